@@ -1,0 +1,1 @@
+//! Placeholder: the crate `amqp` is laid in the next commits.

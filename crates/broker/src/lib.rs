@@ -1,0 +1,1 @@
+//! Placeholder: the crate `broker` is laid in the next commits.

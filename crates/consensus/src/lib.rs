@@ -1,0 +1,1 @@
+//! Placeholder: the crate `consensus` is laid in the next commits.

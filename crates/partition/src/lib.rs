@@ -1,0 +1,1 @@
+//! Placeholder: the crate `partition` is laid in the next commits.

@@ -1,0 +1,1 @@
+//! Placeholder: the crate `server` is laid in the next commits.

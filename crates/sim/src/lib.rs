@@ -1,0 +1,1 @@
+//! Placeholder: the crate `sim` is laid in the next commits.
