@@ -1,1 +1,5 @@
-//! Placeholder: the crate `amqp` is laid in the next commits.
+//! AMQP 0-9-1 without sockets: the wire, the connection's rules, the channel's rules.
+
+pub mod wire;
+
+pub use wire::table::{Table, Value};
