@@ -85,7 +85,8 @@ impl Broker {
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
         let host = host.split('/').next().unwrap_or(host);
         let host = if host.contains(':') { host.to_owned() } else { format!("{host}:5672") };
-        let addr = host.to_socket_addrs().expect("AMQP_URI names a host").next().expect("AMQP_URI's host has an address");
+        let addr =
+            host.to_socket_addrs().expect("AMQP_URI names a host").next().expect("AMQP_URI's host has an address");
         Some(Broker { addr, own: None })
     }
 
@@ -130,7 +131,9 @@ impl Broker {
             self.launch();
             match self.wait_until_it_answers() {
                 Ok(()) => return,
-                Err(why) if attempt < PORT_ATTEMPTS_MAX && self.log().to_lowercase().contains("address already in use") => {
+                Err(why)
+                    if attempt < PORT_ATTEMPTS_MAX && self.log().to_lowercase().contains("address already in use") =>
+                {
                     eprintln!("port {} was taken meanwhile ({why}), trying another", self.addr.port());
                     self.addr = free_port();
                 }
@@ -158,7 +161,12 @@ impl Broker {
     pub fn kill(&mut self) {
         self.signal(rustix::process::Signal::KILL);
         let status = self.wait_for_end();
-        assert_eq!(status.signal(), Some(9), "the broker ended by itself before it was killed: {status}\n{}", self.log());
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "the broker ended by itself before it was killed: {status}\n{}",
+            self.log()
+        );
     }
 
     /// SIGTERM, and how it ended.

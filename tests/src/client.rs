@@ -254,8 +254,7 @@ impl Client {
         self.mechanisms = String::from_utf8_lossy(reader.longstr()).into_owned();
         let capabilities = login.capabilities.iter().map(|(k, v)| ((*k).to_owned(), Value::Bool(*v))).collect();
         let properties = [("product", "leveret tests".into()), ("capabilities", Value::Table(capabilities))];
-        let args =
-            Args::new().table(&properties).shortstr(&login.mechanism).longstr(&login.response).shortstr("en_US");
+        let args = Args::new().table(&properties).shortstr(&login.mechanism).longstr(&login.response).shortstr("en_US");
         self.send(0, CONNECTION_START_OK, &args);
         let tune = self.wait(0, CONNECTION_TUNE)?;
         let mut reader = Reader(&tune);

@@ -146,7 +146,10 @@ impl Client {
 
     /// Publishes a persistent message to a queue by the default exchange.
     pub fn put(&mut self, channel: u16, queue: &str, body: &[u8]) {
-        self.publish(channel, &Publish { key: queue, body, properties: Properties::persistent(), ..Default::default() });
+        self.publish(
+            channel,
+            &Publish { key: queue, body, properties: Properties::persistent(), ..Default::default() },
+        );
     }
 
     /// Waits until every publish up to sequence `last` is confirmed, starting from `first`. Panics on a nack.

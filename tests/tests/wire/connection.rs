@@ -13,6 +13,15 @@ use clients::{Broker, Client, Closed, Event, Login, Properties, Publish, Scope, 
 
 use crate::setup::{Kind, assert_closed, new_queue, with_queue};
 
+/// Answers the tune with limits of the test's own, and nothing after it, so that the answer is not lost in a reset.
+fn tuned(channel_max: u16, frame_max: u32) -> Closed {
+    let mut client = Client::socket(Broker::shared().addr()).unwrap();
+    client.raw(b"AMQP\x00\x00\x09\x01");
+    client.start(&Login::default()).unwrap();
+    client.send(0, CONNECTION_TUNE_OK, &Args::new().short(channel_max).long(frame_max).short(0));
+    client.closed(0)
+}
+
 fn refused(login: &Login) -> Closed {
     match Client::login(Broker::shared().addr(), login) {
         Ok(_) => panic!("the broker let {login:?} in"),
@@ -28,7 +37,14 @@ fn server_introduces_itself_with_its_capabilities() {
         assert!(get(name).is_some(), "server properties have {name}");
     }
     let Some(Value::Table(capabilities)) = get("capabilities") else { panic!("capabilities are a table") };
-    for name in ["publisher_confirms", "basic.nack", "consumer_cancel_notify", "connection.blocked", "authentication_failure_close", "per_consumer_qos"] {
+    for name in [
+        "publisher_confirms",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "authentication_failure_close",
+        "per_consumer_qos",
+    ] {
         assert!(capabilities.contains(&(name.to_owned(), Value::Bool(true))), "{name} in {capabilities:?}");
     }
     assert!(client.mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN"), "{}", client.mechanisms);
@@ -84,7 +100,16 @@ fn malformed_plain_response_is_refused() {
 #[test]
 fn unknown_mechanism_is_503() {
     let closed = refused(&Login { mechanism: "ROT13".into(), ..Default::default() });
-    assert_closed(&closed, Scope::Connection, 503, "COMMAND_INVALID - unknown authentication mechanism 'ROT13'", CONNECTION_START_OK);
+    if is_foreign() && closed.scope == Scope::Socket {
+        return; // RabbitMQ 3.10 closes the socket without a word.
+    }
+    assert_closed(
+        &closed,
+        Scope::Connection,
+        503,
+        "COMMAND_INVALID - unknown authentication mechanism 'ROT13'",
+        CONNECTION_START_OK,
+    );
 }
 
 #[test]
@@ -95,20 +120,22 @@ fn unknown_vhost_is_530() {
 
 #[test]
 fn limits_may_only_be_lowered() {
-    let closed = refused(&Login { frame_max: Some(1 << 20), ..Default::default() });
-    assert_closed(&closed, Scope::Connection, 530, "NOT_ALLOWED - negotiated frame_max = 1048576 is higher than the maximum allowed value (131072)", CONNECTION_TUNE_OK);
-    let closed = refused(&Login { frame_max: Some(4095), ..Default::default() });
-    assert_closed(&closed, Scope::Connection, 530, "NOT_ALLOWED - negotiated frame_max = 4095 is lower than the minimum allowed value (4096)", CONNECTION_TUNE_OK);
-    let closed = refused(&Login { channel_max: Some(4096), ..Default::default() });
-    assert_closed(&closed, Scope::Connection, 530, "NOT_ALLOWED - negotiated channel_max = 4096 is higher than the maximum allowed value (2047)", CONNECTION_TUNE_OK);
-}
-
-#[test]
-fn no_limit_asked_for_is_refused_too() {
-    // 0 means "no limit", which is more than what the broker allows.
-    for login in [Login { frame_max: Some(0), ..Default::default() }, Login { channel_max: Some(0), ..Default::default() }] {
-        let closed = refused(&login);
-        assert_eq!((closed.scope, closed.code), (Scope::Connection, 530), "{closed:?}");
+    let limits = [
+        (2047, 1 << 20, "frame_max = 1048576 is higher than the maximum allowed value (131072)"),
+        (2047, 4095, "frame_max = 4095 is lower than the minimum allowed value (4096)"),
+        (4096, 131_072, "channel_max = 4096 is higher than the maximum allowed value (2047)"),
+        // 0 means "no limit", which is more than what the broker allows.
+        (2047, 0, "frame_max = 0 (no limit) is higher than the maximum allowed value (131072)"),
+        (0, 131_072, "channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"),
+    ];
+    for (channel_max, frame_max, text) in limits {
+        let closed = tuned(channel_max, frame_max);
+        if is_foreign() {
+            // RabbitMQ's tuning errors reach its log, and the client only as a closed socket.
+            assert_eq!(closed.scope, Scope::Socket, "{closed:?}");
+            continue;
+        }
+        assert_closed(&closed, Scope::Connection, 530, &format!("NOT_ALLOWED - negotiated {text}"), CONNECTION_TUNE_OK);
     }
 }
 
@@ -116,10 +143,12 @@ fn no_limit_asked_for_is_refused_too() {
 fn channels_above_the_negotiated_number_are_refused() {
     let login = Login { channel_max: Some(10), ..Default::default() };
     let mut client = Client::login(Broker::shared().addr(), &login).unwrap();
-    client.open_channel(10).unwrap();
+    for channel in 1..=10 {
+        client.open_channel(channel).unwrap();
+    }
     let closed = client.open_channel(11).unwrap_err();
-    assert_eq!((closed.scope, closed.code), (Scope::Connection, if is_foreign() { closed.code } else { 530 }), "{closed:?}");
-    assert!([504, 530].contains(&closed.code));
+    let text = "NOT_ALLOWED - number of channels opened (10) has reached the negotiated channel_max (10)";
+    assert_closed(&closed, Scope::Connection, 530, text, closed.method);
 }
 
 #[test]
@@ -199,7 +228,8 @@ fn frame_with_a_wrong_end_octet_is_501() {
 
 #[test]
 fn content_out_of_order_is_505() {
-    let publish = |channel| method_frame(channel, BASIC_PUBLISH, &Args::new().short(0).shortstr("").shortstr("q").octet(0));
+    let publish =
+        |channel| method_frame(channel, BASIC_PUBLISH, &Args::new().short(0).shortstr("").shortstr("q").octet(0));
     let header = |channel, size| header_frame(channel, &Properties::persistent(), size);
     let cases: [(&str, Vec<u8>); 5] = [
         ("a header without a method", header(1, 1)),
@@ -224,18 +254,31 @@ fn body_longer_than_announced_is_an_error() {
     client.open_channel(1).unwrap();
     let publish = method_frame(1, BASIC_PUBLISH, &Args::new().short(0).shortstr("").shortstr("q").octet(0));
     client.raw(&[publish, header_frame(1, &Properties::persistent(), 3), frame(FRAME_BODY, 1, b"four")].concat());
+    if is_foreign() {
+        return; // RabbitMQ waits for ever for the body to end.
+    }
     let closed = client.closed(0);
-    assert!(matches!(closed.code, 501 | 505) || (is_foreign() && closed.scope == Scope::Socket), "{closed:?}");
+    assert!(matches!(closed.code, 501 | 505), "{closed:?}");
 }
 
 #[test]
 fn content_of_two_channels_may_be_interleaved() {
     let (mut client, one, queue) = with_queue(Kind::Quorum);
     let two = client.channel();
-    let publish = |channel| method_frame(channel, BASIC_PUBLISH, &Args::new().short(0).shortstr("").shortstr(&queue).octet(0));
+    let publish =
+        |channel| method_frame(channel, BASIC_PUBLISH, &Args::new().short(0).shortstr("").shortstr(&queue).octet(0));
     let header = |channel| header_frame(channel, &Properties::persistent(), 4);
     let body = |channel, bytes: &[u8]| frame(FRAME_BODY, channel, bytes);
-    let mixed = [publish(one), publish(two), header(two), header(one), body(one, b"on"), body(two, b"tw"), body(two, b"o."), body(one, b"e.")];
+    let mixed = [
+        publish(one),
+        publish(two),
+        header(two),
+        header(one),
+        body(one, b"on"),
+        body(two, b"tw"),
+        body(two, b"o."),
+        body(one, b"e."),
+    ];
     client.raw(&mixed.concat());
     client.consume(one, &queue, "").unwrap();
     let mut got = [client.delivery(one).body, client.delivery(one).body];
@@ -257,7 +300,10 @@ fn unknown_method_is_an_error_of_the_connection() {
     client.open_channel(1).unwrap();
     client.send(1, Method(60, 999), &Args::new());
     let closed = client.closed(0);
-    assert!(matches!(closed.code, 503 | 540 | 502 | 541) || (is_foreign() && closed.scope == Scope::Socket), "{closed:?}");
+    assert!(
+        matches!(closed.code, 503 | 540 | 502 | 541) || (is_foreign() && closed.scope == Scope::Socket),
+        "{closed:?}"
+    );
 }
 
 #[test]
@@ -266,7 +312,7 @@ fn truncated_method_is_a_syntax_error() {
     client.open_channel(1).unwrap();
     client.send(1, QUEUE_DECLARE, &Args::new().short(0).octet(200).octet(b'x'));
     let closed = client.closed(0);
-    assert!(closed.code == 502 || (is_foreign() && [541, 0].contains(&closed.code)), "{closed:?}");
+    assert!([501, 502].contains(&closed.code), "{closed:?}");
 }
 
 #[test]
@@ -275,7 +321,8 @@ fn close_of_the_connection_is_answered_on_channel_zero_and_ends_the_socket() {
     client.channel();
     let args = Args::new().short(200).shortstr("bye").short(0).short(0);
     client.call(0, CONNECTION_CLOSE, &args, CONNECTION_CLOSE_OK).unwrap();
-    assert!(client.ends_within(PATIENCE));
+    // RabbitMQ leaves the last step to the client for half a minute.
+    assert!(is_foreign() || client.ends_within(PATIENCE));
 }
 
 #[test]
@@ -289,14 +336,15 @@ fn broker_sends_heartbeats_and_takes_any_frame_for_one() {
         client.round_trip(channel).unwrap();
         assert!(client.event_within(0, Duration::from_millis(700)).is_none());
     }
-    let beats = client.frames_seen.get(&FRAME_HEARTBEAT).copied().unwrap_or(0);
-    assert!(beats >= 2, "heartbeats came although the broker also answered: {beats}");
-    // Heartbeats alone keep it alive as well.
+    // Heartbeats alone keep it alive as well, and the broker, which has nothing else to say, sends its own.
+    let before = client.frames_seen.get(&FRAME_HEARTBEAT).copied().unwrap_or(0);
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         client.raw(&frame(FRAME_HEARTBEAT, 0, b""));
         assert!(client.event_within(0, Duration::from_millis(900)).is_none());
     }
+    let beats = client.frames_seen.get(&FRAME_HEARTBEAT).copied().unwrap_or(0) - before;
+    assert!(beats >= 2, "{beats} heartbeats in six seconds of silence at an interval of two");
     client.round_trip(channel).unwrap();
 }
 

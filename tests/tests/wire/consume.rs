@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use clients::broker::unique;
+use clients::broker::{is_foreign, unique};
 use clients::methods::*;
 use clients::{Broker, Event, Login, Scope};
 
@@ -61,7 +61,10 @@ fn cancel_stops_deliveries_but_leaves_unacked_messages_with_the_channel() {
         client.cancel(channel, "c").unwrap();
         client.ack(channel, tags[0], false);
         client.silent(channel);
-        assert_eq!(client.counts(channel, &queue).unwrap(), (1, 0), "{kind:?}: one ready, one still unacked");
+        let (ready, consumers) = client.counts(channel, &queue).unwrap();
+        assert_eq!(ready, 1, "{kind:?}: one ready, one still unacked");
+        // RabbitMQ's quorum queue counts a cancelled consumer until its last message is settled.
+        assert!(consumers == 0 || (is_foreign() && kind == Kind::Quorum), "{kind:?}: {consumers} consumers");
         client.ack(channel, tags[1], false);
         let left = client.get(channel, &queue, true).unwrap().expect("the third message");
         assert_eq!((number(&left.body), left.redelivered), (2, false), "{kind:?}");

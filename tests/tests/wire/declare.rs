@@ -134,8 +134,9 @@ fn server_named_queues_have_names_of_their_own() {
     let (second, ..) = client.declare(channel, &queue).unwrap();
     assert!(first.starts_with("amq.gen-") && second.starts_with("amq.gen-"), "{first} {second}");
     assert_ne!(first, second);
-    // Existing names that begin with amq. may be declared again.
-    client.declare(channel, &QueueDeclare { name: &first, ..queue }).unwrap();
+    assert_eq!(client.counts(channel, &first).unwrap(), (0, 0));
+    let (third, ..) = client.declare(channel, &QueueDeclare { auto_delete: true, ..queue }).unwrap();
+    assert_ne!(first, third);
 }
 
 #[test]
@@ -151,6 +152,10 @@ fn names_that_begin_with_amq_are_reserved() {
     let closed = client.declare_exchange(channel, &exchange).unwrap_err();
     let text = "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'";
     assert_closed(&closed, Scope::Channel, 403, text, EXCHANGE_DECLARE);
+    // Exchanges that exist may be declared again.
+    let channel = client.channel();
+    let exchange = ExchangeDeclare { name: "amq.topic", kind: "topic", durable: true, ..Default::default() };
+    client.declare_exchange(channel, &exchange).unwrap();
 }
 
 #[test]
@@ -198,9 +203,12 @@ fn quorum_queues_refuse_what_they_can_not_be() {
 #[test]
 fn unknown_queue_type_is_refused() {
     let mut client = Broker::shared().connect();
-    for (value, text) in [(Value::from("gold"), "invalid arg 'x-queue-type'"), (Value::from(7), "invalid arg 'x-queue-type'")] {
+    for (value, text) in
+        [(Value::from("gold"), "invalid arg 'x-queue-type'"), (Value::from(7), "invalid arg 'x-queue-type'")]
+    {
         let name = unique("typed");
-        let queue = QueueDeclare { name: &name, durable: true, arguments: vec![("x-queue-type", value)], ..Default::default() };
+        let queue =
+            QueueDeclare { name: &name, durable: true, arguments: vec![("x-queue-type", value)], ..Default::default() };
         let channel = client.channel();
         let closed = client.declare(channel, &queue).unwrap_err();
         assert_closed(&closed, Scope::Channel, 406, text, QUEUE_DECLARE);
@@ -267,7 +275,13 @@ fn unknown_exchange_type_is_503() {
     let name = unique("x");
     let exchange = ExchangeDeclare { name: &name, kind: "x-no-such-type", ..Default::default() };
     let closed = client.declare_exchange(channel, &exchange).unwrap_err();
-    assert_closed(&closed, Scope::Connection, 503, "COMMAND_INVALID - unknown exchange type 'x-no-such-type'", EXCHANGE_DECLARE);
+    assert_closed(
+        &closed,
+        Scope::Connection,
+        503,
+        "COMMAND_INVALID - unknown exchange type 'x-no-such-type'",
+        EXCHANGE_DECLARE,
+    );
 }
 
 #[test]

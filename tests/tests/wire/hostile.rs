@@ -114,7 +114,9 @@ fn frame_before_the_tune_may_not_be_large() {
 
 #[test]
 fn lengths_inside_a_method_may_lie_as_they_like() {
-    let table_of = |bytes: Vec<u8>| Args::new().short(0).shortstr("lies").bits(&[false, false, true, false, false]).longstr(&bytes);
+    let table_of = |bytes: Vec<u8>| {
+        Args::new().short(0).shortstr("lies").bits(&[false, false, true, false, false]).longstr(&bytes)
+    };
     let field = |kind: u8, rest: &[u8]| [&[1, b'k', kind], rest].concat();
     let cases: Vec<(&str, Args)> = vec![
         ("a string beyond the table", table_of(field(b'S', &u32::MAX.to_be_bytes()))),
@@ -174,7 +176,8 @@ fn table_of_a_million_entries_is_bounded_by_the_frame() {
     let _ = client.event(channel);
     neighbour.check();
     // A million of them do not fit into a frame, and a method has only one.
-    let million: Vec<u8> = (0..1_000_000u32).flat_map(|n| [4, (n >> 16) as u8, (n >> 8) as u8, n as u8, b'x', b't', 1]).collect();
+    let million: Vec<u8> =
+        (0..1_000_000u32).flat_map(|n| [4, (n >> 16) as u8, (n >> 8) as u8, n as u8, b'x', b't', 1]).collect();
     let mut client = Broker::shared().connect();
     let channel = client.channel();
     let args = Args::new().short(0).shortstr("").bits(&[false, false, true, false, false]).longstr(&million);
@@ -214,7 +217,9 @@ fn cut_connections_leave_nothing_behind() {
     for cut in 1..60 {
         let mut rude = Broker::shared().connect();
         let theirs = rude.channel();
-        let bytes = Publish { key: &queue, body: &[b'x'; 64], properties: Properties::persistent(), ..Default::default() }.frames(theirs, 4096);
+        let bytes =
+            Publish { key: &queue, body: &[b'x'; 64], properties: Properties::persistent(), ..Default::default() }
+                .frames(theirs, 4096);
         rude.raw(&bytes[..(cut * 2).min(bytes.len() - 1)]);
         // The socket closes in the middle of a content.
     }
@@ -231,7 +236,11 @@ fn consumer_that_does_not_read_stalls_nobody() {
         let (mut owner, channel, queue) = with_queue(kind);
         let mut stuck = Broker::shared().connect();
         let theirs = stuck.channel();
-        stuck.send(theirs, BASIC_CONSUME, &Args::new().short(0).shortstr(&queue).shortstr("stuck").bits(&[false, true, false, false]).table(&[]));
+        stuck.send(
+            theirs,
+            BASIC_CONSUME,
+            &Args::new().short(0).shortstr(&queue).shortstr("stuck").bits(&[false, true, false, false]).table(&[]),
+        );
         stuck.wait(theirs, BASIC_CONSUME_OK).unwrap();
         // 64 MB towards a socket that nobody reads: far more than both sides' buffers.
         owner.confirm_select(channel).unwrap();
@@ -248,7 +257,10 @@ fn consumer_that_does_not_read_stalls_nobody() {
         owner.confirmed(channel, 1001, 1001);
         assert!(owner.get(channel, &next, true).unwrap().is_some());
         let slowest = (0..20).map(|_| neighbour.check()).max().unwrap();
-        assert!(slowest < before * 20 + Duration::from_secs(2), "{kind:?}: {slowest:?} beside a stuck consumer, {before:?} before");
+        assert!(
+            slowest < before * 20 + Duration::from_secs(2),
+            "{kind:?}: {slowest:?} beside a stuck consumer, {before:?} before"
+        );
         stuck.stream.shutdown(std::net::Shutdown::Both).unwrap();
     }
     neighbour.check();

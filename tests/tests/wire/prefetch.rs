@@ -90,8 +90,9 @@ fn both_limits_hold_together() {
     let kind = if is_foreign() { Kind::Classic } else { Kind::Quorum };
     let (mut client, channel, queue) = with_queue(kind);
     fill(&mut client, &queue, 20);
-    client.qos(channel, 5, true).unwrap();
+    // In this order: in RabbitMQ a later limit per consumer lifts the one of the channel.
     client.qos(channel, 3, false).unwrap();
+    client.qos(channel, 5, true).unwrap();
     client.consume(channel, &queue, "a").unwrap();
     for _ in 0..3 {
         client.delivery(channel);
@@ -144,7 +145,9 @@ fn prefetch_is_never_exceeded_while_messages_go_back_and_forth() {
         let mut unacked = Vec::new();
         let mut settled = 0;
         for step in 0..600u32 {
-            while let Some(event) = client.event_within(channel, if unacked.len() == 7 { SILENCE / 250 } else { SILENCE / 25 }) {
+            while let Some(event) =
+                client.event_within(channel, if unacked.len() == 7 { SILENCE / 250 } else { SILENCE / 25 })
+            {
                 match event {
                     Event::Delivery(delivery) => unacked.push(delivery.tag),
                     other => panic!("{other:?}"),

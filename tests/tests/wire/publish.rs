@@ -69,7 +69,13 @@ fn mandatory_message_comes_back_before_its_confirm() {
     let nowhere = unique("nowhere");
     for n in 1..=20u64 {
         let body = vec![7; 1000 * n as usize];
-        let publish = Publish { key: &nowhere, mandatory: true, properties: properties.clone(), body: &body, ..Default::default() };
+        let publish = Publish {
+            key: &nowhere,
+            mandatory: true,
+            properties: properties.clone(),
+            body: &body,
+            ..Default::default()
+        };
         client.publish(channel, &publish);
     }
     let mut returned = 0;
@@ -118,8 +124,12 @@ fn confirms_arrive_for_a_mixture_of_routes() {
     client.bind(channel, &quorum, &fanout, "", &[]).unwrap();
     client.confirm_select(channel).unwrap();
     for n in 0..300 {
-        let (exchange, key) = [("", classic.as_str()), ("", quorum.as_str()), (fanout.as_str(), ""), ("", "nowhere")][n % 4];
-        client.publish(channel, &Publish { exchange, key, properties: Properties::persistent(), body: b"m", ..Default::default() });
+        let (exchange, key) =
+            [("", classic.as_str()), ("", quorum.as_str()), (fanout.as_str(), ""), ("", "nowhere")][n % 4];
+        client.publish(
+            channel,
+            &Publish { exchange, key, properties: Properties::persistent(), body: b"m", ..Default::default() },
+        );
     }
     client.confirmed(channel, 1, 300);
     assert_eq!(client.counts(channel, &classic).unwrap().0, 150);
@@ -160,7 +170,10 @@ fn properties_pass_through_byte_for_byte() {
     let properties = Properties { flags, bytes };
     for kind in Kind::ALL {
         let (mut client, channel, queue) = with_queue(kind);
-        client.publish(channel, &Publish { key: &queue, properties: properties.clone(), body: b"b", ..Default::default() });
+        client.publish(
+            channel,
+            &Publish { key: &queue, properties: properties.clone(), body: b"b", ..Default::default() },
+        );
         client.consume_with(channel, &queue, "", [false, true, false], &[]).unwrap();
         let delivery = client.delivery(channel);
         assert_eq!(delivery.properties.flags, properties.flags, "{kind:?}");
@@ -174,7 +187,13 @@ fn publish_to_a_missing_exchange_closes_the_channel_with_404() {
     let other = client.channel();
     client.publish(channel, &Publish { exchange: "no-such-exchange", body: b"x", ..Default::default() });
     let closed = client.closed(channel);
-    assert_closed(&closed, Scope::Channel, 404, "NOT_FOUND - no exchange 'no-such-exchange' in vhost '/'", BASIC_PUBLISH);
+    assert_closed(
+        &closed,
+        Scope::Channel,
+        404,
+        "NOT_FOUND - no exchange 'no-such-exchange' in vhost '/'",
+        BASIC_PUBLISH,
+    );
     assert_eq!(client.counts(other, &queue).unwrap(), (0, 0), "the connection's other channels go on");
 }
 
@@ -183,7 +202,8 @@ fn publish_to_an_internal_exchange_closes_the_channel_with_403() {
     let mut client = Broker::shared().connect();
     let channel = client.channel();
     let name = unique("internal");
-    let exchange = ExchangeDeclare { name: &name, kind: "direct", internal: true, auto_delete: true, ..Default::default() };
+    let exchange =
+        ExchangeDeclare { name: &name, kind: "direct", internal: true, auto_delete: true, ..Default::default() };
     client.declare_exchange(channel, &exchange).unwrap();
     client.publish(channel, &Publish { exchange: &name, body: b"x", ..Default::default() });
     let text = format!("ACCESS_REFUSED - cannot publish to internal exchange '{name}' in vhost '/'");
@@ -211,7 +231,13 @@ fn expiration_that_is_no_number_closes_the_channel_with_406() {
     let (mut client, channel, queue) = with_queue(Kind::Classic);
     let properties = Properties::only(8, Args::new().shortstr("soon").0);
     client.publish(channel, &Publish { key: &queue, properties, body: b"x", ..Default::default() });
-    assert_closed(&client.closed(channel), Scope::Channel, 406, "PRECONDITION_FAILED - invalid expiration 'soon'", BASIC_PUBLISH);
+    assert_closed(
+        &client.closed(channel),
+        Scope::Channel,
+        406,
+        "PRECONDITION_FAILED - invalid expiration 'soon'",
+        BASIC_PUBLISH,
+    );
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! Invariant: RabbitMQ gives the same answers, except where a test says why not.
 
 use clients::methods::*;
+use clients::verbs::header_frame;
 use clients::wire::Args;
-use clients::{Broker, Scope};
+use clients::{Broker, Properties, Scope};
 
 use crate::setup::{Kind, assert_closed, with_queue};
 
@@ -35,7 +36,13 @@ fn commit_outside_of_a_transaction_is_406() {
     let mut client = Broker::shared().connect();
     let channel = client.channel();
     client.send(channel, TX_COMMIT, &Args::new());
-    assert_closed(&client.closed(channel), Scope::Channel, 406, "PRECONDITION_FAILED - channel is not transactional", TX_COMMIT);
+    assert_closed(
+        &client.closed(channel),
+        Scope::Channel,
+        406,
+        "PRECONDITION_FAILED - channel is not transactional",
+        TX_COMMIT,
+    );
 }
 
 #[test]
@@ -49,6 +56,10 @@ fn methods_that_only_a_broker_may_send_are_refused() {
             _ => Args::new().longstr(b""),
         };
         client.send(channel, method, &args);
+        if [BASIC_DELIVER, BASIC_GET_OK].contains(&method) {
+            // These carry content, and a broker may wait for it before it looks at them.
+            client.raw(&header_frame(channel, &Properties::persistent(), 0));
+        }
         let closed = client.closed(channel);
         assert_eq!(closed.scope, Scope::Connection, "{method:?}: {closed:?}");
         assert!([503, 505, 540].contains(&closed.code), "{method:?}: {closed:?}");

@@ -45,8 +45,8 @@ fn nacked_messages_take_their_old_places() {
         wait_until_ready(&mut client, &queue, 6);
         let expected = [(0, true), (1, true), (2, true), (3, true), (4, false), (5, false)];
         if is_foreign() && kind == Kind::Quorum {
-            // RabbitMQ's quorum queue returns messages in the order in which they were returned.
-            assert_eq!(drain(&mut client, &queue).len(), 6);
+            // RabbitMQ's quorum queue puts them before the rest, in the order in which they came back.
+            assert_eq!(drain(&mut client, &queue)[4..], expected[4..]);
             continue;
         }
         assert_eq!(drain(&mut client, &queue), expected, "{kind:?}");
@@ -132,9 +132,10 @@ fn closing_a_channel_requeues_its_messages_in_order() {
             client.delivery(channel);
         }
         client.ack(channel, 10, false);
+        client.delivery(channel);
         client.close_channel(channel);
         wait_until_ready(&mut client, &queue, 49);
-        let expected: Vec<(u64, bool)> = (0..50).filter(|n| *n != 9).map(|n| (n, n < 30)).collect();
+        let expected: Vec<(u64, bool)> = (0..50).filter(|n| *n != 9).map(|n| (n, n < 31)).collect();
         assert_eq!(drain(&mut client, &queue), expected, "{kind:?}");
     }
 }
@@ -224,7 +225,7 @@ fn quorum_queue_counts_deliveries_that_a_lost_channel_took_with_it() {
     for lost in 0..4i64 {
         let got = client.get(channel, &queue, false).unwrap().expect("the message is ready again");
         let count = got.properties.header("x-delivery-count").map(|value| value.as_i64().unwrap());
-        let expected = (lost > 0).then_some(lost);
+        let expected = (lost > 0 || is_foreign()).then_some(lost); // 3.10 says 0 on the first delivery, 4.x nothing.
         assert_eq!((count, got.redelivered), (expected, lost > 0));
         client.close_channel(channel);
         wait_until_ready(&mut client, &queue, 1);

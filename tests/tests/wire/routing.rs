@@ -72,7 +72,11 @@ fn topic_exchange_matches_word_by_word() {
             if (*pattern, *key) == ("*", "") {
                 continue;
             }
-            assert_eq!(copies(&mut client, channel, (&keeper, key), &[], &queue), 1, "{key:?} should match {pattern:?}");
+            assert_eq!(
+                copies(&mut client, channel, (&keeper, key), &[], &queue),
+                1,
+                "{key:?} should match {pattern:?}"
+            );
         }
         for key in *others {
             assert_eq!(copies(&mut client, channel, (&keeper, key), &[], &queue), 0, "{key:?} against {pattern:?}");

@@ -168,7 +168,7 @@ fn delete_if_unused_and_if_empty_refuse_with_406() {
         fill(&mut client, &queue, 1);
         let other = client.channel();
         let closed = client.delete(other, &queue, false, true).unwrap_err();
-        let text = format!("PRECONDITION_FAILED - queue '{queue}' in vhost '/' is not empty");
+        let text = format!("PRECONDITION_FAILED - queue '{queue}' in vhost '/' not empty");
         assert_closed(&closed, Scope::Channel, 406, &text, QUEUE_DELETE);
         client.purge(channel, &queue).unwrap();
         assert_eq!(client.delete(channel, &queue, true, true).unwrap(), 0);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every queue made here has a name of its own, so tests share one broker and run at once.
 
-use clients::broker::unique;
+use clients::broker::{is_foreign, unique};
 use clients::methods::Method;
 use clients::{Broker, Client, Closed, QueueDeclare, Scope, Value};
 
@@ -29,7 +29,12 @@ impl Kind {
                 QueueDeclare { durable: true, arguments: vec![("x-queue-type", Value::from("classic"))], ..queue }
             }
             Kind::Quorum => {
-                QueueDeclare { durable: true, arguments: vec![("x-queue-type", Value::from("quorum"))], ..queue }
+                let mut arguments = vec![("x-queue-type", Value::from("quorum"))];
+                if is_foreign() {
+                    // The default since 4.0. Without it 3.10 puts returned messages at the end of the queue.
+                    arguments.push(("x-delivery-limit", Value::from(20)));
+                }
+                QueueDeclare { durable: true, arguments, ..queue }
             }
             Kind::Exclusive => QueueDeclare { exclusive: true, ..queue },
         }
