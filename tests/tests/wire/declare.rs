@@ -184,15 +184,14 @@ fn line_breaks_are_stripped_from_queue_names() {
 #[test]
 fn quorum_queues_refuse_what_they_can_not_be() {
     let mut client = Broker::shared().connect();
-    let cases: [(&str, fn(&mut QueueDeclare<'_>)); 3] = [
-        ("exclusive", |queue| queue.exclusive = true),
-        ("durable", |queue| queue.durable = false),
-        ("auto-delete", |queue| queue.auto_delete = true),
-    ];
-    for (what, change) in cases {
+    for what in ["exclusive", "durable", "auto-delete"] {
         let name = unique("quorum");
         let mut queue = Kind::Quorum.declare(&name);
-        change(&mut queue);
+        match what {
+            "exclusive" => queue.exclusive = true,
+            "durable" => queue.durable = false,
+            _ => queue.auto_delete = true,
+        }
         let channel = client.channel();
         let closed = client.declare(channel, &queue).unwrap_err();
         assert_closed(&closed, Scope::Channel, 406, "PRECONDITION_FAILED - invalid property", QUEUE_DECLARE);

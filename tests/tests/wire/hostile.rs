@@ -32,12 +32,8 @@ impl Neighbour {
         let start = Instant::now();
         let Self { client, channel, queue } = self;
         client.put(*channel, queue, b"still there?");
-        loop {
-            match client.event(*channel) {
-                clients::Event::Confirm { nack: false, .. } => break,
-                other => panic!("{other:?}"),
-            }
-        }
+        let event = client.event(*channel);
+        assert!(matches!(event, clients::Event::Confirm { nack: false, .. }), "{event:?}");
         assert!(client.get(*channel, queue, true).unwrap().is_some());
         start.elapsed()
     }

@@ -116,7 +116,7 @@ fn headers_exchange_matches_all_or_any() {
         client.unbind(channel, &queue, &x, mode, &with(mode)).unwrap();
     }
     // Without x-match all must match; more headers than the binding has do no harm.
-    client.bind(channel, &queue, &x, "", &[one.clone()]).unwrap();
+    client.bind(channel, &queue, &x, "", std::slice::from_ref(&one)).unwrap();
     assert_eq!(copies(&mut client, channel, (&x, "any key"), &both, &queue), 1);
 }
 
