@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 
 /// What a consumer asked for when it attached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
     /// Who it is.
     pub key: ConsumerKey,
