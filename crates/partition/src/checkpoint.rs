@@ -48,12 +48,7 @@ pub struct Restored {
 }
 
 /// Writes a checkpoint.
-pub fn encode(
-    queues: &Queues,
-    applied: Position,
-    vote: (Term, Option<NodeId>),
-    membership: &Membership,
-) -> Vec<u8> {
+pub fn encode(queues: &Queues, applied: Position, vote: (Term, Option<NodeId>), membership: &Membership) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + queues.queues.len() * 96);
     out.push(VERSION);
     for word in [applied.index.0, applied.term.0, vote.0.0, vote.1.map_or(0, |n| n.0), queues.time_ms] {
@@ -130,7 +125,8 @@ pub fn decode(bytes: &Bytes) -> Result<Restored, CheckpointDamaged> {
     let applied = Position { index: LogIndex(cursor.u64()?), term: Term(cursor.u64()?) };
     let term = Term(cursor.u64()?);
     let vote = Some(cursor.u64()?).filter(|v| *v != 0).map(NodeId);
-    let mut queues = Queues { time_ms: cursor.u64()?, ..Queues::default() };
+    let mut queues = Queues::default();
+    queues.time_ms = cursor.u64()?;
     let members = cursor.u32()? as usize;
     let members = bytes.slice(cursor.skip(members)?);
     let membership = Membership::decode(&members).map_err(|_| cursor.damaged("no membership"))?;

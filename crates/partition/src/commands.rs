@@ -6,8 +6,8 @@ use crate::leader::{DELETED_MAX, Leader, LeaderQueue, Waiting, push_confirm};
 use crate::machine::Queues;
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use broker::queue::dispatch::AttachRefused;
 use broker::queue::QueueState;
+use broker::queue::dispatch::AttachRefused;
 use broker::{ChannelKey, ConsumerKey, QueueId};
 
 /// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
@@ -93,7 +93,9 @@ impl QueuePartition {
         }
         match command {
             Command::Publish(publish) => self.publish(&publish, cx),
-            Command::Settle { queue, holder, first, count, outcome } => self.settle(queue, holder, first, count, outcome),
+            Command::Settle { queue, holder, first, count, outcome } => {
+                self.settle(queue, holder, first, count, outcome)
+            }
             Command::Consume { queue, consumer, request } => {
                 let (channel, key) = (consumer.key.channel, consumer.key);
                 let reply = match self.touched(queue).dispatch.attach(consumer) {
@@ -184,7 +186,8 @@ impl QueuePartition {
             if !leader.deleted.is_empty() && leader.deleted.contains_key(&target.queue) {
                 continue;
             }
-            let lq = leader.queues.entry(target.queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue)));
+            let lq =
+                leader.queues.entry(target.queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue)));
             if lq.closing {
                 continue;
             }
@@ -212,7 +215,9 @@ impl QueuePartition {
         targets.sort_unstable();
         if selective && level == Level::Written {
             for target in &publish.targets {
-                let (Durability::Selective { value }, Some(rule)) = (target.durability, target.selective) else { continue };
+                let (Durability::Selective { value }, Some(rule)) = (target.durability, target.selective) else {
+                    continue;
+                };
                 let Some(lq) = leader.queues.get_mut(&target.queue) else { continue };
                 lq.at_risk += value;
                 leader.values.push((target.queue, value));
@@ -220,7 +225,12 @@ impl QueuePartition {
             }
         }
         for id in &targets {
-            leader.queues.get_mut(id).expect("made above").next_seq += 1;
+            let lq = leader.queues.get_mut(id).expect("made above");
+            lq.next_seq += 1;
+            if !lq.published && lq.dispatch.consumers() > 0 {
+                lq.published = true;
+                leader.published.push(*id);
+            }
         }
         let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
         if level == Level::Synced {
@@ -250,8 +260,8 @@ impl QueuePartition {
         }
         match outcome {
             Outcome::Ack | Outcome::Discard => {
-                let ranges = if outcome == Outcome::Ack { &mut lq.acked } else { &mut lq.discarded };
                 for (first, count) in &taken {
+                    let ranges = if outcome == Outcome::Ack { &mut lq.acked } else { &mut lq.discarded };
                     ranges.insert_range(*first, *count);
                     forget_counts(lq, *first, *count);
                 }

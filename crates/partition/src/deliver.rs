@@ -21,10 +21,6 @@ use storage::{FileNo, Location};
 
 /// One read of an extent brings about this much.
 const EXTENT_READ_BYTES: u32 = 256 << 10;
-/// The dispatch watermark runs ahead by at least this many messages.
-const SENT_AHEAD_MIN: u64 = 64;
-/// What unlimited credit counts as when the watermark is raised.
-const SENT_AHEAD_UNLIMITED: u64 = 4096;
 /// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
 const TURN_MESSAGES_MAX: u64 = 64;
 /// Turns that a loop divides what is ready into, per consumer; below this many messages they alternate one by one.
@@ -45,7 +41,14 @@ impl QueuePartition {
         for id in dirty.drain(..) {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             lq.dirty = false;
-            let mut turn = Turn { partition, id, lq, queues: &self.queues, builder: &mut leader.builder };
+            let mut turn = Turn {
+                partition,
+                id,
+                lq,
+                queues: &self.queues,
+                builder: &mut leader.builder,
+                raised: &mut leader.raised,
+            };
             turn.answer(cx);
             turn.hand_out(cx);
             turn.grants(cx.out);
@@ -114,6 +117,7 @@ struct Turn<'a> {
     lq: &'a mut LeaderQueue,
     queues: &'a Queues,
     builder: &'a mut crate::entry::EntryBuilder,
+    raised: &'a mut Vec<QueueId>,
 }
 
 impl Turn<'_> {
@@ -142,13 +146,14 @@ impl Turn<'_> {
     }
 
     fn raise_sent(&mut self, seq: u64) {
-        let ahead = self.lq.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_AHEAD_MIN, SENT_AHEAD_UNLIMITED);
-        let below = (seq + 2 * ahead).min(self.lq.next_seq).max(seq + 1);
+        // A `basic.get` has no credit to look at; one message is enough for it.
+        let below = self.lq.sent_below().unwrap_or(0).max(seq + 1);
         if below > self.lq.sent_proposed {
             self.lq.sent_proposed = below;
             self.builder.sent(self.id, below);
             self.builder.want_sync();
         }
+        self.raised.push(self.id);
     }
 
     fn counts(&self, seq: u64) -> Counts {
@@ -296,7 +301,8 @@ impl Turn<'_> {
                     }
                 },
                 Place::Extent { id, run: number } => {
-                    let at = ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: EXTENT_READ_BYTES };
+                    let at =
+                        ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: EXTENT_READ_BYTES };
                     return self.read(seq, run.place, at, out);
                 }
             },

@@ -17,6 +17,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::place::Place;
 
+/// The dispatch watermark runs ahead of the cursor by at least twice this many messages.
+const SENT_AHEAD_MIN: u64 = 64;
+/// What unlimited credit counts as when the watermark is raised.
+const SENT_AHEAD_UNLIMITED: u64 = 4096;
+
 /// Publishes in a row of one channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConfirmRange {
@@ -44,6 +49,8 @@ pub(crate) struct InFlight {
     pub(crate) batches: Vec<BatchPlace>,
     /// Queues of which this entry settles something.
     pub(crate) settled: Vec<QueueId>,
+    /// Queues that wait for the dispatch watermark in this entry.
+    pub(crate) raised: Vec<QueueId>,
     /// What comes off the value at risk once this entry is synced.
     pub(crate) values: Vec<(QueueId, u64)>,
     pub(crate) written_done: bool,
@@ -118,6 +125,7 @@ pub(crate) struct LeaderQueue {
     pub(crate) acked: SeqRanges,
     pub(crate) discarded: SeqRanges,
     pub(crate) settling: bool,
+    pub(crate) published: bool,
     /// Entries with settles of this queue that are not applied yet.
     pub(crate) settles_in_flight: u32,
     /// Counts as this leader knows them, ahead of the log.
@@ -129,7 +137,12 @@ pub(crate) struct LeaderQueue {
 impl LeaderQueue {
     pub(crate) fn new(state: Option<&QueueState<Place>>) -> Self {
         let (next_seq, live, first, sent) = match state {
-            Some(s) => (s.next_seq(), s.runs().live(), s.runs().next_live(0).map_or(s.next_seq(), |n| n.0), s.dispatched_below()),
+            Some(s) => (
+                s.next_seq(),
+                s.runs().live(),
+                s.runs().next_live(0).map_or(s.next_seq(), |n| n.0),
+                s.dispatched_below(),
+            ),
             None => (1, 0, 1, 1),
         };
         LeaderQueue {
@@ -148,6 +161,7 @@ impl LeaderQueue {
             acked: SeqRanges::new(),
             discarded: SeqRanges::new(),
             settling: false,
+            published: false,
             settles_in_flight: 0,
             counts: BTreeMap::new(),
             selective: None,
@@ -166,6 +180,16 @@ impl LeaderQueue {
             && !self.reading
             && self.settles_in_flight == 0
             && self.at_risk == 0
+    }
+
+    /// Where the dispatch watermark should stand, if it should rise: as far as its consumers could take, in what there is.
+    pub(crate) fn sent_below(&self) -> Option<u64> {
+        if self.dispatch.consumers() == 0 {
+            return None;
+        }
+        let ahead = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_AHEAD_MIN, SENT_AHEAD_UNLIMITED);
+        let below = (self.dispatch.cursor() + 2 * ahead).min(self.next_seq);
+        (below > self.sent_proposed).then_some(below)
     }
 
     /// Makes batches ready that have reached their level.
@@ -195,6 +219,10 @@ pub(crate) struct Leader {
     pub(crate) written: LogIndex,
     pub(crate) dirty: Vec<QueueId>,
     pub(crate) settling: Vec<QueueId>,
+    /// Queues whose next message waits for the watermark that the entry being built raises.
+    pub(crate) raised: Vec<QueueId>,
+    /// Queues with consumers that the entry being built publishes to.
+    pub(crate) published: Vec<QueueId>,
     /// Queues that a channel consumes from or got from.
     pub(crate) channels: FixedMap<ChannelKey, SmallVec<[QueueId; 2]>>,
     /// The last publish number taken in of channels that publish here, ahead of the log.
@@ -226,6 +254,8 @@ impl Leader {
             written: LogIndex(0),
             dirty: Vec::new(),
             settling: Vec::new(),
+            raised: Vec::new(),
+            published: Vec::new(),
             channels: FixedMap::default(),
             publishers: FixedMap::default(),
             last_publisher: (ChannelKey::NOBODY, 0),

@@ -5,8 +5,8 @@
 //! partition. The state hash covers the logical state alone.
 
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
-use crate::place::Place;
 use crate::outputs::ExtentRun;
+use crate::place::Place;
 use broker::queue::{QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use hashbrown::HashMap;
@@ -104,12 +104,7 @@ impl Queues {
     }
 
     /// Applies one entry whose body lies at `body`.
-    pub fn apply(
-        &mut self,
-        entry: &[u8],
-        body: Location,
-        observer: &mut impl Observer,
-    ) -> Result<(), EntryDamaged> {
+    pub fn apply(&mut self, entry: &[u8], body: Location, observer: &mut impl Observer) -> Result<(), EntryDamaged> {
         let mut commands = Commands::parse(entry)?;
         self.time_ms = self.time_ms.max(commands.time_ms);
         while let Some(command) = commands.next()? {

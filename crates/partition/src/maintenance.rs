@@ -91,7 +91,8 @@ impl QueuePartition {
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
         if self.maintenance.copying.is_none() {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
-            let retire = if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
+            let retire =
+                if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
             let mut runs = self.runs_in_files(retire, idle && wal.retire_through == 0);
             if runs.is_empty() {
                 runs = self.runs_in_sparse_extents();
@@ -146,7 +147,8 @@ impl QueuePartition {
         // The log is needed from the older checkpoint on: it is what replay falls back to.
         let compact = m.kept.front().map_or(saved.applied, |k| k.applied);
         m.used_up.values_mut().for_each(|seen| *seen += 1);
-        let gone: Vec<u32> = m.used_up.iter().filter(|(_, seen)| **seen >= CHECKPOINTS_KEPT).map(|(id, _)| *id).collect();
+        let gone: Vec<u32> =
+            m.used_up.iter().filter(|(_, seen)| **seen >= CHECKPOINTS_KEPT).map(|(id, _)| *id).collect();
         for id in gone {
             self.maintenance.used_up.remove(&id);
             self.queues.forget_extent(id);

@@ -146,6 +146,15 @@ impl QueuePartition {
             queue.settles_in_flight += 1;
             settled.push(id);
         }
+        for id in std::mem::take(&mut leader.published) {
+            let Some(queue) = leader.queues.get_mut(&id) else { continue };
+            queue.published = false;
+            // Its consumers will be given these at once: the entry says so itself, which spares one of its own.
+            if let Some(below) = queue.sent_below() {
+                queue.sent_proposed = below;
+                leader.builder.sent(id, below);
+            }
+        }
         if leader.builder.is_empty() {
             return false;
         }
@@ -157,6 +166,7 @@ impl QueuePartition {
             values: std::mem::take(&mut leader.values),
             batches,
             settled,
+            raised: std::mem::take(&mut leader.raised),
             written_done: false,
             bytes: data.len(),
         };
@@ -193,16 +203,17 @@ impl QueuePartition {
     pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
         loop {
             self.replica.drive(cx.out);
-            let mut applied = false;
+            let (mut applied, mut changes_members) = (false, false);
             while let Some(committed) = self.replica.next_committed() {
                 applied = true;
+                changes_members |= committed.entry.kind == EntryKind::Membership;
                 self.apply(&committed.entry, committed.body, cx);
             }
             self.note_role(cx);
             if !applied {
                 break;
             }
-            self.replica.applied(self.applied);
+            self.replica.applied(self.applied, changes_members);
             self.propose_held();
         }
     }
@@ -237,6 +248,11 @@ impl QueuePartition {
         for id in done.settled {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.settles_in_flight -= 1;
+                Leader::touch(&mut leader.dirty, id, queue);
+            }
+        }
+        for id in done.raised {
+            if let Some(queue) = leader.queues.get_mut(&id) {
                 Leader::touch(&mut leader.dirty, id, queue);
             }
         }

@@ -59,6 +59,8 @@ pub struct Replica {
     /// Body bytes appended since the last checkpoint.
     appended_bytes: u64,
     snapshot: Option<consensus::SnapshotOffer>,
+    /// The voters, as of the last change: asked for at every write.
+    voters: Vec<NodeId>,
 }
 
 impl Replica {
@@ -75,10 +77,12 @@ impl Replica {
         for (index, term, body) in bodies {
             table.append(*index, *term, Some(*body));
         }
+        let voters = group.membership().voters;
         Replica {
             id,
             node,
             group,
+            voters,
             ready: Ready::default(),
             next_ticket: 1,
             writes: VecDeque::new(),
@@ -136,7 +140,7 @@ impl Replica {
     pub fn step(&mut self, from: NodeId, frame: &Bytes) {
         match frame.first() {
             Some(&FRAME_RAFT) => {
-                if let Ok(message) = Message::decode(&frame.slice(1..)) {
+                if let Ok(message) = Message::decode(&mut frame.slice(1..)) {
                     // A message of an old term or from a stranger is refused; nothing is owed to it.
                     let _ = self.group.step(message);
                 }
@@ -170,12 +174,17 @@ impl Replica {
         if self.written_term != status.term || status.role != Role::Leader {
             return LogIndex(0);
         }
-        let voters = &self.group.membership().voters;
+        let voters = &self.voters;
         let majority = voters.len() / 2 + 1;
-        if voters.len() > 1 && self.group.active_voters() <= majority {
-            return status.commit;
+        if voters.len() > 1 {
+            let active =
+                |p: &consensus::Progress| p.node != self.node && p.is_recently_active && voters.contains(&p.node);
+            if 1 + self.group.progress().iter().filter(|p| active(p)).count() <= majority {
+                return status.commit;
+            }
         }
-        let mut indexes: Vec<LogIndex> = voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
+        let mut indexes: Vec<LogIndex> =
+            voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
         indexes.sort_unstable_by(|a, b| b.cmp(a));
         indexes.get(majority - 1).copied().unwrap_or_default()
     }
@@ -289,13 +298,7 @@ impl Replica {
             };
             self.appended_bytes += body.len() as u64;
             entries.push((entry.index, entry.term));
-            records.push(Record {
-                group,
-                kind: RecordKind::Entry,
-                term: entry.term.0,
-                index: entry.index.0,
-                body,
-            });
+            records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
         }
         let after_sync = std::mem::take(&mut ready.messages_after_sync);
         if records.is_empty() && self.writes.is_empty() {
@@ -304,20 +307,17 @@ impl Replica {
             self.send(after_sync, out);
             return;
         }
-        if records.is_empty() && after_sync.is_empty() {
-            // It rests on the writes before it, and is told persisted with the last of them.
+        if records.is_empty() {
+            // It rests on the writes before it: it is persisted, and may be sent, with the last of them.
             let last = self.writes.back_mut().expect("there is a write under way");
             last.ready = Some(ready.number);
+            last.after_sync.extend(after_sync);
             return;
-        }
-        if !after_sync.is_empty() {
-            // Somebody waits for what this promises: a follower's answer, a vote.
-            sync = if records.is_empty() { SyncWish::Now } else { sync };
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         // Where an entry lies is needed when it is applied, and the leader counts followers that have written.
-        let report_written = !entries.is_empty() && sync != SyncWish::Now || self.group.membership().voters.len() > 1;
+        let report_written = !entries.is_empty() && sync != SyncWish::Now || self.voters.len() > 1;
         let located = entries.is_empty();
         self.writes.push_back(Write { ticket, ready: Some(ready.number), after_sync, entries, located });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written });
@@ -363,7 +363,7 @@ impl Replica {
             self.table.term(index).map(|term| entry_of(index, term, body))
         });
         let entries: Vec<Entry> = entries.collect();
-        self.group.fetched(entries);
+        self.group.fetched(from, entries);
     }
 
     /// The next committed entry. The caller applies it and says so.
@@ -376,8 +376,11 @@ impl Replica {
     }
 
     /// Entries up to `index` are applied.
-    pub fn applied(&mut self, index: LogIndex) {
+    pub fn applied(&mut self, index: LogIndex, changes_members: bool) {
         self.group.applied(index);
+        if changes_members {
+            self.voters = self.group.membership().voters;
+        }
     }
 
     /// A checkpoint at `index` is safe: the log up to there may go, as far as followers do not need it.

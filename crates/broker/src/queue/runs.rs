@@ -39,7 +39,10 @@ impl<P> Run<P> {
         let mut run = Run::new(first, count, place);
         let mut from = first;
         for (live_first, live_count) in live {
-            assert!(live_first >= from && live_first + live_count <= run.past(), "live ranges lie in the run, ascending");
+            assert!(
+                live_first >= from && live_first + live_count <= run.past(),
+                "live ranges lie in the run, ascending"
+            );
             run.settle((from - first) as u32, (live_first - first) as u32);
             from = live_first + live_count;
         }
