@@ -2,7 +2,9 @@
 //! node's own.
 //!
 //! ```text
-//! u8 version=1 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | time u64 | membership bytes (u32 length)
+//! head       u8 version=1 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
+//! then, for a queue partition (partition 0 has the topology's own bytes here):
+//! time       u64
 //! publishers u32 * (channel u64, last u64)
 //! extents u32 * (id u32, messages u64, bytes u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
@@ -34,11 +36,9 @@ pub struct CheckpointDamaged {
     pub offset: usize,
 }
 
-/// What a checkpoint holds.
-#[derive(Debug)]
-pub struct Restored {
-    /// The state.
-    pub queues: Queues,
+/// What every checkpoint begins with: where the log goes on, and who the members are.
+#[derive(Clone, Debug)]
+pub struct Head {
     /// The last entry in it.
     pub applied: Position,
     /// The term and vote at that time.
@@ -47,38 +47,61 @@ pub struct Restored {
     pub membership: Membership,
 }
 
-/// Writes a checkpoint.
-pub fn encode(queues: &Queues, applied: Position, vote: (Term, Option<NodeId>), membership: &Membership) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256 + queues.queues.len() * 96);
-    out.push(VERSION);
-    for word in [applied.index.0, applied.term.0, vote.0.0, vote.1.map_or(0, |n| n.0), queues.time_ms] {
-        put64(&mut out, word);
+impl Head {
+    /// Writes the head of a checkpoint; the state follows.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        let (term, vote) = self.vote;
+        for word in [self.applied.index.0, self.applied.term.0, term.0, vote.map_or(0, |n| n.0)] {
+            put64(out, word);
+        }
+        let mut members = Segments::new();
+        self.membership.encode(&mut members);
+        let members = members.to_bytes();
+        put32(out, members.len() as u32);
+        out.extend_from_slice(&members);
     }
-    let mut members = Segments::new();
-    membership.encode(&mut members);
-    let members = members.to_bytes();
-    put32(&mut out, members.len() as u32);
-    out.extend_from_slice(&members);
+
+    /// Reads the head of a checkpoint; the rest is the state.
+    pub fn decode(bytes: &Bytes) -> Result<(Head, Bytes), CheckpointDamaged> {
+        let mut cursor = Cursor { bytes, at: 0 };
+        if cursor.u8()? != VERSION {
+            return Err(cursor.damaged("a version that this build does not know"));
+        }
+        let applied = Position { index: LogIndex(cursor.u64()?), term: Term(cursor.u64()?) };
+        let term = Term(cursor.u64()?);
+        let vote = Some(cursor.u64()?).filter(|v| *v != 0).map(NodeId);
+        let members = cursor.u32()? as usize;
+        let members = bytes.slice(cursor.skip(members)?);
+        let membership = Membership::decode(&members).map_err(|_| cursor.damaged("no membership"))?;
+        let rest = bytes.slice(cursor.at..);
+        Ok((Head { applied, vote: (term, vote), membership }, rest))
+    }
+}
+
+/// Appends the state of a queue partition.
+pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
+    out.reserve(64 + queues.queues.len() * 96);
+    put64(out, queues.time_ms);
     let mut publishers: Vec<_> = queues.publishers.iter().collect();
     publishers.sort_unstable();
-    put32(&mut out, publishers.len() as u32);
+    put32(out, publishers.len() as u32);
     for (channel, last) in publishers {
-        put64(&mut out, channel.0);
-        put64(&mut out, *last);
+        put64(out, channel.0);
+        put64(out, *last);
     }
     let extents: Vec<_> = queues.extents().iter().filter(|(_, e)| e.live > 0).collect();
-    put32(&mut out, extents.len() as u32);
+    put32(out, extents.len() as u32);
     for (id, extent) in extents {
-        put32(&mut out, *id);
-        put64(&mut out, extent.messages);
-        put64(&mut out, extent.bytes);
+        put32(out, *id);
+        put64(out, extent.messages);
+        put64(out, extent.bytes);
     }
-    put32(&mut out, queues.queues.len() as u32);
+    put32(out, queues.queues.len() as u32);
     for id in queues.queue_ids() {
-        put64(&mut out, id.0);
-        encode_queue(&queues.queues[&id], &mut out);
+        put64(out, id.0);
+        encode_queue(&queues.queues[&id], out);
     }
-    out
 }
 
 fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
@@ -116,20 +139,11 @@ fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a checkpoint.
-pub fn decode(bytes: &Bytes) -> Result<Restored, CheckpointDamaged> {
+/// Reads the state of a queue partition.
+pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
     let mut cursor = Cursor { bytes, at: 0 };
-    if cursor.u8()? != VERSION {
-        return Err(cursor.damaged("a version that this build does not know"));
-    }
-    let applied = Position { index: LogIndex(cursor.u64()?), term: Term(cursor.u64()?) };
-    let term = Term(cursor.u64()?);
-    let vote = Some(cursor.u64()?).filter(|v| *v != 0).map(NodeId);
     let mut queues = Queues::default();
     queues.time_ms = cursor.u64()?;
-    let members = cursor.u32()? as usize;
-    let members = bytes.slice(cursor.skip(members)?);
-    let membership = Membership::decode(&members).map_err(|_| cursor.damaged("no membership"))?;
     for _ in 0..cursor.u32()? {
         let (channel, last) = (ChannelKey(cursor.u64()?), cursor.u64()?);
         queues.publishers.insert(channel, last);
@@ -146,7 +160,7 @@ pub fn decode(bytes: &Bytes) -> Result<Restored, CheckpointDamaged> {
     if cursor.at != bytes.len() {
         return Err(cursor.damaged("bytes after the end"));
     }
-    Ok(Restored { queues, applied, vote: (term, vote), membership })
+    Ok(queues)
 }
 
 fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, CheckpointDamaged> {

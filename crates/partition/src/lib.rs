@@ -7,6 +7,7 @@
 //! - [`replica`] and [`log_index`]: consensus over the node's WAL.
 //! - [`partition`]: all of it as one machine; `commands` and `deliver`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
+//! - [`log_partition`]: a log for a machine of the caller's: the topology.
 //! - [`recovery`]: a partition from what a data folder holds.
 
 pub mod checkpoint;
@@ -16,6 +17,7 @@ mod deliver;
 pub mod entry;
 mod leader;
 pub mod log_index;
+pub mod log_partition;
 pub mod machine;
 pub mod maintenance;
 pub mod message;
@@ -28,6 +30,7 @@ pub mod replica;
 pub mod tail;
 
 pub use command::{Command, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target};
+pub use log_partition::LogPartition;
 pub use maintenance::WalState;
 pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};

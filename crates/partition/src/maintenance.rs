@@ -125,8 +125,11 @@ impl QueuePartition {
 
     fn save_checkpoint(&mut self, current_file: u32, cx: &mut Context<'_>) {
         let applied = Position { index: self.applied, term: self.applied_term };
-        let payload =
-            checkpoint::encode(&self.queues, applied, self.replica.stored_vote(), &self.replica.group().membership());
+        let vote = self.replica.stored_vote();
+        let head = checkpoint::Head { applied, vote, membership: self.replica.group().membership() };
+        let mut payload = Vec::new();
+        head.encode(&mut payload);
+        checkpoint::encode_queues(&self.queues, &mut payload);
         let needs_file = self.needs_now(current_file).unwrap_or(current_file);
         let table = self.replica.table();
         let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));

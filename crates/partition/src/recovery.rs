@@ -5,7 +5,7 @@
 //! are in memory until they are: about one checkpoint interval.
 
 use crate::checkpoint::{self, CheckpointDamaged};
-use crate::machine::Queues;
+use crate::log_partition::LogPartition;
 use crate::partition::QueuePartition;
 use crate::replica::{Replica, entry_of};
 use broker::PartitionId;
@@ -16,7 +16,7 @@ use storage::{Location, RecordKind};
 /// Collects one partition's records.
 pub struct Recovery {
     id: PartitionId,
-    checkpoint: Option<checkpoint::Restored>,
+    checkpoint: Option<(checkpoint::Head, Bytes)>,
     vote: (Term, Option<NodeId>),
     applied: Position,
     entries: Vec<(Entry, Location)>,
@@ -27,9 +27,9 @@ impl Recovery {
     /// Starts from the partition's newest checkpoint, whose replay starts in `replay_file`; or from nothing.
     pub fn new(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
         let replay_file = checkpoint.map_or(0, |c| c.1);
-        let checkpoint = checkpoint.map(|(payload, _)| checkpoint::decode(payload)).transpose()?;
+        let checkpoint = checkpoint.map(|(payload, _)| checkpoint::Head::decode(payload)).transpose()?;
         let (vote, applied) = match &checkpoint {
-            Some(c) => (c.vote, c.applied),
+            Some((head, _)) => (head.vote, head.applied),
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
         Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file })
@@ -62,15 +62,43 @@ impl Recovery {
         self.entries.push((entry_of(index, term, body), at));
     }
 
-    /// The partition's state is known: a member that has still to apply what is not in the checkpoint. `founders` are
-    /// the voters of a group that has nothing on disk yet.
-    pub fn finish(self, node: NodeId, config: Config, founders: &[NodeId]) -> QueuePartition {
-        let Recovery { id, checkpoint, vote, applied, entries, replay_file } = self;
-        let restored_checkpoint = checkpoint.is_some();
-        let (queues, membership) = match checkpoint {
-            Some(c) => (c.queues, c.membership),
-            None => (Queues::default(), Membership::of_voters(founders.iter().copied())),
+    /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
+    /// that has nothing on disk yet.
+    pub fn finish(
+        self,
+        node: NodeId,
+        config: Config,
+        founders: &[NodeId],
+    ) -> Result<QueuePartition, CheckpointDamaged> {
+        let queues = match &self.checkpoint {
+            Some((_, state)) => Some(checkpoint::decode_queues(state)?),
+            None => None,
         };
+        let (replay_file, applied) = (self.replay_file, self.applied);
+        let replica = self.replica(node, config, founders);
+        let restored = queues.is_some();
+        let queues = queues.unwrap_or_default();
+        let needs_file = queues.oldest_wal_file().map_or(replay_file, |f| f.min(replay_file));
+        let mut partition = QueuePartition::new(replica, queues, applied.index, applied.term);
+        if restored {
+            partition.maintenance.restored(applied.index, needs_file);
+        }
+        Ok(partition)
+    }
+
+    /// A partition whose machine is the caller's, with the state that its checkpoint holds.
+    pub fn finish_log(self, node: NodeId, config: Config, founders: &[NodeId]) -> (LogPartition, Option<Bytes>) {
+        let state = self.checkpoint.as_ref().map(|(_, state)| state.clone());
+        let (replay_file, applied) = (self.replay_file, self.applied);
+        let replica = self.replica(node, config, founders);
+        let kept = state.as_ref().map(|_| replay_file);
+        (LogPartition::new(replica, applied, kept), state)
+    }
+
+    fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Replica {
+        let Recovery { id, checkpoint, vote, applied, entries, .. } = self;
+        let membership =
+            checkpoint.map_or_else(|| Membership::of_voters(founders.iter().copied()), |(head, _)| head.membership);
         let term = vote.0.max(applied.term);
         let vote = if term == vote.0 { vote.1 } else { None };
         let places: Vec<_> = entries.iter().map(|(e, at)| (e.index, e.term, *at)).collect();
@@ -83,13 +111,7 @@ impl Recovery {
             evicted: Vec::new(),
             entries: entries.into_iter().map(|e| e.0).collect(),
         };
-        let group = Group::new(config, restored).expect("a recovered log fits its own checkpoint");
-        let replica = Replica::new(id, node, group, (term, vote), applied.index, &places);
-        let needs_file = queues.oldest_wal_file().map_or(replay_file, |f| f.min(replay_file));
-        let mut partition = QueuePartition::new(replica, queues, applied.index, applied.term);
-        if restored_checkpoint {
-            partition.maintenance.restored(applied.index, needs_file);
-        }
-        partition
+        let group = Group::new(config, restored).expect("the settings are checked where they are read");
+        Replica::new(id, node, group, (term, vote), applied.index, &places)
     }
 }
