@@ -33,7 +33,7 @@ pub struct LogPartition {
     replica: Replica,
     applied: Position,
     proposed: VecDeque<(LogIndex, Term, u64)>,
-    bytes_since: u64,
+    applied_since: bool,
     last_applied_ms: u64,
     saving: Option<u32>,
     /// What the two newest checkpoints need of the WAL: if the newer is damaged, the older one must do.
@@ -46,7 +46,7 @@ impl LogPartition {
             replica,
             applied,
             proposed: VecDeque::new(),
-            bytes_since: 0,
+            applied_since: false,
             last_applied_ms: 0,
             saving: None,
             kept: kept.into_iter().collect(),
@@ -120,7 +120,7 @@ impl LogPartition {
                 if entry.kind != EntryKind::Command {
                     continue;
                 }
-                self.bytes_since += entry.data.len() as u64;
+                self.applied_since = true;
                 self.last_applied_ms = now_ms;
                 while self.proposed.front().is_some_and(|p| p.0 < entry.index) {
                     self.proposed.pop_front();
@@ -158,8 +158,9 @@ impl LogPartition {
         let replay_file = self.replay_file(wal.current_file);
         let needs = self.needs_file(wal.current_file);
         let frees = replay_file > needs;
+        let lags = self.applied_since && needs + wal.checkpoint_lag_files < wal.current_file;
         let idle = now_ms.saturating_sub(self.last_applied_ms) >= 3_000;
-        if self.bytes_since < wal.checkpoint_interval_bytes && !(frees && (needs <= wal.retire_through || idle)) {
+        if !lags && !(frees && (needs <= wal.retire_through || idle)) {
             return;
         }
         let head = Head {
@@ -171,7 +172,7 @@ impl LogPartition {
         head.encode(&mut payload);
         payload.extend_from_slice(&state());
         self.saving = Some(replay_file);
-        self.bytes_since = 0;
+        self.applied_since = false;
         let applied = self.applied.index;
         out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied, replay_file });
     }

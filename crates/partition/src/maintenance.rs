@@ -30,8 +30,8 @@ pub struct WalState {
     pub current_file: u32,
     /// Files up to this one are to be given up: too much log is kept. 0 asks for nothing.
     pub retire_through: u32,
-    /// A checkpoint is due after this many bytes of entries.
-    pub checkpoint_interval_bytes: u64,
+    /// A checkpoint is due when replay would start more than this many files before the current one.
+    pub checkpoint_lag_files: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +39,17 @@ struct Kept {
     applied: LogIndex,
     /// The oldest WAL file that it needs: for replay, or because live messages lay there.
     needs_file: u32,
+    /// Replay from it starts here.
+    replay_file: u32,
 }
 
 /// The state of a partition's upkeep.
 #[derive(Default)]
 pub struct Maintenance {
-    bytes_since: u64,
+    applied_since: bool,
     last_applied_ms: u64,
+    /// Nothing was applied for a while and the last look found nothing to do.
+    is_quiet: bool,
     saving: Option<Kept>,
     kept: VecDeque<Kept>,
     copying: Option<BTreeMap<QueueId, Vec<Place>>>,
@@ -54,14 +58,15 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn note_applied(&mut self, bytes: u64, now_ms: u64) {
-        self.bytes_since += bytes;
+    pub(crate) fn note_applied(&mut self, now_ms: u64) {
+        self.applied_since = true;
+        self.is_quiet = false;
         self.last_applied_ms = now_ms;
     }
 
     /// Takes over a checkpoint found at start. Its predecessor is not counted on.
-    pub(crate) fn restored(&mut self, applied: LogIndex, needs_file: u32) {
-        self.kept.push_back(Kept { applied, needs_file });
+    pub(crate) fn restored(&mut self, applied: LogIndex, needs_file: u32, replay_file: u32) {
+        self.kept.push_back(Kept { applied, needs_file, replay_file });
     }
 }
 
@@ -93,7 +98,7 @@ impl QueuePartition {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
             let retire =
                 if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
-            let mut runs = self.runs_in_files(retire, idle && wal.retire_through == 0);
+            let mut runs = self.runs_in_files(retire);
             if runs.is_empty() {
                 runs = self.runs_in_sparse_extents();
             }
@@ -109,6 +114,12 @@ impl QueuePartition {
         if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
             self.save_checkpoint(wal.current_file, cx);
         }
+        self.maintenance.is_quiet = idle && self.maintenance.saving.is_none() && self.maintenance.copying.is_none();
+    }
+
+    /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was filled.
+    pub fn wants_maintenance(&self) -> bool {
+        !self.maintenance.is_quiet
     }
 
     fn wants_checkpoint(&self, wal: WalState, idle: bool) -> bool {
@@ -117,10 +128,11 @@ impl QueuePartition {
         let needs = self.needs_file(wal.current_file);
         let frees_files = now > needs;
         let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
-        m.bytes_since >= wal.checkpoint_interval_bytes
-            || (frees_files && needs <= wal.retire_through)
+        let replay = m.kept.back().map_or_else(|| self.replica.table().oldest_file(), |k| Some(k.replay_file));
+        let lags = m.applied_since && replay.is_some_and(|f| f + wal.checkpoint_lag_files < wal.current_file);
+        lags || (frees_files && needs <= wal.retire_through)
             || (idle && (frees_files || frees_extents))
-            || (frees_extents && m.bytes_since > 0 && m.used_up.len() > 4)
+            || (frees_extents && m.applied_since && m.used_up.len() > 4)
     }
 
     fn save_checkpoint(&mut self, current_file: u32, cx: &mut Context<'_>) {
@@ -134,8 +146,8 @@ impl QueuePartition {
         let table = self.replica.table();
         let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
         let replay_file = replay.map_or(current_file, |b| crate::place::file_u32(b.file));
-        self.maintenance.saving = Some(Kept { applied: self.applied, needs_file });
-        self.maintenance.bytes_since = 0;
+        self.maintenance.saving = Some(Kept { applied: self.applied, needs_file, replay_file });
+        self.maintenance.applied_since = false;
         cx.out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied: self.applied, replay_file });
     }
 
@@ -186,8 +198,8 @@ impl QueuePartition {
         }
     }
 
-    /// Live runs in WAL files up to `through`. When idle only if some file before the current one is held by them.
-    fn runs_in_files(&self, through: u32, _idle: bool) -> Vec<CopyRun> {
+    /// Live runs in WAL files up to `through`.
+    fn runs_in_files(&self, through: u32) -> Vec<CopyRun> {
         if through == 0 || self.queues.oldest_wal_file().is_none_or(|oldest| oldest > through) {
             return Vec::new();
         }

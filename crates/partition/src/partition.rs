@@ -229,7 +229,7 @@ impl QueuePartition {
             // Not skipped: members would part. The node stops; its log is kept for whoever finds out why.
             panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);
         }
-        self.maintenance.note_applied(entry.data.len() as u64, cx.now_ms);
+        self.maintenance.note_applied(cx.now_ms);
         let Some(leader) = &mut self.leader else { return };
         if leader.in_flight.front().is_none_or(|f| f.index != entry.index) {
             return;

@@ -81,7 +81,7 @@ impl Recovery {
         let needs_file = queues.oldest_wal_file().map_or(replay_file, |f| f.min(replay_file));
         let mut partition = QueuePartition::new(replica, queues, applied.index, applied.term);
         if restored {
-            partition.maintenance.restored(applied.index, needs_file);
+            partition.maintenance.restored(applied.index, needs_file, replay_file);
         }
         Ok(partition)
     }
