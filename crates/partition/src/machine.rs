@@ -9,7 +9,7 @@ use crate::outputs::ExtentRun;
 use crate::place::Place;
 use broker::queue::{QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use storage::Location;
 
@@ -209,6 +209,7 @@ impl Queues {
     pub fn move_runs(&mut self, queue: QueueId, copied: &[Place], extent: u32, new: &[ExtentRun]) {
         let Some(state) = self.queues.get_mut(&queue) else { return };
         let before = state.runs().live();
+        let copied: HashSet<Place, foldhash::fast::FixedState> = copied.iter().copied().collect();
         let (mut kept, mut live) = (Vec::new(), SeqRanges::new());
         for run in state.runs_mut().take() {
             if copied.contains(&run.place) {

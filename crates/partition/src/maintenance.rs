@@ -52,7 +52,7 @@ pub struct Maintenance {
     is_quiet: bool,
     saving: Option<Kept>,
     kept: VecDeque<Kept>,
-    copying: Option<BTreeMap<QueueId, Vec<Place>>>,
+    is_copying: bool,
     /// Extents without live messages, and how many checkpoints have been saved without them.
     used_up: BTreeMap<u32, usize>,
 }
@@ -94,7 +94,7 @@ impl QueuePartition {
     pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
         self.note_used_up();
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
-        if self.maintenance.copying.is_none() {
+        if !self.maintenance.is_copying {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
             let retire =
                 if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
@@ -103,18 +103,14 @@ impl QueuePartition {
                 runs = self.runs_in_sparse_extents();
             }
             if !runs.is_empty() {
-                let mut places: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
-                for run in &runs {
-                    places.entry(run.queue).or_default().push(run.place);
-                }
-                self.maintenance.copying = Some(places);
+                self.maintenance.is_copying = true;
                 cx.out.jobs.push(Job::WriteExtent { partition: self.id(), runs });
             }
         }
         if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
             self.save_checkpoint(wal.current_file, cx);
         }
-        self.maintenance.is_quiet = idle && self.maintenance.saving.is_none() && self.maintenance.copying.is_none();
+        self.maintenance.is_quiet = idle && self.maintenance.saving.is_none() && !self.maintenance.is_copying;
     }
 
     /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was filled.
@@ -176,8 +172,12 @@ impl QueuePartition {
 
     /// The extent under way is on the disk: its runs take the place of those that were copied.
     pub fn extent_ready(&mut self, ready: &ExtentReady) {
-        let copied = self.maintenance.copying.take().expect("an extent was under way");
+        assert!(std::mem::take(&mut self.maintenance.is_copying), "an extent was under way");
         self.queues.add_extent(ready.id, ready.messages, ready.bytes);
+        let mut copied: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
+        for (queue, place) in &ready.copied {
+            copied.entry(*queue).or_default().push(*place);
+        }
         for (queue, places) in &copied {
             let new: Vec<_> = ready.runs.iter().filter(|r| r.queue == *queue).copied().collect();
             self.queues.move_runs(*queue, places, ready.id, &new);
@@ -187,7 +187,7 @@ impl QueuePartition {
 
     /// The copy was given up (nothing of it was live any more when it was read).
     pub fn extent_abandoned(&mut self) {
-        self.maintenance.copying = None;
+        self.maintenance.is_copying = false;
     }
 
     fn note_used_up(&mut self) {

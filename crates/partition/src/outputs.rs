@@ -167,6 +167,8 @@ pub struct ExtentReady {
     pub messages: u64,
     /// Its runs.
     pub runs: Vec<ExtentRun>,
+    /// Which of the runs in the job were copied, whole; the rest did not fit.
+    pub copied: Vec<(QueueId, Place)>,
 }
 
 /// Everything that came out of a step. Reused from step to step.

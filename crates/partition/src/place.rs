@@ -3,7 +3,7 @@
 use storage::{FileNo, Location};
 
 /// A stretch of messages of one queue in one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// A batch in a WAL record: its header and all its messages.
     Wal {
