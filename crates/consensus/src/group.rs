@@ -436,7 +436,7 @@ impl Group {
         Ok(())
     }
 
-    /// The members, as of the applied index.
+    /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
     pub fn membership(&self) -> Membership {
         Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
     }
