@@ -17,10 +17,11 @@ pub struct Checks {
     votes: BTreeMap<(Term, NodeId), NodeId>,
     entries: BTreeMap<Position, (Term, EntryKind, Bytes)>,
     committed: BTreeMap<LogIndex, Entry>,
-    proposed: BTreeMap<Position, ()>,
     applied: BTreeMap<NodeId, LogIndex>,
     /// How far any leader moved its commit index.
     led_commit: LogIndex,
+    /// The term of the leader that committed an entry first.
+    committed_in: BTreeMap<LogIndex, Term>,
 }
 
 impl Checks {
@@ -37,10 +38,6 @@ impl Checks {
         self.leaders.len()
     }
 
-    pub fn proposed(&mut self, position: Position) {
-        assert!(self.proposed.insert(position, ()).is_none(), "{position} is given to two proposals");
-    }
-
     pub fn leads(&mut self, node: NodeId, term: Term, log: (Position, Vec<Entry>)) {
         let first = !self.leaders.contains_key(&term);
         let leader = *self.leaders.entry(term).or_insert(node);
@@ -48,6 +45,10 @@ impl Checks {
         if first {
             let (compacted, log) = log;
             for (index, entry) in self.committed.range(compacted.index.next()..) {
+                // A late winner of an old term knows nothing of what later terms committed, and commits nothing itself.
+                if self.committed_in[index] >= term {
+                    continue;
+                }
                 let own = log.iter().find(|own| own.index == *index);
                 assert_eq!(
                     own.map(Entry::position),
@@ -83,9 +84,12 @@ impl Checks {
     }
 
     /// A leader moves its commit index, on the strength of `members`.
-    pub fn leader_commits(&mut self, at: Position, members: &Membership, synced: impl Fn(&NodeId) -> bool) {
+    pub fn leader_commits(&mut self, term: Term, at: Position, members: &Membership, synced: impl Fn(&NodeId) -> bool) {
         if at.index <= self.led_commit {
             return;
+        }
+        for index in self.led_commit.0 + 1..=at.index.0 {
+            self.committed_in.insert(LogIndex(index), term);
         }
         self.led_commit = at.index;
         for voters in [&members.voters, &members.voters_outgoing] {

@@ -113,6 +113,13 @@ impl Disk {
         log.iter().find(|entry| entry.index == index).expect("an entry of the log").term
     }
 
+    pub fn synced_term_at(&self, index: LogIndex) -> Term {
+        if index == self.compacted.index {
+            return self.compacted.term;
+        }
+        self.log.iter().find(|entry| entry.index == index).expect("a synced entry").term
+    }
+
     /// The term of the entry before `first`.
     pub fn term_before(&self, first: Option<&Entry>) -> Option<Term> {
         Some(self.term_at(LogIndex(first?.index.0 - 1)))

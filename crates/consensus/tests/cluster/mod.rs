@@ -122,11 +122,7 @@ impl Cluster {
 
     pub fn propose(&mut self, node: NodeId, data: impl Into<Bytes>) -> Option<Result<Position, Refused>> {
         let data = data.into();
-        let outcome = self.with(node, |group| group.propose(data))?;
-        if let Ok(position) = outcome {
-            self.checks.proposed(position);
-        }
-        Some(outcome)
+        self.with(node, |group| group.propose(data))
     }
 
     pub fn change(&mut self, node: NodeId, changes: &[Change]) -> Option<Result<Position, Refused>> {
@@ -143,10 +139,10 @@ impl Cluster {
         if !self.is_up(node) {
             return;
         }
-        let member = self.member(node);
         let mut number = None;
         let mut installed = None;
         for _ in 0..count {
+            let member = self.members.get_mut(&node).expect("a member of the cluster");
             let Some(write) = member.disk.pending.pop_front() else { break };
             if write.must_sync {
                 number = Some(write.number);
@@ -154,7 +150,10 @@ impl Cluster {
             if let Some(snapshot) = &write.snapshot {
                 installed = Some(snapshot.clone());
             }
+            let appended = write.append.clone();
             member.disk.make_durable(write);
+            let base = appended.first().map(|first| member.disk.synced_term_at(LogIndex(first.index.0 - 1)));
+            self.checks.appended(base, &appended);
         }
         let Some(number) = number else { return };
         let end = self.member(node).disk.end();
@@ -297,7 +296,7 @@ impl Cluster {
         if status.role == Role::Leader && status.commit > status.applied {
             let position = Position { index: status.commit, term: self.members[&node].disk.term_at(status.commit) };
             let synced = |node: &NodeId| self.members.get(node).is_some_and(|member| member.disk.has_synced(position));
-            self.checks.leader_commits(position, &group.membership(), synced);
+            self.checks.leader_commits(status.term, position, &group.membership(), synced);
         }
     }
 
@@ -326,8 +325,12 @@ impl Cluster {
             let log = self.members[&node].disk.log_as_written();
             self.checks.leads(node, status.term, log);
         }
-        let base = self.members[&node].disk.term_before(ready.append.first());
-        self.checks.appended(base, &ready.append);
+        if status.role != Role::Leader {
+            // What a leader has appended and neither sent nor synced may be lost, and its place taken again in the same
+            // term: a sole voter wins that term again.
+            let base = self.members[&node].disk.term_before(ready.append.first());
+            self.checks.appended(base, &ready.append);
+        }
         for message in ready.messages.drain(..) {
             self.send(message);
         }
