@@ -38,12 +38,12 @@ impl Checks {
         self.leaders.len()
     }
 
-    pub fn leads(&mut self, node: NodeId, term: Term, log: (Position, Vec<Entry>)) {
+    pub fn leads(&mut self, node: NodeId, term: Term, log: impl FnOnce() -> (Position, Vec<Entry>)) {
         let first = !self.leaders.contains_key(&term);
         let leader = *self.leaders.entry(term).or_insert(node);
         assert_eq!(leader, node, "two leaders in term {term}");
         if first {
-            let (compacted, log) = log;
+            let (compacted, log) = log();
             for (index, entry) in self.committed.range(compacted.index.next()..) {
                 // A late winner of an old term knows nothing of what later terms committed, and commits nothing itself.
                 if self.committed_in[index] >= term {

@@ -88,6 +88,11 @@ impl Disk {
         }
     }
 
+    /// The term that is synced.
+    pub fn synced_term(&self) -> Term {
+        self.hard_state.term
+    }
+
     /// The end of the synced log.
     pub fn end(&self) -> Position {
         self.log.last().map_or(self.compacted, Entry::position)

@@ -280,7 +280,7 @@ impl Cluster {
     fn settle(&mut self, node: NodeId) {
         let mut ready = std::mem::take(&mut self.ready);
         loop {
-            self.check_commit(node);
+            self.check_leader(node);
             let Some(group) = self.member(node).group.as_mut() else { break };
             if !group.ready(&mut ready) {
                 break;
@@ -290,9 +290,14 @@ impl Cluster {
         self.ready = ready;
     }
 
-    fn check_commit(&mut self, node: NodeId) {
+    fn check_leader(&mut self, node: NodeId) {
         let Some(group) = &self.members[&node].group else { return };
         let status = group.status();
+        // Before its vote is synced a sole voter leads in silence, and may lose the term again with the power.
+        if status.role == Role::Leader && self.members[&node].disk.synced_term() == status.term {
+            let disk = &self.members[&node].disk;
+            self.checks.leads(node, status.term, || disk.log_as_written());
+        }
         if status.role == Role::Leader && status.commit > status.applied {
             let position = Position { index: status.commit, term: self.members[&node].disk.term_at(status.commit) };
             let synced = |node: &NodeId| self.members.get(node).is_some_and(|member| member.disk.has_synced(position));
@@ -321,10 +326,6 @@ impl Cluster {
             hard_state: ready.hard_state,
             snapshot: ready.snapshot.clone(),
         });
-        if status.role == Role::Leader {
-            let log = self.members[&node].disk.log_as_written();
-            self.checks.leads(node, status.term, log);
-        }
         if status.role != Role::Leader {
             // What a leader has appended and neither sent nor synced may be lost, and its place taken again in the same
             // term: a sole voter wins that term again.
