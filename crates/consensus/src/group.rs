@@ -162,6 +162,7 @@ impl Group {
             check_quorum: true,
             pre_vote: true,
             batch_append: true,
+            skip_bcast_commit: !config.announce_commits,
             ..raft::Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, o!());

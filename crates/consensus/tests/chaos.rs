@@ -28,6 +28,10 @@ fn tight(config: Config) -> Config {
     }
 }
 
+fn tight_and_talkative(config: Config) -> Config {
+    Config { announce_commits: true, ..tight(config) }
+}
+
 struct Chaos {
     cluster: Cluster,
     random: Random,
@@ -40,7 +44,8 @@ struct Chaos {
 
 impl Chaos {
     fn new(seed: u64) -> Self {
-        let mut cluster = Cluster::new(VOTERS, seed, tight);
+        let config = if seed % 2 == 0 { tight } else { tight_and_talkative };
+        let mut cluster = Cluster::new(VOTERS, seed, config);
         for node in VOTERS + 1..=NODES {
             cluster.add_joining(NodeId(node));
         }
