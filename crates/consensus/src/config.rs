@@ -36,6 +36,10 @@ pub struct Config {
     pub uncommitted_bytes_max: usize,
     /// One [`Ready`](crate::Ready) hands out committed entries up to this sum, and at least one.
     pub committed_bytes_max: usize,
+    /// Whether a leader tells its followers at once that an entry is committed, with a message of its own. Otherwise they
+    /// learn it from the next append or heartbeat: nobody waits for a follower to apply, and at a low rate the messages
+    /// that carry nothing else are half of all. Changes of members are always told at once.
+    pub announce_commits: bool,
     /// Bodies of applied entries are kept up to this sum, to serve followers without reading the disk.
     pub cache_bytes_max: usize,
 }
@@ -85,6 +89,7 @@ impl Config {
             inflight_messages_max: 64,
             uncommitted_bytes_max: 64 << 20,
             committed_bytes_max: 4 << 20,
+            announce_commits: false,
             cache_bytes_max: 16 << 20,
         }
     }

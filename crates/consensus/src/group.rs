@@ -13,6 +13,9 @@
 //!   into the compacted part, and to a needless snapshot (raft-rs 555, 557).
 //! - **A leader that is removed hands over and steps down.** The library would go on leading without a place for itself
 //!   among the followers, and stop the process at the next acknowledgement.
+//! - **A refused vote tells what is committed, whatever its term.** The library ignores a reply of an older term. A member
+//!   that has the entry ending a joint change, and does not know it to be committed, needs the vote of an old voter whose
+//!   log may be longer and who will never stand again: only that voter's commit index gets the group moving.
 //! - **The buffer of unwritten entries gives its memory back** (raft-rs 589).
 //! - **Membership entries are ours.** They are appended and read without the library's protobuf parser, and a change that
 //!   could not be applied is refused before it is in the log.
@@ -159,6 +162,7 @@ impl Group {
             check_quorum: true,
             pre_vote: true,
             batch_append: true,
+            skip_bcast_commit: !config.announce_commits,
             ..raft::Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, o!());
@@ -240,6 +244,8 @@ impl Group {
     /// Changes the members, by one simple change or by one joint change of several members. The leader ends a joint change
     /// by itself; follow it through [`Group::membership`].
     ///
+    /// - A removed member stays up until a majority of the new voters has applied the end of the change: until then they
+    ///   count it as a voter, and may need its answer to elect a leader.
     /// - Returns the place of the entry that begins it.
     pub fn change_membership(&mut self, changes: &[Change]) -> Result<Position, Refused> {
         self.must_lead()?;
@@ -278,6 +284,9 @@ impl Group {
         }
         if kind == Kind::AppendReply && self.is_stale_rejection(message.raft()) {
             return Ok(());
+        }
+        if matches!(kind, Kind::VoteReply | Kind::PreVoteReply) {
+            self.learn_commit(message.raft());
         }
         let outcome = self.raw.step(message.into_raft());
         self.observe();
@@ -436,7 +445,7 @@ impl Group {
         Ok(())
     }
 
-    /// The members, as of the applied index.
+    /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
     pub fn membership(&self) -> Membership {
         Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
     }
@@ -541,6 +550,20 @@ impl Group {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Takes the commit index from a refused vote of an older term.
+    fn learn_commit(&mut self, reply: &eraftpb::Message) {
+        let raft = &mut self.raw.raft;
+        if !reply.reject || reply.term >= raft.term || raft.state == StateRole::Leader {
+            return;
+        }
+        // What is committed is so in every term.
+        if raft.raft_log.maybe_commit(reply.commit, reply.commit_term) {
+            // Among it may be a change of voters: stand again when it is applied.
+            let term = raft.term;
+            raft.become_follower(term, 0);
         }
     }
 

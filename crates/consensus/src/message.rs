@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! version u8 = 1
-//! kind    u8     low five bits: the kind; 0x80 reject, 0x40 forced (a vote asked for by the old leader)
+//! kind    u8     low six bits: the kind; 0x80 reject, 0x40 forced (a vote asked for by the old leader)
 //! present u8     which of the eight numbers below are not zero, least bit first
 //! group, from, to                                                                     varint each
 //! term, log term, index, commit, commit term, reject hint, request snapshot, priority  varint each, as present says
@@ -33,7 +33,7 @@ use crate::wire::{Cursor, DecodeError, Segments};
 /// The version every message begins with. A member must not speak one that some peer does not know.
 pub const WIRE_VERSION: u8 = 1;
 
-const KIND_BITS: u8 = 0x1f;
+const KIND_BITS: u8 = 0x3f;
 const FLAG_FORCED: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x80;
 const ENTRY_HEAD_BYTES_MIN: usize = 3;
