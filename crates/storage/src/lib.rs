@@ -1,1 +1,1 @@
-//! Placeholder: the crate `storage` is laid in the next commits.
+//! Placeholder.
