@@ -40,7 +40,9 @@ impl State {
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let path = folder.join(format!("fsync_cost.{}", std::process::id()));
-    println!("| file | bytes | writes | p50 us | p99 us | cpu us | journal cpu us | device bytes per byte | device writes per sync |");
+    println!(
+        "| file | bytes | writes | p50 us | p99 us | cpu us | journal cpu us | device bytes per byte | device writes per sync |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     for bytes in [4096, 16384, 1 << 20] {
         for state in
