@@ -132,42 +132,24 @@ impl<D: Disk> CheckpointStore<D> {
     }
 
     fn load(&self, name: &str, group: GroupId) -> Result<Checkpoint, StorageError> {
-        let file = self.disk.open(name, OpenMode::Read).map_err(at("open", name))?;
-        let contents = read_whole(&file, PAYLOAD_OFFSET + CHECKPOINT_BYTES_MAX).map_err(at("read", name))?;
-        let corrupt = |offset: usize, what, expected, found| StorageError::Corrupt {
-            file: name.to_owned(),
-            offset: offset as u64,
-            what,
-            expected,
-            found,
-        };
-        let Some(header) = Header::decode(&contents, name)? else {
-            return Err(corrupt(0, "checksum of the header", 0, 0));
-        };
-        if header.folder_id != self.folder_id {
-            return Err(corrupt(16, "id of the data folder", self.folder_id as u64, header.folder_id as u64));
-        }
-        if header.group != group {
-            return Err(corrupt(32, "group", u64::from(group.0), u64::from(header.group.0)));
-        }
-        let end = usize::try_from(header.payload_bytes).ok().and_then(|bytes| bytes.checked_add(PAYLOAD_OFFSET));
-        let Some(payload) = end.and_then(|end| contents.get(PAYLOAD_OFFSET..end)) else {
-            let found = contents.len().saturating_sub(PAYLOAD_OFFSET) as u64;
-            return Err(corrupt(60, "length of the payload", header.payload_bytes, found));
-        };
-        let computed = crc32c::crc32c(payload);
-        if computed != header.payload_crc {
-            let (expected, found) = (u64::from(header.payload_crc), u64::from(computed));
-            return Err(corrupt(PAYLOAD_OFFSET, "checksum of the payload", expected, found));
-        }
-        if contents.get(SEAL_OFFSET..SEAL_OFFSET + SEAL_BYTES) != Some(&header.seal()) {
-            write_durably(&*self.disk, name, &header, payload)?;
+        let (header, payload, sealed) = read_checkpoint(&*self.disk, name, group, Some(self.folder_id))?;
+        if !sealed {
+            write_durably(&*self.disk, name, &header, &payload)?;
             self.disk.sync_folder(CHECKPOINT_FOLDER).map_err(syncing(CHECKPOINT_FOLDER))?;
             file_seal(&*self.disk, name, &header)?;
         }
-        let range = PAYLOAD_OFFSET..PAYLOAD_OFFSET + payload.len();
-        let payload = Bytes::from(contents).slice(range);
-        Ok(Checkpoint { group, generation: header.generation, replay_from: header.replay_from, payload })
+        Ok(header.with(payload))
+    }
+
+    /// Reads one file and changes nothing, sealed or not.
+    pub(crate) fn read_only(
+        disk: &D,
+        name: &str,
+        group: GroupId,
+        folder_id: Option<u128>,
+    ) -> Result<Checkpoint, StorageError> {
+        let (header, payload, _) = read_checkpoint(disk, name, group, folder_id)?;
+        Ok(header.with(payload))
     }
 
     /// Saves a state, durable after `Ok`, and returns its generation.
@@ -230,6 +212,48 @@ impl<D: Disk> CheckpointStore<D> {
     pub fn oldest_replay_of_all(&self) -> Option<WalPosition> {
         self.groups.values().flatten().flatten().map(|place| place.replay_from).min()
     }
+}
+
+/// Reads and checks a file, and says whether it is sealed.
+fn read_checkpoint<D: Disk>(
+    disk: &D,
+    name: &str,
+    group: GroupId,
+    folder_id: Option<u128>,
+) -> Result<(Header, Bytes, bool), StorageError> {
+    let file = disk.open(name, OpenMode::Read).map_err(at("open", name))?;
+    let contents = read_whole(&file, PAYLOAD_OFFSET + CHECKPOINT_BYTES_MAX).map_err(at("read", name))?;
+    let corrupt = |offset: u64, what, expected, found| StorageError::Corrupt {
+        file: name.to_owned(),
+        offset,
+        what,
+        expected,
+        found,
+    };
+    let Some(header) = Header::decode(&contents, name)? else {
+        let field = |at: usize| contents.get(at..at + 4).map_or(0, |bytes| u64::from(Fields::new(bytes).u32()));
+        let computed = contents.get(12..HEADER_BYTES).map_or(0, crc32c::crc32c);
+        return Err(corrupt(8, "checksum of the header", field(8), u64::from(computed)));
+    };
+    if let Some(folder_id) = folder_id.filter(|folder_id| *folder_id != header.folder_id) {
+        return Err(corrupt(16, "id of the data folder", folder_id as u64, header.folder_id as u64));
+    }
+    if header.group != group {
+        return Err(corrupt(32, "group", u64::from(group.0), u64::from(header.group.0)));
+    }
+    let end = usize::try_from(header.payload_bytes).ok().and_then(|bytes| bytes.checked_add(PAYLOAD_OFFSET));
+    let Some(payload) = end.and_then(|end| contents.get(PAYLOAD_OFFSET..end)) else {
+        let found = contents.len().saturating_sub(PAYLOAD_OFFSET) as u64;
+        return Err(corrupt(60, "length of the payload", header.payload_bytes, found));
+    };
+    let computed = crc32c::crc32c(payload);
+    if computed != header.payload_crc {
+        let (expected, found) = (u64::from(header.payload_crc), u64::from(computed));
+        return Err(corrupt(PAYLOAD_OFFSET as u64, "checksum of the payload", expected, found));
+    }
+    let sealed = contents.get(SEAL_OFFSET..SEAL_OFFSET + SEAL_BYTES) == Some(&header.seal());
+    let payload = PAYLOAD_OFFSET..PAYLOAD_OFFSET + payload.len();
+    Ok((header, Bytes::from(contents).slice(payload), sealed))
 }
 
 /// Writes and syncs everything but the seal, over whatever the file held.
@@ -298,6 +322,10 @@ impl Header {
             .u32(self.payload_crc)
             .put(&[0; HEADER_BYTES - 72])
             .seal(8)
+    }
+
+    fn with(self, payload: Bytes) -> Checkpoint {
+        Checkpoint { group: self.group, generation: self.generation, replay_from: self.replay_from, payload }
     }
 
     fn crc(&self) -> u32 {

@@ -26,6 +26,7 @@ use format::{
     FIRST_FRAME_OFFSET, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, PAGE_BYTES,
     RECORD_HEADER_BYTES, RecordHeader, record_bytes,
 };
+pub(crate) use mark::MARK_NAME;
 use mark::Mark;
 pub use reader::WalReader;
 pub use recovery::{DAMAGE_COUNT_MAX, Damage, Recovery, recover};
@@ -33,6 +34,16 @@ pub use scan::RecordName;
 pub(crate) use scan::{FileWalk, Known, Seen, Window, walk_file};
 pub use spares::{Preparation, SparePreparer};
 use spares::{Spares, TakenSlot};
+
+/// Whether a file of the folder is a log file or a spare, by its name without the folder.
+pub(crate) fn is_slot(name: &str) -> bool {
+    spares::slot_number(name).is_some()
+}
+
+/// What the note beside the log says, whichever folder it belongs to. Changes nothing.
+pub(crate) fn read_mark<D: Disk>(disk: &D) -> Result<Option<WalPosition>, StorageError> {
+    Ok(mark::read(disk)?.into_iter().max_by_key(|(_, turn, _)| *turn).map(|(_, _, position)| position))
+}
 
 /// Folder of the log files.
 pub const WAL_FOLDER: &str = "wal";

@@ -82,7 +82,7 @@ pub struct FileHeader {
 
 impl FileHeader {
     /// The two copies in their page.
-    pub(super) fn encode(&self) -> [u8; PAGE_BYTES as usize] {
+    pub(crate) fn encode(&self) -> [u8; PAGE_BYTES as usize] {
         let copy: [u8; FILE_HEADER_BYTES] = FieldsMut::<FILE_HEADER_BYTES>::new()
             .put(&FILE_MAGIC)
             .u32(0)
@@ -103,14 +103,14 @@ impl FileHeader {
     }
 
     /// The checksum that the first frame's chain starts from.
-    pub(super) fn crc(&self) -> u32 {
+    pub(crate) fn crc(&self) -> u32 {
         let page = self.encode();
         Fields::new(&page[8..]).u32()
     }
 
     /// Takes the newer of the valid copies: after a torn reuse of a file one may still be the old one. `Err` with the version when a
     /// copy is valid but of another version, `Ok(None)` when no copy is valid.
-    pub(super) fn decode(page: &[u8]) -> Result<Option<FileHeader>, u32> {
+    pub(crate) fn decode(page: &[u8]) -> Result<Option<FileHeader>, u32> {
         let copies = [0, FILE_HEADER_COPY_OFFSET].map(|at| match page.get(at..at + FILE_HEADER_BYTES) {
             Some(copy) => FileHeader::decode_copy(copy),
             None => Ok(None),
@@ -173,6 +173,11 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
+    /// First four bytes of every frame.
+    pub(crate) fn magic() -> [u8; 4] {
+        FRAME_MAGIC.to_le_bytes()
+    }
+
     /// Encodes the header; `crc` is computed and ignored on the way in.
     pub(super) fn encode(&self) -> [u8; FRAME_HEADER_BYTES as usize] {
         FieldsMut::new()

@@ -37,18 +37,8 @@ impl<D: Disk> Mark<D> {
     /// Reads the newer sector that is whole. `noted` is `WalPosition::START` without one.
     pub(super) fn load(disk: &Arc<D>, folder_id: u128) -> Result<Mark<D>, StorageError> {
         let mut mark = Mark { disk: disk.clone(), folder_id, file: None, turn: 0, noted: WalPosition::START };
-        let file = match disk.open(MARK_NAME, OpenMode::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(mark),
-            Err(error) => return Err(at("open", MARK_NAME)(error)),
-        };
-        let mut sectors = [0; 2 * SECTOR_BYTES];
-        let read = file.read_at(&mut sectors, 0).map_err(at("read", MARK_NAME))?;
-        for sector in sectors[..read].chunks_exact(SECTOR_BYTES) {
-            if let Some((found_id, turn, position)) = decode(sector)
-                && found_id == folder_id
-                && turn >= mark.turn
-            {
+        for (found_id, turn, position) in read(&**disk)? {
+            if found_id == folder_id && turn >= mark.turn {
                 (mark.turn, mark.noted) = (turn, position);
             }
         }
@@ -78,6 +68,18 @@ impl<D: Disk> Mark<D> {
     }
 }
 
+/// Folder id, turn and position of each sector that is whole.
+pub(super) fn read<D: Disk>(disk: &D) -> Result<Vec<(u128, u64, WalPosition)>, StorageError> {
+    let file = match disk.open(MARK_NAME, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(at("open", MARK_NAME)(error)),
+    };
+    let mut sectors = [0; 2 * SECTOR_BYTES];
+    let read = file.read_at(&mut sectors, 0).map_err(at("read", MARK_NAME))?;
+    Ok(sectors[..read].chunks_exact(SECTOR_BYTES).filter_map(decode).collect())
+}
+
 fn encode(folder_id: u128, turn: u64, position: WalPosition) -> [u8; SECTOR_BYTES] {
     FieldsMut::<SECTOR_BYTES>::new()
         .put(&MAGIC)
@@ -92,7 +94,7 @@ fn encode(folder_id: u128, turn: u64, position: WalPosition) -> [u8; SECTOR_BYTE
 }
 
 /// Folder id, turn and position of a whole sector of this version.
-pub(crate) fn decode(sector: &[u8]) -> Option<(u128, u64, WalPosition)> {
+fn decode(sector: &[u8]) -> Option<(u128, u64, WalPosition)> {
     if sector.len() != SECTOR_BYTES {
         return None;
     }
