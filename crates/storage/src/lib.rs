@@ -26,6 +26,11 @@ pub mod fuzz;
 pub mod inspect;
 pub mod wal;
 
+pub use checkpoint::{Checkpoint, CheckpointStore};
+pub use data_folder::{DataFolder, FolderIdentity};
 pub use disk::{Disk, DiskFile, FaultyDisk, OpenMode, RealDisk};
 pub use error::StorageError;
-pub use wal::{FileNo, GroupId, Location, Record, RecordKind, RecordRef, Wal, WalOptions, WalPosition, WalReader, recover};
+pub use extent::{Extent, ExtentId, ExtentWriter};
+pub use wal::{
+    FileNo, GroupId, Location, Record, RecordKind, RecordRef, Wal, WalOptions, WalPosition, WalReader, recover,
+};
