@@ -11,13 +11,13 @@ import time
 import amqp
 
 START_PATIENCE_S = 300
+EPMD_PORT = "4371"
 
 
 class Broker:
     """What RabbitMQ and Leveret have in common."""
 
     name = ""
-    quorum_only_queues = 10_000
 
     def __init__(self, out, port):
         self.folder = os.path.join(out, "data", self.name)
@@ -103,7 +103,7 @@ class RabbitMq(Broker):
             HOME=f"{f}/home", RABBITMQ_NODENAME=f"bench{self.port}@localhost", RABBITMQ_NODE_PORT=str(self.port),
             RABBITMQ_NODE_IP_ADDRESS="127.0.0.1", RABBITMQ_DIST_PORT=str(self.port + 20000), RABBITMQ_MNESIA_BASE=f"{f}/mnesia",
             RABBITMQ_LOG_BASE=f"{f}/log", RABBITMQ_CONFIG_FILE=f"{f}/rabbitmq.conf", RABBITMQ_ADVANCED_CONFIG_FILE=f"{f}/advanced.config",
-            RABBITMQ_ENABLED_PLUGINS_FILE=f"{f}/enabled_plugins", RABBITMQ_CONF_ENV_FILE=f"{f}/none.conf", ERL_EPMD_PORT="4371", LANG="C.UTF-8",
+            RABBITMQ_ENABLED_PLUGINS_FILE=f"{f}/enabled_plugins", RABBITMQ_CONF_ENV_FILE=f"{f}/none.conf", ERL_EPMD_PORT=EPMD_PORT, LANG="C.UTF-8",
         )  # fmt: skip
         return ["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment
 
@@ -118,6 +118,11 @@ class RabbitMq(Broker):
             except OSError:
                 pass
         return found
+
+    def wipe(self):
+        super().wipe()
+        # The name server that Erlang left behind; it stays when somebody else's node is registered there.
+        subprocess.run(["epmd", "-port", EPMD_PORT, "-kill"], capture_output=True)
 
     def version(self):
         line = subprocess.run(["dpkg-query", "-W", "-f", "RabbitMQ ${Version}", "rabbitmq-server"], capture_output=True, text=True)
