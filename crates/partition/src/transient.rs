@@ -431,6 +431,7 @@ impl TransientQueues {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.is_dirty = false;
         self.taken.clear();
+        let share = queue.dispatch.share();
         while let Some(consumer) = queue.dispatch.next_consumer() {
             let (key, no_ack) = (consumer.key, consumer.no_ack);
             let Some(head) = queue.head() else { break };
@@ -444,7 +445,7 @@ impl TransientQueues {
             }
             let delivery = queue.delivery(id, head, key, !no_ack);
             *room = room.saturating_sub(delivery.message.len());
-            queue.dispatch.assign(head);
+            queue.dispatch.assign(head, share);
             if no_ack {
                 match self.taken.last_mut() {
                     Some((first, count)) if *first + *count == head.seq => *count += 1,
