@@ -36,6 +36,7 @@ pub struct LogPartition {
     applied_since: bool,
     last_applied_ms: u64,
     saving: Option<u32>,
+    saving_applied: LogIndex,
     /// What the two newest checkpoints need of the WAL: if the newer is damaged, the older one must do.
     kept: VecDeque<u32>,
 }
@@ -49,6 +50,7 @@ impl LogPartition {
             applied_since: false,
             last_applied_ms: 0,
             saving: None,
+            saving_applied: LogIndex(0),
             kept: kept.into_iter().collect(),
         }
     }
@@ -67,6 +69,11 @@ impl LogPartition {
     pub fn is_leading(&self) -> bool {
         let status = self.replica.group().status();
         status.role == Role::Leader && self.applied.term == status.term
+    }
+
+    /// Stands for election at once: for a group of one, which need not wait for a timeout.
+    pub fn campaign(&mut self) {
+        self.replica.group_mut().campaign();
     }
 
     /// Appends a command; `false` if this member does not lead.
@@ -172,13 +179,25 @@ impl LogPartition {
         head.encode(&mut payload);
         payload.extend_from_slice(&state());
         self.saving = Some(replay_file);
+        self.saving_applied = self.applied.index;
         self.applied_since = false;
         let applied = self.applied.index;
         out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied, replay_file });
     }
 
-    /// The checkpoint under way is on the disk. The log is kept in memory for followers that lag; it is short.
-    pub fn checkpoint_saved(&mut self, applied: LogIndex) {
+    /// Whether [`LogPartition::maintain`] should be called again in a while though no file was filled.
+    pub fn wants_maintenance(&self, current_file: u32) -> bool {
+        self.saving.is_some() || self.applied_since || self.needs_file(current_file) < current_file
+    }
+
+    /// See [`Replica::barrier`].
+    pub fn barrier(&mut self, out: &mut Outputs) -> Ticket {
+        self.replica.barrier(out)
+    }
+
+    /// The checkpoint under way is on the disk.
+    pub fn checkpoint_saved(&mut self) {
+        let applied = self.saving_applied;
         self.kept.extend(self.saving.take());
         while self.kept.len() > 2 {
             self.kept.pop_front();

@@ -6,6 +6,7 @@
 
 use crate::checkpoint::{self, CheckpointDamaged};
 use crate::log_partition::LogPartition;
+use crate::machine::Queues;
 use crate::partition::QueuePartition;
 use crate::replica::{Replica, entry_of};
 use broker::PartitionId;
@@ -21,18 +22,42 @@ pub struct Recovery {
     applied: Position,
     entries: Vec<(Entry, Location)>,
     replay_file: u32,
+    queues: Option<Queues>,
 }
 
 impl Recovery {
-    /// Starts from the partition's newest checkpoint, whose replay starts in `replay_file`; or from nothing.
-    pub fn new(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
+    /// A queue partition: starts from its newest checkpoint, whose replay starts in `replay_file`; or from nothing.
+    pub fn queues(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
+        let mut recovery = Recovery::log(id, checkpoint)?;
+        recovery.queues = recovery.checkpoint.as_ref().map(|(_, s)| checkpoint::decode_queues(s)).transpose()?;
+        Ok(recovery)
+    }
+
+    /// A partition whose state is the caller's to read.
+    pub fn log(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
         let replay_file = checkpoint.map_or(0, |c| c.1);
         let checkpoint = checkpoint.map(|(payload, _)| checkpoint::Head::decode(payload)).transpose()?;
         let (vote, applied) = match &checkpoint {
             Some((head, _)) => (head.vote, head.applied),
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
-        Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file })
+        Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file, queues: None })
+    }
+
+    /// Replay starts in this WAL file; 0 for the first there is.
+    pub fn replay_file(&self) -> u32 {
+        self.replay_file
+    }
+
+    /// The oldest WAL file that is needed: for replay, or because live messages lie there.
+    pub fn needs_file(&self) -> u32 {
+        let oldest = self.queues.as_ref().and_then(Queues::oldest_wal_file);
+        oldest.map_or(self.replay_file, |f| f.min(self.replay_file))
+    }
+
+    /// The extents that the checkpoint refers to.
+    pub fn extents(&self) -> Vec<u32> {
+        self.queues.as_ref().map(|q| q.extents().keys().copied().collect()).unwrap_or_default()
     }
 
     /// Takes in the next record of this partition.
@@ -64,26 +89,16 @@ impl Recovery {
 
     /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
     /// that has nothing on disk yet.
-    pub fn finish(
-        self,
-        node: NodeId,
-        config: Config,
-        founders: &[NodeId],
-    ) -> Result<QueuePartition, CheckpointDamaged> {
-        let queues = match &self.checkpoint {
-            Some((_, state)) => Some(checkpoint::decode_queues(state)?),
-            None => None,
-        };
-        let (replay_file, applied) = (self.replay_file, self.applied);
+    pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> QueuePartition {
+        let (needs_file, replay_file, applied) = (self.needs_file(), self.replay_file, self.applied);
+        let queues = self.queues.take();
         let replica = self.replica(node, config, founders);
         let restored = queues.is_some();
-        let queues = queues.unwrap_or_default();
-        let needs_file = queues.oldest_wal_file().map_or(replay_file, |f| f.min(replay_file));
-        let mut partition = QueuePartition::new(replica, queues, applied.index, applied.term);
+        let mut partition = QueuePartition::new(replica, queues.unwrap_or_default(), applied.index, applied.term);
         if restored {
             partition.maintenance.restored(applied.index, needs_file, replay_file);
         }
-        Ok(partition)
+        partition
     }
 
     /// A partition whose machine is the caller's, with the state that its checkpoint holds.

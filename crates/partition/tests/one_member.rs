@@ -47,14 +47,14 @@ fn consumer(number: u32) -> ConsumerKey {
 
 impl Rig {
     fn new(log: Vec<Kept>, cache: usize) -> Rig {
-        let mut recovery = Recovery::new(PartitionId(3), None).unwrap();
+        let mut recovery = Recovery::queues(PartitionId(3), None).unwrap();
         for (kind, term, index, body, at) in &log {
             recovery.record(*kind, *term, *index, body.clone(), *at);
         }
         let config = Config::new(NodeId(1), 3, 42);
         let offset = log.last().map_or(4096, |l| l.4.offset + l.4.bytes);
         let mut rig = Rig {
-            partition: recovery.finish(NodeId(1), config, &[NodeId(1)]).unwrap(),
+            partition: recovery.finish(NodeId(1), config, &[NodeId(1)]),
             tail: Tail::new(cache),
             out: Outputs::default(),
             log,
