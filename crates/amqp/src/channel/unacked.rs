@@ -274,6 +274,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_order_of_deliveries_and_acks_agrees_with_a_plain_map(
             steps in proptest::collection::vec((0u8..8, 0u32..3, 0u64..400, any::<bool>()), 1..400),

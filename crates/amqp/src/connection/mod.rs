@@ -273,14 +273,15 @@ impl Connection {
 
     fn handle_heartbeat(&mut self, now: Millis) {
         let written = self.output.written_bytes();
-        if written == self.heartbeat.written_seen {
-            // With something in the output already the socket is full, and a heartbeat would only wait behind it.
-            if self.output.is_empty() {
-                self.output.trim();
-                self.output.small().extend_from_slice(&HEARTBEAT);
-            }
-        }
+        let silent = written == self.heartbeat.written_seen;
         self.heartbeat.written_seen = written;
+        // With something in the output already the socket is full, and a heartbeat would only wait behind it.
+        if silent && self.output.is_empty() {
+            self.output.trim();
+            self.output.small().extend_from_slice(&HEARTBEAT);
+            // The heartbeat itself is no reason to leave out the next one.
+            self.heartbeat.written_seen += HEARTBEAT.len() as u64;
+        }
         self.timers.set(Timer::Heartbeat, now + self.heartbeat.half_ms());
     }
 
