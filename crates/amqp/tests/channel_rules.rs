@@ -65,7 +65,7 @@ fn bodies_of_every_awkward_size_arrive_whole() {
         let parts: Vec<Vec<u8>> =
             parts.into_iter().map(|s| if let Sent::Body(1, part) = s { part } else { vec![] }).collect();
         assert!(parts.iter().all(|part| (1..=room).contains(&part.len())), "body of {size}");
-        assert_eq!(parts.len(), (size as usize).div_ceil(room));
+        assert_eq!(parts.len(), size.div_ceil(room));
         assert_eq!(parts.concat(), body);
     }
 }

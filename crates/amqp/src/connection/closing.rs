@@ -72,7 +72,7 @@ impl Connection {
         }
         self.phase = next;
         for channel in self.channels.take_all() {
-            self.leave(*channel);
+            self.leave(channel);
         }
         self.events.push_back(Event::Closed(why));
         self.timers.clear_all();

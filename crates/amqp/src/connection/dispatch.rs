@@ -12,6 +12,7 @@ use super::input::decode_method;
 use super::request::Request;
 use crate::channel::{Channel, ChannelPhase, ConsumerTag, Question, Waiting};
 use crate::reply_code::{Fault, MethodId, ReplyCode};
+use crate::wire::frame::Payload;
 use crate::wire::method::Method;
 
 const BASIC_ACK: u16 = 80;
@@ -31,7 +32,7 @@ enum Step {
 impl Connection {
     /// A method of the class basic, publish excepted: the acks are read by hand, as they may come once a message.
     #[inline]
-    pub(crate) fn handle_basic_method(&mut self, number: u16, id: MethodId, payload: &Bytes) -> Result<(), Fault> {
+    pub(crate) fn handle_basic_method(&mut self, number: u16, id: MethodId, payload: Payload<'_>) -> Result<(), Fault> {
         if !matches!(id.method, BASIC_ACK | BASIC_REJECT | BASIC_NACK) || payload.len() != 13 {
             return self.handle_channel_method(number, payload);
         }
@@ -52,7 +53,7 @@ impl Connection {
     }
 
     /// Every other method on an open channel whose turn it is.
-    pub(crate) fn handle_channel_method(&mut self, number: u16, payload: &Bytes) -> Result<(), Fault> {
+    pub(crate) fn handle_channel_method(&mut self, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
         let method = decode_method(payload)?;
         let blame = method.id();
         if matches!(method, Method::ChannelClose { .. }) {
