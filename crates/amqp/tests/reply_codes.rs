@@ -367,6 +367,14 @@ fn a_consumer_tag_in_use() {
     let text = "NOT_ALLOWED - attempt to reuse consumer tag 'tag'";
     assert_eq!(cost_of(&mut client), cost(0, 530, text, 60, 20));
 
+    let config = ConnectionConfig { consumers_max: 1, ..Default::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 4096, 0));
+    let channel = client.open_channel(1);
+    client.consume(channel, "one");
+    client.send(1, consume(Bytes::from_static(b"two")));
+    let text = "NOT_ALLOWED - reached maximum (1) of consumers per channel";
+    assert_eq!(cost_of(&mut client), cost(0, 530, text, 60, 20));
+
     // On another channel it is another consumer.
     let (mut client, channel) = Client::with_channel();
     client.consume(channel, "tag");
@@ -395,7 +403,7 @@ fn transactions() {
 
 #[test]
 fn unfinished_bodies_have_a_common_limit() {
-    let config = ConnectionConfig { body_bytes_max: 10_000, assembling_bytes_max: 15_000, ..Default::default() };
+    let config = ConnectionConfig { body_bytes_max: 10_000, assembling_bytes_max: 25_000, ..Default::default() };
     let mut client = Client::open_with(config, capable(), tune_ok(10, 4096, 0));
     let begin = |client: &mut Client, number: u16| {
         client.send(number, publish_method("q"));
@@ -421,8 +429,9 @@ fn unfinished_bodies_have_a_common_limit() {
         client.open_channel_after_events(4);
     }
     begin(&mut client, 3);
-    assert_eq!(client.read(), []);
     client.frame(FRAME_BODY, 3, &[1; 4000]);
+    assert_eq!(client.read(), []);
+    client.frame(FRAME_BODY, 3, &[1; 1]);
     let text = "RESOURCE_ERROR - too many bytes in unfinished messages on this connection";
     assert_eq!(cost_of(&mut client), cost(0, 506, text, 60, 40));
 }

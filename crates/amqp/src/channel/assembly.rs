@@ -1,7 +1,8 @@
 //! Content assembly: a publish, its header and its body come in frames of their own and leave as one message.
 //!
-//! Invariant: memory follows the bytes that arrived, never the size that a header claims. A body in one frame is a slice
-//! of the read buffer; only a body in several frames is copied together, once.
+//! Invariant: memory follows the bytes that arrived, never the size that a header claims. A message whose frames lie one
+//! behind the other is slices of the read buffer. Of a message that has to wait for its next frame everything is copied,
+//! once: a few bytes of a client that stops in the middle must not keep a whole read buffer alive on every channel.
 
 use bytes::Bytes;
 
@@ -13,8 +14,8 @@ use crate::wire::frame::Payload;
 /// Beyond this RabbitMQ calls the size itself a broken frame, not a message that is too large.
 pub const CONTENT_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// A body's first buffer is this many times its first frame, at most the body's own size.
-const FIRST_GROWTH: usize = 4;
+/// A body's buffer grows to this many times what has come, at most to the body's own size.
+const GROWTH: usize = 2;
 
 /// `basic.publish` without its content.
 #[derive(Debug)]
@@ -25,6 +26,14 @@ pub(crate) struct PublishMethod {
 }
 
 impl PublishMethod {
+    /// The same, in memory of its own.
+    pub(crate) fn detach(self) -> PublishMethod {
+        let both = Bytes::from([&self.exchange[..], &self.routing_key[..]].concat());
+        let exchange = both.slice(..self.exchange.len());
+        let routing_key = both.slice(self.exchange.len()..);
+        PublishMethod { exchange, routing_key, mandatory: self.mandatory }
+    }
+
     /// Reads the fields of `basic.publish` from `payload`, whose class and method were read.
     ///
     /// By hand and not through the table of methods, as it runs once a message.
@@ -93,18 +102,11 @@ fn unexpected(text: &str, method: MethodId) -> Fault {
 }
 
 impl Assembly {
+    /// Bytes of memory held for an unfinished body.
+    #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Body(partial) => partial.body.capacity(),
-            Self::Idle | Self::Header(_) => 0,
-        }
-    }
-
-    /// How many bytes of an unfinished body are copied together here.
-    #[inline]
-    pub(crate) fn received_bytes(&self) -> u64 {
-        match self {
-            Self::Body(partial) => partial.body.len() as u64,
             Self::Idle | Self::Header(_) => 0,
         }
     }
@@ -145,7 +147,7 @@ impl Assembly {
         if let Err(error) = Properties::parse(&payload[CONTENT_HEADER_BYTES..]) {
             return Err(broken_properties(error));
         }
-        let properties = payload.slice(CONTENT_HEADER_BYTES, payload.len());
+        let properties = Bytes::copy_from_slice(&payload[CONTENT_HEADER_BYTES..]);
         if size == 0 {
             return Ok(Some(Assembled { method, properties, body: Bytes::new() }));
         }
@@ -195,7 +197,7 @@ impl PartialBody {
     fn append(&mut self, payload: &[u8]) {
         let needed = self.body.len() + payload.len();
         if needed > self.body.capacity() {
-            let grown = needed.saturating_mul(if self.body.is_empty() { FIRST_GROWTH } else { 2 });
+            let grown = needed.saturating_mul(GROWTH);
             self.body.reserve_exact(grown.min(self.size) - self.body.len());
         }
         self.body.extend_from_slice(payload);

@@ -62,7 +62,7 @@ impl Connection {
         }
         let channel = self.channels.by_number(number).expect("the caller found it");
         let id = channel.id;
-        match step(channel, method).map_err(|(code, text)| Fault::new(code, blame, text))? {
+        match step(channel, method, self.config.consumers_max).map_err(|(code, text)| Fault::new(code, blame, text))? {
             Step::Ask(request, question, no_wait) => {
                 channel.phase = ChannelPhase::Waiting(Waiting { question, method: blame, no_wait });
                 self.events.push_back(Event::Request { channel: id, request });
@@ -75,7 +75,7 @@ impl Connection {
 }
 
 /// One function decides for every method; `Err` is a reply code and a text.
-fn step(channel: &mut Channel, method: Method) -> Result<Step, (ReplyCode, String)> {
+fn step(channel: &mut Channel, method: Method, consumers_max: usize) -> Result<Step, (ReplyCode, String)> {
     use Step::{Answer, Ask, Silent};
     Ok(match method {
         Method::ChannelOpen { .. } => {
@@ -137,6 +137,10 @@ fn step(channel: &mut Channel, method: Method) -> Result<Step, (ReplyCode, Strin
             let consumer_tag = ConsumerTag::new(consumer_tag);
             if channel.consumers.contains(&consumer_tag) {
                 return Err((ReplyCode::NotAllowed, format!("attempt to reuse consumer tag '{consumer_tag}'")));
+            }
+            if channel.consumers.len() >= consumers_max {
+                let text = format!("reached maximum ({consumers_max}) of consumers per channel");
+                return Err((ReplyCode::NotAllowed, text));
             }
             let queue = expand_queue(channel, queue)?;
             let request = Request::Consume { queue, consumer_tag, no_local, no_ack, exclusive, arguments };

@@ -233,7 +233,7 @@ impl Connection {
             ChannelPhase::Open => self.handle_frame_in_turn(kind, number, payload),
             ChannelPhase::Waiting(_) | ChannelPhase::Held => {
                 check_kind(kind, &payload)?;
-                channel.pending.push_back(PendingFrame { kind, payload: payload.to_bytes() });
+                channel.pending.push_back(PendingFrame::new(kind, payload));
                 self.pending_frames += 1;
                 self.pending_bytes += payload.len();
                 Ok(())
@@ -259,14 +259,14 @@ impl Connection {
                         channel.phase = ChannelPhase::Held;
                         self.pending_frames += 1;
                         self.pending_bytes += payload.len();
-                        channel.pending.push_front(PendingFrame { kind, payload: payload.to_bytes() });
+                        channel.pending.push_front(PendingFrame::new(kind, payload));
                         self.blocked.publishes = true;
                         self.tell_blocked();
                         Ok(())
                     }
                     Some(MethodId::BASIC_PUBLISH) => {
                         let method = PublishMethod::decode(payload)?;
-                        channel.assembly = Assembly::Header(method);
+                        channel.assembly = Assembly::Header(method.detach());
                         self.blocked.publishes = true;
                         Ok(())
                     }
@@ -282,9 +282,9 @@ impl Connection {
                 Ok(())
             }
             FRAME_BODY => {
-                let before = channel.assembly.received_bytes();
+                let before = channel.assembly.held_bytes();
                 let result = channel.assembly.body(payload);
-                let after = channel.assembly.received_bytes();
+                let after = channel.assembly.held_bytes();
                 self.assembling_bytes = self.assembling_bytes - before + after;
                 if let Some(message) = result? {
                     let event = publish_event(channel, message);
@@ -393,9 +393,10 @@ fn publish_event(channel: &mut Channel, message: Assembled) -> Event {
     })
 }
 
-/// Reads a method, or says what is wrong with it.
+/// Reads a method, or says what is wrong with it. Its strings lie in memory of their own: names and tags are kept for long,
+/// and would each keep a whole read buffer.
 pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
-    Method::decode(&payload.to_bytes()).map_err(|error| {
+    Method::decode(&Bytes::copy_from_slice(&payload)).map_err(|error| {
         let blame = peek_id(&payload).filter(|id| Method::ALL.iter().any(|(known, _)| known == id));
         let blame = blame.unwrap_or(MethodId::NONE);
         match error {
