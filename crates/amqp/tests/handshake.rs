@@ -157,7 +157,7 @@ fn a_server_without_limits_takes_a_client_without_limits() {
     let config = ConnectionConfig { frame_max: 0, channel_max: 0, ..Default::default() };
     let mut client = Client::open_with(config, Table::new(), tune_ok(0, 0, 0));
     client.open_channel(65_535);
-    client.frame(2, 65_535, &[]);
+    client.frame(3, 65_535, &[0; 200_000]);
     assert_eq!(close_of(&client.read()).0, 505);
 }
 

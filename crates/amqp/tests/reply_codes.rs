@@ -216,7 +216,19 @@ fn frames_out_of_order() {
         60,
         40,
     );
-    costs(|c| c.frame(FRAME_HEADER, 0, b"x"), 0, 505, "UNEXPECTED_FRAME - type 2, all octets = <<\"x\">>", 0, 0);
+    let on_zero = "UNEXPECTED_FRAME - type 2, all octets = <<\"xxxxxxxxxxxxxx\">>";
+    costs(|c| c.frame(FRAME_HEADER, 0, b"xxxxxxxxxxxxxx"), 0, 505, on_zero, 0, 0);
+    let short = "FRAME_ERROR - type 2, all octets = <<0,60,0,0>>: unknown_frame";
+    costs(|c| (begun(c), c.frame(FRAME_HEADER, 1, b"\0\x3c\0\0")).1, 0, 501, short, 0, 0);
+    costs(|c| c.frame(FRAME_HEADER, 0, b"\0\x3c\0\0"), 0, 501, short, 0, 0);
+    costs(
+        |c| (begun(c), c.frame(FRAME_HEADER, 1, b"\0\x3c\0\x01\0\0\0\0\0\0\0\0\0\0")).1,
+        0,
+        505,
+        header_missing,
+        60,
+        40,
+    );
     costs(|c| c.frame(FRAME_HEARTBEAT, 1, b""), 0, 505, "UNEXPECTED_FRAME - type 8, all octets = <<>>", 0, 0);
 }
 
@@ -290,7 +302,9 @@ fn channels() {
 #[test]
 fn methods_that_make_no_sense() {
     costs(|c| c.frame(FRAME_METHOD, 1, b"\0\x3c\0\x63"), 0, 503, "COMMAND_INVALID - unknown method 60.99", 0, 0);
-    costs(|c| c.frame(FRAME_METHOD, 1, b"\0\x3c"), 0, 501, "FRAME_ERROR - cannot decode <<>>", 0, 0);
+    let half = "FRAME_ERROR - type 1, all octets = <<0,60>>: unknown_frame";
+    costs(|c| c.frame(FRAME_METHOD, 1, b"\0\x3c"), 0, 501, half, 0, 0);
+    costs(|c| c.frame(FRAME_METHOD, 0, b"\0\x3c"), 0, 501, half, 0, 0);
     costs(
         |c| c.frame(FRAME_METHOD, 1, b"\0\x3c\0\x50\0\0\0\0\0\0\0\x01\0\0"),
         0,
@@ -304,8 +318,8 @@ fn methods_that_make_no_sense() {
         0,
         501,
         "FRAME_ERROR - Malformed UTF-8 in shortstr",
-        60,
-        70,
+        0,
+        0,
     );
     costs(
         |c| c.frame(FRAME_METHOD, 1, b"\0\x32\0\x0a\0\0\x01q\0\0\0\0\x03\x01a?"),

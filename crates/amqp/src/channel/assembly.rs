@@ -237,7 +237,7 @@ pub(crate) fn peek_body_size(header: &[u8]) -> Option<u64> {
 fn body_size(payload: &[u8], body_bytes_max: u64) -> Result<usize, Fault> {
     let publish = MethodId::BASIC_PUBLISH;
     let Some(fixed) = payload.first_chunk::<CONTENT_HEADER_BYTES>() else {
-        return Err(Fault::new(ReplyCode::FrameError, publish, "content header is too short"));
+        return Err(unexpected("expected content header for class 60, got non content header frame instead", publish));
     };
     let class = u16::from_be_bytes([fixed[0], fixed[1]]);
     if class != CLASS_BASIC {

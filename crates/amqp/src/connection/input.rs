@@ -13,11 +13,15 @@ use crate::channel::assembly::{Assembled, Assembly, PublishMethod, cannot_decode
 use crate::channel::{Channel, ChannelId, ChannelPhase, PendingFrame};
 use crate::reply_code::{Fault, MethodId, ReplyCode, Snippet};
 use crate::wire::DecodeError;
+use crate::wire::content::CONTENT_HEADER_BYTES;
 use crate::wire::frame::{
     FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEADER_BYTES, FRAME_HEARTBEAT, FRAME_METHOD, FrameHeader, Payload,
     complete_prefix,
 };
 use crate::wire::method::{Method, peek_id};
+
+/// A method frame's payload starts with its class and its method.
+const METHOD_ID_BYTES: usize = 4;
 
 /// How many bytes of a bad frame its error shows.
 const SNIPPET_BYTES: usize = 16;
@@ -166,10 +170,12 @@ impl Connection {
 
     fn handle_connection_frame(&mut self, kind: u8, payload: Payload<'_>) -> Result<(), Fault> {
         match kind {
-            FRAME_METHOD => self.handle_connection_method(payload),
             FRAME_HEARTBEAT if payload.is_empty() => Ok(()),
-            FRAME_HEADER | FRAME_BODY => Err(unexpected_frame(kind, &payload)),
-            _ => Err(unknown_frame(kind, &payload)),
+            _ => match check_shape(kind, &payload) {
+                Ok(()) if kind == FRAME_METHOD => self.handle_connection_method(payload),
+                Ok(()) => Err(unexpected_frame(kind, &payload)),
+                Err(fault) => Err(fault),
+            },
         }
     }
 
@@ -232,14 +238,14 @@ impl Connection {
         match channel.phase {
             ChannelPhase::Open => self.handle_frame_in_turn(kind, number, payload),
             ChannelPhase::Waiting(_) | ChannelPhase::Held => {
-                check_kind(kind, &payload)?;
+                check_shape(kind, &payload)?;
                 channel.pending.push_back(PendingFrame::new(kind, payload));
                 self.pending_frames += 1;
                 self.pending_bytes += payload.len();
                 Ok(())
             }
             ChannelPhase::Closing => {
-                check_kind(kind, &payload)?;
+                check_shape(kind, &payload)?;
                 self.handle_frame_of_closing_channel(kind, number, payload);
                 Ok(())
             }
@@ -248,6 +254,7 @@ impl Connection {
 
     /// A frame of an open channel whose turn it is.
     fn handle_frame_in_turn(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        check_shape(kind, &payload)?;
         let blocked = self.blocked.reason.is_some();
         let body_bytes_max = self.config.body_bytes_max;
         let channel = self.channels.by_number(number).expect("the caller found it");
@@ -299,13 +306,13 @@ impl Connection {
                 }
                 Ok(())
             }
-            _ => check_kind(kind, &payload),
+            _ => unreachable!("the frame's shape was checked"),
         }
     }
 
     /// A frame for a number that is not open: only `channel.open` is right.
     fn handle_frame_without_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
-        check_kind(kind, &payload)?;
+        check_shape(kind, &payload)?;
         if kind != FRAME_METHOD {
             let text = "expected method frame, got non method frame instead";
             return Err(Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, text));
@@ -403,7 +410,8 @@ pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
             DecodeError::UnknownMethod { class, method } => {
                 Fault::new(ReplyCode::CommandInvalid, blame, format!("unknown method {class}.{method}"))
             }
-            DecodeError::MalformedUtf8 => Fault::new(ReplyCode::FrameError, blame, error.to_string()),
+            // RabbitMQ blames no method here.
+            DecodeError::MalformedUtf8 => Fault::new(ReplyCode::FrameError, MethodId::NONE, error.to_string()),
             DecodeError::UnknownFieldType(_) | DecodeError::TooDeep | DecodeError::TooManyFields => {
                 Fault::new(ReplyCode::SyntaxError, blame, error.to_string())
             }
@@ -412,10 +420,14 @@ pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
     })
 }
 
-/// Refuses frames that no channel can take, wherever it stands.
-fn check_kind(kind: u8, payload: &[u8]) -> Result<(), Fault> {
+/// Refuses frames that are none, wherever the channel stands: of an unknown type, too short to say what they are, or a
+/// heartbeat, which is the connection's.
+#[inline]
+fn check_shape(kind: u8, payload: &[u8]) -> Result<(), Fault> {
     match kind {
-        FRAME_METHOD | FRAME_HEADER | FRAME_BODY => Ok(()),
+        FRAME_METHOD if payload.len() >= METHOD_ID_BYTES => Ok(()),
+        FRAME_HEADER if payload.len() >= CONTENT_HEADER_BYTES => Ok(()),
+        FRAME_BODY => Ok(()),
         FRAME_HEARTBEAT if payload.is_empty() => Err(unexpected_frame(kind, payload)),
         _ => Err(unknown_frame(kind, payload)),
     }
