@@ -232,10 +232,11 @@ impl<V: FnMut(Destination)> Match<'_, V> {
             node.here.each(self.visit);
         } else {
             let word = self.words[position];
-            if word != NONE && node.word_children > 0 {
-                if let Some(child) = self.trie.word_child(at, word) {
-                    self.from(child, position + 1, below_hash);
-                }
+            if word != NONE
+                && node.word_children > 0
+                && let Some(child) = self.trie.word_child(at, word)
+            {
+                self.from(child, position + 1, below_hash);
             }
             if node.star != NONE {
                 self.from(node.star, position + 1, below_hash);
