@@ -220,7 +220,7 @@ struct Match<'a, V> {
     words: &'a [u32],
     /// `#` nodes already entered below another `#`. Such a node is reached again only further right in the key, and its
     /// first visit covered every position from there on.
-    entered: SmallVec<[u32; 16]>,
+    entered: SmallVec<[u32; 64]>,
     visit: &'a mut V,
 }
 
