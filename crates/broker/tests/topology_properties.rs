@@ -1,14 +1,15 @@
 //! Random histories of a topology against a model that a reader can check by eye.
 //!
 //! Invariant: the model knows no tables, no tries and no scopes: it keeps lists and looks at all of them. Two nodes take
-//! part: one sees everything, the other only what goes through the log.
+//! part: clients talk to one; the other sees what goes through the log, and has transient things of its own whose names
+//! collide with it.
 #![allow(clippy::unwrap_used)]
 
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
     Actor, Applied, Binding, Checked, Command, DeleteExchange, Effect, ExchangeDeclare, Kind, Name, QueueDeclare,
-    QueueDeclared, RouteTarget, Topology,
+    QueueDeclared, Refusal, RouteTarget, Topology,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -246,7 +247,7 @@ fn headers_match(arguments: u8, headers: u8) -> bool {
     if arguments & 4 != 0 { [h, x].contains(&Some(true)) } else { h != Some(false) }
 }
 
-/// A node that sees everything, and one that sees only the log.
+/// A node that clients talk to, and one that sees its log.
 struct Nodes {
     here: Topology,
     there: Topology,
@@ -260,59 +261,20 @@ impl Nodes {
 
     /// Returns whether the request was granted.
     fn run(&mut self, op: &Op, model: &Model) -> bool {
-        let checked = match op {
-            Op::Queue { name, durable, exclusive } => {
-                let (name, arguments) = (queue_name(*name), Table::new());
-                let declare = QueueDeclare {
-                    vhost: SLASH,
-                    name: name.as_bytes(),
-                    server_named: false,
-                    durable: *durable,
-                    exclusive: *exclusive,
-                    auto_delete: false,
-                    arguments: &arguments,
-                };
-                self.here.check_queue_declare(GUEST, &declare, |_| PartitionId(3)).map(|declared| match declared {
-                    QueueDeclared::Existing(_) => Checked::Done,
-                    QueueDeclared::Propose(command) => Checked::Propose(command),
-                    QueueDeclared::Local(command) => Checked::Local(command),
-                })
-            }
-            Op::Exchange { name, kind, durable, auto_delete } => {
-                let (name, arguments) = (exchange_name(*name), Table::new());
-                let declare = ExchangeDeclare {
-                    vhost: SLASH,
-                    name: name.as_bytes(),
-                    kind: TYPES[*kind as usize].as_bytes(),
-                    durable: *durable,
-                    auto_delete: *auto_delete,
-                    internal: false,
-                    arguments: &arguments,
-                };
-                self.here.check_exchange_declare(GUEST, &declare)
-            }
-            Op::DeleteQueue(name) => self.here.check_queue_delete(GUEST, SLASH, queue_name(*name).as_bytes()),
-            Op::DeleteExchange { name, if_unused } => {
-                self.here.check_exchange_delete(GUEST, SLASH, exchange_name(*name).as_bytes(), *if_unused)
-            }
-            Op::Bind { source, to_exchange, target, key, arguments } => {
-                let target = if *to_exchange { exchange_name(*target) } else { queue_name(*target) };
-                self.here.check_bind(GUEST, binding(&exchange_name(*source), *to_exchange, &target, key, *arguments))
-            }
-            Op::Unbind { which } => {
-                if model.bindings.is_empty() {
-                    return true;
-                }
-                let b = &model.bindings[which % model.bindings.len()];
-                self.here.check_unbind(GUEST, binding(&b.source, b.to_exchange, &b.target, &b.key, b.arguments))
-            }
-        };
+        let Some(checked) = request(&self.here, op, model) else { return true };
         match checked {
             Err(_) => false,
             Ok(checked) => {
                 self.carry_out(checked);
                 true
             }
+        }
+    }
+
+    /// The same request made to the other node, of which only what stays there is carried out.
+    fn run_there(&mut self, op: &Op, model: &Model) {
+        if let Some(Ok(Checked::Local(command))) = request(&self.there, op, model) {
+            self.there.apply_local(&command).outcome.expect("what was checked just now is lawful");
         }
     }
 
@@ -341,6 +303,57 @@ impl Nodes {
     }
 }
 
+/// What the topology makes of a request; nothing if there is nothing to unbind.
+fn request(topology: &Topology, op: &Op, model: &Model) -> Option<Result<Checked, Refusal>> {
+    Some(match op {
+        Op::Queue { name, durable, exclusive } => {
+            let (name, arguments) = (queue_name(*name), Table::new());
+            let declare = QueueDeclare {
+                vhost: SLASH,
+                name: name.as_bytes(),
+                server_named: false,
+                durable: *durable,
+                exclusive: *exclusive,
+                auto_delete: false,
+                arguments: &arguments,
+            };
+            topology.check_queue_declare(GUEST, &declare, |_| PartitionId(3)).map(|declared| match declared {
+                QueueDeclared::Existing(_) => Checked::Done,
+                QueueDeclared::Propose(command) => Checked::Propose(command),
+                QueueDeclared::Local(command) => Checked::Local(command),
+            })
+        }
+        Op::Exchange { name, kind, durable, auto_delete } => {
+            let (name, arguments) = (exchange_name(*name), Table::new());
+            let declare = ExchangeDeclare {
+                vhost: SLASH,
+                name: name.as_bytes(),
+                kind: TYPES[*kind as usize].as_bytes(),
+                durable: *durable,
+                auto_delete: *auto_delete,
+                internal: false,
+                arguments: &arguments,
+            };
+            topology.check_exchange_declare(GUEST, &declare)
+        }
+        Op::DeleteQueue(name) => topology.check_queue_delete(GUEST, SLASH, queue_name(*name).as_bytes()),
+        Op::DeleteExchange { name, if_unused } => {
+            topology.check_exchange_delete(GUEST, SLASH, exchange_name(*name).as_bytes(), *if_unused)
+        }
+        Op::Bind { source, to_exchange, target, key, arguments } => {
+            let target = if *to_exchange { exchange_name(*target) } else { queue_name(*target) };
+            topology.check_bind(GUEST, binding(&exchange_name(*source), *to_exchange, &target, key, *arguments))
+        }
+        Op::Unbind { which } => {
+            if model.bindings.is_empty() {
+                return None;
+            }
+            let b = &model.bindings[which % model.bindings.len()];
+            topology.check_unbind(GUEST, binding(&b.source, b.to_exchange, &b.target, &b.key, b.arguments))
+        }
+    })
+}
+
 fn binding(source: &str, to_exchange: bool, target: &str, key: &str, arguments: u8) -> Binding {
     Binding {
         vhost: SLASH,
@@ -365,6 +378,17 @@ fn names(topology: &Topology, targets: &[RouteTarget]) -> Vec<String> {
     names
 }
 
+/// Everything that is there, in an order.
+fn contents(topology: &Topology) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let mut queues: Vec<String> = topology.queues().map(|q| format!("{:?} {:?}", q.name, q.id)).collect();
+    let mut exchanges: Vec<String> = topology.exchanges().map(|e| format!("{:?} {:?}", e.name, e.kind)).collect();
+    let mut bindings: Vec<String> = topology.bindings().map(|b| format!("{b:?}")).collect();
+    queues.sort();
+    exchanges.sort();
+    bindings.sort();
+    (queues, exchanges, bindings)
+}
+
 fn history() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op(), 1..80)
 }
@@ -379,8 +403,11 @@ proptest! {
     ) {
         let (mut nodes, mut model) = (Nodes::new(), Model::default());
         for op in &history {
+            let before = (nodes.here.version(), contents(&nodes.here));
             let granted = nodes.run(op, &model);
             prop_assert_eq!(granted, model.run(op), "{:?}", op);
+            let grew = nodes.here.version() > before.0;
+            prop_assert!(grew || contents(&nodes.here) == before.1, "a change needs a new version: {:?}", op);
             let bindings = nodes.here.bindings().count();
             prop_assert_eq!(bindings, model.bindings.len(), "after {:?}", op);
         }
@@ -401,9 +428,14 @@ proptest! {
     }
 
     #[test]
-    fn members_agree_whatever_lives_on_one_of_them(history in history(), key in key()) {
+    fn members_agree_whatever_lives_on_one_of_them(
+        history in history(),
+        there in history(),
+        key in key(),
+    ) {
         let (mut nodes, mut model) = (Nodes::new(), Model::default());
-        for op in &history {
+        for (op, op_there) in history.iter().zip(there.iter().cycle()) {
+            nodes.run_there(op_there, &model);
             nodes.run(op, &model);
             model.run(op);
         }
@@ -413,7 +445,14 @@ proptest! {
         prop_assert_eq!(&snapshot, &restored.encode_snapshot());
         for exchange in (0..5).map(exchange_name) {
             let of = |topology| routed(topology, &exchange, &key, 3);
-            prop_assert_eq!(of(&nodes.there), of(&restored), "a restored topology routes alike, ids included");
+            let durable = |targets: Vec<RouteTarget>| -> Vec<_> {
+                targets.into_iter().filter(|t| !t.queue.is_local()).collect()
+            };
+            if nodes.here.find_exchange(SLASH, exchange.as_bytes()).is_some_and(|e| e.durable) {
+                let (live, restored) = (of(&nodes.here).unwrap(), of(&restored).unwrap());
+                prop_assert!(restored.iter().all(|t| live.contains(t)), "what is durable is routed after a restart");
+                prop_assert_eq!(durable(restored.clone()), restored);
+            }
         }
         for cut in 0..snapshot.len() {
             prop_assert!(Topology::decode_snapshot(&snapshot[..cut]).is_err(), "cut at {}", cut);
