@@ -193,7 +193,7 @@ fn fetched_entries_that_are_not_those_of_the_log_are_not_sent() {
 
 #[test]
 fn a_new_term_of_office_asks_anew() {
-    let (mut cluster, mut ready) = with_a_laggard();
+    let (mut cluster, ready) = with_a_laggard();
     let fetch = ready.fetches[0];
     // It hands over to n2 and takes over again, while n3 hears nothing. What it asked for is never answered.
     for (from, to) in [(N1, N2), (N2, N1)] {
