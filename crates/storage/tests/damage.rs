@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use storage::inspect::{Depth, Fact, inspect};
-use storage::wal::{Recovery, RecordName};
+use storage::wal::{RecordName, Recovery};
 use storage::{
-    CheckpointStore, DataFolder, Disk, ExtentId, ExtentWriter, FaultyDisk, FileNo, FolderIdentity, GroupId, Location, Record, RecordKind,
-    RealDisk, StorageError, Wal, WalOptions, WalPosition, recover,
+    CheckpointStore, DataFolder, Disk, ExtentId, ExtentWriter, FaultyDisk, FileNo, FolderIdentity, GroupId, Location,
+    RealDisk, Record, RecordKind, StorageError, Wal, WalOptions, WalPosition, recover,
 };
 
 const FOLDER_ID: u128 = 99;
@@ -184,7 +184,10 @@ fn newest_damaged_checkpoint_is_passed_over_for_the_one_before() {
     assert_eq!(store.load_newest(GroupId(7)).unwrap(), None);
     assert_eq!(store.oldest_replay(), None);
     for generation in 1..=4 {
-        assert_eq!(store.save(GroupId(7), position(generation * 10), &[generation as u8; 5000]).unwrap(), u64::from(generation));
+        assert_eq!(
+            store.save(GroupId(7), position(generation * 10), &[generation as u8; 5000]).unwrap(),
+            u64::from(generation)
+        );
     }
     store.save(GroupId(8), position(35), b"").unwrap();
     assert_eq!((store.oldest_replay(), store.oldest_replay_of_all()), (Some(position(35)), Some(position(30))));
@@ -298,7 +301,10 @@ fn inspection_tells_everything_and_names_damage() {
     let deep = Depth { records: true, messages: true };
     let all = facts(&disk, deep);
     let count = |facts: &[Fact], wanted: fn(&Fact) -> bool| facts.iter().filter(|fact| wanted(fact)).count();
-    assert_eq!(all.iter().filter(|fact| matches!(fact, Fact::Damaged { .. } | Fact::Unknown { .. })).collect::<Vec<_>>(), Vec::<&Fact>::new());
+    assert_eq!(
+        all.iter().filter(|fact| matches!(fact, Fact::Damaged { .. } | Fact::Unknown { .. })).collect::<Vec<_>>(),
+        Vec::<&Fact>::new()
+    );
     assert_eq!(count(&all, |fact| matches!(fact, Fact::Record { .. })), 80);
     assert_eq!(count(&all, |fact| matches!(fact, Fact::WalFile { .. })), 2);
     assert_eq!(count(&all, |fact| matches!(fact, Fact::Run(_))), 2);
@@ -329,7 +335,8 @@ fn inspection_tells_everything_and_names_damage() {
 #[test]
 fn inspection_survives_any_rot() {
     let pristine = full_folder();
-    let names = ["identity", "wal/00000001.wal", "wal/durable", "extents/0000000000000001.extent", "checkpoints/00000001.0"];
+    let names =
+        ["identity", "wal/00000001.wal", "wal/durable", "extents/0000000000000001.extent", "checkpoints/00000001.0"];
     for name in names {
         let length = pristine.contents(name).unwrap().len();
         for offset in (0..length.min(9000)).step_by(7) {

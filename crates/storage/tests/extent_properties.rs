@@ -14,7 +14,8 @@ type Messages = Vec<(u64, Vec<u8>)>;
 
 /// Runs of one queue each: first sequence, then steps (1 is "no hole") and sizes.
 fn runs() -> impl Strategy<Value = Vec<(u64, Messages)>> {
-    let run = (0..4u64, 0..1000u64, prop::collection::vec((prop_oneof![4 => Just(1u64), 1 => 2..50u64], 0..300usize), 1..40));
+    let run =
+        (0..4u64, 0..1000u64, prop::collection::vec((prop_oneof![4 => Just(1u64), 1 => 2..50u64], 0..300usize), 1..40));
     prop::collection::vec(run, 1..6).prop_map(|runs| {
         let mut filling = 0u8;
         let each = |(queue, first, steps): (u64, u64, Vec<(u64, usize)>)| {
@@ -61,7 +62,13 @@ fn model(messages: &Messages, from_seq: u64, count_max: u32, bytes_max: u32) -> 
     taken
 }
 
-fn read(extent: &Extent<FaultyDisk>, run: usize, from_seq: u64, count: u32, bytes: u32) -> Result<Messages, StorageError> {
+fn read(
+    extent: &Extent<FaultyDisk>,
+    run: usize,
+    from_seq: u64,
+    count: u32,
+    bytes: u32,
+) -> Result<Messages, StorageError> {
     let messages = extent.read(run, from_seq, count, bytes)?;
     Ok(messages.into_iter().map(|message| (message.seq, message.body.to_vec())).collect())
 }
@@ -119,7 +126,8 @@ proptest! {
 
 /// A run so holey that its place is found by halving.
 fn holey() -> (Vec<(u64, Messages)>, Arc<FaultyDisk>) {
-    let messages: Messages = (0..30_000u64).map(|number| (number * 3 + number / 1000, number.to_le_bytes().to_vec())).collect();
+    let messages: Messages =
+        (0..30_000u64).map(|number| (number * 3 + number / 1000, number.to_le_bytes().to_vec())).collect();
     let runs = vec![(1, messages)];
     let disk = write(&runs);
     (runs, disk)
@@ -130,7 +138,11 @@ fn run_with_many_holes_is_searched_by_halving() {
     let (runs, disk) = holey();
     let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
     for from_seq in (0..90_100).step_by(97) {
-        assert_eq!(read(&extent, 0, from_seq, 4, 1000).unwrap(), model(&runs[0].1, from_seq, 4, 1000), "from {from_seq}");
+        assert_eq!(
+            read(&extent, 0, from_seq, 4, 1000).unwrap(),
+            model(&runs[0].1, from_seq, 4, 1000),
+            "from {from_seq}"
+        );
     }
 }
 
@@ -146,7 +158,11 @@ fn rotten_index_of_a_run_with_many_holes_hides_no_message() {
             let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
             for from_seq in [u64::from(entry) * 3, 100, 45_000, 45_001, 89_000] {
                 match read(&extent, 0, from_seq, 4, 1000) {
-                    Ok(read) => assert_eq!(read, model(&runs[0].1, from_seq, 4, 1000), "entry {entry} bit {bit} from {from_seq}"),
+                    Ok(read) => assert_eq!(
+                        read,
+                        model(&runs[0].1, from_seq, 4, 1000),
+                        "entry {entry} bit {bit} from {from_seq}"
+                    ),
                     Err(StorageError::Corrupt { .. }) => refused += 1,
                     Err(error) => panic!("{error}"),
                 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use storage::disk::{Crash, Fault};
 use storage::wal::{Preparation, Recovery};
 use storage::{
-    Disk, FaultyDisk, FileNo, GroupId, Location, RealDisk, Record, RecordKind, StorageError, Wal, WalOptions, WalPosition, fuzz,
-    recover,
+    Disk, FaultyDisk, FileNo, GroupId, Location, RealDisk, Record, RecordKind, StorageError, Wal, WalOptions,
+    WalPosition, fuzz, recover,
 };
 
 const FOLDER_ID: u128 = 99;
@@ -24,7 +24,10 @@ fn open<D: Disk>(disk: &Arc<D>, nonce: u64, from: WalPosition) -> Result<Opened<
     let mut seen = Vec::new();
     let (wal, recovery) = recover(disk, FOLDER_ID, options(nonce), from, &mut |record, location| {
         let body = Bytes::copy_from_slice(record.body);
-        seen.push((Record { group: record.group, kind: record.kind, term: record.term, index: record.index, body }, location));
+        seen.push((
+            Record { group: record.group, kind: record.kind, term: record.term, index: record.index, body },
+            location,
+        ));
     })?;
     Ok((wal, recovery, seen))
 }
@@ -45,10 +48,12 @@ fn kind() -> impl Strategy<Value = RecordKind> {
 
 fn any_record() -> impl Strategy<Value = Record> {
     let bytes = prop_oneof![4 => 0..200usize, 2 => 1000..5000usize, 1 => 20_000..60_000usize];
-    (any::<u32>(), kind(), any::<u64>(), any::<u64>(), bytes, any::<u8>()).prop_map(|(group, kind, term, index, bytes, filling)| {
-        let body = Bytes::from(vec![filling; bytes]);
-        Record { group: GroupId(group), kind, term, index, body }
-    })
+    (any::<u32>(), kind(), any::<u64>(), any::<u64>(), bytes, any::<u8>()).prop_map(
+        |(group, kind, term, index, bytes, filling)| {
+            let body = Bytes::from(vec![filling; bytes]);
+            Record { group: GroupId(group), kind, term, index, body }
+        },
+    )
 }
 
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{StorageError, at, syncing};
@@ -17,8 +17,8 @@ use super::format::{
 use super::mark::Mark;
 use super::spares::{Spares, slot_number};
 use super::{
-    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, LiveFiles, Location, RecordName, RecordRef, Seen, Slot,
-    WAL_FOLDER, Wal, WalOptions, WalPosition, Window, walk_file,
+    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, Location, RecordName, RecordRef, Seen, Slot, WAL_FOLDER,
+    Wal, WalOptions, WalPosition, Window, walk_file,
 };
 
 /// Damaged ranges reported one by one; more are only counted. A disk this bad needs no longer list.
@@ -124,7 +124,6 @@ pub fn recover<D: Disk>(
     if let Some(last) = last {
         closed.pop_back();
         make_durable(&last.slot, &last.walk)?;
-        disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
         let end = last.walk.end;
         current = Some(Current {
             header: last.header,
@@ -138,6 +137,10 @@ pub fn recover<D: Disk>(
         });
     }
     let spares = Spares::new(options, folder_id, found.next_slot);
+    // Whoever made a file may have died before its name was durable, and from here on every name counts as such.
+    if !live.is_empty() || !found.spare.is_empty() || !found.unreadable.is_empty() {
+        disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
+    }
     let mut reusable = found.spare;
     // While a file is missing, one without a header may be what is left of it: then it stays for whoever wants to look.
     if !recovery.damage.iter().any(|damage| damage.what == MISSING) {
@@ -154,7 +157,7 @@ pub fn recover<D: Disk>(
         session: format::salt(options.nonce, folder_id, FileNo(0)) as u32,
         options,
         folder_id,
-        live: LiveFiles::new(live.into()),
+        live: Arc::new(RwLock::new(live)),
         spares: Arc::new(spares),
         current,
         closed,
