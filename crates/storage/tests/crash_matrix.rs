@@ -20,6 +20,9 @@ use storage::{
 const FOLDER_ID: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
 const GROUPS: u64 = 3;
 
+/// Payload and start of replay.
+type Saved = (Vec<u8>, WalPosition);
+
 /// What the world outside may rely on.
 #[derive(Default)]
 struct Promises {
@@ -33,7 +36,7 @@ struct Promises {
     replay_from: WalPosition,
     extents: BTreeMap<u64, Vec<(u64, Bytes)>>,
     /// Per group and generation: what was tried to be saved as it.
-    checkpoints: BTreeMap<(u32, u64), Vec<(Vec<u8>, WalPosition)>>,
+    checkpoints: BTreeMap<(u32, u64), Vec<Saved>>,
     /// Newest generation whose save came back.
     checkpoints_done: BTreeMap<u32, u64>,
     next_extent: u64,
@@ -240,7 +243,7 @@ fn story(seed: u64, operation: u64, fault: Fault, survival: SurvivalUnit, lives_
             disk.schedule(operation, fault);
         }
         // Every other story meets a second cut while it recovers from the first, or soon after.
-        if life == 1 && operation % 2 == 0 {
+        if life == 1 && operation.is_multiple_of(2) {
             disk.schedule(disk.operations() + operation % 17, Fault::Crash(Crash::Power));
         }
         let lived = open(&disk, &mut promises, seed * 100 + life).and_then(|mut alive| {

@@ -191,7 +191,7 @@ fn newest_damaged_checkpoint_is_passed_over_for_the_one_before() {
     }
     store.save(GroupId(8), position(35), b"").unwrap();
     assert_eq!((store.oldest_replay(), store.oldest_replay_of_all()), (Some(position(35)), Some(position(30))));
-    disk.flip_bit("checkpoints/00000007.1", 6000, 1);
+    disk.flip_bit("checkpoints/00000007.1", 10_000, 1);
     let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
     assert_eq!(store.groups().collect::<Vec<_>>(), [GroupId(7), GroupId(8)]);
     let loaded = store.load_newest(GroupId(7)).unwrap().unwrap();
@@ -200,7 +200,7 @@ fn newest_damaged_checkpoint_is_passed_over_for_the_one_before() {
     // The next save takes the damaged one's place and number.
     assert_eq!(store.save(GroupId(7), position(50), b"short").unwrap(), 4);
     assert_eq!(store.load_newest(GroupId(7)).unwrap().unwrap().payload, &b"short"[..]);
-    for (name, at) in [("checkpoints/00000007.0", 20), ("checkpoints/00000007.1", 4096)] {
+    for (name, at) in [("checkpoints/00000007.0", 20), ("checkpoints/00000007.1", 8192)] {
         disk.flip_bit(name, at, 1);
     }
     let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
@@ -316,7 +316,7 @@ fn inspection_tells_everything_and_names_damage() {
 
     disk.flip_bit("wal/00000001.wal", 4096 + 100, 0);
     disk.flip_bit("extents/0000000000000001.extent", 64 + 310, 0);
-    disk.flip_bit("checkpoints/00000001.0", 4096, 0);
+    disk.flip_bit("checkpoints/00000001.0", 8192, 0);
     disk.flip_bit("identity", 3, 0);
     disk.plant("wal/strange", b"");
     let all = facts(&disk, deep);
@@ -339,7 +339,7 @@ fn inspection_survives_any_rot() {
         ["identity", "wal/00000001.wal", "wal/durable", "extents/0000000000000001.extent", "checkpoints/00000001.0"];
     for name in names {
         let length = pristine.contents(name).unwrap().len();
-        for offset in (0..length.min(9000)).step_by(7) {
+        for offset in (0..length.min(13_000)).step_by(7) {
             pristine.flip_bit(name, offset as u64, (offset % 8) as u8);
             let facts = facts(&pristine, Depth { records: true, messages: true });
             assert!(facts.len() > 10);

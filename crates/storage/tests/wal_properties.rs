@@ -372,3 +372,36 @@ fn log_lives_on_a_real_disk_and_readers_on_other_threads() {
     assert_eq!((seen.len(), recovery.damage.len(), recovery.cut), (40, 0, None));
     assert_eq!(seen.iter().map(|(_, location)| *location).collect::<Vec<_>>(), locations);
 }
+
+#[test]
+fn tail_that_was_cut_off_stays_off_when_its_beginning_is_written_again() {
+    // A frame that fills its page to the byte, so that what follows it lies in a page of its own and can survive without it.
+    let lost = entry(2, 4096 - 48 - 40);
+    let mut survived_alone = 0;
+    for seed in 0..64 {
+        let faulty = FaultyDisk::new(seed);
+        faulty.set_survival(storage::disk::SurvivalUnit::Page);
+        let disk = Arc::new(faulty.clone());
+        let (mut wal, _, _) = open(&disk, 1, WalPosition::START).unwrap();
+        wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap();
+        wal.sync().unwrap();
+        wal.append(std::slice::from_ref(&lost), &mut Vec::new()).unwrap();
+        wal.append(&[entry(3, 10)], &mut Vec::new()).unwrap();
+        faulty.crash(Crash::Power);
+        faulty.restart();
+        let contents = faulty.contents("wal/00000001.wal").unwrap();
+        survived_alone += usize::from(contents[8192..8196] != *b"LFRM" && contents[12_288..12_292] == *b"LFRM");
+        let (mut wal, recovery, seen) = open(&disk, 2, WalPosition::START).unwrap();
+        assert_eq!(recovery.damage, []);
+        if seen.len() == 1 {
+            wal.append(std::slice::from_ref(&lost), &mut Vec::new()).unwrap();
+            wal.sync().unwrap();
+            faulty.crash(Crash::Power);
+            faulty.restart();
+            let (_, recovery, seen) = open(&disk, 3, WalPosition::START).unwrap();
+            assert_eq!(recovery.damage, []);
+            assert_eq!(records_of(&seen), [entry(1, 10), lost.clone()], "seed {seed}");
+        }
+    }
+    assert!(survived_alone > 5, "the case arises: {survived_alone}");
+}
