@@ -30,10 +30,9 @@ pub fn markdown() -> String {
 }
 
 fn write_setting(page: &mut String, setting: &Setting) {
-    let default = match (fixed_default(setting), setting.default) {
-        (Some(value), _) => format!("`{}`", value.shown(setting.kind)),
-        (None, DefaultValue::OfMachine { says, .. }) => says.to_owned(),
-        (None, DefaultValue::Fixed(text)) => unreachable!("the fixed default {text} is an allowed value"),
+    let default = match setting.default {
+        DefaultValue::Fixed(_) => format!("`{}`", setting.default_shown()),
+        DefaultValue::OfMachine { .. } => setting.default_shown(),
     };
     let _ = write!(
         page,

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use super::error::{ConfigError, Origin, one_line};
 use super::load::LISTED;
 use super::setting::Setting;
-use super::settings::{Key, SETTINGS};
-use super::suggest::nearest;
+use super::settings::Key;
+use super::suggest::{nearest, nearest_setting};
 use super::value::{Given, Value};
 
 const PREFIX: &str = "LEVERET_";
@@ -51,9 +51,9 @@ pub(super) fn read(
 }
 
 fn unknown(name: &str, lower: &str) -> ConfigError {
-    let advice = nearest(lower, SETTINGS.iter().map(|setting| setting.name).chain(["config"]))
-        .or_else(|| super::load::known_elsewhere(lower))
-        .map_or_else(|| LISTED.to_owned(), |near| format!("did you mean {PREFIX}{}?", near.to_ascii_uppercase()));
+    let near = nearest(lower, ["config"]).or_else(|| nearest_setting(lower));
+    let advice =
+        near.map_or_else(|| LISTED.to_owned(), |near| format!("did you mean {PREFIX}{}?", near.to_ascii_uppercase()));
     ConfigError::Unknown { place: "environment".to_owned(), name: one_line(name), advice }
 }
 

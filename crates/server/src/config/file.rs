@@ -9,9 +9,9 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin, one_line, quoted};
-use super::load::{LISTED, known_elsewhere};
-use super::settings::{Key, SETTINGS};
-use super::suggest::nearest;
+use super::load::LISTED;
+use super::settings::Key;
+use super::suggest::nearest_setting;
 use super::value::{Given, Value};
 
 /// Largest configuration file. All settings with long comments are a tenth of it; more is the wrong file.
@@ -98,8 +98,7 @@ fn unknown(origin: &Origin, name: &str, value: &DeValue<'_>) -> ConfigError {
             break;
         }
     }
-    let known = nearest(&dotted, SETTINGS.iter().map(|setting| setting.name)).or_else(|| known_elsewhere(&dotted));
-    let advice = match (known, value.is_table()) {
+    let advice = match (nearest_setting(&dotted), value.is_table()) {
         (Some(near), _) => format!("did you mean {near}?"),
         (None, true) => "settings stand at the top level of the file, without tables and dots".to_owned(),
         (None, false) => LISTED.to_owned(),

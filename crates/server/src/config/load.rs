@@ -73,10 +73,3 @@ fn read_flags(flags: &[(Key, String)], said: &mut Vec<(Key, Value, Origin)>, err
         }
     }
 }
-
-/// Our name for what another broker calls so.
-pub(super) fn known_elsewhere(name: &str) -> Option<&'static str> {
-    let is_known =
-        |known: &&str| known.eq_ignore_ascii_case(name) || known.replace('.', "_").eq_ignore_ascii_case(name);
-    SETTINGS.iter().find(|setting| setting.elsewhere.iter().any(|known| is_known(&known))).map(|setting| setting.name)
-}

@@ -26,6 +26,6 @@ pub use levels::{LOG_TARGETS_MAX, Level, LogFormat, LogLevels};
 pub use load::{Sources, load};
 pub use machine::Machine;
 pub use setting::{DefaultValue, Kind, Section, Setting, Unit};
-pub use settings::{Config, Key, SETTINGS};
-pub use suggest::nearest;
+pub use settings::{Config, DESCRIPTORS_RESERVED, Key, SETTINGS};
+pub use suggest::{nearest, nearest_setting};
 pub use value::Value;

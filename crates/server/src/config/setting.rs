@@ -30,6 +30,17 @@ impl Setting {
         self.name.replace('_', "-")
     }
 
+    /// The default for people: the rule in words where it depends on the machine, large numbers of bytes in units.
+    pub fn default_shown(&self) -> String {
+        match (self.default, self.kind) {
+            (DefaultValue::OfMachine { says, .. }, _) => says.to_owned(),
+            (DefaultValue::Fixed(text), Kind::Number { unit: Unit::Bytes, .. }) => {
+                text.parse().map_or_else(|_| text.to_owned(), bytes_text)
+            }
+            (DefaultValue::Fixed(text), _) => text.to_owned(),
+        }
+    }
+
     /// Whether several values may be given, as a list in the file and with commas elsewhere.
     pub fn is_list(&self) -> bool {
         matches!(self.kind, Kind::Addresses { .. } | Kind::Names { .. })

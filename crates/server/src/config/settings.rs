@@ -18,7 +18,7 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 /// Descriptors that are not for clients: log files, extents being read, listeners, and what the runtime holds.
-const DESCRIPTORS_RESERVED: u64 = 256;
+pub const DESCRIPTORS_RESERVED: u64 = 256;
 /// Memory that one idle connection may cost at most, by which the default of `connections_max` is reckoned.
 const CONNECTION_BYTES: u64 = 32 * KIB;
 /// A record never spans two WAL files, and an entry is a body with some properties; half a file leaves room for both.
