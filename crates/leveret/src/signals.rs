@@ -91,3 +91,108 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Signals are sent to a process of its own: this test binary again, running one test that behaves like a server.
+
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// Set for the process that plays the server; its value is whether it ends when asked.
+    const PLAY_VARIABLE: &str = "SIGNALS_TEST_ENDS_WHEN_ASKED";
+
+    #[test]
+    #[ignore = "played in a process of its own by the tests below"]
+    fn plays_the_server() {
+        let ends_when_asked = std::env::var(PLAY_VARIABLE).expect("set by the test that starts this") == "yes";
+        let shutdown = listen().expect("signals can be listened to");
+        println!("\nready");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(shutdown);
+        println!("asked");
+        while !ends_when_asked {
+            thread::park();
+        }
+        std::process::exit(0);
+    }
+
+    struct Server {
+        process: Child,
+        said: BufReader<ChildStdout>,
+    }
+
+    impl Server {
+        fn start(ends_when_asked: bool) -> Server {
+            let mut process = Command::new(std::env::current_exe().expect("this test binary"))
+                .args(["--exact", "signals::tests::plays_the_server", "--ignored", "--nocapture"])
+                .env(PLAY_VARIABLE, if ends_when_asked { "yes" } else { "no" })
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("this test binary starts again");
+            let said = BufReader::new(process.stdout.take().expect("piped"));
+            let mut server = Server { process, said };
+            server.wait_for("ready");
+            server
+        }
+
+        fn send(&self, signal: Signal) {
+            kill_process(Pid::from_child(&self.process), signal).expect("the process is there");
+        }
+
+        fn wait_for(&mut self, wanted: &str) {
+            let mut line = String::new();
+            while line.trim() != wanted {
+                line.clear();
+                let bytes = self.said.read_line(&mut line).expect("the pipe is read");
+                assert!(bytes > 0, "the server ended before it said {wanted}");
+            }
+        }
+
+        fn wait(&mut self) -> ExitStatus {
+            self.process.wait().expect("the process is ours")
+        }
+    }
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            // A failed test must not leave its server behind; one that has ended already is no error.
+            let _ = self.process.kill();
+        }
+    }
+
+    #[test]
+    fn the_first_signal_asks_for_an_orderly_end() {
+        for signal in [Signal::TERM, Signal::INT] {
+            let mut server = Server::start(true);
+            server.send(signal);
+            server.wait_for("asked");
+            assert_eq!(server.wait().code(), Some(0));
+        }
+    }
+
+    #[test]
+    fn the_second_signal_ends_a_stuck_server_at_once() {
+        for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+            let mut server = Server::start(false);
+            server.send(Signal::TERM);
+            server.wait_for("asked");
+            server.send(signal);
+            assert_eq!(server.wait().code(), Some(code));
+        }
+    }
+
+    #[test]
+    fn a_hangup_ends_nothing() {
+        let mut server = Server::start(true);
+        server.send(Signal::HUP);
+        server.send(Signal::HUP);
+        server.send(Signal::TERM);
+        server.wait_for("asked");
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
