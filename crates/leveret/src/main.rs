@@ -3,6 +3,7 @@
 //! Invariant: nothing about messages is decided here. Standard output carries what was asked for, standard error carries errors and the
 //! log, and every error that stops us is one line that says what to do.
 
+mod allocator;
 mod arguments;
 mod descriptors;
 mod exit;
@@ -15,12 +16,8 @@ use std::process::ExitCode;
 
 use arguments::Invocation;
 
-// The system's allocator keeps more pages of freed bursts per thread; docs/decisions/allocator.md has the measurement.
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::give_back_freed_pages();
     let exit = match arguments::parse(std::env::args_os()) {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),
