@@ -9,7 +9,9 @@ use clap::builder::{Styles, ValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name};
+use storage::inspect::Depth;
 
+use crate::inspect::{Inspection, Part};
 use crate::version::VERSION;
 
 /// Width of help where the terminal does not say or is wider: longer lines are hard to read.
@@ -22,6 +24,8 @@ pub(crate) enum Invocation {
     Show(String),
     /// Run a node.
     Server(Sources),
+    /// Look into a data folder.
+    Inspect(Inspection),
 }
 
 /// Reads the command line, its first word included. The error is one line.
@@ -32,6 +36,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
     };
     match matches.remove_subcommand() {
         Some((name, matches)) if name == "server" => Ok(Invocation::Server(sources(matches))),
+        Some((name, matches)) if name == "inspect" => Ok(Invocation::Inspect(inspection(matches))),
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }
 }
@@ -49,6 +54,7 @@ fn command() -> Command {
         .propagate_version(true)
         .disable_help_subcommand(true)
         .subcommand(server_command())
+        .subcommand(inspect_command())
 }
 
 fn server_command() -> Command {
@@ -97,6 +103,40 @@ fn sources(mut matches: ArgMatches) -> Sources {
         flags.extend(texts.map(|text| (setting.key, text)));
     }
     Sources { config_file, environment: std::env::vars_os().collect(), flags }
+}
+
+fn inspect_command() -> Command {
+    let folder = Arg::new("folder")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(ValueParser::path_buf())
+        .help("The data folder of a node, running or not");
+    let parts = Arg::new("part")
+        .value_name("PART")
+        .num_args(0..)
+        .value_parser(Part::ALL.map(|(name, _)| name))
+        .help("Parts to list; all without one");
+    let flag = |name: &'static str, help: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    Command::new("inspect")
+        .about("Show what is in a data folder and what is damaged in it")
+        .long_about(INSPECT_ABOUT)
+        .after_long_help(AFTER_INSPECT_HELP)
+        .arg(folder)
+        .arg(parts)
+        .arg(flag("json", "One JSON object a line instead of tables"))
+        .arg(flag("records", "Show each frame and record of the log, not only its files"))
+        .arg(flag("messages", "Read and check every message of the extents, not only their tables"))
+}
+
+fn inspection(mut matches: ArgMatches) -> Inspection {
+    let named: Vec<String> = matches.remove_many("part").into_iter().flatten().collect();
+    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|wanted| wanted == name);
+    Inspection {
+        folder: matches.remove_one("folder").expect("clap requires it"),
+        parts: Part::ALL.iter().filter(|(name, _)| is_wanted(name)).map(|(_, part)| *part).collect(),
+        json: matches.get_flag("json"),
+        depth: Depth { records: matches.get_flag("records"), messages: matches.get_flag("messages") },
+    }
 }
 
 /// Help and version are what was asked for; everything else becomes a line that says what to do.
@@ -167,11 +207,14 @@ Examples:
       The same with files and address of your choice.
   LEVERET_DATA_DIR=/var/lib/leveret leveret server --config leveret.toml
       Settings from a file; variables go before the file, flags before variables.
+  leveret inspect /var/lib/leveret
+      What is in a data folder, and whether anything in it is damaged.
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
-  1  the server could not start or had to stop
+  1  the server could not start or had to stop; inspect found damage
   2  the command line or the configuration is wrong; nothing was touched
+  3  inspect could not read the folder, or it is not one of a node
   130, 143  a second SIGINT or SIGTERM ended the server at once";
 
 const SERVER_ABOUT: &str = "\
@@ -186,3 +229,20 @@ Numbers of bytes may have a unit: 64MiB, 1GiB, 50MB. Lists have commas, or their
 Signals:
   SIGTERM, SIGINT  stop in order: connections are closed, everything is synced; a second one ends at once
   SIGHUP           nothing: settings are read at the start only";
+
+const INSPECT_ABOUT: &str = "\
+Show what is in a data folder and what is damaged in it.
+
+Reads only and takes no lock. Damage is called out with its file and offset, and is told even in parts that were not asked for. The \
+folder of a running node can be inspected too; what is written meanwhile may then look unfinished.";
+
+const AFTER_INSPECT_HELP: &str = "\
+Examples:
+  leveret inspect data
+      Files of the log, extents with their runs of messages, checkpoints.
+  leveret inspect data wal --records
+      The same of the log only, with every record.
+  leveret inspect data --messages --json | grep '\"damage\"'
+      Check every message, print damage for a program.
+
+Exit codes: 0 nothing is damaged, 1 something is, 2 wrong command line, 3 not readable or not a data folder.";

@@ -10,10 +10,12 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// 0: done; a server drained and stopped because it was told to.
     Done,
-    /// 1: the server could not start or had to stop.
+    /// 1: the server could not start or had to stop; `inspect` found damage.
     Failed,
     /// 2: the command line or the configuration is wrong; nothing was touched.
     Usage,
+    /// 3: `inspect` could not read the folder at all.
+    Unreadable,
 }
 
 impl From<Exit> for ExitCode {

@@ -7,6 +7,7 @@ mod allocator;
 mod arguments;
 mod descriptors;
 mod exit;
+mod inspect;
 mod logging;
 mod node;
 mod signals;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let exit = match arguments::parse(std::env::args_os()) {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),
+        Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
         Err(error) => exit::usage(&error),
     };
     exit.into()

@@ -107,6 +107,7 @@ mod tests {
     const PLAY_VARIABLE: &str = "SIGNALS_TEST_ENDS_WHEN_ASKED";
 
     #[test]
+    #[allow(clippy::print_stdout)]
     #[ignore = "played in a process of its own by the tests below"]
     fn plays_the_server() {
         let ends_when_asked = std::env::var(PLAY_VARIABLE).expect("set by the test that starts this") == "yes";
@@ -115,8 +116,10 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(shutdown);
         println!("asked");
-        while !ends_when_asked {
-            thread::park();
+        if !ends_when_asked {
+            loop {
+                thread::park();
+            }
         }
         std::process::exit(0);
     }

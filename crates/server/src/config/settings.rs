@@ -21,6 +21,23 @@ const TIB: u64 = 1 << 40;
 pub const DESCRIPTORS_RESERVED: u64 = 256;
 /// Memory that one idle connection may cost at most, by which the default of `connections_max` is reckoned.
 const CONNECTION_BYTES: u64 = 32 * KIB;
+/// Largest frame that may be negotiated. Properties of a message come in one frame, so this bounds them too.
+const FRAME_BYTES_MAX: u64 = MIB;
+/// Largest body that may be allowed.
+const BODY_BYTES_MAX: u64 = 30 * MIB;
+/// Names of exchange, routing keys and queues of one publish in its entry.
+const ENTRY_NAMES_BYTES_MAX: u64 = 64 * KIB;
+const _: () = assert!(
+    BODY_BYTES_MAX + FRAME_BYTES_MAX + ENTRY_NAMES_BYTES_MAX <= storage::wal::RECORD_BODY_BYTES_MAX as u64,
+    "the largest message with its properties is one record of the log"
+);
+/// Range of `wal_file_bytes`.
+const WAL_FILE_BYTES: (u64, u64) = (4 * MIB, GIB);
+const _: () = assert!(
+    WAL_FILE_BYTES.0 >= storage::wal::FILE_BYTES_MIN as u64 && WAL_FILE_BYTES.1 <= storage::wal::FILE_BYTES_MAX as u64,
+    "the log can have files of every size that may be set"
+);
+
 /// A record never spans two WAL files, and an entry is a body with some properties; half a file leaves room for both.
 const BODIES_PER_WAL_FILE_MIN: u64 = 2;
 /// A full disk is survived with two spare WAL files (docs: what settles need to free space again).
@@ -144,7 +161,7 @@ settings! {
         elsewhere ["heartbeat", "heartbeat_interval"]
     }
     frame_max: u32 {
-        Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 8 * KIB, max: 16 * MIB, step: 1 }, Fixed("131072"),
+        Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 8 * KIB, max: FRAME_BYTES_MAX, step: 1 }, Fixed("131072"),
         "Largest frame in bytes, header and end included, proposed to clients; the client may choose a lower one.",
         elsewhere ["max_frame_size", "frame_size_max"]
     }
@@ -154,7 +171,7 @@ settings! {
         elsewhere ["max_channels", "channels_max"]
     }
     body_bytes_max: u64 {
-        Connections, Kind::bytes(KIB, 512 * MIB), Fixed("16777216"),
+        Connections, Kind::bytes(KIB, BODY_BYTES_MAX), Fixed("16777216"),
         "Largest message body. A larger one closes its channel with 406.",
         elsewhere ["max_message_size", "message_size_max"]
     }
@@ -171,7 +188,7 @@ settings! {
     }
 
     wal_file_bytes: u64 {
-        Storage, Kind::blocks(4 * MIB, GIB, 4 * KIB), Fixed("67108864"),
+        Storage, Kind::blocks(WAL_FILE_BYTES.0, WAL_FILE_BYTES.1, storage::wal::format::PAGE_BYTES as u64), Fixed("67108864"),
         "Size of one file of the write-ahead log. It must hold at least two bodies of body_bytes_max.",
         elsewhere ["wal_max_size_bytes", "raft.wal_max_size_bytes", "segment_size", "wal_bytes"]
     }
