@@ -93,7 +93,7 @@ fn defaults_are_allowed_values_on_the_smallest_and_the_largest_machine() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 23] = [
+const OTHERS: [(Key, &str, &str); 24] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -115,6 +115,7 @@ const OTHERS: [(Key, &str, &str); 23] = [
     (Key::disk_free_min_bytes, "0x1000_0001", "268435457"),
     (Key::transient_bytes_max, r#""1 TiB""#, "1024 gib"),
     (Key::cache_bytes, r#""64 MiB""#, "64mib"),
+    (Key::unwritten_bytes_max, "1_048_576", "1MiB"),
     (Key::log, r#""warn,server=debug""#, "warn,server=debug"),
     (Key::log_format, r#""json""#, "json"),
 ];
@@ -453,8 +454,8 @@ fn a_wrong_value_is_an_error_also_where_a_flag_goes_before_it() {
 #[test]
 fn settings_that_contradict_each_other_are_an_error_that_names_both() {
     assert_eq!(
-        said().file("wal_file_bytes = \"32 MiB\"").flag(Key::body_bytes_max, "20MiB").error(),
-        "--body-bytes-max = 20 MiB is not allowed; with wal_file_bytes = 32 MiB it may be at most 16 MiB"
+        said().file("wal_file_bytes = \"16 MiB\"").flag(Key::body_bytes_max, "16MiB").error(),
+        "--body-bytes-max = 16 MiB is not allowed; with wal_file_bytes = 16 MiB it may be at most 8 MiB"
     );
     assert_eq!(
         said().file("wal_file_bytes = \"16 MiB\"").error(),

@@ -6,6 +6,7 @@
 //!
 //! Absent on purpose: command-line parsing (the binary builds its flags from [`SETTINGS`]) and what a setting does (the rooms that use it).
 
+mod data_folder;
 mod document;
 mod environment;
 mod error;
@@ -18,6 +19,7 @@ mod settings;
 mod suggest;
 mod value;
 
+pub use data_folder::open_data_folder;
 pub use document::markdown;
 pub use environment::variable_name;
 pub use error::{ConfigError, Origin};

@@ -19,17 +19,17 @@ const TIB: u64 = 1 << 40;
 
 /// Descriptors that are not for clients: log files, extents being read, listeners, and what the runtime holds.
 pub const DESCRIPTORS_RESERVED: u64 = 256;
+/// A channel key has room for this many.
+const SHARD_THREADS_MAX: u64 = 64;
 /// Memory that one idle connection may cost at most, by which the default of `connections_max` is reckoned.
 const CONNECTION_BYTES: u64 = 32 * KIB;
 /// Largest frame that may be negotiated. Properties of a message come in one frame, so this bounds them too.
 const FRAME_BYTES_MAX: u64 = MIB;
-/// Largest body that may be allowed.
-const BODY_BYTES_MAX: u64 = 30 * MIB;
-/// Names of exchange, routing keys and queues of one publish in its entry.
-const ENTRY_NAMES_BYTES_MAX: u64 = 64 * KIB;
+/// Largest body that may be allowed: RabbitMQ's own limit.
+const BODY_BYTES_MAX: u64 = 16 * MIB;
 const _: () = assert!(
-    BODY_BYTES_MAX + FRAME_BYTES_MAX + ENTRY_NAMES_BYTES_MAX <= storage::wal::RECORD_BODY_BYTES_MAX as u64,
-    "the largest message with its properties is one record of the log"
+    BODY_BYTES_MAX + FRAME_BYTES_MAX <= partition::message::MESSAGE_BYTES_MAX as u64,
+    "the largest body that may be allowed can be stored with its properties"
 );
 /// Range of `wal_file_bytes`.
 const WAL_FILE_BYTES: (u64, u64) = (4 * MIB, GIB);
@@ -116,10 +116,10 @@ settings! {
         elsewhere ["shards", "num_partitions"]
     }
     shard_threads: usize {
-        Node, Kind::count(1, 256),
+        Node, Kind::count(1, SHARD_THREADS_MAX),
         OfMachine {
             says: "half of the processors this process may use, at least 1",
-            of: |machine| (machine.processors / 2).clamp(1, 256).to_string(),
+            of: |machine| (machine.processors / 2).clamp(1, SHARD_THREADS_MAX as usize).to_string(),
         },
         "Threads that serve connections and queues. More threads serve more connections at once, fewer cost less per message.",
         elsewhere ["threads", "workers", "worker_threads", "schedulers", "shards"]
@@ -230,6 +230,13 @@ settings! {
         "Memory for bodies of durable messages that were just published, all threads together, so that a consumer who keeps up causes no \
          read. Older bodies come from the page cache.",
         elsewhere ["cache_size", "entry_cache_bytes"]
+    }
+
+    unwritten_bytes_max: u64 {
+        Memory, Kind::bytes(MIB, GIB), Fixed("16777216"),
+        "Memory of one shard thread for what publishers sent and the disk has not taken yet. When it is full, sockets of publishers are not \
+         read until the disk has caught up.",
+        elsewhere ["credit_flow_default_credit", "flow_control_bytes"]
     }
 
     log: LogLevels {
