@@ -33,7 +33,7 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send) -> Result
     let begin = Instant::now();
     let folder = open_data_folder(config).map_err(OpenError::Storage)?;
     let node_name = folder.identity().node_name.clone();
-    let opened = engine::open(
+    let mut opened = engine::open(
         folder,
         EngineConfig {
             partitions: config.partitions,
@@ -66,7 +66,7 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send) -> Result
         transient_bytes_max: config.transient_bytes_max,
         unwritten_bytes_max: config.unwritten_bytes_max,
     };
-    let topology = opened.topology.clone();
+    let topology = std::mem::take(&mut opened.topology);
     let mut engine = None;
     let mut failed = None;
     let node = Node::start(node_config, topology, |wiring| match opened.start(&wiring) {
