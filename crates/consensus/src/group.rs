@@ -40,9 +40,9 @@ use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::ready::{HardState, ReadState, Ready, decode_read_context, encode_read_context};
 use crate::status::{Progress, ProgressState, Role, Status};
 
-/// The library's buffer of unwritten entries keeps room for this many, about 8 KiB, and gives the rest back when it is
+/// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
 /// empty.
-const UNSTABLE_ROOM_MAX: usize = 64;
+const UNSTABLE_ROOM_MAX: usize = 16;
 
 /// A lawful request that is not done now. Nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -103,8 +103,8 @@ pub struct Group {
     raw: RawNode<LogView>,
     config: Config,
     timer: ElectionTimer,
-    /// Term, role and leader when the timer last looked.
-    seen: (u64, StateRole, u64),
+    /// Whether it led after the last call.
+    led: bool,
     /// Entries were appended and not yet sent.
     broadcast_due: bool,
     /// Numbers of what must be synced and is not reported yet, ascending.
@@ -170,7 +170,7 @@ impl Group {
             .expect("the configuration is validated and the log view never fails");
         let timer = ElectionTimer::new(config.seed, config.group, config.node, config.election_ticks);
         let mut group = Self {
-            seen: (raw.raft.term, raw.raft.state, raw.raft.leader_id),
+            led: false,
             told_vote: (raw.raft.term, raw.raft.vote),
             raw,
             config,
@@ -674,18 +674,13 @@ impl Group {
         raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
     }
 
-    /// Draws a new election timeout when term, role or leader changed, and drops what only a leader keeps.
+    /// Drops what only a leader keeps, once it leads no more.
     fn observe(&mut self) {
-        let raft = &self.raw.raft;
-        let now = (raft.term, raft.state, raft.leader_id);
-        if now != self.seen {
-            let led = self.seen.1 == StateRole::Leader;
-            self.seen = now;
-            self.timer.draw();
-            if led && now.1 != StateRole::Leader {
-                self.raw.mut_store().forget_wanted();
-            }
+        let leads = self.raw.raft.state == StateRole::Leader;
+        if self.led && !leads {
+            self.raw.mut_store().forget_wanted();
         }
+        self.led = leads;
     }
 }
 

@@ -40,7 +40,7 @@ const WAITERS_PER_FETCH_MAX: usize = 16;
 const FETCHES_MAX: usize = 8;
 
 /// The cache keeps room for this many entries when it empties, so that a steady trickle does not allocate.
-const CACHE_ROOM_MIN: usize = 64;
+const CACHE_ROOM_MIN: usize = 16;
 
 /// Entries that a follower needs and that are no longer in memory. Read them from disk and call
 /// [`Group::fetched`](crate::Group::fetched).

@@ -1,1 +1,3 @@
 //! Placeholder: the crate `server` is laid in the next commits.
+
+pub mod config;

@@ -72,7 +72,7 @@ impl Connection {
         }
         self.phase = next;
         for channel in self.channels.take_all() {
-            self.leave(*channel);
+            self.leave(channel);
         }
         self.events.push_back(Event::Closed(why));
         self.timers.clear_all();
@@ -126,7 +126,7 @@ impl Connection {
     fn leave(&mut self, mut channel: Channel) {
         self.pending_frames -= channel.pending.len();
         self.pending_bytes -= channel.pending.iter().map(|frame| frame.payload.len()).sum::<usize>();
-        self.assembling_bytes -= channel.assembly.received_bytes();
+        self.assembling_bytes -= channel.assembly.held_bytes();
         if !channel.is_closing() {
             let unsettled = channel.unacked.take_all();
             self.events.push_back(Event::ChannelClosed { channel: channel.id, unsettled });

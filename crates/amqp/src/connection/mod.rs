@@ -97,8 +97,8 @@ pub struct Connection {
     /// Frames and bytes in the channels' `pending`.
     pub(crate) pending_frames: usize,
     pub(crate) pending_bytes: usize,
-    /// Bytes of unfinished bodies in all channels.
-    pub(crate) assembling_bytes: u64,
+    /// Bytes of memory for unfinished bodies in all channels.
+    pub(crate) assembling_bytes: usize,
     /// Channels with confirms to send.
     pub(crate) unflushed: Vec<ChannelId>,
     pub(crate) blocked: Blocked,
@@ -204,17 +204,17 @@ impl Connection {
     }
 
     /// The channel's outstanding deliveries in the order of their tags, for a new leader of their queue.
-    pub fn unsettled(&mut self, channel: ChannelId) -> Deliveries {
+    pub fn unsettled(&self, channel: ChannelId) -> Deliveries {
         let mut runs = Deliveries::new();
-        if let Some(channel) = self.channels.open(channel) {
+        if let Some(channel) = self.channels.look(channel) {
             channel.unacked.collect(&mut runs);
         }
         runs
     }
 
     /// How many of the channel's publishes were not confirmed yet.
-    pub fn unconfirmed(&mut self, channel: ChannelId) -> u64 {
-        self.channels.open(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
+    pub fn unconfirmed(&self, channel: ChannelId) -> u64 {
+        self.channels.look(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
     }
 
     /// Bytes of memory held here; read buffers that waiting frames keep alive are not counted.
@@ -273,14 +273,15 @@ impl Connection {
 
     fn handle_heartbeat(&mut self, now: Millis) {
         let written = self.output.written_bytes();
-        if written == self.heartbeat.written_seen {
-            // With something in the output already the socket is full, and a heartbeat would only wait behind it.
-            if self.output.is_empty() {
-                self.output.trim();
-                self.output.small().extend_from_slice(&HEARTBEAT);
-            }
-        }
+        let silent = written == self.heartbeat.written_seen;
         self.heartbeat.written_seen = written;
+        // With something in the output already the socket is full, and a heartbeat would only wait behind it.
+        if silent && self.output.is_empty() {
+            self.output.trim();
+            self.output.small().extend_from_slice(&HEARTBEAT);
+            // The heartbeat itself is no reason to leave out the next one.
+            self.heartbeat.written_seen += HEARTBEAT.len() as u64;
+        }
         self.timers.set(Timer::Heartbeat, now + self.heartbeat.half_ms());
     }
 

@@ -10,6 +10,10 @@
 //!
 //! Invariant: a frame is looked at only when all of it is there, so nothing behind this file handles half a frame.
 
+use std::ops::Deref;
+
+use bytes::Bytes;
+
 use crate::wire::primitives::Writer;
 
 /// The bytes before the payload.
@@ -75,6 +79,52 @@ impl FrameHeader {
     #[inline]
     pub fn exceeds(&self, frame_max: u32) -> bool {
         frame_max != 0 && self.payload_bytes > frame_max
+    }
+}
+
+/// A frame's payload, still in the batch of input that it came in.
+///
+/// Looking at it costs nothing; only what is kept takes a reference on the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    batch: &'a Bytes,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Payload<'a> {
+    /// The payload at `start..end` of `batch`.
+    #[inline]
+    pub fn new(batch: &'a Bytes, start: usize, end: usize) -> Self {
+        assert!(start <= end && end <= batch.len(), "a payload lies within its batch");
+        Self { batch, start, end }
+    }
+
+    /// All of `payload`.
+    pub fn whole(payload: &'a Bytes) -> Self {
+        Self { batch: payload, start: 0, end: payload.len() }
+    }
+
+    /// The payload to keep.
+    #[inline]
+    pub fn to_bytes(self) -> Bytes {
+        self.batch.slice(self.start..self.end)
+    }
+
+    /// A part of the payload to keep.
+    #[inline]
+    pub fn slice(self, from: usize, until: usize) -> Bytes {
+        assert!(until <= self.len(), "a part lies within its payload");
+        self.batch.slice(self.start + from..self.start + until)
+    }
+}
+
+impl Deref for Payload<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.batch[self.start..self.end]
     }
 }
 

@@ -15,8 +15,11 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-/// The smallest body that is spliced and not copied, found with `examples/cost.rs`.
-pub const SPLICE_BYTES_MIN: usize = 8 * 1024;
+/// The smallest body that is spliced and not copied.
+///
+/// Measured, writing to a loopback socket included: at 2 KiB a copy and two more slices cost the same (200 ns), at 4 KiB
+/// the splice is a tenth cheaper, and it needs no memory.
+pub const SPLICE_BYTES_MIN: usize = 4 * 1024;
 
 /// A buffer above this size goes back to the allocator as soon as it is empty: it was a burst.
 pub const OUTPUT_KEEP_BYTES_MAX: usize = 256 * 1024;

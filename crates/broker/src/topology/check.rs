@@ -163,6 +163,9 @@ impl Topology {
     ) -> Result<QueueDeclared, Refusal> {
         let name = Name::stripped(declare.name);
         let resource = queue::resource(&name, self.vhost_name(declare.vhost)?);
+        if name.is_empty() {
+            return Err(Refusal::precondition_failed("a queue needs a name"));
+        }
         if declare.server_named {
             let queue_type = arguments::queue_type(resource, declare.arguments)?;
             if queue_type == QueueType::Quorum {
@@ -291,15 +294,9 @@ impl Topology {
     /// right, 404 for an end that is missing (the source first), 405, 406 for a key or `x-match` that is not lawful.
     pub fn check_bind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
-        let resource = Resource {
-            kind: binding.destination_kind,
-            name: &binding.destination,
-            vhost: self.vhost_name(binding.vhost)?,
-        };
-        let (source, destination, is_local) = self.find_ends(&binding)?;
+        let (source, destination, is_local) = self.find_ends(&binding, true)?;
         exchange::check_binding(self.exchanges[source].kind, &binding.key, &binding.arguments)?;
         self.check_destination_owner(actor, &binding)?;
-        check_size(resource, &binding.arguments)?;
         let arguments = binding_arguments(&binding.arguments);
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {
             return Ok(Checked::Done);
@@ -311,7 +308,7 @@ impl Topology {
     /// A `queue.unbind` or `exchange.unbind`; one that is not there is `Done`, whatever is missing. Errors: 403, 405.
     pub fn check_unbind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
-        let Ok((source, destination, is_local)) = self.find_ends(&binding) else { return Ok(Checked::Done) };
+        let Ok((source, destination, is_local)) = self.find_ends(&binding, true) else { return Ok(Checked::Done) };
         let arguments = binding_arguments(&binding.arguments);
         if self.bindings.find(source, destination, &binding.key, &arguments).is_none() {
             return Ok(Checked::Done);
@@ -345,6 +342,7 @@ impl Topology {
         check_not_default(destination)?;
         check_not_default(source)?;
         self.check_access(actor, binding.vhost, source, Access::Read)?;
+        check_size(destination, &binding.arguments)?;
         Ok(binding)
     }
 

@@ -65,8 +65,14 @@ impl Writer {
     }
 
     pub(super) fn table(&mut self, table: &Table) {
+        assert!(depth(table) <= TABLE_DEPTH_MAX, "the checks refuse tables that could not be read back");
+        self.fields(table);
+    }
+
+    fn fields(&mut self, table: &Table) {
         self.length(table.len());
         for (name, value) in table.iter() {
+            assert!(name.len() <= NAME_BYTES_MAX, "the wire carries no longer name of a field");
             self.bytes(name);
             self.value(value);
         }
@@ -97,7 +103,7 @@ impl Writer {
                     self.value(item);
                 }
             }
-            Value::Table(table) => self.table(table),
+            Value::Table(table) => self.fields(table),
             Value::Void => {}
         }
     }
@@ -291,6 +297,11 @@ pub(super) fn table_bytes(table: &Table) -> Bytes {
     let mut writer = Writer::default();
     writer.table(table);
     writer.finish()
+}
+
+/// A copy that shares no memory with the buffer that the table was read from.
+pub(super) fn owned(table: &Table) -> Table {
+    table_from(&table_bytes(table))
 }
 
 /// The table of bytes that `table_bytes` made; no bytes are an empty table.

@@ -220,7 +220,7 @@ struct Match<'a, V> {
     words: &'a [u32],
     /// `#` nodes already entered below another `#`. Such a node is reached again only further right in the key, and its
     /// first visit covered every position from there on.
-    entered: SmallVec<[u32; 16]>,
+    entered: SmallVec<[u32; 64]>,
     visit: &'a mut V,
 }
 
@@ -232,10 +232,11 @@ impl<V: FnMut(Destination)> Match<'_, V> {
             node.here.each(self.visit);
         } else {
             let word = self.words[position];
-            if word != NONE && node.word_children > 0 {
-                if let Some(child) = self.trie.word_child(at, word) {
-                    self.from(child, position + 1, below_hash);
-                }
+            if word != NONE
+                && node.word_children > 0
+                && let Some(child) = self.trie.word_child(at, word)
+            {
+                self.from(child, position + 1, below_hash);
             }
             if node.star != NONE {
                 self.from(node.star, position + 1, below_hash);

@@ -34,7 +34,7 @@ pub struct Member {
     /// Messages that wait for a write to be synced.
     pub held: VecDeque<(u64, Vec<Message>)>,
     pub reads: Vec<(u64, LogIndex)>,
-    /// Whether entries are fetched as soon as they are wanted.
+    /// Starts so far.
     pub incarnation: u64,
 }
 
@@ -42,9 +42,11 @@ pub struct Member {
 pub struct Cluster {
     pub members: BTreeMap<NodeId, Member>,
     pub network: Vec<Message>,
+    /// Copies of messages that will arrive again.
+    pub kept: Vec<Message>,
     pub checks: Checks,
     pub seed: u64,
-    pub config: fn(Config) -> Config,
+    pub config: Box<dyn Fn(Config) -> Config>,
     ready: Ready,
     trace: String,
 }
@@ -53,13 +55,14 @@ pub const GROUP: u32 = 7;
 
 impl Cluster {
     /// A new group of the voters 1 to `count`.
-    pub fn new(count: u64, seed: u64, config: fn(Config) -> Config) -> Self {
+    pub fn new(count: u64, seed: u64, config: impl Fn(Config) -> Config + 'static) -> Self {
         let mut cluster = Self {
             members: BTreeMap::new(),
             network: Vec::new(),
+            kept: Vec::new(),
             checks: Checks::default(),
             seed,
-            config,
+            config: Box::new(config),
             ready: Ready::new(),
             trace: String::new(),
         };
