@@ -17,6 +17,7 @@ export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-co
 # With --target the instrumentation stays out of build scripts.
 cargo build -q --release --locked --manifest-path fuzz/Cargo.toml --target-dir "$out/build" --target "$host"
 python3 fuzz/seeds.py "$out/corpus"
+env -u RUSTFLAGS cargo run -q --release --locked --manifest-path fuzz/Cargo.toml --target-dir "$out/seeds" --example files -- "$out/corpus"
 for target in "${targets[@]}"; do
   mkdir -p "$out/corpus/$target" "$out/findings"
   echo "fuzz $target for $seconds s"
