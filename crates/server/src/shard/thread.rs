@@ -513,9 +513,10 @@ impl Future for StepTask {
         this.handle_timers(now);
         let StepTask { local, shard, reserved, reserved_remote, .. } = &mut *this;
         shard.step(now, &local.inbox, &mut Connections { local, reserved, reserved_remote });
+        // Before anything is written, so that who reads the answer finds the gauges that go with it.
+        this.publish_gauges();
         this.flush(now);
         this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
-        this.publish_gauges();
         let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
         if let Some(until) = this.drain_until
             && (this.local.clients.borrow().is_empty() || is_over(until))
