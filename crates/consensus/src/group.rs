@@ -124,7 +124,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// A member that goes on where `restored` ends. A sole voter leads when this returns.
+    /// A member that goes on where `restored` ends. A sole voter leads when this returns,
+    /// unless it has yet to apply a change of members.
     ///
     /// - Errors: a setting that makes no sense.
     /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
@@ -191,7 +192,7 @@ impl Group {
             );
             group.change_applies(&change.data);
         }
-        if group.membership() == Membership::of_voters([group.config.node]) {
+        if group.raw.raft.prs().is_singleton() {
             group.campaign();
         }
         Ok(group)
@@ -443,6 +444,15 @@ impl Group {
         }
         self.raw.transfer_leader(to.0);
         Ok(())
+    }
+
+    /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        let log = &self.raw.raft.raft_log;
+        if index < self.raw.store().compacted().index || index.0 > log.last_index() {
+            return None;
+        }
+        log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
     }
 
     /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
