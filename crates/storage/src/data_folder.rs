@@ -1,0 +1,196 @@
+//! Whose data folder it is, and that one process has it.
+//!
+//! ```text
+//! identity                        lock
+//!   leveret data folder             the process id of the holder, for messages only;
+//!   format 1                        the lock itself is flock(2) on the file
+//!   node rabbit@host
+//!   cluster 0123...ef (32 digits)
+//!   folder 0123...ef (32 digits)
+//!   check 89abcdef (CRC-32C of the lines before)
+//! ```
+//!
+//! Invariant: the identity is written once, when the folder is founded, and never changed. A folder with other things in it is never
+//! founded in, so a mistyped path destroys nothing.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::error::{StorageError, at, syncing};
+
+/// Version of the folder as a whole. Other versions are refused.
+pub const FOLDER_FORMAT_VERSION: u32 = 1;
+/// Longest name of a node, in bytes.
+pub const NODE_NAME_BYTES_MAX: usize = 255;
+
+pub(crate) const IDENTITY_NAME: &str = "identity";
+const IDENTITY_TEMPORARY_NAME: &str = "identity.new";
+const LOCK_NAME: &str = "lock";
+const FIRST_LINE: &str = "leveret data folder";
+/// The whole text has six short lines.
+const IDENTITY_BYTES_MAX: usize = 1024;
+
+/// What a fresh file system puts into its root; a folder with nothing else is empty.
+const IGNORED_NAMES: [&str; 3] = ["lost+found/", LOCK_NAME, IDENTITY_TEMPORARY_NAME];
+
+/// Who owns a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FolderIdentity {
+    /// The node, as in `--node-name`.
+    pub node_name: String,
+    /// The cluster that the node founded or joined.
+    pub cluster_id: u128,
+    /// This folder itself; files of other folders are not taken for its own.
+    pub folder_id: u128,
+}
+
+/// An open data folder. The lock lasts as long as this value.
+#[derive(Debug)]
+pub struct DataFolder<D: Disk> {
+    disk: Arc<D>,
+    identity: FolderIdentity,
+    founded: bool,
+    _lock: D::File,
+}
+
+impl<D: Disk> DataFolder<D> {
+    /// Opens the folder for the node of that name, or founds it with `founding` if it is empty.
+    ///
+    /// `process_id` is only written down for the message that a second process gets. Each error is one line that says what to do.
+    /// A node name is 1 to 255 bytes without white space and control characters; anything else is a caller's bug and panics.
+    pub fn open(disk: Arc<D>, founding: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
+        let name = &founding.node_name;
+        assert!(
+            (1..=NODE_NAME_BYTES_MAX).contains(&name.len())
+                && !name.contains(|c: char| c.is_whitespace() || c.is_control()),
+            "a node name is 1 to {NODE_NAME_BYTES_MAX} bytes without white space"
+        );
+        let folder = disk.describe();
+        let names = disk.list("").map_err(|source| unwritable(&folder, source))?;
+        let exists = names.iter().any(|name| name == IDENTITY_NAME);
+        // Looked at before anything is made: a wrong path must stay as it was.
+        if !exists && let Some(found) = names.into_iter().find(|name| !IGNORED_NAMES.contains(&name.as_str())) {
+            return Err(StorageError::NotADataFolder { folder, found });
+        }
+        let lock = take_lock(&*disk, &folder, process_id)?;
+        let (identity, founded) = match read_identity(&*disk)? {
+            Some(identity) => {
+                // The founder may have died between naming the file and making the name durable.
+                disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;
+                (identity, false)
+            }
+            None => (found_folder(&*disk, &folder, founding.clone())?, true),
+        };
+        if identity.node_name != founding.node_name {
+            return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
+        }
+        Ok(DataFolder { disk, identity, founded, _lock: lock })
+    }
+
+    /// Who it belongs to.
+    pub fn identity(&self) -> &FolderIdentity {
+        &self.identity
+    }
+
+    /// Whether this call made it.
+    pub fn was_founded(&self) -> bool {
+        self.founded
+    }
+
+    /// Its files.
+    pub fn disk(&self) -> &Arc<D> {
+        &self.disk
+    }
+}
+
+fn unwritable(folder: &str, source: io::Error) -> StorageError {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            StorageError::NotWritable { folder: folder.to_owned(), source }
+        }
+        _ => StorageError::io("use", folder, source),
+    }
+}
+
+fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<D::File, StorageError> {
+    let lock = disk.open(LOCK_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
+    if !lock.try_lock().map_err(at("lock", LOCK_NAME))? {
+        let holder = read_whole(&lock, 64).unwrap_or_default();
+        let pid = String::from_utf8_lossy(&holder).trim().to_owned();
+        let pid = if pid.is_empty() { "unknown".to_owned() } else { pid };
+        return Err(StorageError::Locked { folder: folder.to_owned(), pid });
+    }
+    let text = format!("{process_id}\n");
+    // An idle restart of the same process id writes nothing.
+    if read_whole(&lock, 64).unwrap_or_default() != text.as_bytes() {
+        lock.set_len(0).map_err(at("write", LOCK_NAME))?;
+        lock.write_at(text.as_bytes(), 0).map_err(at("write", LOCK_NAME))?;
+    }
+    Ok(lock)
+}
+
+fn found_folder<D: Disk>(disk: &D, folder: &str, identity: FolderIdentity) -> Result<FolderIdentity, StorageError> {
+    let file =
+        disk.open(IDENTITY_TEMPORARY_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
+    file.set_len(0).map_err(at("write", IDENTITY_TEMPORARY_NAME))?;
+    file.write_at(encode_identity(&identity).as_bytes(), 0).map_err(at("write", IDENTITY_TEMPORARY_NAME))?;
+    file.sync_data().map_err(syncing(IDENTITY_TEMPORARY_NAME))?;
+    disk.rename(IDENTITY_TEMPORARY_NAME, IDENTITY_NAME).map_err(at("name", IDENTITY_NAME))?;
+    disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;
+    Ok(identity)
+}
+
+/// The identity of a folder, `None` if it has none yet. Changes nothing.
+pub(crate) fn read_identity<D: Disk>(disk: &D) -> Result<Option<FolderIdentity>, StorageError> {
+    let file = match disk.open(IDENTITY_NAME, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at("open", IDENTITY_NAME)(error)),
+    };
+    let contents = read_whole(&file, IDENTITY_BYTES_MAX).map_err(at("read", IDENTITY_NAME))?;
+    decode_identity(&contents).map(Some)
+}
+
+fn encode_identity(identity: &FolderIdentity) -> String {
+    let FolderIdentity { node_name, cluster_id, folder_id } = identity;
+    let mut text = format!(
+        "{FIRST_LINE}\nformat {FOLDER_FORMAT_VERSION}\nnode {node_name}\ncluster {cluster_id:032x}\nfolder {folder_id:032x}\n"
+    );
+    let check = crc32c::crc32c(text.as_bytes());
+    writeln!(text, "check {check:08x}").expect("a string takes all text");
+    text
+}
+
+fn decode_identity(contents: &[u8]) -> Result<FolderIdentity, StorageError> {
+    let corrupt = |what, expected: u32, found: u32| StorageError::Corrupt {
+        file: IDENTITY_NAME.to_owned(),
+        offset: 0,
+        what,
+        expected: u64::from(expected),
+        found: u64::from(found),
+    };
+    let text = str::from_utf8(contents).map_err(|_| corrupt("text", 0, 0))?;
+    let line = |number: usize, key: &str| text.lines().nth(number).and_then(|line| line.strip_prefix(key));
+    let id = |number, key| line(number, key).and_then(|digits| u128::from_str_radix(digits, 16).ok());
+    let hashed = text.rfind("check ").map_or(0, |at| crc32c::crc32c(&contents[..at]));
+    // The version comes before the checksum: another version may have other lines.
+    let version = line(1, "format ").and_then(|version| version.parse().ok());
+    if let Some(found) = version.filter(|version| *version != FOLDER_FORMAT_VERSION) {
+        return Err(StorageError::OtherVersion {
+            file: IDENTITY_NAME.to_owned(),
+            found,
+            supported: FOLDER_FORMAT_VERSION,
+        });
+    }
+    let stored = line(5, "check ").and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    match (line(0, FIRST_LINE), line(2, "node "), id(3, "cluster "), id(4, "folder "), stored) {
+        (Some(""), Some(node), Some(cluster_id), Some(folder_id), Some(stored))
+            if stored == hashed && version.is_some() =>
+        {
+            Ok(FolderIdentity { node_name: node.to_owned(), cluster_id, folder_id })
+        }
+        (.., stored) => Err(corrupt("checksum of the lines", hashed, stored.unwrap_or(0))),
+    }
+}

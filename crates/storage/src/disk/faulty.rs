@@ -1,0 +1,800 @@
+//! A data folder in memory that fails on command, the same way every time for the same seed.
+//!
+//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power cut keeps of
+//! every unsynced page any mixture of the versions it went through since its last sync, at the grain of [`SurvivalUnit`], tears or destroys
+//! single sectors, and undoes folder changes that no `sync_folder` covered, newest first. After a failed sync the pages count as clean though
+//! the disk never got them, as Linux does it: a second sync succeeds and saves nothing.
+//!
+//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed are equal.
+//! Not modelled: a folder change that overtakes an older one of the same folder, and a disk that loses what it confirmed as synced
+//! (flip bits or misdirect a sector by hand for that).
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::{Advice, Disk, DiskFile, OpenMode, folder_of};
+
+const PAGE_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+
+/// Versions of a page kept between two syncs. More overwrites than this between syncs lose the middle ones, never the first or last.
+const PAGE_VERSIONS_MAX: usize = 4;
+
+/// One torn sector in so many that changed.
+const TORN_SECTOR_ODDS: u64 = 16;
+
+/// One page in so many that were being written has a sector destroyed, changed or not: disks keep larger sectors inside than they show.
+const DESTROYED_SECTOR_ODDS: u64 = 32;
+
+type PageBytes = Box<[u8; PAGE_BYTES]>;
+
+/// How the machine goes down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process dies, the system lives: everything written is still there.
+    Process,
+    /// The power goes: what was not synced survives in any subset.
+    Power,
+}
+
+/// What to do to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a folder change perhaps.
+    Crash(Crash),
+    /// The next write fails with an I/O error after some of its bytes.
+    WriteError,
+    /// The next sync of a file or folder fails, and its pages will never reach the disk.
+    SyncError,
+    /// The next write of new space, allocation or creation finds the disk full.
+    Full,
+}
+
+/// The grain in which unsynced data survives a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SurvivalUnit {
+    /// Nothing unsynced survives.
+    Nothing,
+    /// Pages of 4096 bytes, each old or new as a whole.
+    Page,
+    /// Sectors of 512 bytes, some of them torn inside.
+    Sector,
+    /// Everything survives.
+    Everything,
+}
+
+/// The disk. Clones share it.
+#[derive(Clone, Debug)]
+pub struct FaultyDisk {
+    state: Arc<Mutex<State>>,
+}
+
+/// A file of a [`FaultyDisk`].
+#[derive(Debug)]
+pub struct FaultyFile {
+    state: Arc<Mutex<State>>,
+    inode: u64,
+    generation: u64,
+    handle: u64,
+    writable: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    inodes: BTreeMap<u64, Inode>,
+    names: BTreeMap<String, u64>,
+    names_durable: BTreeMap<String, u64>,
+    /// Per folder, in the order of their happening.
+    names_pending: BTreeMap<String, Vec<NameChange>>,
+    folders: Vec<String>,
+    locks: BTreeMap<u64, u64>,
+    /// Handles per inode.
+    open: BTreeMap<u64, u64>,
+    next_inode: u64,
+    next_handle: u64,
+    generation: u64,
+    down: Option<Crash>,
+    operations: u64,
+    faults: Vec<(u64, Fault)>,
+    survival: SurvivalUnit,
+    capacity_bytes: u64,
+    random: Random,
+}
+
+#[derive(Debug, Default)]
+struct Inode {
+    pages: BTreeMap<u64, Page>,
+    bytes: u64,
+    bytes_durable: u64,
+    bytes_reserved: u64,
+}
+
+#[derive(Debug)]
+struct Page {
+    now: PageBytes,
+    /// Versions before `now` since the last sync; the first one is what the disk surely holds. Empty: the page is clean.
+    before: Vec<PageBytes>,
+    /// A sync failed while the page was dirty, so the system believes it is clean.
+    lost: bool,
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Set(String, u64),
+    Remove(String),
+    Rename(String, String),
+}
+
+/// SplitMix64: small, seedable, good enough to choose faults.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        assert!(limit > 0, "a choice among nothing");
+        self.next() % limit
+    }
+
+    fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+}
+
+fn down_error() -> io::Error {
+    io::Error::other("the simulated machine is down")
+}
+
+fn injected(what: &str) -> io::Error {
+    io::Error::other(format!("injected {what} error"))
+}
+
+impl FaultyDisk {
+    /// An empty disk without faults. `seed` decides what survives crashes.
+    pub fn new(seed: u64) -> FaultyDisk {
+        let state = State {
+            inodes: BTreeMap::new(),
+            names: BTreeMap::new(),
+            names_durable: BTreeMap::new(),
+            names_pending: BTreeMap::new(),
+            folders: Vec::new(),
+            locks: BTreeMap::new(),
+            open: BTreeMap::new(),
+            next_inode: 1,
+            next_handle: 1,
+            generation: 1,
+            down: None,
+            operations: 0,
+            faults: Vec::new(),
+            survival: SurvivalUnit::Sector,
+            capacity_bytes: u64::MAX,
+            random: Random(seed),
+        };
+        FaultyDisk { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Changing operations so far (writes, syncs, allocations, length and name changes). The next one has this number.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each scheduled fault fires once.
+    pub fn schedule(&self, operation: u64, fault: Fault) {
+        self.state().faults.push((operation, fault));
+    }
+
+    /// Forgets scheduled faults that have not fired.
+    pub fn clear_faults(&self) {
+        self.state().faults.clear();
+    }
+
+    /// Goes down now. Every call fails until [`FaultyDisk::restart`].
+    pub fn crash(&self, crash: Crash) {
+        self.state().down = Some(crash);
+    }
+
+    /// How the machine went down, if it is down.
+    pub fn down(&self) -> Option<Crash> {
+        self.state().down
+    }
+
+    /// Comes up again after a crash. Files opened before stay dead.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        if state.down == Some(Crash::Power) {
+            state.cut_power();
+        }
+        state.down = None;
+        state.generation += 1;
+        state.locks.clear();
+    }
+
+    /// Sets what a power cut leaves of unsynced data; [`SurvivalUnit::Sector`] at first.
+    pub fn set_survival(&self, unit: SurvivalUnit) {
+        self.state().survival = unit;
+    }
+
+    /// Sets the size of the disk. Allocations and writes beyond it find it full.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state().capacity_bytes = bytes;
+    }
+
+    /// Rots one bit of a file, on the disk and in what a process sees.
+    pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) {
+        let mut state = self.state();
+        let inode = state.named(name);
+        let page = inode.page(offset / PAGE_BYTES as u64);
+        let at = (offset % PAGE_BYTES as u64) as usize;
+        page.now[at] ^= 1 << bit;
+        for version in &mut page.before {
+            version[at] ^= 1 << bit;
+        }
+    }
+
+    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does. Numbers count 512 bytes.
+    pub fn misdirect_sector(&self, name: &str, source: u64, target: u64) {
+        let mut state = self.state();
+        let inode = state.named(name);
+        let mut sector = [0; SECTOR_BYTES];
+        inode.read(&mut sector, source * SECTOR_BYTES as u64);
+        let page = inode.page(target * SECTOR_BYTES as u64 / PAGE_BYTES as u64);
+        let at = target as usize * SECTOR_BYTES % PAGE_BYTES;
+        page.now[at..at + SECTOR_BYTES].copy_from_slice(&sector);
+        for version in &mut page.before {
+            version[at..at + SECTOR_BYTES].copy_from_slice(&sector);
+        }
+    }
+
+    /// What a process would read from a file, or `None` without the file. Works while the machine is down.
+    pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state();
+        let inode = &state.inodes[state.names.get(name)?];
+        let mut contents = vec![0; inode.bytes as usize];
+        inode.read(&mut contents, 0);
+        Some(contents)
+    }
+
+    /// Puts a file in place, durable, for tests that start from given bytes.
+    pub fn plant(&self, name: &str, contents: &[u8]) {
+        let mut state = self.state();
+        let number = state.next_inode;
+        state.next_inode += 1;
+        let mut inode = Inode::default();
+        for (index, chunk) in contents.chunks(PAGE_BYTES).enumerate() {
+            inode.page(index as u64).now[..chunk.len()].copy_from_slice(chunk);
+        }
+        inode.bytes = contents.len() as u64;
+        inode.bytes_durable = inode.bytes;
+        state.inodes.insert(number, inode);
+        state.names.insert(name.to_owned(), number);
+        state.names_durable.insert(name.to_owned(), number);
+    }
+
+    /// Bytes that files take, reservations included.
+    pub fn used_bytes(&self) -> u64 {
+        self.state().used_bytes()
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A test that panicked while it held the lock has already failed; what it left is good enough to report on.
+    state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What an operation meets.
+enum Meeting {
+    Nothing,
+    Crash,
+    Error(io::Error),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Write,
+    Sync,
+    Space,
+    Name,
+}
+
+impl State {
+    fn check_up(&self, generation: u64) -> io::Result<()> {
+        if self.down.is_some() || generation != self.generation { Err(down_error()) } else { Ok(()) }
+    }
+
+    /// Counts a changing operation and says what befalls it.
+    fn meet(&mut self, kind: Kind) -> Meeting {
+        let operation = self.operations;
+        self.operations += 1;
+        let found = self.faults.iter().position(|&(from, fault)| {
+            from <= operation
+                && match fault {
+                    Fault::Crash(_) => true,
+                    Fault::WriteError => kind == Kind::Write,
+                    Fault::SyncError => kind == Kind::Sync,
+                    Fault::Full => matches!(kind, Kind::Write | Kind::Space),
+                }
+        });
+        let Some(found) = found else { return Meeting::Nothing };
+        match self.faults.remove(found).1 {
+            Fault::Crash(crash) => {
+                self.down = Some(crash);
+                Meeting::Crash
+            }
+            Fault::WriteError => Meeting::Error(injected("write")),
+            Fault::SyncError => Meeting::Error(injected("sync")),
+            Fault::Full => Meeting::Error(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    /// An operation that happens whole or, in a crash, perhaps; errors prevent it.
+    fn whole(&mut self, kind: Kind, change: impl FnOnce(&mut State)) -> io::Result<()> {
+        match self.meet(kind) {
+            Meeting::Nothing => {
+                change(self);
+                Ok(())
+            }
+            Meeting::Crash => {
+                if self.random.coin() {
+                    change(self);
+                }
+                Err(down_error())
+            }
+            Meeting::Error(error) => Err(error),
+        }
+    }
+
+    fn named(&mut self, name: &str) -> &mut Inode {
+        let number = self.names.get(name).unwrap_or_else(|| panic!("no file {name}"));
+        self.inodes.get_mut(number).expect("names lead to inodes")
+    }
+
+    fn inode(&mut self, number: u64) -> &mut Inode {
+        self.inodes.get_mut(&number).expect("an open file keeps its inode")
+    }
+
+    fn change_name(&mut self, folder: &str, change: NameChange) {
+        apply_name(&mut self.names, &change);
+        self.names_pending.entry(folder.to_owned()).or_default().push(change);
+    }
+
+    /// Forgets files that have no name, on the disk or off it, and that nobody has open.
+    fn forget_nameless(&mut self) {
+        let State { inodes, names, names_durable, names_pending, open, .. } = self;
+        inodes.retain(|number, _| {
+            let pending = || {
+                names_pending
+                    .values()
+                    .flatten()
+                    .any(|change| matches!(change, NameChange::Set(_, set) if set == number))
+            };
+            let named = || names.values().chain(names_durable.values()).any(|named| named == number);
+            open.contains_key(number) || named() || pending()
+        });
+    }
+
+    fn sync_names(&mut self, folder: &str) {
+        for change in self.names_pending.remove(folder).unwrap_or_default() {
+            apply_name(&mut self.names_durable, &change);
+        }
+        self.forget_nameless();
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.names.values().map(|number| self.inodes[number].charged_bytes()).sum()
+    }
+
+    fn cut_power(&mut self) {
+        for (_, changes) in std::mem::take(&mut self.names_pending) {
+            let kept = match self.survival {
+                SurvivalUnit::Nothing => 0,
+                SurvivalUnit::Everything => changes.len() as u64,
+                SurvivalUnit::Page | SurvivalUnit::Sector => self.random.below(changes.len() as u64 + 1),
+            };
+            for change in &changes[..kept as usize] {
+                apply_name(&mut self.names_durable, change);
+            }
+        }
+        self.names = self.names_durable.clone();
+        let survival = self.survival;
+        let State { inodes, names, random, .. } = self;
+        for (number, inode) in inodes.iter_mut() {
+            if names.values().any(|named| named == number) {
+                inode.cut_power(survival, random);
+            }
+        }
+        self.forget_nameless();
+    }
+}
+
+fn apply_name(names: &mut BTreeMap<String, u64>, change: &NameChange) {
+    match change {
+        NameChange::Set(name, inode) => {
+            names.insert(name.clone(), *inode);
+        }
+        NameChange::Remove(name) => {
+            names.remove(name);
+        }
+        NameChange::Rename(source, target) => {
+            if let Some(inode) = names.remove(source) {
+                names.insert(target.clone(), inode);
+            }
+        }
+    }
+}
+
+impl Inode {
+    fn page(&mut self, index: u64) -> &mut Page {
+        self.pages.entry(index).or_insert_with(|| Page { now: zero_page(), before: Vec::new(), lost: false })
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        let reserved_pages = self.bytes_reserved.div_ceil(PAGE_BYTES as u64);
+        let beyond = self.pages.range(reserved_pages..).count() as u64;
+        (reserved_pages + beyond) * PAGE_BYTES as u64
+    }
+
+    /// Pages that a write would add to the charge.
+    fn new_bytes(&self, offset: u64, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        let reserved_pages = self.bytes_reserved.div_ceil(PAGE_BYTES as u64);
+        let first = (offset / PAGE_BYTES as u64).max(reserved_pages);
+        let limit = (offset + bytes).div_ceil(PAGE_BYTES as u64);
+        let pages = (first..limit).filter(|index| !self.pages.contains_key(index)).count();
+        (pages * PAGE_BYTES) as u64
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let bytes = (buffer.len() as u64).min(self.bytes.saturating_sub(offset)) as usize;
+        for_each_page(offset, bytes, |index, at, range| match self.pages.get(&index) {
+            Some(page) => buffer[range.clone()].copy_from_slice(&page.now[at..at + range.len()]),
+            None => buffer[range].fill(0),
+        });
+        bytes
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: u64) {
+        for_each_page(offset, bytes.len(), |index, at, range| {
+            let page = self.page(index);
+            page.keep_version();
+            page.now[at..at + range.len()].copy_from_slice(&bytes[range]);
+        });
+        self.bytes = self.bytes.max(offset + bytes.len() as u64);
+    }
+
+    fn set_len(&mut self, bytes: u64) {
+        if bytes < self.bytes {
+            // The cut pages keep their old versions: without a sync the old length may come back, and the bytes with it.
+            let zeroes = vec![0; (self.bytes - bytes) as usize];
+            let was = self.bytes;
+            self.write(&zeroes, bytes);
+            assert_eq!(self.bytes, was, "zeroing stays inside the file");
+        }
+        self.bytes = bytes;
+        self.bytes_reserved = self.bytes_reserved.min(bytes);
+    }
+
+    fn sync(&mut self) {
+        for page in self.pages.values_mut().filter(|page| !page.lost) {
+            page.before.clear();
+        }
+        self.bytes_durable = self.bytes;
+    }
+
+    fn fail_sync(&mut self) {
+        for page in self.pages.values_mut().filter(|page| !page.before.is_empty()) {
+            page.lost = true;
+        }
+    }
+
+    fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
+        self.bytes = match survival {
+            SurvivalUnit::Nothing => self.bytes_durable,
+            SurvivalUnit::Everything => self.bytes,
+            SurvivalUnit::Page | SurvivalUnit::Sector if random.coin() => self.bytes,
+            SurvivalUnit::Page | SurvivalUnit::Sector => self.bytes_durable,
+        };
+        self.bytes_durable = self.bytes;
+        for page in self.pages.values_mut().filter(|page| !page.before.is_empty()) {
+            page.cut_power(survival, random);
+        }
+        // What lies beyond the length never comes back when the file grows again.
+        let length = self.bytes;
+        self.pages.retain(|index, _| index * (PAGE_BYTES as u64) < length);
+        if let Some(page) = self.pages.get_mut(&(length / PAGE_BYTES as u64)) {
+            page.now[(length % PAGE_BYTES as u64) as usize..].fill(0);
+        }
+    }
+}
+
+impl Page {
+    fn keep_version(&mut self) {
+        self.lost = false;
+        if self.before.len() == PAGE_VERSIONS_MAX {
+            self.before.remove(1);
+        }
+        self.before.push(self.now.clone());
+    }
+
+    fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
+        let before = std::mem::take(&mut self.before);
+        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to the disk before that,
+        // and no write of it was under way when the power went.
+        let cause_is_lost = std::mem::take(&mut self.lost);
+        match survival {
+            SurvivalUnit::Everything => {}
+            SurvivalUnit::Nothing => self.now.copy_from_slice(&before[0][..]),
+            SurvivalUnit::Page => {
+                if let Some(version) = before.get(random.below(before.len() as u64 + 1) as usize) {
+                    self.now.copy_from_slice(&version[..]);
+                }
+            }
+            SurvivalUnit::Sector => {
+                for sector in 0..PAGE_BYTES / SECTOR_BYTES {
+                    let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+                    if before.iter().all(|version| version[range.clone()] == self.now[range.clone()]) {
+                        continue;
+                    }
+                    let chosen = random.below(before.len() as u64 + 1) as usize;
+                    let torn = random.below(TORN_SECTOR_ODDS) == 0;
+                    let keep = if torn { random.below(SECTOR_BYTES as u64) as usize } else { 0 };
+                    if let Some(version) = before.get(chosen) {
+                        let range = range.start + keep..range.end;
+                        self.now[range.clone()].copy_from_slice(&version[range]);
+                    }
+                }
+                if !cause_is_lost && random.below(DESTROYED_SECTOR_ODDS) == 0 {
+                    let at = random.below((PAGE_BYTES / SECTOR_BYTES) as u64) as usize * SECTOR_BYTES;
+                    for byte in &mut self.now[at..at + SECTOR_BYTES] {
+                        *byte = random.next() as u8;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn zero_page() -> PageBytes {
+    Box::new([0; PAGE_BYTES])
+}
+
+/// Calls `each` with the page number, the place in the page and the range of the buffer, for every page a range touches.
+fn for_each_page(offset: u64, bytes: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+    let mut done = 0;
+    while done < bytes {
+        let position = offset + done as u64;
+        let at = (position % PAGE_BYTES as u64) as usize;
+        let count = (PAGE_BYTES - at).min(bytes - done);
+        each(position / PAGE_BYTES as u64, at, done..done + count);
+        done += count;
+    }
+}
+
+impl Disk for FaultyDisk {
+    type File = FaultyFile;
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<FaultyFile> {
+        let mut state = self.state();
+        state.check_up(state.generation)?;
+        let found = state.names.get(name).copied();
+        let inode = match (found, mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
+            (Some(inode), _) => inode,
+            (None, OpenMode::Read | OpenMode::ReadWrite) => return Err(io::ErrorKind::NotFound.into()),
+            (None, OpenMode::CreateNew | OpenMode::CreateOrOpen) => {
+                let folder = folder_of(name);
+                if !folder.is_empty() && !state.folders.iter().any(|known| known == folder) {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                let number = state.next_inode;
+                state.next_inode += 1;
+                state.inodes.insert(number, Inode::default());
+                state.whole(Kind::Space, |state| {
+                    state.change_name(folder, NameChange::Set(name.to_owned(), number));
+                })?;
+                number
+            }
+        };
+        let handle = state.next_handle;
+        state.next_handle += 1;
+        let generation = state.generation;
+        *state.open.entry(inode).or_insert(0) += 1;
+        drop(state);
+        let writable = mode != OpenMode::Read;
+        Ok(FaultyFile { state: self.state.clone(), inode, generation, handle, writable })
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let state = self.state();
+        state.check_up(state.generation)?;
+        let mut names: Vec<String> = state
+            .names
+            .keys()
+            .filter(|name| folder_of(name) == folder)
+            .map(|name| name.rsplit_once('/').map_or(name.as_str(), |(_, file)| file).to_owned())
+            .collect();
+        if folder.is_empty() {
+            names.extend(state.folders.iter().map(|name| format!("{name}/")));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.check_up(state.generation)?;
+        if state.folders.iter().any(|known| known == folder) {
+            return Ok(());
+        }
+        state.whole(Kind::Name, |state| state.folders.push(folder.to_owned()))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.check_up(state.generation)?;
+        if !state.names.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.whole(Kind::Name, |state| state.change_name(folder_of(name), NameChange::Remove(name.to_owned())))
+    }
+
+    fn rename(&self, source: &str, target: &str) -> io::Result<()> {
+        assert_eq!(folder_of(source), folder_of(target), "renames stay in their folder");
+        let mut state = self.state();
+        state.check_up(state.generation)?;
+        if !state.names.contains_key(source) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let change = NameChange::Rename(source.to_owned(), target.to_owned());
+        state.whole(Kind::Name, |state| state.change_name(folder_of(source), change))
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.check_up(state.generation)?;
+        state.whole(Kind::Sync, |state| state.sync_names(folder))
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let state = self.state();
+        state.check_up(state.generation)?;
+        Ok(state.capacity_bytes.saturating_sub(state.used_bytes()))
+    }
+
+    fn describe(&self) -> String {
+        "the simulated disk".to_owned()
+    }
+}
+
+impl FaultyFile {
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = lock(&self.state);
+        state.check_up(self.generation)?;
+        Ok(state)
+    }
+
+    fn state_to_write(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.state()?;
+        if self.writable { Ok(state) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.state()?.inode(self.inode).read(buffer, offset))
+    }
+
+    fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut state = self.state_to_write()?;
+        let new_bytes = state.inode(self.inode).new_bytes(offset, bytes as u64);
+        let full = new_bytes > 0 && state.used_bytes() + new_bytes > state.capacity_bytes;
+        let (written, result) = match state.meet(Kind::Write) {
+            Meeting::Nothing if full => (0, Err(io::ErrorKind::StorageFull.into())),
+            Meeting::Nothing => (bytes, Ok(())),
+            Meeting::Crash => (state.random.below(bytes as u64 + 1) as usize, Err(down_error())),
+            Meeting::Error(error) => (state.random.below(bytes as u64 + 1) as usize, Err(error)),
+        };
+        let inode = state.inode(self.inode);
+        let mut done = 0;
+        for slice in slices {
+            let count = slice.len().min(written - done);
+            inode.write(&slice[..count], offset + done as u64);
+            done += count;
+        }
+        result
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state()?;
+        match state.meet(Kind::Sync) {
+            Meeting::Nothing => {
+                state.inode(self.inode).sync();
+                Ok(())
+            }
+            Meeting::Crash => {
+                if state.random.coin() {
+                    state.inode(self.inode).sync();
+                }
+                Err(down_error())
+            }
+            Meeting::Error(error) => {
+                state.inode(self.inode).fail_sync();
+                Err(error)
+            }
+        }
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let mut state = self.state_to_write()?;
+        let inode = state.inode(self.inode);
+        let already = inode.charged_bytes();
+        let beyond = inode.pages.range(bytes.div_ceil(PAGE_BYTES as u64)..).count() as u64;
+        let after = (bytes.max(inode.bytes_reserved).div_ceil(PAGE_BYTES as u64) + beyond) * PAGE_BYTES as u64;
+        if state.used_bytes() - already + after > state.capacity_bytes {
+            state.operations += 1;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let number = self.inode;
+        state.whole(Kind::Space, |state| {
+            let inode = state.inode(number);
+            inode.bytes_reserved = inode.bytes_reserved.max(bytes);
+            inode.bytes = inode.bytes.max(bytes);
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state()?.inode(self.inode).bytes)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        let number = self.inode;
+        self.state_to_write()?.whole(Kind::Space, |state| state.inode(number).set_len(bytes))
+    }
+
+    fn advise(&self, offset: u64, bytes: u64, advice: Advice) {
+        if let (Advice::DontNeed, Ok(mut state)) = (advice, self.state()) {
+            let pages = offset.div_ceil(PAGE_BYTES as u64)..(offset + bytes) / PAGE_BYTES as u64;
+            let survival = state.survival;
+            let State { inodes, random, .. } = &mut *state;
+            let inode = inodes.get_mut(&self.inode).expect("an open file keeps its inode");
+            // Only clean pages leave memory. For one whose sync failed that means: the disk's version comes to light.
+            for (_, page) in inode.pages.range_mut(pages).filter(|(_, page)| page.lost) {
+                page.cut_power(survival, random);
+            }
+        }
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let mut state = self.state()?;
+        let holder = *state.locks.entry(self.inode).or_insert(self.handle);
+        Ok(holder == self.handle)
+    }
+}
+
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        if state.generation == self.generation && state.locks.get(&self.inode) == Some(&self.handle) {
+            state.locks.remove(&self.inode);
+        }
+        let handles = state.open.get_mut(&self.inode).expect("an open file is counted");
+        *handles -= 1;
+        if *handles == 0 {
+            state.open.remove(&self.inode);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The data folder on a real file system.
+//!
+//! Invariant: a write or read that returned `Ok` moved all its bytes; short counts and interrupts are handled here and nowhere else.
+//! No memory mapping: an I/O error must be an `Err`, not a signal.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Advice, Disk, DiskFile, OpenMode};
+
+/// Slices handed to one `pwritev`. Linux takes 1024 and fails above.
+const SLICES_MAX: usize = 1024;
+
+/// A folder of the file system that holds everything of one node.
+#[derive(Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// Opens the folder, which is made (with its parents, readable for this user only) when missing.
+    pub fn create(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
+        let root = root.into();
+        if !root.is_dir() {
+            if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                fs::create_dir_all(parent)?;
+            }
+            make_folder(&root)?;
+        }
+        Ok(RealDisk { root })
+    }
+
+    /// Opens a folder that must exist, without changing anything.
+    pub fn existing(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
+        let root = root.into();
+        if !fs::metadata(&root)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(RealDisk { root })
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        assert!(!name.starts_with('/') && !name.contains(".."), "names stay inside the data folder: {name}");
+        self.root.join(name)
+    }
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    rustix::fs::mkdir(path, Mode::RWXU)?;
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_path(parent),
+        _ => sync_path(Path::new(".")),
+    }
+}
+
+fn sync_path(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+impl Disk for RealDisk {
+    type File = RealFile;
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<RealFile> {
+        let flags = OFlags::CLOEXEC
+            | match mode {
+                OpenMode::Read => OFlags::RDONLY,
+                OpenMode::ReadWrite => OFlags::RDWR,
+                OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+                OpenMode::CreateOrOpen => OFlags::RDWR | OFlags::CREATE,
+            };
+        let file = rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(RealFile { file: file.into() })
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.path(folder)) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let mut name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_dir() {
+                name.push('/');
+            }
+            names.push(name);
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        let path = self.path(folder);
+        if path.is_dir() { Ok(()) } else { make_folder(&path) }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path(name))
+    }
+
+    fn rename(&self, source: &str, target: &str) -> io::Result<()> {
+        fs::rename(self.path(source), self.path(target))
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        sync_path(&self.path(folder))
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let room = rustix::fs::statvfs(&self.root)?;
+        Ok(room.f_bavail.saturating_mul(room.f_frsize))
+    }
+
+    fn describe(&self) -> String {
+        self.root.display().to_string()
+    }
+}
+
+/// A file of a [`RealDisk`].
+#[derive(Debug)]
+pub struct RealFile {
+    file: File,
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&self.file, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut offset = offset;
+        for some in slices.chunks(SLICES_MAX) {
+            let bytes: usize = some.iter().map(|slice| slice.len()).sum();
+            let written = loop {
+                match rustix::io::pwritev(&self.file, some, offset) {
+                    Ok(written) => break written,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            if written < bytes {
+                self.write_rest(some, written, offset)?;
+            }
+            offset += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        // An interrupted sync is not repeated: whether a second one would still report the first one's failure is unknown.
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        loop {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                // A file system without reservations (some network and overlay ones): the length is all it can promise.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    return if self.len()? < bytes { self.set_len(bytes) } else { Ok(()) };
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn advise(&self, offset: u64, bytes: u64, advice: Advice) {
+        let advice = match advice {
+            Advice::Sequential => rustix::fs::Advice::Sequential,
+            Advice::Random => rustix::fs::Advice::Random,
+            Advice::DontNeed => rustix::fs::Advice::DontNeed,
+        };
+        // A hint that is refused changes nothing for the caller.
+        let _ = rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(bytes), advice);
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl RealFile {
+    /// Ends a vectored write that the system took only in part, slice by slice.
+    fn write_rest(&self, slices: &[IoSlice<'_>], mut skip: usize, mut offset: u64) -> io::Result<()> {
+        for slice in slices {
+            let skipped = skip.min(slice.len());
+            skip -= skipped;
+            offset += skipped as u64;
+            let mut rest = &slice[skipped..];
+            while !rest.is_empty() {
+                match rustix::io::pwrite(&self.file, rest, offset) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(written) => {
+                        rest = &rest[written..];
+                        offset += written as u64;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! What can go wrong with the data files, in words an operator can act on.
+//!
+//! Invariant: every message names the file, says what was found, and never suggests a retry of a sync: after a failed sync the kernel
+//! may have dropped the pages and call the next one a success, so the only safe answer is to stop and recover from what is on the disk.
+
+use std::io;
+
+/// An error of the data files. The text of each variant is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// A sync failed. The process must stop; nothing written since the last good sync may be believed.
+    #[error(
+        "sync of {file} failed ({source}); this node must stop, what was not yet synced may be lost, check the disk"
+    )]
+    SyncFailed {
+        /// Name inside the data folder.
+        file: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Bytes on the disk are not the ones that were written.
+    #[error("{file} is damaged at byte {offset}: {what} should be {expected:#x} but is {found:#x}")]
+    Corrupt {
+        /// Name inside the data folder.
+        file: String,
+        /// Where the damaged item starts.
+        offset: u64,
+        /// Which item it is.
+        what: &'static str,
+        /// The value that was stored or computed to hold.
+        expected: u64,
+        /// The value that was found.
+        found: u64,
+    },
+    /// No room is left on the disk. Nothing of the refused operation was written to a log file; it may be tried again after space was freed.
+    #[error(
+        "no space left on the disk for {file}, {free_bytes} bytes are free; free some space or let consumers drain queues"
+    )]
+    Full {
+        /// Name inside the data folder.
+        file: String,
+        /// What the file system said was free, 0 when it did not say.
+        free_bytes: u64,
+    },
+    /// A file that must be there is not.
+    #[error("{file} is missing ({why}); restore it from this node's own disk or rejoin the cluster under a new node")]
+    Missing {
+        /// Name inside the data folder.
+        file: String,
+        /// Who says that it must exist.
+        why: &'static str,
+    },
+    /// The system refused an operation.
+    #[error("cannot {action} {file}: {source}")]
+    Io {
+        /// A verb: open, read, write.
+        action: &'static str,
+        /// Name inside the data folder.
+        file: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The log was asked for something after it had failed.
+    #[error("the log has stopped after an earlier write or sync failure; restart this node")]
+    Stopped,
+    /// A file was written by a version of Leveret with another format.
+    #[error(
+        "{file} has format {found}, this version of leveret reads format {supported}; start the version that wrote it"
+    )]
+    OtherVersion {
+        /// Name inside the data folder.
+        file: String,
+        /// The number in the file.
+        found: u32,
+        /// The number this code reads and writes.
+        supported: u32,
+    },
+    /// The data folder belongs to a node of another name.
+    #[error(
+        "the data folder {folder} belongs to node {found}, not {wanted}; use --node-name {found} or another --data-dir"
+    )]
+    OtherNode {
+        /// The folder.
+        folder: String,
+        /// The node that founded it.
+        found: String,
+        /// The node that wants to open it.
+        wanted: String,
+    },
+    /// Another process has the data folder open.
+    #[error("the data folder {folder} is in use by process {pid}; stop it or use another --data-dir")]
+    Locked {
+        /// The folder.
+        folder: String,
+        /// The holder's process id, or `unknown`.
+        pid: String,
+    },
+    /// The folder holds something else.
+    #[error("{folder} is not a leveret data folder (it holds {found}); give an empty or a new folder as --data-dir")]
+    NotADataFolder {
+        /// The folder.
+        folder: String,
+        /// One of the names found.
+        found: String,
+    },
+    /// The folder cannot be written.
+    #[error(
+        "the data folder {folder} cannot be written ({source}); give this user the right to or use another --data-dir"
+    )]
+    NotWritable {
+        /// The folder.
+        folder: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StorageError {
+    /// Wraps a failed system call; a full disk becomes [`StorageError::Full`].
+    pub(crate) fn io(action: &'static str, file: &str, source: io::Error) -> StorageError {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                StorageError::Full { file: file.to_owned(), free_bytes: 0 }
+            }
+            io::ErrorKind::NotFound => StorageError::Missing { file: file.to_owned(), why: action },
+            _ => StorageError::Io { action, file: file.to_owned(), source },
+        }
+    }
+
+    /// Whether the disk refused for lack of room, which ends by itself once space is freed.
+    pub fn is_full(&self) -> bool {
+        matches!(self, StorageError::Full { .. })
+    }
+
+    /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StorageError::Corrupt { .. } | StorageError::Missing { .. })
+    }
+}
+
+/// Short form for `map_err`.
+pub(crate) fn at<'a>(action: &'static str, file: &'a str) -> impl FnOnce(io::Error) -> StorageError + 'a {
+    move |source| StorageError::io(action, file, source)
+}
+
+/// The same for syncs, whose failures are final.
+pub(crate) fn syncing(file: &str) -> impl FnOnce(io::Error) -> StorageError + '_ {
+    move |source| StorageError::SyncFailed { file: file.to_owned(), source }
+}

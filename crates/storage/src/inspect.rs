@@ -1,0 +1,348 @@
+//! Reads a data folder as far as a damaged one allows, and tells what it sees, fact by fact.
+//!
+//! Invariant: opens everything for reading only, takes no lock, creates nothing, stops at nothing: each file is looked at on its own and
+//! an error in one becomes a [`Fact::Damaged`]. On the folder of a running node the last frames may look torn, because they are being
+//! written. Bytes that were never durable and bytes that rotted look alike to it where no evidence is left; it says "ends here".
+
+use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, checkpoint_name, place_of};
+use crate::data_folder::{FolderIdentity, read_identity};
+use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::error::StorageError;
+use crate::extent::{EXTENT_FOLDER, Extent, ExtentId, Run, extent_name, extent_of};
+use crate::wal::format::{FileHeader, FrameHeader, PAGE_BYTES};
+use crate::wal::{
+    self, FILE_BYTES_MAX, FileNo, GroupId, Known, RecordKind, RecordName, Seen, WAL_FOLDER, WalPosition, Window,
+    walk_file,
+};
+
+/// What to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// Show each frame and record of the log, not only its files.
+    pub records: bool,
+    /// Read and check every message of every extent, not only their tables.
+    pub messages: bool,
+}
+
+/// One thing seen. Names are inside the data folder, offsets in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// Whose folder it is.
+    Identity(FolderIdentity),
+    /// The folder has no identity: it was never founded, or is not one.
+    NoIdentity,
+    /// A file of the log.
+    WalFile {
+        /// Its name.
+        name: String,
+        /// Length of the file.
+        bytes: u64,
+        /// Its header; `file` 0 marks a prepared spare.
+        header: FileHeader,
+    },
+    /// A frame of the log file named last.
+    Frame {
+        /// Where it starts.
+        offset: u32,
+        /// Its header.
+        header: FrameHeader,
+    },
+    /// A record of the frame named last.
+    Record {
+        /// What it is called.
+        record: RecordName,
+        /// Where its body starts.
+        body_offset: u32,
+        /// Length of its body.
+        body_bytes: u32,
+    },
+    /// How the log file named last ends.
+    WalFileEnd {
+        /// End of its last frame.
+        end: u32,
+        /// Frames in it.
+        frames: u64,
+        /// Records in them.
+        records: u64,
+        /// Durable for certain up to here.
+        synced: u32,
+        /// Something that was never durable, as far as can be told, lies behind the end.
+        torn: bool,
+    },
+    /// A file of the log without a readable header: a spare in the making, a reuse that a crash tore, or damage.
+    WalFileUnreadable {
+        /// Its name.
+        name: String,
+        /// Length of the file.
+        bytes: u64,
+    },
+    /// How far the log was durable when that was last noted.
+    DurableNote(WalPosition),
+    /// A finished extent.
+    Extent {
+        /// Which one.
+        id: ExtentId,
+        /// Length of the file.
+        bytes: u32,
+        /// Runs in it.
+        run_count: usize,
+    },
+    /// A run of the extent named last.
+    Run(Run),
+    /// A checkpoint.
+    Checkpoint {
+        /// Its file.
+        name: String,
+        /// Whose it is.
+        group: GroupId,
+        /// How many went before, plus one.
+        generation: u64,
+        /// The log is needed from here on.
+        replay_from: WalPosition,
+        /// Length of its payload, which was checked.
+        payload_bytes: u64,
+    },
+    /// A file that no part of this version makes.
+    Unknown {
+        /// Its name.
+        name: String,
+    },
+    /// Something that cannot be read, or not as it was written.
+    Damaged {
+        /// Which file.
+        name: String,
+        /// Where in it.
+        offset: u64,
+        /// How long, 0 if unknown.
+        bytes: u64,
+        /// What it should be and what it is.
+        text: String,
+        /// Which record of the log, if that is known.
+        record: Option<RecordName>,
+    },
+}
+
+/// Looks at everything in the folder and shows it to `visit`: identity, log files by number, extents, checkpoints.
+pub fn inspect<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
+    let folder_id = match read_identity(disk) {
+        Ok(Some(identity)) => {
+            let folder_id = identity.folder_id;
+            visit(Fact::Identity(identity));
+            Some(folder_id)
+        }
+        Ok(None) => {
+            visit(Fact::NoIdentity);
+            None
+        }
+        Err(error) => {
+            visit(damaged(crate::data_folder::IDENTITY_NAME, &error));
+            None
+        }
+    };
+    inspect_wal(disk, depth, visit);
+    inspect_extents(disk, depth, visit);
+    inspect_checkpoints(disk, folder_id, visit);
+}
+
+fn damaged(name: &str, error: &StorageError) -> Fact {
+    let offset = if let StorageError::Corrupt { offset, .. } = error { *offset } else { 0 };
+    Fact::Damaged { name: name.to_owned(), offset, bytes: 0, text: error.to_string(), record: None }
+}
+
+/// The names of a folder, or a fact about why there are none.
+fn list<D: Disk>(disk: &D, folder: &str, visit: &mut dyn FnMut(Fact)) -> Vec<String> {
+    disk.list(folder).map_err(crate::error::at("list", folder)).unwrap_or_else(|error| {
+        visit(damaged(folder, &error));
+        Vec::new()
+    })
+}
+
+fn inspect_wal<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
+    let mark = wal::read_mark(disk).unwrap_or_else(|error| {
+        visit(damaged(wal::MARK_NAME, &error));
+        None
+    });
+    if let Some(mark) = mark {
+        visit(Fact::DurableNote(mark));
+    }
+    let mut files: Vec<(FileHeader, String, D::File, u64)> = Vec::new();
+    for file_name in list(disk, WAL_FOLDER, visit) {
+        let name = format!("{WAL_FOLDER}/{file_name}");
+        if name == wal::MARK_NAME {
+            continue;
+        }
+        if !wal::is_slot(&file_name) {
+            visit(Fact::Unknown { name });
+            continue;
+        }
+        match open_wal_file(disk, &name) {
+            Ok((file, bytes, Ok(Some(header)))) => files.push((header, name, file, bytes)),
+            Ok((_, bytes, Ok(None))) => visit(Fact::WalFileUnreadable { name, bytes }),
+            Ok((_, _, Err(found))) => {
+                let supported = wal::format::FORMAT_VERSION;
+                visit(damaged(&name, &StorageError::OtherVersion { file: name.clone(), found, supported }));
+            }
+            Err(error) => visit(damaged(&name, &error)),
+        }
+    }
+    files.sort_by_key(|(header, ..)| header.file);
+    for place in 0..files.len() {
+        let (header, name, file, bytes) = &files[place];
+        visit(Fact::WalFile { name: name.clone(), bytes: *bytes, header: *header });
+        if header.file == FileNo(0) {
+            continue;
+        }
+        let next = files.get(place + 1).map(|(next, ..)| next).filter(|next| next.previous_file == header.file);
+        let limit = (*bytes).min(u64::from(FILE_BYTES_MAX)) as u32;
+        let known = Known {
+            salt: header.salt,
+            header_crc: header.crc(),
+            first_frame_no: header.first_frame_no,
+            synced: mark.filter(|mark| mark.file == header.file).map_or(0, |mark| mark.offset.min(limit)),
+            closed_end: next.map(|next| next.previous_end.min(limit).max(PAGE_BYTES)),
+            wanted_from: 0,
+        };
+        inspect_frames(&mut Window::new(file, name, limit), name, &known, depth, visit);
+    }
+}
+
+type OpenedWalFile<F> = (F, u64, Result<Option<FileHeader>, u32>);
+
+fn open_wal_file<D: Disk>(disk: &D, name: &str) -> Result<OpenedWalFile<D::File>, StorageError> {
+    let file = disk.open(name, OpenMode::Read).map_err(crate::error::at("open", name))?;
+    let bytes = file.len().map_err(crate::error::at("measure", name))?;
+    let mut page = [0; PAGE_BYTES as usize];
+    let read = file.read_at(&mut page, 0).map_err(crate::error::at("read", name))?;
+    Ok((file, bytes, FileHeader::decode(&page[..read])))
+}
+
+fn inspect_frames<F: DiskFile>(
+    window: &mut Window<'_, F>,
+    name: &str,
+    known: &Known,
+    depth: Depth,
+    visit: &mut dyn FnMut(Fact),
+) {
+    let (mut frames, mut records) = (0, 0);
+    let walk = walk_file(window, known, &mut |seen| match seen {
+        Seen::Frame { offset, header } => {
+            frames += 1;
+            if depth.records {
+                visit(Fact::Frame { offset, header });
+            }
+        }
+        Seen::Record { record, body_offset } => {
+            records += 1;
+            if depth.records {
+                let body_bytes = record.body.len() as u32;
+                visit(Fact::Record { record: record.name(), body_offset, body_bytes });
+            }
+        }
+        Seen::Damage { offset, bytes, what, record } => {
+            let text = format!("the {what} at byte {offset} was durable and is not readable");
+            visit(Fact::Damaged {
+                name: name.to_owned(),
+                offset: u64::from(offset),
+                bytes: u64::from(bytes),
+                text,
+                record,
+            });
+        }
+    });
+    match walk {
+        Ok(walk) => {
+            visit(Fact::WalFileEnd { end: walk.end, frames, records, synced: walk.synced, torn: walk.torn });
+        }
+        Err(error) => visit(damaged(name, &error)),
+    }
+}
+
+fn inspect_extents<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
+    for file_name in list(disk, EXTENT_FOLDER, visit) {
+        let Some(id) = extent_of(&file_name) else {
+            visit(Fact::Unknown { name: format!("{EXTENT_FOLDER}/{file_name}") });
+            continue;
+        };
+        let extent = match Extent::open(disk, id) {
+            Ok(extent) => extent,
+            Err(error) => {
+                visit(damaged(&extent_name(id), &error));
+                continue;
+            }
+        };
+        visit(Fact::Extent { id, bytes: extent.bytes(), run_count: extent.runs().len() });
+        for run in extent.runs() {
+            visit(Fact::Run(*run));
+        }
+        if depth.messages {
+            if let Err(error) = extent.verify() {
+                visit(damaged(&extent_name(id), &error));
+            }
+            for number in 0..extent.runs().len() {
+                inspect_messages(&extent, number, visit);
+            }
+        }
+    }
+}
+
+/// Checks the messages of one run; after damage it goes on with the next message.
+fn inspect_messages<D: Disk>(extent: &Extent<D>, number: usize, visit: &mut dyn FnMut(Fact)) {
+    /// Messages and bytes checked per read.
+    const BATCH: (u32, u32) = (1024, 4 << 20);
+    let run = extent.runs()[number];
+    let mut count = BATCH.0;
+    let mut next = Some(run.first_seq);
+    while let Some(seq) = next.filter(|seq| *seq <= run.last_seq) {
+        match extent.read(number, seq, count, BATCH.1) {
+            Ok(messages) => {
+                count = BATCH.0;
+                next = messages.last().and_then(|message| message.seq.checked_add(1));
+            }
+            // A batch with a bad message is read again one by one, to name the bad one and only it.
+            Err(_) if count > 1 => count = 1,
+            Err(error) => {
+                visit(damaged(&extent_name(extent.id()), &error));
+                if run.last_seq - run.first_seq >= u64::from(run.count) {
+                    // With holes in it, a run whose index is damaged cannot be walked past the damage without trying each number.
+                    return;
+                }
+                next = seq.checked_add(1);
+            }
+        }
+    }
+}
+
+fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, visit: &mut dyn FnMut(Fact)) {
+    for file_name in list(disk, CHECKPOINT_FOLDER, visit) {
+        let Some((group, place)) = place_of(&file_name) else {
+            visit(Fact::Unknown { name: format!("{CHECKPOINT_FOLDER}/{file_name}") });
+            continue;
+        };
+        let name = checkpoint_name(group, place);
+        match CheckpointStore::read_only(disk, &name, group, folder_id) {
+            Ok(checkpoint::Checkpoint { generation, replay_from, payload, .. }) => {
+                visit(Fact::Checkpoint { name, group, generation, replay_from, payload_bytes: payload.len() as u64 });
+            }
+            Err(error) => visit(damaged(&name, &error)),
+        }
+    }
+}
+
+impl crate::wal::RecordRef<'_> {
+    fn name(&self) -> RecordName {
+        RecordName { group: self.group, kind: self.kind, term: self.term, index: self.index }
+    }
+}
+
+impl RecordKind {
+    /// What to call it in a listing.
+    pub fn name(self) -> &'static str {
+        match self {
+            RecordKind::Entry => "entry",
+            RecordKind::HardState => "hard state",
+            RecordKind::Membership => "membership",
+            RecordKind::SnapshotMark => "snapshot mark",
+            RecordKind::Tombstone => "tombstone",
+        }
+    }
+}
