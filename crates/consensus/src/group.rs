@@ -460,6 +460,25 @@ impl Group {
         Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
     }
 
+    /// Whether this member leads.
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// How many voters the leader has heard of lately, itself included; zero on other members. More than a majority of
+    /// them means that one can be lost without stopping the group.
+    ///
+    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check the count is low.
+    pub fn active_voters(&self) -> usize {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return 0;
+        }
+        let voters = raft.prs().conf().voters();
+        let is_active = |id: u64, progress: &raft::Progress| id == self.config.node.0 || progress.recent_active;
+        raft.prs().iter().filter(|(id, progress)| voters.contains(**id) && is_active(**id, progress)).count()
+    }
+
     /// This member's view of itself.
     pub fn status(&self) -> Status {
         let raft = &self.raw.raft;

@@ -1,6 +1,8 @@
 //! What goes wrong in a run, drawn from its seed: lost, late, repeated and reordered messages, crashes that take the
 //! unsynced tail, changes of members, checkpoints and compaction; then the weather clears and everyone must agree.
 
+use std::collections::BTreeSet;
+
 use consensus::{Change, Config, Kind, NodeId, Role};
 
 use super::random::Random;
@@ -34,8 +36,8 @@ pub struct Chaos {
     proposals: u64,
     /// Percent of messages lost on delivery; changes with the weather.
     loss: usize,
-    /// Nodes that hear and say nothing.
-    cut: Option<NodeId>,
+    /// Links on which nothing gets through, by sender and receiver.
+    cuts: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Chaos {
@@ -46,7 +48,7 @@ impl Chaos {
         for node in VOTERS + 1..=NODES {
             cluster.add_joining(NodeId(node));
         }
-        Self { cluster, random: Random::new(seed), proposals: 0, loss: 5, cut: None }
+        Self { cluster, random: Random::new(seed), proposals: 0, loss: 5, cuts: BTreeSet::new() }
     }
 
     fn node(&mut self) -> NodeId {
@@ -120,12 +122,8 @@ impl Chaos {
                 self.cluster.with(node, |group| group.campaign());
             }
             990..994 => self.loss = *self.random.pick(&[0, 2, 5, 20, 60]),
-            _ => {
-                self.cut = match self.random.below(3) {
-                    0 => Some(self.node()),
-                    _ => None,
-                }
-            }
+            994..997 => self.cut(),
+            _ => self.cuts.clear(),
         }
     }
 
@@ -137,7 +135,7 @@ impl Chaos {
         let count = self.cluster.network.len();
         let at = if self.random.chance(70) { 0 } else { self.random.below(count) };
         let message = &self.cluster.network[at];
-        let is_cut = self.cut.is_some_and(|cut| cut == message.from() || cut == message.to());
+        let is_cut = self.cuts.contains(&(message.from(), message.to()));
         if is_cut || self.random.chance(self.loss) {
             self.cluster.network.remove(at);
             return;
@@ -147,6 +145,19 @@ impl Chaos {
             self.cluster.network.push(again);
         }
         self.cluster.deliver_at(at);
+    }
+
+    /// One node hears nothing, or is not heard, or both; or one link fails in one direction.
+    fn cut(&mut self) {
+        let (cut, other, kind) = (self.node(), self.node(), self.random.below(4));
+        for node in self.cluster.nodes() {
+            if kind == 0 || kind == 1 || (kind == 3 && node == other) {
+                self.cuts.insert((node, cut));
+            }
+            if kind == 0 || kind == 2 {
+                self.cuts.insert((cut, node));
+            }
+        }
     }
 
     fn propose(&mut self) {
@@ -174,7 +185,7 @@ impl Chaos {
 
     /// The weather clears: everyone is up, everything arrives. A leader must come, and all its members must agree.
     pub fn heal(&mut self) {
-        self.cut = None;
+        self.cuts.clear();
         for node in self.cluster.nodes() {
             if !self.cluster.is_up(node) {
                 self.cluster.checks.restarted(node);
