@@ -448,11 +448,8 @@ impl Group {
 
     /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
-        let log = &self.raw.raft.raft_log;
-        if index < self.raw.store().compacted().index || index.0 > log.last_index() {
-            return None;
-        }
-        log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
+        // The library answers zero outside of the log.
+        self.raw.raft.raft_log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
     }
 
     /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
