@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use storage::disk::{Crash, Fault};
 use storage::inspect::{Depth, Fact, inspect};
 use storage::wal::{RecordName, Recovery};
 use storage::{
@@ -253,19 +254,20 @@ fn data_folder_tells_what_to_do_in_one_line() {
 #[test]
 fn founding_is_whole_or_not_at_all() {
     for operation in 0..10 {
-        for seed in 0..8 {
+        for seed in 0..16 {
             let faulty = FaultyDisk::new(seed);
-            faulty.schedule(operation, storage::disk::Fault::Crash(storage::disk::Crash::Power));
+            let crash = if seed % 2 == 0 { Crash::Power } else { Crash::Process };
+            faulty.schedule(operation, Fault::Crash(crash));
             let _ = DataFolder::open(Arc::new(faulty.clone()), identity("a@host"), 1);
             if faulty.down().is_none() {
-                faulty.crash(storage::disk::Crash::Process);
+                faulty.crash(Crash::Process);
             }
             faulty.restart();
             faulty.clear_faults();
             let opened = DataFolder::open(Arc::new(faulty.clone()), identity("a@host"), 1).unwrap();
             let found = opened.identity().clone();
             drop(opened);
-            faulty.crash(storage::disk::Crash::Power);
+            faulty.crash(Crash::Power);
             faulty.restart();
             let opened = DataFolder::open(Arc::new(faulty), identity("a@host"), 1).unwrap();
             assert!(!opened.was_founded(), "operation {operation} seed {seed}");

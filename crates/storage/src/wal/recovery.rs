@@ -336,12 +336,6 @@ impl<D: Disk> Opening<'_, D> {
             }
         };
         let walk = walk_file(&mut Window::new(&slot.file, name, slot.bytes), &known, &mut visit)?;
-        if let Some(next) = closed.filter(|next| next.previous_end_crc != walk.end_crc)
-            && !self.recovery.damage.iter().any(|damage| damage.file == file)
-        {
-            let (offset, what) = (next.previous_end, "last frame");
-            self.recovery.add_damage(Damage { file, name: name.clone(), offset, bytes: 0, what, record: None });
-        }
         self.recovery.cut = walk.torn.then_some(WalPosition { file, offset: walk.end });
         self.live.insert(file, slot.clone());
         self.last = Some(Last { slot, header, walk });
