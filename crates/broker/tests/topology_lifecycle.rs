@@ -435,3 +435,72 @@ fn a_topology_may_be_read_by_many_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Topology>();
 }
+
+#[test]
+fn a_command_of_the_log_does_not_see_what_took_the_place_of_its_ends() {
+    let mut node = Node::new();
+    let guest = Actor { user: b"guest", connection: 1 };
+    trace(
+        &mut node,
+        &[
+            "durable queue q -> logged, created 1",
+            "exchange x direct -> logged",
+            "durable queue r -> logged, created 2",
+            "bind x r k -> logged",
+        ],
+    );
+    let late = ["bind x q k", "bind x r l", "unbind x r k"].map(|line| node.check(guest, line));
+    trace(
+        &mut node,
+        &[
+            "delete queue q -> logged, deleted 1",
+            "transient queue q -> local, created local 1",
+            "delete exchange x -> logged",
+            "exchange x direct transient -> local",
+            "bind x r k -> local",
+        ],
+    );
+    let missing = "logged, 404 NOT_FOUND - no exchange 'x' in vhost '/'";
+    let answers = late.map(|checked| node.carry_out(checked));
+    assert_eq!(answers, [missing, missing, "logged"], "the source first, as on a node that has neither");
+    assert_eq!(node.topology.binding_count(), 1);
+    let to_queue = node.check(guest, "bind amq.direct r k");
+    trace(&mut node, &["delete queue r -> logged, deleted 2", "transient queue r -> local, created local 2"]);
+    assert_eq!(node.carry_out(to_queue), "logged, 404 NOT_FOUND - no queue 'r' in vhost '/'");
+    let to_local = node.check(guest, "bind amq.direct r k");
+    trace(&mut node, &["delete queue r -> local, deleted local 2", "durable queue r -> logged, created 3"]);
+    assert_eq!(node.carry_out(to_local), "local, 404 NOT_FOUND - no exchange 'amq.direct' in vhost '/'");
+}
+
+#[test]
+fn bindings_differ_by_their_arguments_but_not_by_the_order_of_these() {
+    use amqp::Value;
+    let mut node = Node::new();
+    trace(&mut node, &["durable queue q -> logged, created 1"]);
+    let guest = Actor { user: b"guest", connection: 1 };
+    let with = |fields: &[(&'static str, i32)]| {
+        let mut arguments = Table::new();
+        for (name, value) in fields {
+            arguments.push(*name, Value::I32(*value));
+        }
+        Binding { arguments, ..binding("amq.direct", "q", "k") }
+    };
+    for fields in [&[][..], &[("a", 1)], &[("a", 2)], &[("a", 1), ("b", 2)]] {
+        let checked = node.topology.check_bind(guest, with(fields)).unwrap();
+        assert_eq!(node.carry_out(checked), "logged");
+    }
+    assert_eq!(node.topology.check_bind(guest, with(&[("b", 2), ("a", 1)])), Ok(Checked::Done));
+    assert_eq!(node.topology.binding_count(), 4);
+    let routed = |node: &Node| {
+        let mut out = Vec::new();
+        node.topology.route(SLASH, b"amq.direct", b"k", &|| None, &mut out).unwrap();
+        out.len()
+    };
+    for (left, fields) in [(3, &[][..]), (2, &[("b", 2), ("a", 1)]), (1, &[("a", 1)]), (0, &[("a", 2)])] {
+        assert_eq!(routed(&node), 1);
+        let checked = node.topology.check_unbind(guest, with(fields)).unwrap();
+        assert_eq!(node.carry_out(checked), "logged");
+        assert_eq!(node.topology.binding_count(), left);
+    }
+    assert_eq!(routed(&node), 0);
+}
