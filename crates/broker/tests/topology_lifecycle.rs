@@ -6,8 +6,8 @@
 use amqp::Table;
 use broker::ids::{PartitionId, QueueId, VhostId};
 use broker::topology::{
-    Actor, Applied, Binding, Checked, Command, DeclareQueue, DeleteExchange, Effect, ExchangeDeclare, Kind, Name,
-    QueueDeclare, QueueDeclared, Topology,
+    Actor, Applied, Binding, Checked, Command, DeclareQueue, Effect, ExchangeDeclare, Kind, Name, QueueDeclare,
+    QueueDeclared, Topology,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -180,9 +180,33 @@ fn a_binding_of_this_node_only_keeps_an_exchange_until_it_goes_too() {
     assert!(node.has("x"), "the transient queue is still bound");
     trace(&mut node, &["delete queue t -> local, deleted local 1, unused x"]);
     assert!(node.has("x"), "only the log may delete it");
-    let delete = DeleteExchange { vhost: SLASH, name: Name::from("x"), if_unused: true, keep: vec![] };
-    node.topology.apply(&Command::DeleteExchange(delete)).outcome.unwrap();
+    let delete = node.topology.deletion_of_unused(SLASH, &Name::from("x"));
+    assert_eq!(node.carry_out(delete), "logged");
     assert!(!node.has("x"));
+    assert_eq!(node.topology.deletion_of_unused(SLASH, &Name::from("x")), Checked::Done);
+}
+
+#[test]
+fn an_unused_exchange_goes_without_the_feeder_that_still_has_a_binding_of_this_node_only() {
+    let mut node = Node::new();
+    trace(
+        &mut node,
+        &[
+            "exchange feeder direct auto -> logged",
+            "exchange x direct auto -> logged",
+            "exchange t direct transient -> local",
+            "transient queue q -> local, created local 1",
+            "bind feeder >x k -> logged",
+            "bind feeder >t k -> local",
+            "bind x q k -> local",
+            "delete queue q -> local, deleted local 1, unused x",
+        ],
+    );
+    let delete = node.topology.deletion_of_unused(SLASH, &Name::from("x"));
+    assert_eq!(node.carry_out(delete), "logged");
+    assert_eq!((node.has("x"), node.has("feeder")), (false, true));
+    trace(&mut node, &["delete exchange t -> local, unused feeder", "bind feeder >amq.direct k -> logged"]);
+    assert_eq!(node.topology.deletion_of_unused(SLASH, &Name::from("feeder")), Checked::Done, "it is bound again");
 }
 
 #[test]
