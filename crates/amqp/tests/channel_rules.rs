@@ -283,6 +283,24 @@ fn a_connection_that_is_not_read_is_not_silent() {
 }
 
 #[test]
+fn a_connection_that_was_not_read_until_now_is_not_silent() {
+    let config = ConnectionConfig { pending_frames_max: 1, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 10));
+    let channel = client.open_channel(1);
+    client.send(1, declare("q", false));
+    client.send(1, declare("q", false));
+    client.sleep(19_999);
+    client.events();
+    let queue = Bytes::from_static(b"q");
+    client.connection.reply(channel, Reply::QueueDeclared { queue, message_count: 0, consumer_count: 0 });
+    assert!(client.connection.wants_input());
+    client.sleep(19_999);
+    assert!(client.connection.is_running());
+    client.sleep(20_000);
+    assert!(client.connection.is_finished());
+}
+
+#[test]
 fn confirms_are_counted_from_one_and_flushed_together() {
     let (mut client, channel) = Client::with_channel();
     client.publish(1, "q", b"before");
