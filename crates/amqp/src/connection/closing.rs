@@ -15,7 +15,8 @@ use crate::wire::method::Method;
 impl Connection {
     /// Closes the connection from the server's side, as an operator or a shutdown does; 320 is the code for both.
     ///
-    /// Waits for the client's answer; `is_finished` tells when that is over. During the handshake the socket just closes.
+    /// Waits for the client's answer; `is_finished` tells when that is over. Before the protocol header came, nothing can be
+    /// said, and the socket just closes.
     pub fn close(&mut self, code: ReplyCode, text: &str) {
         self.connection_error(ConnectionError::new(code, text));
     }

@@ -58,11 +58,11 @@ impl Connection {
             // During the handshake each frame may change the rules for the next.
             Phase::Starting | Phase::Authenticating | Phase::Tuning | Phase::Tuned | Phase::Opening => {
                 let first = FrameHeader::read(input).map_or(0, |header| header.frame_bytes());
-                let whole = complete_prefix(&input[..first.min(input.len())], self.frame_max);
+                let whole = complete_prefix(&input[..first.min(input.len())], self.input_frame_max());
                 self.take_frames(input, whole)
             }
             Phase::Running | Phase::Closing => {
-                let whole = complete_prefix(input, self.frame_max);
+                let whole = complete_prefix(input, self.input_frame_max());
                 self.take_frames(input, whole)
             }
         }
@@ -75,9 +75,9 @@ impl Connection {
             return true;
         }
         if let Some(header) = FrameHeader::read(input)
-            && header.exceeds(self.frame_max)
+            && header.exceeds(self.input_frame_max())
         {
-            let allowed = self.frame_max - 8;
+            let allowed = self.input_frame_max() - 8;
             self.fail_for_good(format!(
                 "type {}, all octets = <<>>: {{frame_too_large,{},{allowed}}}",
                 header.kind, header.payload_bytes
