@@ -690,6 +690,24 @@ fn a_full_backlog_stops_reading_until_there_is_room() {
 }
 
 #[test]
+fn what_waited_for_room_does_not_overtake_what_waited_in_its_channel() {
+    let config = ConnectionConfig { pending_frames_max: 4, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 0));
+    client.open_channel(1);
+    client.open_channel(2);
+    client.connection.set_blocked(Some("low on disk"));
+    let mut bytes = publish_bytes(1, "q", b"1");
+    bytes.extend_from_slice(&publish_bytes(2, "q", b"2"));
+    bytes.extend_from_slice(&publish_bytes(2, "q", b"3"));
+    client.raw(&bytes);
+    assert!(!client.connection.wants_input());
+    client.connection.set_blocked(None);
+    let bodies: Vec<_> =
+        client.events().into_iter().map(|e| if let Event::Publish(p) = e { p.body } else { panic!("{e:?}") }).collect();
+    assert_eq!(bodies, [&b"1"[..], b"2", b"3"]);
+}
+
+#[test]
 fn a_client_that_does_not_read_is_not_read_either() {
     let config = ConnectionConfig { output_bytes_max: 10_000, ..ConnectionConfig::default() };
     let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 0));

@@ -355,6 +355,13 @@ impl Connection {
 
     /// Lets a channel go on after its answer: first what waited in it, then what waited for room.
     pub(crate) fn resume_channel(&mut self, id: ChannelId) {
+        self.drain_channel(id);
+        self.run_stalled();
+    }
+
+    /// Handles the frames that waited in an open channel, until it waits again. Until then no other frame of the channel
+    /// may be handled: it would overtake these.
+    pub(crate) fn drain_channel(&mut self, id: ChannelId) {
         while let Some(channel) = self.channels.open(id)
             && matches!(channel.phase, ChannelPhase::Open)
             && let Some(frame) = channel.pending.pop_front()
@@ -365,7 +372,6 @@ impl Connection {
                 self.fail(id.number(), fault);
             }
         }
-        self.run_stalled();
     }
 }
 
