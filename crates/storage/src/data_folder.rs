@@ -10,8 +10,8 @@
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
 //!
-//! Invariant: the identity is written once, when the folder is founded, and never changed. A folder with other things in it is never
-//! founded in, so a mistyped path destroys nothing.
+//! Invariant: the identity is written once, when the folder is founded, and never changed. A folder with other things
+//! in it is never founded in, so a mistyped path destroys nothing.
 
 use std::fmt::Write as _;
 use std::io;
@@ -58,8 +58,9 @@ pub struct DataFolder<D: Disk> {
 impl<D: Disk> DataFolder<D> {
     /// Opens the folder for the node of that name, or founds it with `founding` if it is empty.
     ///
-    /// `process_id` is only written down for the message that a second process gets. Each error is one line that says what to do.
-    /// A node name is 1 to 255 bytes without white space and control characters; anything else is a caller's bug and panics.
+    /// `process_id` is only written down for the message that a second process gets. Each error is one line that says
+    /// what to do. A node name is 1 to 255 bytes without white space and control characters; anything else is a
+    /// caller's bug and panics.
     pub fn open(disk: Arc<D>, founding: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
         let name = &founding.node_name;
         assert!(

@@ -1,4 +1,5 @@
-//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing is cut off in silence.
+//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing is cut off in
+//! silence.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -52,7 +53,8 @@ fn written(note: bool) -> (Arc<FaultyDisk>, Vec<Location>) {
     (disk, locations)
 }
 
-/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset and whether bytes in use were hit.
+/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset and whether bytes
+/// in use were hit.
 fn flip_everywhere(note: bool, mut check: impl FnMut(&str, u64, &Arc<FaultyDisk>, Opened)) {
     let (pristine, _) = written(note);
     for name in ["wal/00000001.wal", "wal/00000002.wal"] {

@@ -1,13 +1,14 @@
 //! A data folder in memory that fails on command, the same way every time for the same seed.
 //!
-//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power cut keeps of
-//! every unsynced page any mixture of the versions it went through since its last sync, at the grain of [`SurvivalUnit`], tears or destroys
-//! single sectors, and undoes folder changes that no `sync_folder` covered, newest first. After a failed sync the pages count as clean though
-//! the disk never got them, as Linux does it: a second sync succeeds and saves nothing.
+//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power
+//! cut keeps of every unsynced page any mixture of the versions it went through since its last sync, at the grain of
+//! [`SurvivalUnit`], tears or destroys single sectors, and undoes folder changes that no `sync_folder` covered, newest
+//! first. After a failed sync the pages count as clean though the disk never got them, as Linux does it: a second sync
+//! succeeds and saves nothing.
 //!
-//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed are equal.
-//! Not modelled: a folder change that overtakes an older one of the same folder, and a disk that loses what it confirmed as synced
-//! (flip bits or misdirect a sector by hand for that).
+//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed
+//! are equal. Not modelled: a folder change that overtakes an older one of the same folder, and a disk that loses what
+//! it confirmed as synced (flip bits or misdirect a sector by hand for that).
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -18,13 +19,15 @@ use super::{Advice, Disk, DiskFile, OpenMode, folder_of};
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 
-/// Versions of a page kept between two syncs. More overwrites than this between syncs lose the middle ones, never the first or last.
+/// Versions of a page kept between two syncs. More overwrites than this between syncs lose the middle ones, never the
+/// first or last.
 const PAGE_VERSIONS_MAX: usize = 4;
 
 /// One torn sector in so many that changed.
 const TORN_SECTOR_ODDS: u64 = 16;
 
-/// One page in so many that were being written has a sector destroyed, changed or not: disks keep larger sectors inside than they show.
+/// One page in so many that were being written has a sector destroyed, changed or not: disks keep larger sectors inside
+/// than they show.
 const DESTROYED_SECTOR_ODDS: u64 = 32;
 
 type PageBytes = Box<[u8; PAGE_BYTES]>;
@@ -41,7 +44,8 @@ pub enum Crash {
 /// What to do to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a folder change perhaps.
+    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a folder change
+    /// perhaps.
     Crash(Crash),
     /// The next write fails with an I/O error after some of its bytes.
     WriteError,
@@ -113,7 +117,8 @@ struct Inode {
 #[derive(Debug)]
 struct Page {
     now: PageBytes,
-    /// Versions before `now` since the last sync; the first one is what the disk surely holds. Empty: the page is clean.
+    /// Versions before `now` since the last sync; the first one is what the disk surely holds. Empty: the page is
+    /// clean.
     before: Vec<PageBytes>,
     /// A sync failed while the page was dirty, so the system believes it is clean.
     lost: bool,
@@ -190,7 +195,8 @@ impl FaultyDisk {
         self.state().operations
     }
 
-    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each scheduled fault fires once.
+    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each scheduled fault fires
+    /// once.
     pub fn schedule(&self, operation: u64, fault: Fault) {
         self.state().faults.push((operation, fault));
     }
@@ -243,7 +249,8 @@ impl FaultyDisk {
         }
     }
 
-    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does. Numbers count 512 bytes.
+    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does. Numbers count 512
+    /// bytes.
     pub fn misdirect_sector(&self, name: &str, source: u64, target: u64) {
         let mut state = self.state();
         let inode = state.named(name);
@@ -477,7 +484,8 @@ impl Inode {
 
     fn set_len(&mut self, bytes: u64) {
         if bytes < self.bytes {
-            // The cut pages keep their old versions: without a sync the old length may come back, and the bytes with it.
+            // The cut pages keep their old versions: without a sync the old length may come back, and the bytes with
+            // it.
             let zeroes = vec![0; (self.bytes - bytes) as usize];
             let was = self.bytes;
             self.write(&zeroes, bytes);
@@ -531,8 +539,8 @@ impl Page {
 
     fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
         let before = std::mem::take(&mut self.before);
-        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to the disk before that,
-        // and no write of it was under way when the power went.
+        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to
+        // the disk before that, and no write of it was under way when the power went.
         let cause_is_lost = std::mem::take(&mut self.lost);
         match survival {
             SurvivalUnit::Everything => {}
@@ -571,7 +579,8 @@ fn zero_page() -> PageBytes {
     Box::new([0; PAGE_BYTES])
 }
 
-/// Calls `each` with the page number, the place in the page and the range of the buffer, for every page a range touches.
+/// Calls `each` with the page number, the place in the page and the range of the buffer, for every page a range
+/// touches.
 fn for_each_page(offset: u64, bytes: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < bytes {
