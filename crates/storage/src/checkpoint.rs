@@ -209,6 +209,9 @@ impl<D: Disk> CheckpointStore<D> {
     }
 
     /// The oldest place that the newest checkpoints replay from: what recovery starts with. `None` without checkpoints.
+    ///
+    /// It knows nothing of groups without a checkpoint. So a group is given its first one when it is made, replaying
+    /// from the log's position at that time, or else its records may be taken for not needed.
     pub fn oldest_replay(&self) -> Option<WalPosition> {
         self.groups.values().filter_map(newest).map(|place| place.replay_from).min()
     }

@@ -15,9 +15,10 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::disk::{Disk, DiskFile, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
 
 /// Version of the folder as a whole. Other versions are refused.
@@ -53,6 +54,18 @@ pub struct DataFolder<D: Disk> {
     identity: FolderIdentity,
     founded: bool,
     _lock: D::File,
+}
+
+impl DataFolder<RealDisk> {
+    /// Opens the folder at a path of the file system, which is made if it is missing; see [`DataFolder::open`].
+    pub fn open_path(
+        path: &Path,
+        founding: FolderIdentity,
+        process_id: u32,
+    ) -> Result<DataFolder<RealDisk>, StorageError> {
+        let disk = RealDisk::create(path).map_err(|source| unwritable(&path.display().to_string(), source))?;
+        DataFolder::open(Arc::new(disk), founding, process_id)
+    }
 }
 
 impl<D: Disk> DataFolder<D> {

@@ -248,7 +248,13 @@ fn data_folder_tells_what_to_do_in_one_line() {
     let foreign = DataFolder::open(home, identity("a@host"), 13).err().unwrap().to_string();
     assert!(foreign.contains("is not a leveret data folder (it holds letter.txt)"), "{foreign}");
     assert_eq!(std::fs::read_dir(folder.path().join("home")).unwrap().count(), 1, "and is left as it was");
-    for text in [locked, other, damaged, version, foreign] {
+    let file = DataFolder::open_path(&folder.path().join("home/letter.txt"), identity("a@host"), 13)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(file.contains("cannot use") && file.contains("letter.txt"), "{file}");
+    drop(DataFolder::open_path(&folder.path().join("new/deep"), identity("a@host"), 13).unwrap());
+    for text in [locked, other, damaged, version, foreign, file] {
         assert!(!text.contains('\n'));
     }
 }
