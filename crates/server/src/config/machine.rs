@@ -140,6 +140,7 @@ mod tests {
         let limited = ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "1073741824\n");
         assert_eq!(memory_bytes(root_with(&[EIGHT_GIB, group, unlimited, limited]).path()), 1 << 30);
         assert_eq!(memory_bytes(root_with(&[EIGHT_GIB, group, unlimited]).path()), 8 << 30);
+        assert_eq!(memory_bytes(root_with(&[group, unlimited]).path()), MEMORY_BYTES_ASSUMED);
     }
 
     #[test]
