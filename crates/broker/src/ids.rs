@@ -1,14 +1,33 @@
-//! Names by number: queues, partitions, channels, consumers.
+//! The numbers by which the rooms of the broker name things to each other.
 //!
-//! Invariant: a number is given out once and never again, so that a late answer to something gone meets nobody.
+//! Invariant: an id is given out once and never again, so that a late command about a deleted queue cannot hit the
+//! next queue of the same name.
 
-/// A broker queue. Allocated by the topology machine and never reused.
+/// A queue, for as long as it exists and for ever after.
+///
+/// Ids below `2^63` come from the replicated topology and are the same on every node. Ids from `2^63` on are queues
+/// that live on one node only; they are unique on that node, until it restarts, which ends those queues too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u64);
 
-/// A partition: one Raft group that holds many queues. Partition 0 is the topology's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+impl QueueId {
+    /// The bit that tells a queue of this node only from one that every node knows.
+    pub const LOCAL_BIT: u64 = 1 << 63;
+
+    /// Whether this queue lives on this node only: transient or exclusive, in no log and in no snapshot.
+    pub fn is_local(self) -> bool {
+        self.0 & Self::LOCAL_BIT != 0
+    }
+}
+
+/// A partition: one Raft group with the queues that live in it. For a queue of this node only, the place (shard) that
+/// the caller chose for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(pub u32);
+
+/// A virtual host. Ids are given out in the order of creation; `/` is always 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VhostId(pub u32);
 
 /// One life of one channel, unique over nodes and restarts: channel numbers are reused, this is not.
 /// It names the publisher in the log (0 is nobody) and the holder of unacked messages at the leader.

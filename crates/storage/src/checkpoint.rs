@@ -6,8 +6,8 @@
 //!   8 crc    u32  over 12..128     32 group       u32      56 wal offset  u32     72 zeroes to 128
 //!  12 version u32                  36 reserved    u32 0    60 payload bytes u64
 //!                                  40 generation  u64
-//! 2048 seal: magic [8] "LVRTCKS\0", crc u32 over the rest, generation u64, header crc u32; written after the sync, itself unsynced
-//! 4096 payload
+//! 4096 seal: magic [8] "LVRTCKS\0", crc u32 over the rest, generation u64, header crc u32; written after the sync, itself unsynced
+//! 8192 payload
 //! ```
 //!
 //! Invariant: a save overwrites the older of the two files only, so the newer one stays whole whatever happens meanwhile. Where no whole
@@ -16,7 +16,7 @@
 //!
 //! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache shows it all the
 //! same, and a log released on its word would be lost with the power. So a save is sealed after its sync, and what is loaded without
-//! its seal is written and synced once more before it is handed out.
+//! its seal is compared with what the disk has, and synced, before it is handed out.
 //!
 //! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly ever change, so
 //! there is no order of file and folder syncs to get wrong. Price: while a save is under way there is one good generation and not two.
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::disk::{Disk, DiskFile, OpenMode, read_whole, settle};
 use crate::error::{StorageError, at, syncing};
 use crate::fields::{Fields, FieldsMut};
 use crate::wal::{FileNo, GroupId, WalPosition};
@@ -41,10 +41,10 @@ pub const CHECKPOINT_FORMAT_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"LVRTCKP\0";
 const SEAL_MAGIC: [u8; 8] = *b"LVRTCKS\0";
-/// The seal has a sector of its own, so that writing it endangers nothing else.
-const SEAL_OFFSET: usize = 2048;
+/// The seal has a page of its own, so that writing it endangers nothing else.
+const SEAL_OFFSET: usize = 4096;
 const SEAL_BYTES: usize = 24;
-const PAYLOAD_OFFSET: usize = 4096;
+const PAYLOAD_OFFSET: usize = 8192;
 /// Name that a file has until it is whole, if nothing whole is beside it.
 const TEMPORARY_NAME: &str = "checkpoints/new";
 const HEADER_BYTES: usize = 128;
@@ -134,7 +134,8 @@ impl<D: Disk> CheckpointStore<D> {
     fn load(&self, name: &str, group: GroupId) -> Result<Checkpoint, StorageError> {
         let (header, payload, sealed) = read_checkpoint(&*self.disk, name, group, Some(self.folder_id))?;
         if !sealed {
-            write_durably(&*self.disk, name, &header, &payload)?;
+            let file = self.disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
+            settle(&file, 0, (PAYLOAD_OFFSET + payload.len()) as u64).map_err(syncing(name))?;
             self.disk.sync_folder(CHECKPOINT_FOLDER).map_err(syncing(CHECKPOINT_FOLDER))?;
             file_seal(&*self.disk, name, &header)?;
         }
@@ -269,7 +270,7 @@ fn write_durably<D: Disk>(disk: &D, name: &str, header: &Header, payload: &[u8])
     file.sync_data().map_err(syncing(name))
 }
 
-/// Says that the contents are durable. Not synced: if it is lost, the next load writes the contents once more, and that is all.
+/// Says that the contents are durable. Not synced: if it is lost, the next load looks closer, and that is all.
 fn file_seal<D: Disk>(disk: &D, name: &str, header: &Header) -> Result<(), StorageError> {
     let file = disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
     file.write_at(&header.seal(), SEAL_OFFSET as u64).map_err(at("write", name))

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 
 use crate::disk::{Disk, DiskFile};
-use crate::error::{StorageError, at, syncing};
+use crate::error::{StorageError, syncing};
 
 use format::{
     FIRST_FRAME_OFFSET, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, PAGE_BYTES,
@@ -519,8 +519,10 @@ impl<D: Disk> Wal<D> {
         image.fill((padded - offset) as usize);
         assert!(padded <= current.slot.bytes, "frames stay inside their file");
         if let Err(source) = current.slot.file.write_vectored_at(&image.slices(records), u64::from(start)) {
+            // Not `Full`, even if that is what the disk said: some of it may be written, so the call must not be repeated. Room for the
+            // file was reserved; only a file system that copies on write or a thin volume can get here.
             self.stopped = true;
-            return Err(at("write", &current.slot.name)(source));
+            return Err(StorageError::Io { action: "write", file: current.slot.name.clone(), source });
         }
         current.header_written = true;
         current.end = offset;

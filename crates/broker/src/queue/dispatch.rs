@@ -9,6 +9,11 @@ use crate::ids::{ChannelKey, ConsumerKey};
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 
+/// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
+const TURN_MESSAGES_MAX: u64 = 64;
+/// Turns that what is ready is divided into, per consumer; below this many messages they alternate one by one.
+const TURNS_PER_CONSUMER: u64 = 8;
+
 /// What a consumer asked for when it attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
@@ -36,6 +41,8 @@ struct Attached {
     /// Its connection has enough to write; it takes nothing until it says so.
     stalled: bool,
     in_ring: bool,
+    /// Messages in a row of its present turn.
+    turn: u64,
 }
 
 impl Attached {
@@ -104,6 +111,13 @@ impl Dispatch {
         self.held
     }
 
+    /// How many messages in a row one consumer gets in its turn: one while few are ready, so that equals alternate; more
+    /// when many are, so that acks come as ranges.
+    pub fn share(&self) -> u64 {
+        let consumers = self.attached.len().max(1) as u64;
+        (self.ready / (consumers * TURNS_PER_CONSUMER)).clamp(1, TURN_MESSAGES_MAX)
+    }
+
     /// Consumers attached.
     pub fn consumers(&self) -> usize {
         self.attached.len()
@@ -154,8 +168,15 @@ impl Dispatch {
             return Err(AttachRefused::Exclusive);
         }
         let key = consumer.key;
-        let attached =
-            Attached { consumer, held: SeqRanges::new(), granted: 0, asked: false, stalled: false, in_ring: false };
+        let attached = Attached {
+            consumer,
+            held: SeqRanges::new(),
+            granted: 0,
+            asked: false,
+            stalled: false,
+            in_ring: false,
+            turn: 0,
+        };
         let before = self.attached.insert(key, attached);
         assert!(before.is_none(), "a consumer key is used once");
         self.refresh(key);
@@ -219,17 +240,23 @@ impl Dispatch {
         next_live(self.cursor).filter(|seq| *seq < self.end).map(|seq| Head { seq, returned: false })
     }
 
-    /// Hands `head` to the consumer whose turn it is.
-    pub fn assign(&mut self, head: Head) {
-        let (_, key) = self.ring.pop_front().expect("assign follows a next_consumer that gave one");
+    /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes on to the next one.
+    pub fn assign(&mut self, head: Head, share: u64) {
+        let &(_, key) = self.ring.front().expect("assign follows a next_consumer that gave one");
         self.take(head);
         let attached = self.attached.get_mut(&key).expect("who is in the ring is attached");
-        attached.in_ring = false;
         attached.granted = attached.granted.saturating_sub(1);
         if !attached.consumer.no_ack {
             attached.held.insert(head.seq);
             self.held += 1;
         }
+        attached.turn += 1;
+        if attached.turn < share && attached.has_credit() {
+            return;
+        }
+        attached.turn = 0;
+        attached.in_ring = false;
+        self.ring.pop_front();
         self.refresh(key);
     }
 

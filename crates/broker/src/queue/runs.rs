@@ -34,6 +34,39 @@ impl<P> Run<P> {
         Run { first, count, prefix: 0, live: count, place, holes: None }
     }
 
+    /// A run of which only `live` is not settled: ranges `(first, count)` within it, ascending. `None` if that is nothing.
+    pub fn restore(first: u64, count: u32, place: P, live: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
+        let mut run = Run::new(first, count, place);
+        let mut from = first;
+        for (live_first, live_count) in live {
+            assert!(
+                live_first >= from && live_first + live_count <= run.past(),
+                "live ranges lie in the run, ascending"
+            );
+            run.settle((from - first) as u32, (live_first - first) as u32);
+            from = live_first + live_count;
+        }
+        run.settle((from - first) as u32, count);
+        (run.live > 0).then_some(run)
+    }
+
+    /// What is not settled, as ranges `(first, count)`, ascending.
+    pub fn live_ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut from = self.first;
+        std::iter::from_fn(move || {
+            let first = if from < self.past() { self.next_live(from)? } else { return None };
+            let mut past = first + 1;
+            if self.holes.is_none() {
+                past = self.past();
+            }
+            while past < self.past() && self.is_live(past) {
+                past += 1;
+            }
+            from = past;
+            Some((first, past - first))
+        })
+    }
+
     /// One past the last sequence number.
     pub fn past(&self) -> u64 {
         self.first + u64::from(self.count)
@@ -72,6 +105,9 @@ impl<P> Run<P> {
                 self.prefix = high;
             }
             return before - self.live;
+        }
+        if low >= high {
+            return 0;
         }
         let words = (self.count as usize).div_ceil(64);
         let holes = self.holes.get_or_insert_with(|| vec![0u64; words].into_boxed_slice());
@@ -200,22 +236,10 @@ impl<P> Runs<P> {
         settled
     }
 
-    /// Replaces the runs from `at` that `replaced` covers by others: their bytes were copied elsewhere meanwhile.
-    /// `make` is given each old run's live numbers through the run itself.
-    pub fn replace(&mut self, mut change: impl FnMut(Run<P>, &mut Vec<Run<P>>)) {
-        let mut out = Vec::with_capacity(self.runs.len());
-        for run in std::mem::take(&mut self.runs) {
-            change(run, &mut out);
-        }
-        self.live = out.iter().map(|r| u64::from(r.live)).sum();
-        self.runs = out.into();
-    }
-}
-
-impl<P: Clone> Run<P> {
-    /// The same numbers with the same ones settled, elsewhere.
-    pub fn moved<Q>(&self, place: Q) -> Run<Q> {
-        Run { first: self.first, count: self.count, prefix: self.prefix, live: self.live, place, holes: self.holes.clone() }
+    /// Takes all runs out, in order, to be put back in other places; until then nothing is live.
+    pub fn take(&mut self) -> Vec<Run<P>> {
+        self.live = 0;
+        std::mem::take(&mut self.runs).into()
     }
 }
 
@@ -247,7 +271,13 @@ mod tests {
                     prop_assert_eq!(runs.is_live(s), plain.contains(&s));
                     prop_assert_eq!(runs.next_live(s).map(|n| n.0), plain.range(s..).next().copied());
                 }
-                for run in runs.iter() { prop_assert!(run.live() > 0); }
+                for run in runs.iter() {
+                    prop_assert!(run.live() > 0);
+                    let again = Run::restore(run.first, run.count, run.place, run.live_ranges());
+                    let live = |r: &Run<usize>| r.live_ranges().flat_map(|(f, c)| f..f + c).collect::<Vec<_>>();
+                    prop_assert_eq!(again.as_ref().map(live), Some(live(run)));
+                    prop_assert_eq!(again.map(|r| r.live()), Some(run.live()));
+                }
             }
         }
     }

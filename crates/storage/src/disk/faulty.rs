@@ -1,8 +1,8 @@
 //! A data folder in memory that fails on command, the same way every time for the same seed.
 //!
 //! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power cut keeps of
-//! every unsynced page any mixture of the versions it went through since its last sync, at the grain of [`SurvivalUnit`], tears single
-//! sectors, and undoes folder changes that no `sync_folder` covered, newest first. After a failed sync the pages count as clean though
+//! every unsynced page any mixture of the versions it went through since its last sync, at the grain of [`SurvivalUnit`], tears or destroys
+//! single sectors, and undoes folder changes that no `sync_folder` covered, newest first. After a failed sync the pages count as clean though
 //! the disk never got them, as Linux does it: a second sync succeeds and saves nothing.
 //!
 //! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed are equal.
@@ -23,6 +23,9 @@ const PAGE_VERSIONS_MAX: usize = 4;
 
 /// One torn sector in so many that changed.
 const TORN_SECTOR_ODDS: u64 = 16;
+
+/// One page in so many that were being written has a sector destroyed, changed or not: disks keep larger sectors inside than they show.
+const DESTROYED_SECTOR_ODDS: u64 = 32;
 
 type PageBytes = Box<[u8; PAGE_BYTES]>;
 
@@ -86,6 +89,8 @@ struct State {
     names_pending: BTreeMap<String, Vec<NameChange>>,
     folders: Vec<String>,
     locks: BTreeMap<u64, u64>,
+    /// Handles per inode.
+    open: BTreeMap<u64, u64>,
     next_inode: u64,
     next_handle: u64,
     generation: u64,
@@ -162,6 +167,7 @@ impl FaultyDisk {
             names_pending: BTreeMap::new(),
             folders: Vec::new(),
             locks: BTreeMap::new(),
+            open: BTreeMap::new(),
             next_inode: 1,
             next_handle: 1,
             generation: 1,
@@ -363,10 +369,26 @@ impl State {
         self.names_pending.entry(folder.to_owned()).or_default().push(change);
     }
 
+    /// Forgets files that have no name, on the disk or off it, and that nobody has open.
+    fn forget_nameless(&mut self) {
+        let State { inodes, names, names_durable, names_pending, open, .. } = self;
+        inodes.retain(|number, _| {
+            let pending = || {
+                names_pending
+                    .values()
+                    .flatten()
+                    .any(|change| matches!(change, NameChange::Set(_, set) if set == number))
+            };
+            let named = || names.values().chain(names_durable.values()).any(|named| named == number);
+            open.contains_key(number) || named() || pending()
+        });
+    }
+
     fn sync_names(&mut self, folder: &str) {
         for change in self.names_pending.remove(folder).unwrap_or_default() {
             apply_name(&mut self.names_durable, &change);
         }
+        self.forget_nameless();
     }
 
     fn used_bytes(&self) -> u64 {
@@ -387,10 +409,12 @@ impl State {
         self.names = self.names_durable.clone();
         let survival = self.survival;
         let State { inodes, names, random, .. } = self;
-        inodes.retain(|number, _| names.values().any(|named| named == number));
-        for inode in inodes.values_mut() {
-            inode.cut_power(survival, random);
+        for (number, inode) in inodes.iter_mut() {
+            if names.values().any(|named| named == number) {
+                inode.cut_power(survival, random);
+            }
         }
+        self.forget_nameless();
     }
 }
 
@@ -507,8 +531,9 @@ impl Page {
 
     fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
         let before = std::mem::take(&mut self.before);
-        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to the disk before that.
-        self.lost = false;
+        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to the disk before that,
+        // and no write of it was under way when the power went.
+        let cause_is_lost = std::mem::take(&mut self.lost);
         match survival {
             SurvivalUnit::Everything => {}
             SurvivalUnit::Nothing => self.now.copy_from_slice(&before[0][..]),
@@ -529,6 +554,12 @@ impl Page {
                     if let Some(version) = before.get(chosen) {
                         let range = range.start + keep..range.end;
                         self.now[range.clone()].copy_from_slice(&version[range]);
+                    }
+                }
+                if !cause_is_lost && random.below(DESTROYED_SECTOR_ODDS) == 0 {
+                    let at = random.below((PAGE_BYTES / SECTOR_BYTES) as u64) as usize * SECTOR_BYTES;
+                    for byte in &mut self.now[at..at + SECTOR_BYTES] {
+                        *byte = random.next() as u8;
                     }
                 }
             }
@@ -580,6 +611,7 @@ impl Disk for FaultyDisk {
         let handle = state.next_handle;
         state.next_handle += 1;
         let generation = state.generation;
+        *state.open.entry(inode).or_insert(0) += 1;
         drop(state);
         let writable = mode != OpenMode::Read;
         Ok(FaultyFile { state: self.state.clone(), inode, generation, handle, writable })
@@ -733,7 +765,18 @@ impl DiskFile for FaultyFile {
         self.state_to_write()?.whole(Kind::Space, |state| state.inode(number).set_len(bytes))
     }
 
-    fn advise(&self, _offset: u64, _bytes: u64, _advice: Advice) {}
+    fn advise(&self, offset: u64, bytes: u64, advice: Advice) {
+        if let (Advice::DontNeed, Ok(mut state)) = (advice, self.state()) {
+            let pages = offset.div_ceil(PAGE_BYTES as u64)..(offset + bytes) / PAGE_BYTES as u64;
+            let survival = state.survival;
+            let State { inodes, random, .. } = &mut *state;
+            let inode = inodes.get_mut(&self.inode).expect("an open file keeps its inode");
+            // Only clean pages leave memory. For one whose sync failed that means: the disk's version comes to light.
+            for (_, page) in inode.pages.range_mut(pages).filter(|(_, page)| page.lost) {
+                page.cut_power(survival, random);
+            }
+        }
+    }
 
     fn try_lock(&self) -> io::Result<bool> {
         let mut state = self.state()?;
@@ -747,6 +790,11 @@ impl Drop for FaultyFile {
         let mut state = lock(&self.state);
         if state.generation == self.generation && state.locks.get(&self.inode) == Some(&self.handle) {
             state.locks.remove(&self.inode);
+        }
+        let handles = state.open.get_mut(&self.inode).expect("an open file is counted");
+        *handles -= 1;
+        if *handles == 0 {
+            state.open.remove(&self.inode);
         }
     }
 }

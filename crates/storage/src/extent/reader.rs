@@ -135,7 +135,14 @@ impl<D: Disk> Extent<D> {
         let first = first.saturating_sub(u32::from(holes > 0));
         let last = limit.saturating_add(count).min(run.count);
         let entries = self.entries(run, first, last)?;
-        let place = entries.partition_point(|entry| entry.seq_delta < wanted);
+        // Without holes the place is known. With holes it is between two neighbours, one before and one at or behind `from_seq`; both are
+        // checked below, and both must exist: the first entry of the window is before it unless it is the run's first, and the run's last
+        // one is not.
+        let place = if holes > 0 { entries.partition_point(|entry| entry.seq_delta < wanted) } else { 0 };
+        if place == entries.len() || (place == 0 && holes > 0 && first > 0) {
+            let offset = run.index_offset + first * INDEX_ENTRY_BYTES;
+            return Err(self.corrupt(offset, "order of the index", wanted, entries[place.saturating_sub(1)].seq_delta));
+        }
         let proof = if holes > 0 { place.saturating_sub(1) } else { place };
         let mut taken = proof..place;
         let mut bytes = 0u64;

@@ -1,14 +1,13 @@
 //! Opening a log: which files are alive, what they hold, where to go on.
 //!
 //! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not is shown as a prefix or not at all.
-//! Nothing is written but (1) the bytes since the last provable sync, once more and unchanged, because after a failed sync the system
-//! may show bytes that never reached the disk, and (2) a file header rebuilt from its neighbours.
+//! Nothing is written but (1) pages since the last provable sync that can be read and are not on the disk, as after a failed sync,
+//! (2) zeroes over the beginning of a cut-off tail, and (3) a file header rebuilt from its neighbours.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::disk::{Disk, DiskFile, OpenMode, settle};
 use crate::error::{StorageError, at, syncing};
 
 use super::format::{
@@ -17,14 +16,12 @@ use super::format::{
 use super::mark::Mark;
 use super::spares::{Spares, slot_number};
 use super::{
-    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, LiveFiles, Location, RecordName, RecordRef, Seen, Slot,
-    WAL_FOLDER, Wal, WalOptions, WalPosition, Window, walk_file,
+    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, Location, RecordName, RecordRef, Seen, Slot, WAL_FOLDER,
+    Wal, WalOptions, WalPosition, Window, walk_file,
 };
 
 /// Damaged ranges reported one by one; more are only counted. A disk this bad needs no longer list.
 pub const DAMAGE_COUNT_MAX: usize = 4096;
-/// Bytes rewritten at once.
-const REWRITE_BYTES: u32 = 1 << 20;
 
 /// What is damaged when there is no file.
 const MISSING: &str = "the whole file";
@@ -81,8 +78,10 @@ impl Recovery {
 
 /// Opens the log of a folder and shows every record from `from` on to `sink`, oldest first, with the place of its body.
 ///
-/// - `from` is the oldest place that any group needs; [`WalPosition::START`] without checkpoints. Files before it become spares. A few
-///   records before it may be shown (those of its frame), and any number that their groups' checkpoints cover.
+/// - `from` is where the oldest replay starts; [`WalPosition::START`] without checkpoints. A few records before it may be shown (those of
+///   its frame), and any number that their groups' checkpoints cover.
+/// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a backlog lie there.
+///   Files before both become spares.
 /// - Afterwards all that was shown is durable.
 /// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which must be read.
 /// - Memory: one frame, so at most the largest record.
@@ -90,6 +89,7 @@ pub fn recover<D: Disk>(
     disk: &Arc<D>,
     folder_id: u128,
     options: WalOptions,
+    keep_from: FileNo,
     from: WalPosition,
     sink: &mut dyn FnMut(RecordRef<'_>, Location),
 ) -> Result<(Wal<D>, Recovery), StorageError> {
@@ -100,20 +100,18 @@ pub fn recover<D: Disk>(
     let mut recovery = Recovery::default();
 
     let highest = found.numbered.last_key_value().map_or(FileNo(0), |(file, _)| *file);
-    let released: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
-    for file in released {
+    let before: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
+    let mut kept = BTreeMap::new();
+    for file in before {
         let (slot, _) = found.numbered.remove(&file).expect("it was listed");
-        found.spare.push(slot);
+        if file >= keep_from {
+            kept.insert(file, slot);
+        } else {
+            found.spare.push(slot);
+        }
     }
-    let mut opening = Opening {
-        folder_id,
-        from,
-        mark: mark.noted(),
-        recovery: &mut recovery,
-        sink,
-        last: None,
-        live: BTreeMap::new(),
-    };
+    let mut opening =
+        Opening { folder_id, from, mark: mark.noted(), recovery: &mut recovery, sink, last: None, live: kept };
     opening.walk_files(&mut found)?;
     let Opening { last, live, .. } = opening;
 
@@ -124,7 +122,6 @@ pub fn recover<D: Disk>(
     if let Some(last) = last {
         closed.pop_back();
         make_durable(&last.slot, &last.walk)?;
-        disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
         let end = last.walk.end;
         current = Some(Current {
             header: last.header,
@@ -138,6 +135,10 @@ pub fn recover<D: Disk>(
         });
     }
     let spares = Spares::new(options, folder_id, found.next_slot);
+    // Whoever made a file may have died before its name was durable, and from here on every name counts as such.
+    if !live.is_empty() || !found.spare.is_empty() || !found.unreadable.is_empty() {
+        disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
+    }
     let mut reusable = found.spare;
     // While a file is missing, one without a header may be what is left of it: then it stays for whoever wants to look.
     if !recovery.damage.iter().any(|damage| damage.what == MISSING) {
@@ -154,7 +155,7 @@ pub fn recover<D: Disk>(
         session: format::salt(options.nonce, folder_id, FileNo(0)) as u32,
         options,
         folder_id,
-        live: LiveFiles::new(live.into()),
+        live: Arc::new(RwLock::new(live)),
         spares: Arc::new(spares),
         current,
         closed,
@@ -383,26 +384,18 @@ impl<D: Disk> Opening<'_, D> {
     }
 }
 
-/// Makes what was read of the last file durable. What may only be in the page cache is written again first.
+/// Makes what was read of the last file durable, from where it is not proven to be.
 fn make_durable<F: DiskFile>(slot: &Slot<F>, walk: &FileWalk) -> Result<(), StorageError> {
-    let mut offset = walk.synced - walk.synced % PAGE_BYTES;
-    if walk.synced <= FIRST_FRAME_OFFSET {
-        offset = 0;
+    let from = if walk.synced <= FIRST_FRAME_OFFSET { 0 } else { walk.synced.next_multiple_of(PAGE_BYTES) };
+    let to = walk.end.next_multiple_of(PAGE_BYTES);
+    // What was cut off began right behind the end, in the same page, if no sync came between. It must go, or it would be found there again
+    // and hide what is written from the next page on. The page was not durable then, so nothing is put at risk by writing it.
+    let mut behind = vec![0; (to - walk.end) as usize];
+    let read = slot.file.read_at(&mut behind, u64::from(walk.end)).map_err(at("read", &slot.name))?;
+    if behind[..read].iter().any(|byte| *byte != 0) {
+        behind.fill(0);
+        slot.file.write_at(&behind, u64::from(walk.end)).map_err(at("write", &slot.name))?;
     }
-    if walk.synced < walk.end || walk.end == FIRST_FRAME_OFFSET {
-        let end = walk.end.next_multiple_of(PAGE_BYTES);
-        while offset < end {
-            let mut bytes = vec![0; REWRITE_BYTES.min(end - offset) as usize];
-            let read = slot.file.read_at(&mut bytes, u64::from(offset)).map_err(at("read", &slot.name))?;
-            if read < bytes.len() {
-                return Err(at("read", &slot.name)(io::ErrorKind::UnexpectedEof.into()));
-            }
-            if let Some(behind) = bytes.get_mut(walk.end.saturating_sub(offset) as usize..) {
-                behind.fill(0);
-            }
-            slot.file.write_at(&bytes, u64::from(offset)).map_err(at("write", &slot.name))?;
-            offset += bytes.len() as u32;
-        }
-    }
-    slot.file.sync_data().map_err(syncing(&slot.name))
+    settle(&slot.file, u64::from(from), u64::from(to)).map_err(syncing(&slot.name))?;
+    Ok(())
 }

@@ -245,6 +245,9 @@ impl Walk<'_> {
             visit(Seen::Damage { offset: start, bytes: self.end - start, what: "frame", record: None });
         }
         self.chain = Chain::Lost;
+        // Should nothing follow, whatever is written next must not look like the successor of the last good frame: the damage between
+        // them would never be found again.
+        self.end_crc = !self.end_crc;
         if self.end < self.synced {
             // Take the found frame even if it is not at a place that follows from the one before.
             let header = self.frame_at(window, offset)?.expect("it was just found");
