@@ -63,7 +63,6 @@ fn log_start(config: &Config, machine: &Machine) {
 }
 
 /// The one way into the room that serves.
-fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), String> {
-    drop((config, shutdown));
-    Err("this build has no broker in it: only `inspect`, `--help` and checks of the configuration work".to_owned())
+fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), server::run::RunError> {
+    server::run::run(&config, shutdown)
 }

@@ -88,7 +88,7 @@ impl Client {
         let inner = Inner {
             stream,
             amqp,
-            session: Session::new(peer),
+            session: Session::new(peer, local),
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             small_reads: 0,
@@ -134,24 +134,23 @@ impl Client {
         self.inner.borrow_mut().window.settle();
     }
 
-    /// A partition of shard `from` passed a consumer over, as too much is on its way from there.
-    pub(crate) fn starve_remote(&self, consumer: ConsumerKey, _from: usize) {
+    /// A partition of another shard passed a consumer over, as too much is on its way from there.
+    pub(crate) fn starve_remote(&self, consumer: ConsumerKey) {
         self.inner.borrow_mut().starved.push(consumer);
     }
 
     /// Takes the effects for one of this connection's channels: `first`, and what `next` gives.
     pub(crate) fn handle_effects(
         &self,
-        channel: ChannelKey,
+        channel: (ChannelKey, u16),
         first: Effect,
         mut next: impl FnMut() -> Option<Effect>,
         local: &Rc<Local>,
-        now: Millis,
     ) {
         let inner = &mut *self.inner.borrow_mut();
         let mut effect = Some(first);
         while let Some(current) = effect {
-            inner.session.handle_effect(channel, current, &mut inner.amqp, local, now);
+            inner.session.handle_effect(channel, current, &mut inner.amqp, local);
             effect = next();
         }
     }
@@ -159,14 +158,13 @@ impl Client {
     /// A proposal of one of this connection's channels was decided.
     pub(crate) fn handle_decided(
         &self,
-        channel: ChannelKey,
+        channel: (ChannelKey, u16),
         request: RequestId,
         outcome: Result<Outcome, Refusal>,
         local: &Rc<Local>,
-        now: Millis,
     ) {
         let inner = &mut *self.inner.borrow_mut();
-        inner.session.handle_decided(channel, request, outcome, &mut inner.amqp, local, now);
+        inner.session.handle_decided(channel, request, outcome, &mut inner.amqp, local);
     }
 
     /// The node's alarms changed.
@@ -298,7 +296,12 @@ impl Inner {
         self.last_read = now;
         self.take_input(now);
         self.pump(client, local, now);
-        count == room
+        if !self.may_read(client, local) {
+            self.was_paused = true;
+            return false;
+        }
+        // After a short read this asks the kernel nothing; it only has the task called at the next bytes.
+        count == room || self.stream.poll_read_ready(cx).is_ready()
     }
 
     /// Chooses the size of the next read by the size of this one.
@@ -449,7 +452,7 @@ impl Future for ConnectionTask {
         if inner.is_over() {
             let inner_ref = &mut *inner;
             if self.poll_close(inner_ref, cx) {
-                inner.end(&local);
+                inner.end(&client, &local);
                 local.release(&client);
                 return Poll::Ready(());
             }
@@ -467,13 +470,13 @@ impl Future for ConnectionTask {
 
 impl Inner {
     /// The last thing: whatever the machine has not said yet is heard, so that channels are given up.
-    fn end(&mut self, local: &Rc<Local>) {
+    fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         if !self.amqp.is_finished() {
             self.amqp.handle_disconnect();
         }
         let now = local.now();
         while let Some(event) = self.amqp.poll_event() {
-            self.session.handle_last_event(event, local, now);
+            self.session.handle_event(event, &mut self.amqp, client, local, now);
         }
     }
 }

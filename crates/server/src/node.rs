@@ -316,6 +316,17 @@ impl Wiring {
         Some(PartitionWaker { mailbox: self.shared.mailboxes[shard].clone(), partition })
     }
 
+    /// The mailbox of the shard that `partition` runs on.
+    pub(crate) fn mailbox(&self, partition: PartitionId) -> Option<Mailbox> {
+        let (shard, _) = self.shared.directory.find(partition)?;
+        Some(self.shared.mailboxes[shard].clone())
+    }
+
+    /// The mailboxes of all shards, in order.
+    pub(crate) fn mailboxes(&self) -> Vec<Mailbox> {
+        self.shared.mailboxes.clone()
+    }
+
     /// Milliseconds on the clock that partitions are stepped with.
     pub fn now(&self) -> Millis {
         self.shared.now()

@@ -47,6 +47,11 @@ impl Changes {
         Changes { shared: Arc::downgrade(shared) }
     }
 
+    /// The replicated part of the topology, for a checkpoint; empty when the node is gone.
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        self.shared.upgrade().map(|shared| shared.topology().encode_snapshot().to_vec()).unwrap_or_default()
+    }
+
     /// Applies a decided command and has the node's partitions carry out what follows. `None` when the node is gone.
     ///
     /// - Order: to be called in the order of the log, by one caller at a time.

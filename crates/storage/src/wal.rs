@@ -164,9 +164,9 @@ pub struct WalOptions {
 }
 
 impl WalOptions {
-    /// 64 MiB a file, two spares made ahead, four kept.
+    /// 64 MiB a file, one spare made ahead, four kept.
     pub fn new(nonce: u64) -> WalOptions {
-        WalOptions { file_bytes: 64 << 20, spares_target: 2, spares_max: 4, nonce }
+        WalOptions { file_bytes: 64 << 20, spares_target: 1, spares_max: 4, nonce }
     }
 
     fn check(&self) {

@@ -20,12 +20,10 @@ pub(crate) enum Parcel {
     Declare(PartitionId, QueueId),
     /// For a channel of this shard, from a partition of another.
     Effect(Effect),
-    /// A partition of shard `from` passed a consumer of this shard over: its channel took all that it may.
+    /// A partition of another shard passed a consumer of this shard over: its channel took all that it may.
     Starved {
         /// The consumer.
         consumer: ConsumerKey,
-        /// The shard that counts what is under way to the channel.
-        from: usize,
     },
     /// The connection of a channel has written so many bytes that a partition of this shard had sent it.
     Drained {

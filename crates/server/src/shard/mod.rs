@@ -60,6 +60,9 @@ pub trait Partition {
         outlets: &mut dyn Outlets,
     );
 
+    /// The shard has stepped all that had something to do: what they want written leaves together.
+    fn end_turn(&mut self) {}
+
     /// When it wants to be stepped, if nothing comes before.
     fn poll_timeout(&self) -> Option<Millis> {
         None
@@ -130,7 +133,7 @@ impl Shard {
         self.collect_timeouts(now, inbox);
         let mut due = std::mem::take(&mut self.due);
         inbox.borrow_mut().take_due(&mut due);
-        for place in due.drain(..) {
+        for &place in &due {
             let (id, partition) = &mut self.partitions[place];
             inbox.borrow_mut().swap(place, &mut self.waiting);
             self.waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
@@ -138,6 +141,9 @@ impl Shard {
             assert!(self.waiting.commands.is_empty(), "a step carries out all of its commands");
             edge.take_effects(*id, &mut self.effects);
             assert!(self.effects.is_empty(), "the edge takes all effects");
+        }
+        for place in due.drain(..) {
+            self.partitions[place].1.end_turn();
         }
         self.due = due;
     }

@@ -49,7 +49,7 @@ pub(crate) struct Local {
     window: Cell<usize>,
     clients: RefCell<Slab<Rc<Client>>>,
     lives: Cell<u32>,
-    channels: RefCell<HashMap<ChannelKey, Rc<Client>, FixedState>>,
+    channels: RefCell<HashMap<ChannelKey, (Rc<Client>, u16), FixedState>>,
     wheel: RefCell<Wheel>,
     /// Connections with something to write, or to answer to, after this step.
     flush: RefCell<Vec<Rc<Client>>>,
@@ -78,8 +78,8 @@ impl Local {
     }
 
     /// Notes who hears of a channel's effects.
-    pub(crate) fn register(&self, channel: ChannelKey, client: &Rc<Client>) {
-        let before = self.channels.borrow_mut().insert(channel, client.clone());
+    pub(crate) fn register(&self, channel: ChannelKey, client: &Rc<Client>, number: u16) {
+        let before = self.channels.borrow_mut().insert(channel, (client.clone(), number));
         assert!(before.is_none(), "a channel key is given out once");
     }
 
@@ -170,7 +170,12 @@ impl Local {
         }
     }
 
-    fn client_of(&self, channel: ChannelKey) -> Option<Rc<Client>> {
+    /// The number of an open channel on its connection.
+    pub(crate) fn number_of(&self, channel: ChannelKey) -> Option<u16> {
+        self.channels.borrow().get(&channel).map(|(_, number)| *number)
+    }
+
+    fn client_of(&self, channel: ChannelKey) -> Option<(Rc<Client>, u16)> {
         self.channels.borrow().get(&channel).cloned()
     }
 
@@ -228,7 +233,6 @@ impl Local {
 /// The shard's connections, as its partitions see them.
 struct Connections<'a> {
     local: &'a Rc<Local>,
-    now: Millis,
     /// Connections with bytes reserved in this step, and remote channels likewise.
     reserved: &'a mut Vec<Rc<Client>>,
     reserved_remote: &'a mut Vec<ChannelKey>,
@@ -243,7 +247,7 @@ impl Outlets for Connections<'_> {
                 let portion = self.local.remote.borrow_mut().reserve(channel);
                 match portion {
                     0 => {
-                        let parcel = Parcel::Starved { consumer, from: self.local.index };
+                        let parcel = Parcel::Starved { consumer };
                         self.local.inbox.borrow_mut().push_parcel(shard, parcel);
                     }
                     _ => self.reserved_remote.push(channel),
@@ -253,7 +257,7 @@ impl Outlets for Connections<'_> {
             // A channel of another life: nobody is there to take anything.
             None => return 0,
         }
-        let Some(client) = self.local.client_of(channel) else { return 0 };
+        let Some((client, _)) = self.local.client_of(channel) else { return 0 };
         let portion = client.reserve(consumer, self.local.window());
         if portion == 0 {
             self.local.flush_later(&client);
@@ -307,9 +311,9 @@ impl Connections<'_> {
                 }
                 continue;
             }
-            let Some(client) = self.local.client_of(channel) else { continue };
+            let Some((client, number)) = self.local.client_of(channel) else { continue };
             let same = |next: &Effect| channel_of(next) == Some(channel);
-            client.handle_effects(channel, effect, || effects.next_if(same), self.local, self.now);
+            client.handle_effects((channel, number), effect, || effects.next_if(same), self.local);
             self.local.flush_later(&client);
         }
     }
@@ -358,21 +362,21 @@ impl StepTask {
                     self.arrived.push(effect);
                     continue;
                 }
-                self.handle_arrived(now);
+                self.handle_arrived();
                 self.handle_parcel(parcel, now);
             }
-            self.handle_arrived(now);
+            self.handle_arrived();
             self.parcels = parcels;
         }
     }
 
-    fn handle_arrived(&mut self, now: Millis) {
+    fn handle_arrived(&mut self) {
         if self.arrived.is_empty() {
             return;
         }
         let mut arrived = std::mem::take(&mut self.arrived);
         let StepTask { local, reserved, reserved_remote, .. } = self;
-        Connections { local, now, reserved, reserved_remote }.deliver(arrived.drain(..), None);
+        Connections { local, reserved, reserved_remote }.deliver(arrived.drain(..), None);
         self.arrived = arrived;
     }
 
@@ -387,17 +391,17 @@ impl StepTask {
             }
             Parcel::Declare(partition, queue) => local.inbox.borrow_mut().declare(partition, queue),
             Parcel::Effect(_) => unreachable!("effects were gathered before"),
-            Parcel::Starved { consumer, from } => match local.client_of(consumer.channel) {
-                Some(client) => {
-                    client.starve_remote(consumer, from);
+            Parcel::Starved { consumer } => match local.client_of(consumer.channel) {
+                Some((client, _)) => {
+                    client.starve_remote(consumer);
                     local.flush_later(&client);
                 }
                 None => {}
             },
             Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
-                if let Some(client) = local.client_of(channel) {
-                    client.handle_decided(channel, request, outcome, local, now);
+                if let Some((client, number)) = local.client_of(channel) {
+                    client.handle_decided((channel, number), request, outcome, local);
                     local.flush_later(&client);
                 }
             }
@@ -508,10 +512,11 @@ impl Future for StepTask {
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
         let StepTask { local, shard, reserved, reserved_remote, .. } = &mut *this;
-        shard.step(now, &local.inbox, &mut Connections { local, now, reserved, reserved_remote });
+        shard.step(now, &local.inbox, &mut Connections { local, reserved, reserved_remote });
+        // Before anything is written, so that who reads the answer finds the gauges that go with it.
+        this.publish_gauges();
         this.flush(now);
         this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
-        this.publish_gauges();
         let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
         if let Some(until) = this.drain_until
             && (this.local.clients.borrow().is_empty() || is_over(until))

@@ -152,9 +152,14 @@ impl<D: Disk> SparePreparer<D> {
             return Ok(Preparation::Worked);
         };
         if *filled < slot.bytes {
-            let slice = vec![0; SLICE_BYTES.min(slot.bytes - *filled) as usize];
-            slot.file.write_at(&slice, u64::from(*filled)).map_err(at("write", &slot.name))?;
-            *filled += slice.len() as u32;
+            // Page by page, on purpose: one large write puts large folios into the page cache, and each small append into
+            // a large folio is then accounted, and on some file systems written back, as the whole folio.
+            let page = [0; PAGE_BYTES as usize];
+            let slice = SLICE_BYTES.min(slot.bytes - *filled);
+            for offset in (0..slice).step_by(page.len()) {
+                slot.file.write_at(&page, u64::from(*filled + offset)).map_err(at("write", &slot.name))?;
+            }
+            *filled += slice;
             if filled.is_multiple_of(SYNC_EVERY_BYTES) {
                 slot.file.sync_data().map_err(syncing(&slot.name))?;
             }
