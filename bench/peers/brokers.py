@@ -36,9 +36,11 @@ class Broker:
         os.makedirs(self.folder, exist_ok=True)
         since = time.monotonic()
         command, environment = self.command()
+        # The benchmark's own variable would be an unknown setting to the broker.
+        surroundings = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
         with open(os.path.join(self.folder, "output.log"), "ab") as log:
             self.process = subprocess.Popen(
-                command, env={**os.environ, **environment}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
+                command, env={**surroundings, **environment}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
             )
         return amqp.wait_until(self.answers, START_PATIENCE_S, since)
 

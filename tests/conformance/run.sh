@@ -50,7 +50,8 @@ fi
 serve() { # starts a broker on fresh data and waits until it answers
   data=$LAB/data
   rm -rf "$data"
-  ip netns exec "$NETNS" "$LEVERET_BIN" server --data-dir "$data" --amqp "[::]:5672" >"$LAB/broker.log" 2>&1 &
+  # Its own variable for the binary would be an unknown setting to the broker.
+  ip netns exec "$NETNS" env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$data" >"$LAB/broker.log" 2>&1 &
   broker=$!
   for _ in $(seq 600); do
     ip netns exec "$NETNS" bash -c 'exec 3<>/dev/tcp/127.0.0.1/5672 && printf "AMQP\0\0\11\1" >&3 && read -r -N 1 -t 2 -u 3' 2>/dev/null && return

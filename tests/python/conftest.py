@@ -27,8 +27,11 @@ def uri(tmp_path_factory):
         return
     binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
     folder, port = tmp_path_factory.mktemp("leveret"), free_port()
+    command = [binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{port}"]
+    # The tests' own variable would be an unknown setting to the broker.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
     with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{port}"], stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     uri = f"amqp://guest:guest@127.0.0.1:{port}/%2f"
     due = time.monotonic() + START_PATIENCE_S
     while True:

@@ -151,6 +151,12 @@ impl Broker {
         assert!(own.child.is_none(), "the broker runs already");
         let mut command = Command::new(binary());
         command.arg("server").arg("--data-dir").arg(data).arg("--amqp").arg(addr.to_string());
+        // The tests' own variable would be an unknown setting to the broker, and a person's settings would change the tests.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("LEVERET_") {
+                command.env_remove(name);
+            }
+        }
         command.args(&own.arguments).envs(own.environment.iter().cloned());
         command.stdin(std::process::Stdio::null());
         command.stdout(log.try_clone().expect("a file can be duplicated")).stderr(log);
