@@ -135,7 +135,7 @@ impl Client {
     pub fn publisher(number: u64, group: usize, queues: &[QueueSettings], mut random: Random) -> Client {
         let confirms = !random.chance(15);
         let body_bytes_max = *random.pick(&[40, 200, 2_000, 20_000]);
-        let pause_max = *random.pick(&[3 * MS, 30 * MS, 200 * MS]);
+        let pause_max = *random.pick(&[20 * MS, 80 * MS, 300 * MS]);
         let publisher = Publisher {
             confirms,
             next_seq: 1,
@@ -159,7 +159,7 @@ impl Client {
             no_ack: unruly && random.chance(15),
             granted_only: unruly && random.chance(15),
             gets: unruly && random.chance(20),
-            think_max: *random.pick(&[MS, 20 * MS, 300 * MS]),
+            think_max: *random.pick(&[MS, 5 * MS, 40 * MS]),
             unruly,
         };
         Client::new(number, group, queues, random, Part::Reader(reader))
@@ -326,7 +326,7 @@ impl Client {
             self.channel = next;
             return;
         }
-        let burst = self.random.between(1, 6);
+        let burst = self.random.between(1, 4);
         for _ in 0..burst {
             if p.unconfirmed.len() >= WINDOW {
                 break;

@@ -119,7 +119,7 @@ impl Plan {
                     .collect()
             })
             .collect();
-        let seconds = random.between(6, 16);
+        let seconds = random.between(4, 12);
         Plan {
             duration: options.duration.unwrap_or(seconds * SECOND),
             groups,
@@ -129,7 +129,7 @@ impl Plan {
             tight: random.chance(50),
             file_bytes: *random.pick(&[128 << 10, 256 << 10, 1 << 20]),
             tail_bytes: *random.pick(&[1 << 10, 32 << 10, 1 << 20]),
-            upkeep: true,
+            upkeep: options.nodes == 1,
             calm_max: *random.pick(&[200, 600, 2_000]) * crate::schedule::MS,
         }
     }
