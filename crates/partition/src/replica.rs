@@ -207,10 +207,11 @@ impl Replica {
         if self.table.term(index) != Some(term) {
             return;
         }
-        // The log up to here was taken from the leader of `status.term`, or is its own: it matches the leader's.
         if status.role == Role::Leader {
             self.note_written(node, status.term, index);
-        } else if let Some(leader) = status.leader {
+        } else if let Some(leader) = status.leader.filter(|_| term == status.term) {
+            // An entry of the leader's own term: logs that share it share all before. One of an older term proves
+            // nothing, as the leader may have another entry there, and would count this member for that one.
             let mut frame = BytesMut::with_capacity(17);
             frame.put_u8(FRAME_WRITTEN);
             frame.put_u64_le(status.term.0);

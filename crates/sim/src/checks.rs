@@ -326,7 +326,7 @@ impl Checks {
         }
     }
 
-    /// At the end, when everything is drained: confirmed means present, and nothing is left behind.
+    /// At the end: confirmed means present, and nothing is left behind.
     pub fn finish(&mut self, now: Micros) {
         for (id, published) in self.published.iter().enumerate() {
             if published.confirmed && !published.committed {
@@ -347,6 +347,11 @@ impl Checks {
     /// Whether everything that is committed is settled.
     pub fn is_drained(&self) -> bool {
         self.models.iter().all(|m| m.live() == 0)
+    }
+
+    /// Whether everything that was confirmed is committed, or was lost with the power.
+    pub fn is_safe(&self) -> bool {
+        self.at_risk.is_empty()
     }
 
     /// Messages committed and not settled.

@@ -163,7 +163,7 @@ impl Cluster {
             self.heal();
         }
         let now = self.schedule.now();
-        let quiet = self.clients.iter().all(Client::is_done) && self.checks.is_drained();
+        let quiet = self.clients.iter().all(Client::is_done) && self.checks.is_drained() && self.checks.is_safe();
         let all_up = self.nodes.iter().all(Node::is_up);
         let equal = (0..self.plan.groups.len()).all(|group| {
             let committed = self.checks.committed(group);
@@ -173,6 +173,7 @@ impl Cluster {
             return true;
         }
         if now > self.deadline {
+            self.checks.finish(now);
             let what = format!("quiet {quiet} all up {all_up} equal {equal}\n{}", self.describe());
             violated("liveness", &what);
         }
