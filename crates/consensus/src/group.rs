@@ -11,6 +11,9 @@
 //!   must be synced when it takes office.
 //! - **A rejection of what already matched is stale.** A delayed one would send a probing leader back below the match,
 //!   into the compacted part, and to a needless snapshot (raft-rs 555, 557).
+//! - **No entries are added to a message already made.** The library's batching looks whether they follow the entries of that
+//!   message, and not, if it has none, whether they follow its position: a probe that is rejected before it went out would
+//!   leave with entries of other indexes. Appends are gathered here instead, one broadcast a [`Group::ready`].
 //! - **A leader that is removed hands over and steps down.** The library would go on leading without a place for itself
 //!   among the followers, and stop the process at the next acknowledgement.
 //! - **A refused vote tells what is committed, whatever its term.** The library ignores a reply of an older term. A member
@@ -162,7 +165,8 @@ impl Group {
             max_committed_size_per_ready: config.committed_bytes_max as u64,
             check_quorum: true,
             pre_vote: true,
-            batch_append: true,
+            // Off: it adds entries to a message already made without asking whether they follow it (see the head).
+            batch_append: false,
             skip_bcast_commit: !config.announce_commits,
             ..raft::Config::default()
         };

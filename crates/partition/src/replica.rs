@@ -210,7 +210,9 @@ impl Replica {
         }
         if status.role == Role::Leader {
             self.note_written(node, status.term, index);
-        } else if let Some(leader) = status.leader {
+        } else if let Some(leader) = status.leader.filter(|_| term == status.term) {
+            // An entry of the leader's own term: logs that share it share all before. One of an older term proves
+            // nothing, as the leader may have another entry there, and would count this member for that one.
             let mut frame = BytesMut::with_capacity(17);
             frame.put_u8(FRAME_WRITTEN);
             frame.put_u64_le(status.term.0);
@@ -279,23 +281,11 @@ impl Replica {
         }
         for entry in ready.append.drain(..) {
             self.table.append(entry.index, entry.term, None);
-            let body = match entry.kind {
-                EntryKind::Command => {
-                    sync = sync.min(sync_wish(&entry.data));
-                    entry.data
-                }
-                EntryKind::Empty => {
-                    sync = SyncWish::Now;
-                    Bytes::new()
-                }
-                EntryKind::Membership => {
-                    sync = SyncWish::Now;
-                    let mut marked = BytesMut::with_capacity(entry.data.len() + 1);
-                    marked.put_u8(MEMBERSHIP_MARK);
-                    marked.put_slice(&entry.data);
-                    marked.freeze()
-                }
+            sync = match entry.kind {
+                EntryKind::Command => sync.min(sync_wish(&entry.data)),
+                EntryKind::Empty | EntryKind::Membership => SyncWish::Now,
             };
+            let body = body_of(&entry);
             self.appended_bytes += body.len() as u64;
             entries.push((entry.index, entry.term));
             records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
@@ -393,6 +383,20 @@ impl Replica {
     /// A snapshot that the leader sent, to be fetched and installed.
     pub fn take_snapshot(&mut self) -> Option<consensus::SnapshotOffer> {
         self.snapshot.take()
+    }
+}
+
+/// The body of an entry as the WAL has it; a command's own bytes are not copied.
+pub fn body_of(entry: &Entry) -> Bytes {
+    match entry.kind {
+        EntryKind::Command => entry.data.clone(),
+        EntryKind::Empty => Bytes::new(),
+        EntryKind::Membership => {
+            let mut marked = BytesMut::with_capacity(entry.data.len() + 1);
+            marked.put_u8(MEMBERSHIP_MARK);
+            marked.put_slice(&entry.data);
+            marked.freeze()
+        }
     }
 }
 
