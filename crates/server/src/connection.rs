@@ -5,9 +5,9 @@
 //! partitions have answered. An idle connection owns no read buffer.
 
 use crate::session::Session;
-use crate::shard::thread::Local;
 use crate::shard::Seat;
 use crate::shard::outlets::Window;
+use crate::shard::thread::Local;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey};
@@ -232,6 +232,8 @@ impl Inner {
             if !self.input_blocked || !self.amqp.wants_input() || self.is_flooded(local) {
                 break;
             }
+            // The client was not silent while the machine would not listen.
+            self.amqp.resume_reading(now);
             self.take_input(now);
         }
     }
@@ -369,7 +371,10 @@ impl Inner {
 
     /// Whether the task has something to read that it did not look at because it was not allowed to.
     fn wants_task(&mut self, local: &Rc<Local>) -> bool {
-        self.was_paused && !self.is_deaf && self.amqp.wants_input() && !self.is_flooded(local)
+        self.was_paused
+            && !self.is_deaf
+            && self.amqp.wants_input()
+            && !self.is_flooded(local)
             && !self.session.waits_for_load(local)
     }
 
@@ -439,6 +444,10 @@ impl Future for ConnectionTask {
             local.flush_later(&client);
         } else {
             let now = local.now();
+            if inner.is_full {
+                // What the socket takes now frees memory and window, and it is the step that passes this on.
+                local.inbox.borrow_mut().wake();
+            }
             loop {
                 inner.write();
                 if !inner.is_full || inner.stream.poll_write_ready(cx).is_pending() {

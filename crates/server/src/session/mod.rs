@@ -22,7 +22,7 @@ pub use publish::SYNC_EXCHANGE;
 
 use crate::connection::Client;
 use crate::shard::thread::Local;
-use amqp::{AuthRefused, ChannelError, Authenticate, ChannelId, Closed, Connection, Event, Millis, Request};
+use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Millis, Request};
 use broker::topology::{Actor, Checked, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::Bytes;
@@ -188,8 +188,7 @@ impl Session {
     ) {
         let (key, number) = channel;
         let Ok(at) = self.place(number) else { return };
-        if self.channels[at].key == key && RequestKind::of(request) == RequestKind::Pending(self.channels[at].request)
-        {
+        if self.channels[at].key == key && RequestKind::of(request) == RequestKind::Pending(self.channels[at].request) {
             self.decided(at, outcome, &mut Cx { amqp, local });
         }
     }

@@ -8,9 +8,7 @@ use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits;
 use super::{Cx, Session};
-use amqp::{
-    ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle,
-};
+use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle};
 use broker::topology::{DurabilityLevel, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
@@ -222,12 +220,7 @@ pub(super) fn with_delivery_count(properties: &[u8], count: u32) -> Vec<u8> {
 
 /// Hands a routed message to each of its partitions, with what its headers say about its durability.
 #[inline]
-fn send(
-    route: &Route,
-    key: broker::ChannelKey,
-    publish: &amqp::Publish,
-    cx: &Cx<'_>,
-) -> Result<(), ChannelError> {
+fn send(route: &Route, key: broker::ChannelKey, publish: &amqp::Publish, cx: &Cx<'_>) -> Result<(), ChannelError> {
     let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
     let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };

@@ -41,8 +41,7 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> 
     if let Some(claimed) = parsed.user_id
         && claimed != user
     {
-        let text =
-            format!("user_id property set to '{}' but authenticated user was '{}'", show(claimed), show(user));
+        let text = format!("user_id property set to '{}' but authenticated user was '{}'", show(claimed), show(user));
         return Err(refused(ReplyCode::PreconditionFailed, text));
     }
     if let Some(expiration) = parsed.expiration {

@@ -30,6 +30,9 @@ use tokio::runtime::{Builder, LocalOptions};
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
 
+/// How often the memory in use is looked at while there is too much of it.
+const ALARM_LOOK_MS: Millis = 50;
+
 /// What a shard thread starts with.
 pub(crate) struct Parts {
     pub(crate) index: usize,
@@ -479,8 +482,10 @@ impl StepTask {
     }
 
     /// When the next step is due without anybody asking for one.
-    fn next_time(&self) -> Option<Millis> {
-        [self.local.wheel.borrow().next(), self.shard.poll_timeout(), self.trim_at, self.drain_until]
+    fn next_time(&self, now: Millis) -> Option<Millis> {
+        // Another shard may hold the last slice of what this one counts.
+        let alarm = self.local.shared.has_memory_alarm().then_some(now + ALARM_LOOK_MS);
+        [self.local.wheel.borrow().next(), self.shard.poll_timeout(), self.trim_at, self.drain_until, alarm]
             .into_iter()
             .flatten()
             .min()
@@ -488,7 +493,7 @@ impl StepTask {
 
     /// Arms the one timer of this thread; true if its time has come already.
     fn is_time(&mut self, cx: &mut Context<'_>, now: Millis) -> bool {
-        let next = self.next_time();
+        let next = self.next_time(now);
         if next.is_some_and(|at| at <= now) {
             return true;
         }
@@ -516,6 +521,7 @@ impl Future for StepTask {
         // Before anything is written, so that who reads the answer finds the gauges that go with it.
         this.publish_gauges();
         this.flush(now);
+        this.publish_gauges();
         this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
         let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
         if let Some(until) = this.drain_until
