@@ -191,6 +191,10 @@ impl Client {
     pub(crate) fn handle_timer(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();
         inner.wheel_at = NEVER;
+        if inner.was_paused {
+            // Nobody listened, so silence proves nothing.
+            inner.amqp.resume_reading(now);
+        }
         if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
             inner.amqp.handle_timeout(now);
         }
@@ -469,7 +473,7 @@ impl Future for ConnectionTask {
             inner.arm(&client, &local, now);
             return Poll::Pending;
         }
-        if has_more {
+        if has_more || inner.wants_task(&local) {
             // Behind the step task and the other connections: nobody is starved by one busy socket.
             cx.waker().wake_by_ref();
         }

@@ -216,6 +216,10 @@ impl Local {
         let mut clients = self.clients.borrow_mut();
         let gone = clients.try_remove(client.seat.0 as usize).expect("a connection leaves its seat once");
         assert!(gone.seat == client.seat, "a seat holds the connection that it was given to");
+        if client.is_paused.get() {
+            // Its socket would stay open as long as somebody remembers it.
+            self.paused.borrow_mut().retain(|paused| paused.seat != client.seat);
+        }
         self.window.set(window_bytes(clients.len()));
         self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
         if clients.is_empty() {
