@@ -229,6 +229,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// A client that follows the protocol ends with what the broker said for each publish, whatever the order.
         #[test]
         fn the_client_learns_every_confirm_once(

@@ -13,6 +13,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::reply_code::MethodId;
+use crate::wire::frame::Payload;
 use assembly::Assembly;
 use confirms::Confirms;
 use unacked::Unacked;
@@ -126,6 +127,17 @@ pub(crate) struct PendingFrame {
     pub(crate) payload: Bytes,
 }
 
+/// A smaller frame is copied when it has to wait, so that it does not keep a read buffer alive that is many times as large.
+const PENDING_COPY_BYTES_MAX: usize = 4096;
+
+impl PendingFrame {
+    pub(crate) fn new(kind: u8, payload: Payload<'_>) -> Self {
+        let small = payload.len() <= PENDING_COPY_BYTES_MAX;
+        let payload = if small { Bytes::copy_from_slice(&payload) } else { payload.to_bytes() };
+        Self { kind, payload }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) id: ChannelId,
@@ -183,6 +195,7 @@ impl Channel {
 ///
 /// Clients number channels from 1 without gaps, so the place of number `n` is tried at `n - 1` before it is searched.
 #[derive(Debug, Default)]
+#[allow(clippy::vec_box, reason = "opening a channel in the middle moves pointers, not channels of 300 bytes")]
 pub(crate) struct Channels {
     sorted: Vec<Box<Channel>>,
 }
@@ -203,6 +216,12 @@ impl Channels {
             Ok(at) => Some(&mut self.sorted[at]),
             Err(_) => None,
         }
+    }
+
+    /// As [`open`](Self::open), to look at.
+    pub(crate) fn look(&self, id: ChannelId) -> Option<&Channel> {
+        let at = self.place(id.number).ok()?;
+        Some(&*self.sorted[at]).filter(|channel| channel.id == id && !channel.is_closing())
     }
 
     /// The channel, unless it is closing, closed, or its number was opened again.
@@ -229,8 +248,9 @@ impl Channels {
         self.sorted.len()
     }
 
-    pub(crate) fn take_all(&mut self) -> Vec<Box<Channel>> {
-        std::mem::take(&mut self.sorted)
+    /// Takes all channels out, in the order of their numbers.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Channel> + use<> {
+        std::mem::take(&mut self.sorted).into_iter().map(|channel| *channel)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Channel> {

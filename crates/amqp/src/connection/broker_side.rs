@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 use super::{Connection, Phase};
 use crate::channel::{ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
-use crate::reply_code::{ChannelError, ConnectionError, Fault};
+use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId};
 use crate::wire::content::{CLASS_BASIC, CONTENT_HEADER_BYTES};
 use crate::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_END, FRAME_HEADER, FRAME_METHOD};
 use crate::wire::method::Method;
@@ -77,7 +77,7 @@ impl Connection {
         let Some(open) = self.channels.open(channel) else { return };
         let mut fault = Fault::from(error);
         if let ChannelPhase::Waiting(waiting) = &open.phase
-            && fault.method == crate::reply_code::MethodId::NONE
+            && fault.method == MethodId::NONE
         {
             fault.method = waiting.method;
         }

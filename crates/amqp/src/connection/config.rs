@@ -30,17 +30,19 @@ pub struct ConnectionConfig {
     pub server_properties: Table,
     /// The mechanisms offered, the preferred one first.
     pub mechanisms: Vec<Mechanism>,
-    /// The largest frame in bytes, end octet and header included; 0 sets no limit, otherwise at least 4096.
+    /// The largest frame in bytes, end octet and header included, at least 4096. 0 sets no limit but that of the bodies.
     pub frame_max: u32,
     /// How many channels a connection may have; 0 sets no limit.
     pub channel_max: u16,
     /// The heartbeat interval proposed, in seconds; the client's answer counts, and 0 is none.
     pub heartbeat_s: u16,
+    /// How many consumers a channel may have; one more costs the connection (530). Tags are searched one by one.
+    pub consumers_max: usize,
     /// The largest message body; larger ones cost the channel (406).
     pub body_bytes_max: u64,
-    /// All unfinished bodies of one connection together; beyond it the connection is closed (506), as a client could
+    /// Memory for all unfinished bodies of one connection together; beyond it the connection is closed (506), as a client could
     /// otherwise hold one unfinished body of the largest size on each of its channels.
-    pub assembling_bytes_max: u64,
+    pub assembling_bytes_max: usize,
     /// How long the handshake may take, from the first byte to `connection.open-ok`.
     pub handshake_timeout_ms: u64,
     /// How many frames may wait for their channels' turn before the socket is not read any more.
@@ -62,6 +64,7 @@ impl Default for ConnectionConfig {
             frame_max: 131_072,
             channel_max: 2047,
             heartbeat_s: 60,
+            consumers_max: 32_768,
             body_bytes_max: 16 * 1024 * 1024,
             assembling_bytes_max: 64 * 1024 * 1024,
             handshake_timeout_ms: 10_000,
@@ -99,7 +102,7 @@ impl ConnectionConfig {
             self.body_bytes_max <= crate::channel::assembly::CONTENT_BYTES_MAX,
             "bodies beyond what AMQP can frame"
         );
-        assert!(self.assembling_bytes_max >= self.body_bytes_max, "one body of the largest size must fit");
+        assert!(self.assembling_bytes_max as u64 >= self.body_bytes_max, "one body of the largest size must fit");
         assert!(!self.mechanisms.is_empty(), "a client needs a way to log in");
         assert!(self.pending_frames_max > 0 && self.pending_bytes_max > 0, "one frame must be able to wait");
     }

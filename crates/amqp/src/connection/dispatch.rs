@@ -12,6 +12,7 @@ use super::input::decode_method;
 use super::request::Request;
 use crate::channel::{Channel, ChannelPhase, ConsumerTag, Question, Waiting};
 use crate::reply_code::{Fault, MethodId, ReplyCode};
+use crate::wire::frame::Payload;
 use crate::wire::method::Method;
 
 const BASIC_ACK: u16 = 80;
@@ -31,7 +32,7 @@ enum Step {
 impl Connection {
     /// A method of the class basic, publish excepted: the acks are read by hand, as they may come once a message.
     #[inline]
-    pub(crate) fn handle_basic_method(&mut self, number: u16, id: MethodId, payload: &Bytes) -> Result<(), Fault> {
+    pub(crate) fn handle_basic_method(&mut self, number: u16, id: MethodId, payload: Payload<'_>) -> Result<(), Fault> {
         if !matches!(id.method, BASIC_ACK | BASIC_REJECT | BASIC_NACK) || payload.len() != 13 {
             return self.handle_channel_method(number, payload);
         }
@@ -52,7 +53,7 @@ impl Connection {
     }
 
     /// Every other method on an open channel whose turn it is.
-    pub(crate) fn handle_channel_method(&mut self, number: u16, payload: &Bytes) -> Result<(), Fault> {
+    pub(crate) fn handle_channel_method(&mut self, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
         let method = decode_method(payload)?;
         let blame = method.id();
         if matches!(method, Method::ChannelClose { .. }) {
@@ -61,7 +62,7 @@ impl Connection {
         }
         let channel = self.channels.by_number(number).expect("the caller found it");
         let id = channel.id;
-        match step(channel, method).map_err(|(code, text)| Fault::new(code, blame, text))? {
+        match step(channel, method, self.config.consumers_max).map_err(|(code, text)| Fault::new(code, blame, text))? {
             Step::Ask(request, question, no_wait) => {
                 channel.phase = ChannelPhase::Waiting(Waiting { question, method: blame, no_wait });
                 self.events.push_back(Event::Request { channel: id, request });
@@ -74,7 +75,7 @@ impl Connection {
 }
 
 /// One function decides for every method; `Err` is a reply code and a text.
-fn step(channel: &mut Channel, method: Method) -> Result<Step, (ReplyCode, String)> {
+fn step(channel: &mut Channel, method: Method, consumers_max: usize) -> Result<Step, (ReplyCode, String)> {
     use Step::{Answer, Ask, Silent};
     Ok(match method {
         Method::ChannelOpen { .. } => {
@@ -136,6 +137,10 @@ fn step(channel: &mut Channel, method: Method) -> Result<Step, (ReplyCode, Strin
             let consumer_tag = ConsumerTag::new(consumer_tag);
             if channel.consumers.contains(&consumer_tag) {
                 return Err((ReplyCode::NotAllowed, format!("attempt to reuse consumer tag '{consumer_tag}'")));
+            }
+            if channel.consumers.len() >= consumers_max {
+                let text = format!("reached maximum ({consumers_max}) of consumers per channel");
+                return Err((ReplyCode::NotAllowed, text));
             }
             let queue = expand_queue(channel, queue)?;
             let request = Request::Consume { queue, consumer_tag, no_local, no_ack, exclusive, arguments };

@@ -79,7 +79,8 @@ impl fmt::Debug for Authenticate {
     }
 }
 
-/// A message to route. All its bytes are slices of the read buffer, which stays alive as long as any of them.
+/// A message to route. Its bytes are mostly slices of the read buffer, which stays alive as long as any of them; nothing else
+/// in any event keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
     /// The channel.

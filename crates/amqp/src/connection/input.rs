@@ -9,15 +9,19 @@ use super::event::{Event, Publish};
 use super::heartbeat::{TRIM_AFTER_MS, Timer};
 use super::{Connection, Phase};
 use crate::Millis;
-use crate::channel::assembly::{Assembled, PublishMethod, cannot_decode};
+use crate::channel::assembly::{Assembled, Assembly, PublishMethod, cannot_decode, peek_body_size};
 use crate::channel::{Channel, ChannelId, ChannelPhase, PendingFrame};
 use crate::reply_code::{Fault, MethodId, ReplyCode, Snippet};
 use crate::wire::DecodeError;
+use crate::wire::content::CONTENT_HEADER_BYTES;
 use crate::wire::frame::{
-    FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEADER_BYTES, FRAME_HEARTBEAT, FRAME_METHOD, FrameHeader,
+    FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEADER_BYTES, FRAME_HEARTBEAT, FRAME_METHOD, FrameHeader, Payload,
     complete_prefix,
 };
 use crate::wire::method::{Method, peek_id};
+
+/// A method frame's payload starts with its class and its method.
+const METHOD_ID_BYTES: usize = 4;
 
 /// How many bytes of a bad frame its error shows.
 const SNIPPET_BYTES: usize = 16;
@@ -54,11 +58,11 @@ impl Connection {
             // During the handshake each frame may change the rules for the next.
             Phase::Starting | Phase::Authenticating | Phase::Tuning | Phase::Tuned | Phase::Opening => {
                 let first = FrameHeader::read(input).map_or(0, |header| header.frame_bytes());
-                let whole = complete_prefix(&input[..first.min(input.len())], self.frame_max);
+                let whole = complete_prefix(&input[..first.min(input.len())], self.input_frame_max());
                 self.take_frames(input, whole)
             }
             Phase::Running | Phase::Closing => {
-                let whole = complete_prefix(input, self.frame_max);
+                let whole = complete_prefix(input, self.input_frame_max());
                 self.take_frames(input, whole)
             }
         }
@@ -71,9 +75,9 @@ impl Connection {
             return true;
         }
         if let Some(header) = FrameHeader::read(input)
-            && header.exceeds(self.frame_max)
+            && header.exceeds(self.input_frame_max())
         {
-            let allowed = self.frame_max - 8;
+            let allowed = self.input_frame_max() - 8;
             self.fail_for_good(format!(
                 "type {}, all octets = <<>>: {{frame_too_large,{},{allowed}}}",
                 header.kind, header.payload_bytes
@@ -91,6 +95,10 @@ impl Connection {
                 return;
             }
             let header = FrameHeader::read(&batch[at..]).expect("a batch holds whole frames");
+            if let Some(next) = self.take_whole_publish(header, &batch, at) {
+                at = next;
+                continue;
+            }
             let start = at + FRAME_HEADER_BYTES;
             let end = start + header.payload_bytes as usize;
             at = end + 1;
@@ -100,11 +108,38 @@ impl Connection {
                 return self
                     .fail_for_good(format!("type {}, {shown}: {{invalid_frame_end_marker,{marker}}}", header.kind));
             }
-            self.handle_frame(header.kind, header.channel, batch.slice(start..end));
+            self.handle_frame(header.kind, header.channel, Payload::new(&batch, start, end));
             if matches!(self.phase, Phase::Lingering | Phase::Finished) {
                 return;
             }
         }
+    }
+
+    /// Takes a publish whose method, header and only body frame lie one behind the other, which most do; returns where
+    /// the next frame starts. With anything unusual nothing is taken, and the frames go one by one.
+    #[inline]
+    fn take_whole_publish(&mut self, first: FrameHeader, batch: &Bytes, at: usize) -> Option<usize> {
+        if self.phase != Phase::Running || first.kind != FRAME_METHOD {
+            return None;
+        }
+        let (method, at) = whole_frame(batch, at, FRAME_METHOD, first.channel)?;
+        if peek_id(&method) != Some(MethodId::BASIC_PUBLISH) || self.blocked.reason.is_some() {
+            return None;
+        }
+        let (header, at) = whole_frame(batch, at, FRAME_HEADER, first.channel)?;
+        let (body, at) = match peek_body_size(&header)? {
+            0 => (None, at),
+            _ => whole_frame(batch, at, FRAME_BODY, first.channel).map(|(body, at)| (Some(body), at))?,
+        };
+        let channel = self.channels.by_number(first.channel)?;
+        if !matches!(channel.phase, ChannelPhase::Open) || !matches!(channel.assembly, Assembly::Idle) {
+            return None;
+        }
+        let message = Assembled::read(method, header, body, self.config.body_bytes_max)?;
+        let event = publish_event(channel, message);
+        self.events.push_back(event);
+        self.blocked.publishes = true;
+        Some(at)
     }
 
     /// Goes on with what had to wait, now that there may be room.
@@ -117,15 +152,15 @@ impl Connection {
 
     /// Handles one frame of any kind.
     #[inline]
-    fn handle_frame(&mut self, kind: u8, number: u16, payload: Bytes) {
+    fn handle_frame(&mut self, kind: u8, number: u16, payload: Payload<'_>) {
         let result = match (self.phase, number) {
             (Phase::Running, 1..) => self.handle_channel_frame(kind, number, payload),
             (Phase::Closing, 0) => {
-                self.handle_frame_while_closing(kind, &payload);
+                self.handle_frame_while_closing(kind, payload);
                 Ok(())
             }
             (Phase::Closing, _) => Ok(()),
-            (_, 0) => self.handle_connection_frame(kind, &payload),
+            (_, 0) => self.handle_connection_frame(kind, payload),
             (_, _) => Err(unexpected_frame(kind, &payload)),
         };
         if let Err(fault) = result {
@@ -133,16 +168,18 @@ impl Connection {
         }
     }
 
-    fn handle_connection_frame(&mut self, kind: u8, payload: &Bytes) -> Result<(), Fault> {
+    fn handle_connection_frame(&mut self, kind: u8, payload: Payload<'_>) -> Result<(), Fault> {
         match kind {
-            FRAME_METHOD => self.handle_connection_method(payload),
             FRAME_HEARTBEAT if payload.is_empty() => Ok(()),
-            FRAME_HEADER | FRAME_BODY => Err(unexpected_frame(kind, payload)),
-            _ => Err(unknown_frame(kind, payload)),
+            _ => match check_shape(kind, &payload) {
+                Ok(()) if kind == FRAME_METHOD => self.handle_connection_method(payload),
+                Ok(()) => Err(unexpected_frame(kind, &payload)),
+                Err(fault) => Err(fault),
+            },
         }
     }
 
-    fn handle_connection_method(&mut self, payload: &Bytes) -> Result<(), Fault> {
+    fn handle_connection_method(&mut self, payload: Payload<'_>) -> Result<(), Fault> {
         let method = decode_method(payload)?;
         let blame = method.id();
         match (self.phase, method) {
@@ -181,11 +218,11 @@ impl Connection {
     }
 
     /// We sent `connection.close`: nothing counts but the answer, and a close of the client's that crossed ours.
-    fn handle_frame_while_closing(&mut self, kind: u8, payload: &Bytes) {
+    fn handle_frame_while_closing(&mut self, kind: u8, payload: Payload<'_>) {
         if kind != FRAME_METHOD {
             return;
         }
-        match Method::decode(payload) {
+        match Method::decode(&payload.to_bytes()) {
             Ok(Method::ConnectionCloseOk {}) => self.finish(),
             Ok(Method::ConnectionClose { .. }) => self.send(0, &Method::ConnectionCloseOk {}),
             _ => {}
@@ -194,30 +231,30 @@ impl Connection {
 
     /// A frame of a channel, while the connection runs.
     #[inline]
-    fn handle_channel_frame(&mut self, kind: u8, number: u16, payload: Bytes) -> Result<(), Fault> {
+    fn handle_channel_frame(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
         let Some(channel) = self.channels.by_number(number) else {
-            return self.handle_frame_without_channel(kind, number, &payload);
+            return self.handle_frame_without_channel(kind, number, payload);
         };
         match channel.phase {
             ChannelPhase::Open => self.handle_frame_in_turn(kind, number, payload),
             ChannelPhase::Waiting(_) | ChannelPhase::Held => {
-                check_kind(kind, &payload)?;
-                channel.pending.push_back(PendingFrame { kind, payload });
-                let payload_bytes = channel.pending.back().map_or(0, |frame| frame.payload.len());
+                check_shape(kind, &payload)?;
+                channel.pending.push_back(PendingFrame::new(kind, payload));
                 self.pending_frames += 1;
-                self.pending_bytes += payload_bytes;
+                self.pending_bytes += payload.len();
                 Ok(())
             }
             ChannelPhase::Closing => {
-                check_kind(kind, &payload)?;
-                self.handle_frame_of_closing_channel(kind, number, &payload);
+                check_shape(kind, &payload)?;
+                self.handle_frame_of_closing_channel(kind, number, payload);
                 Ok(())
             }
         }
     }
 
     /// A frame of an open channel whose turn it is.
-    fn handle_frame_in_turn(&mut self, kind: u8, number: u16, payload: Bytes) -> Result<(), Fault> {
+    fn handle_frame_in_turn(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        check_shape(kind, &payload)?;
         let blocked = self.blocked.reason.is_some();
         let body_bytes_max = self.config.body_bytes_max;
         let channel = self.channels.by_number(number).expect("the caller found it");
@@ -229,32 +266,32 @@ impl Connection {
                         channel.phase = ChannelPhase::Held;
                         self.pending_frames += 1;
                         self.pending_bytes += payload.len();
-                        channel.pending.push_front(PendingFrame { kind, payload });
+                        channel.pending.push_front(PendingFrame::new(kind, payload));
                         self.blocked.publishes = true;
                         self.tell_blocked();
                         Ok(())
                     }
                     Some(MethodId::BASIC_PUBLISH) => {
-                        let method = PublishMethod::decode(&payload)?;
-                        channel.assembly = crate::channel::assembly::Assembly::Header(method);
+                        let method = PublishMethod::decode(payload)?;
+                        channel.assembly = Assembly::Header(method.detach());
                         self.blocked.publishes = true;
                         Ok(())
                     }
-                    Some(id) if id.class == 60 => self.handle_basic_method(number, id, &payload),
-                    _ => self.handle_channel_method(number, &payload),
+                    Some(id) if id.class == 60 => self.handle_basic_method(number, id, payload),
+                    _ => self.handle_channel_method(number, payload),
                 }
             }
             FRAME_HEADER => {
-                if let Some(message) = channel.assembly.header(&payload, body_bytes_max)? {
+                if let Some(message) = channel.assembly.header(payload, body_bytes_max)? {
                     let event = publish_event(channel, message);
                     self.events.push_back(event);
                 }
                 Ok(())
             }
             FRAME_BODY => {
-                let before = channel.assembly.received_bytes();
-                let result = channel.assembly.body(&payload);
-                let after = channel.assembly.received_bytes();
+                let before = channel.assembly.held_bytes();
+                let result = channel.assembly.body(payload);
+                let after = channel.assembly.held_bytes();
                 self.assembling_bytes = self.assembling_bytes - before + after;
                 if let Some(message) = result? {
                     let event = publish_event(channel, message);
@@ -269,13 +306,13 @@ impl Connection {
                 }
                 Ok(())
             }
-            _ => check_kind(kind, &payload),
+            _ => unreachable!("the frame's shape was checked"),
         }
     }
 
     /// A frame for a number that is not open: only `channel.open` is right.
-    fn handle_frame_without_channel(&mut self, kind: u8, number: u16, payload: &Bytes) -> Result<(), Fault> {
-        check_kind(kind, payload)?;
+    fn handle_frame_without_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        check_shape(kind, &payload)?;
         if kind != FRAME_METHOD {
             let text = "expected method frame, got non method frame instead";
             return Err(Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, text));
@@ -303,11 +340,11 @@ impl Connection {
     }
 
     /// We sent `channel.close`: nothing counts but the answer, and a close of the client's that crossed ours.
-    fn handle_frame_of_closing_channel(&mut self, kind: u8, number: u16, payload: &Bytes) {
+    fn handle_frame_of_closing_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) {
         if kind != FRAME_METHOD {
             return;
         }
-        match Method::decode(payload) {
+        match Method::decode(&payload.to_bytes()) {
             Ok(Method::ChannelCloseOk {}) => {
                 self.channels.remove(number);
             }
@@ -324,12 +361,25 @@ impl Connection {
         {
             self.pending_frames -= 1;
             self.pending_bytes -= frame.payload.len();
-            if let Err(fault) = self.handle_frame_in_turn(frame.kind, id.number(), frame.payload) {
+            if let Err(fault) = self.handle_frame_in_turn(frame.kind, id.number(), Payload::whole(&frame.payload)) {
                 self.fail(id.number(), fault);
             }
         }
         self.run_stalled();
     }
+}
+
+/// The payload of the frame at `at`, if it is of this kind and channel, and where the next frame starts.
+#[inline]
+fn whole_frame(batch: &Bytes, at: usize, kind: u8, number: u16) -> Option<(Payload<'_>, usize)> {
+    let header = FrameHeader::read(batch.get(at..)?)?;
+    if header.kind != kind || header.channel != number {
+        return None;
+    }
+    let start = at + FRAME_HEADER_BYTES;
+    let end = start + header.payload_bytes as usize;
+    // The frame is whole if it is in the batch at all; only its end octet is still to be looked at.
+    (batch.get(end) == Some(&FRAME_END)).then(|| (Payload::new(batch, start, end), end + 1))
 }
 
 #[inline]
@@ -350,28 +400,34 @@ fn publish_event(channel: &mut Channel, message: Assembled) -> Event {
     })
 }
 
-/// Reads a method, or says what is wrong with it.
-pub(crate) fn decode_method(payload: &Bytes) -> Result<Method, Fault> {
-    Method::decode(payload).map_err(|error| {
-        let blame = peek_id(payload).filter(|id| Method::ALL.iter().any(|(known, _)| known == id));
+/// Reads a method, or says what is wrong with it. Its strings lie in memory of their own: names and tags are kept for long,
+/// and would each keep a whole read buffer.
+pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
+    Method::decode(&Bytes::copy_from_slice(&payload)).map_err(|error| {
+        let blame = peek_id(&payload).filter(|id| Method::ALL.iter().any(|(known, _)| known == id));
         let blame = blame.unwrap_or(MethodId::NONE);
         match error {
             DecodeError::UnknownMethod { class, method } => {
                 Fault::new(ReplyCode::CommandInvalid, blame, format!("unknown method {class}.{method}"))
             }
-            DecodeError::MalformedUtf8 => Fault::new(ReplyCode::FrameError, blame, error.to_string()),
+            // RabbitMQ blames no method here.
+            DecodeError::MalformedUtf8 => Fault::new(ReplyCode::FrameError, MethodId::NONE, error.to_string()),
             DecodeError::UnknownFieldType(_) | DecodeError::TooDeep | DecodeError::TooManyFields => {
                 Fault::new(ReplyCode::SyntaxError, blame, error.to_string())
             }
-            _ => Fault::new(ReplyCode::FrameError, blame, cannot_decode(payload)),
+            _ => Fault::new(ReplyCode::FrameError, blame, cannot_decode(&payload)),
         }
     })
 }
 
-/// Refuses frames that no channel can take, wherever it stands.
-fn check_kind(kind: u8, payload: &[u8]) -> Result<(), Fault> {
+/// Refuses frames that are none, wherever the channel stands: of an unknown type, too short to say what they are, or a
+/// heartbeat, which is the connection's.
+#[inline]
+fn check_shape(kind: u8, payload: &[u8]) -> Result<(), Fault> {
     match kind {
-        FRAME_METHOD | FRAME_HEADER | FRAME_BODY => Ok(()),
+        FRAME_METHOD if payload.len() >= METHOD_ID_BYTES => Ok(()),
+        FRAME_HEADER if payload.len() >= CONTENT_HEADER_BYTES => Ok(()),
+        FRAME_BODY => Ok(()),
         FRAME_HEARTBEAT if payload.is_empty() => Err(unexpected_frame(kind, payload)),
         _ => Err(unknown_frame(kind, payload)),
     }

@@ -27,12 +27,15 @@ use bytes::Bytes;
 
 use crate::Millis;
 use crate::channel::{ChannelId, Channels, Delivered, Deliveries};
-use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT};
+use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
 use config::{ConnectionConfig, Mechanism};
 use event::{Closed, Event};
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
+
+/// The least that "no limit" for frames means.
+const UNLIMITED_FRAME_BYTES_MIN: u32 = 131_072;
 
 /// Where a connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +100,8 @@ pub struct Connection {
     /// Frames and bytes in the channels' `pending`.
     pub(crate) pending_frames: usize,
     pub(crate) pending_bytes: usize,
-    /// Bytes of unfinished bodies in all channels.
-    pub(crate) assembling_bytes: u64,
+    /// Bytes of memory for unfinished bodies in all channels.
+    pub(crate) assembling_bytes: usize,
     /// Channels with confirms to send.
     pub(crate) unflushed: Vec<ChannelId>,
     pub(crate) blocked: Blocked,
@@ -198,23 +201,40 @@ impl Connection {
         self.heartbeat.interval_ms
     }
 
+    /// How many bytes are missing from `input` until its first frame is whole, to size the next read; 0 says nothing.
+    pub fn missing_input(&self, input: &[u8]) -> usize {
+        match self.phase {
+            Phase::Header | Phase::Lingering | Phase::Finished => 0,
+            _ => missing_bytes(input, self.input_frame_max()),
+        }
+    }
+
+    /// The largest frame taken from the client. Without a negotiated limit it follows from the largest body, as nothing
+    /// larger could be of use and the read buffer must end somewhere.
+    pub(crate) fn input_frame_max(&self) -> u32 {
+        match self.frame_max {
+            0 => u32::try_from(self.config.body_bytes_max).unwrap_or(u32::MAX).max(UNLIMITED_FRAME_BYTES_MIN),
+            frame_max => frame_max,
+        }
+    }
+
     /// How many channels are open, closing ones included.
     pub fn channel_count(&self) -> usize {
         self.channels.len()
     }
 
     /// The channel's outstanding deliveries in the order of their tags, for a new leader of their queue.
-    pub fn unsettled(&mut self, channel: ChannelId) -> Deliveries {
+    pub fn unsettled(&self, channel: ChannelId) -> Deliveries {
         let mut runs = Deliveries::new();
-        if let Some(channel) = self.channels.open(channel) {
+        if let Some(channel) = self.channels.look(channel) {
             channel.unacked.collect(&mut runs);
         }
         runs
     }
 
     /// How many of the channel's publishes were not confirmed yet.
-    pub fn unconfirmed(&mut self, channel: ChannelId) -> u64 {
-        self.channels.open(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
+    pub fn unconfirmed(&self, channel: ChannelId) -> u64 {
+        self.channels.look(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
     }
 
     /// Bytes of memory held here; read buffers that waiting frames keep alive are not counted.
@@ -227,7 +247,7 @@ impl Connection {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a time in the past means
-    /// at once.
+    /// at once. A timer that is armed for an earlier time may stay: a call that is too early does nothing.
     pub fn poll_timeout(&self) -> Option<Millis> {
         self.timers.next()
     }
@@ -273,14 +293,15 @@ impl Connection {
 
     fn handle_heartbeat(&mut self, now: Millis) {
         let written = self.output.written_bytes();
-        if written == self.heartbeat.written_seen {
-            // With something in the output already the socket is full, and a heartbeat would only wait behind it.
-            if self.output.is_empty() {
-                self.output.trim();
-                self.output.small().extend_from_slice(&HEARTBEAT);
-            }
-        }
+        let silent = written == self.heartbeat.written_seen;
         self.heartbeat.written_seen = written;
+        // With something in the output already the socket is full, and a heartbeat would only wait behind it.
+        if silent && self.output.is_empty() {
+            self.output.trim();
+            self.output.small().extend_from_slice(&HEARTBEAT);
+            // The heartbeat itself is no reason to leave out the next one.
+            self.heartbeat.written_seen += HEARTBEAT.len() as u64;
+        }
         self.timers.set(Timer::Heartbeat, now + self.heartbeat.half_ms());
     }
 

@@ -10,6 +10,10 @@
 //!
 //! Invariant: a frame is looked at only when all of it is there, so nothing behind this file handles half a frame.
 
+use std::ops::Deref;
+
+use bytes::Bytes;
+
 use crate::wire::primitives::Writer;
 
 /// The bytes before the payload.
@@ -78,6 +82,52 @@ impl FrameHeader {
     }
 }
 
+/// A frame's payload, still in the batch of input that it came in.
+///
+/// Looking at it costs nothing; only what is kept takes a reference on the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    batch: &'a Bytes,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Payload<'a> {
+    /// The payload at `start..end` of `batch`.
+    #[inline]
+    pub fn new(batch: &'a Bytes, start: usize, end: usize) -> Self {
+        assert!(start <= end && end <= batch.len(), "a payload lies within its batch");
+        Self { batch, start, end }
+    }
+
+    /// All of `payload`.
+    pub fn whole(payload: &'a Bytes) -> Self {
+        Self { batch: payload, start: 0, end: payload.len() }
+    }
+
+    /// The payload to keep.
+    #[inline]
+    pub fn to_bytes(self) -> Bytes {
+        self.batch.slice(self.start..self.end)
+    }
+
+    /// A part of the payload to keep.
+    #[inline]
+    pub fn slice(self, from: usize, until: usize) -> Bytes {
+        assert!(until <= self.len(), "a part lies within its payload");
+        self.batch.slice(self.start + from..self.start + until)
+    }
+}
+
+impl Deref for Payload<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.batch[self.start..self.end]
+    }
+}
+
 /// How many bytes at the start of `input` are whole frames within `frame_max`.
 ///
 /// Stops at the first frame that is not complete or is too large; the caller tells the two apart by its header.
@@ -90,6 +140,17 @@ pub fn complete_prefix(input: &[u8], frame_max: u32) -> usize {
         at += header.frame_bytes();
     }
     at
+}
+
+/// How many bytes are missing until the frame at the start of `input` is whole; 0 when it is, or when not even its header is
+/// there. For sizing the next read: a frame that is larger than the read buffer is best given its room at once.
+///
+/// Only a frame within `frame_max` counts, so nobody is made to reserve what a client merely claims.
+pub fn missing_bytes(input: &[u8], frame_max: u32) -> usize {
+    match FrameHeader::read(input) {
+        Some(header) if !header.exceeds(frame_max) => header.frame_bytes().saturating_sub(input.len()),
+        _ => 0,
+    }
 }
 
 /// Appends a frame around the payload that `payload` writes.
@@ -116,6 +177,16 @@ mod tests {
             assert_eq!(complete_prefix(&bytes[..cut], 0), expected, "cut at {cut}");
         }
         assert_eq!(complete_prefix(&bytes, 0), whole);
+    }
+
+    #[test]
+    fn what_is_missing_is_known_from_the_header_on() {
+        let bytes = [FRAME_BODY, 0, 1, 0, 0, 0x10, 0, 1, 2];
+        assert_eq!(missing_bytes(&bytes[..6], 4096), 0);
+        assert_eq!(missing_bytes(&bytes[..7], 4096), 4097);
+        assert_eq!(missing_bytes(&bytes, 4096), 4095);
+        assert_eq!(missing_bytes(&bytes, 4095), 0);
+        assert_eq!(missing_bytes(&HEARTBEAT, 4096), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod content;
 pub mod frame;
+pub mod headers;
 pub mod method;
 pub mod output;
 pub mod primitives;

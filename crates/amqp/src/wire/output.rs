@@ -15,8 +15,11 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-/// The smallest body that is spliced and not copied, found with `examples/cost.rs`.
-pub const SPLICE_BYTES_MIN: usize = 8 * 1024;
+/// The smallest body that is spliced and not copied.
+///
+/// Measured, writing to a loopback socket included: at 2 KiB a copy and two more slices cost the same (200 ns), at 4 KiB
+/// the splice is a tenth cheaper, and it needs no memory.
+pub const SPLICE_BYTES_MIN: usize = 4 * 1024;
 
 /// A buffer above this size goes back to the allocator as soon as it is empty: it was a burst.
 pub const OUTPUT_KEEP_BYTES_MAX: usize = 256 * 1024;
@@ -206,6 +209,20 @@ mod tests {
             output.push_body(&Bytes::from(vec![9; SPLICE_BYTES_MIN]));
             assert_eq!(everything(&output), [&b"more"[..], &[9; SPLICE_BYTES_MIN]].concat());
         }
+    }
+
+    #[test]
+    fn squeezing_moves_no_splice() {
+        let mut output = Output::default();
+        output.small().extend_from_slice(&[1; 2 * SQUEEZE_BYTES_MIN]);
+        output.push_body(&Bytes::from(vec![2; SPLICE_BYTES_MIN]));
+        output.small().extend_from_slice(b"end");
+        output.advance(SQUEEZE_BYTES_MIN + 1);
+        let rest = [&[1; SQUEEZE_BYTES_MIN - 1][..], &[2; SPLICE_BYTES_MIN], b"end"].concat();
+        assert_eq!(everything(&output), rest);
+        output.push_body(&Bytes::from(vec![3; SPLICE_BYTES_MIN]));
+        output.advance(SQUEEZE_BYTES_MIN);
+        assert_eq!(everything(&output), [&rest[SQUEEZE_BYTES_MIN..], &[3; SPLICE_BYTES_MIN]].concat());
     }
 
     #[test]

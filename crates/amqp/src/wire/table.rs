@@ -192,7 +192,7 @@ fn read_array(bytes: &Bytes, budget: &mut usize, depth: usize) -> Result<Vec<Val
     Ok(values)
 }
 
-fn write_value(value: &Value, writer: &mut Writer<'_>) {
+pub(crate) fn write_value(value: &Value, writer: &mut Writer<'_>) {
     match value {
         Value::Bool(v) => writer.raw(&[b't', u8::from(*v)]),
         Value::I8(v) => writer.raw(&[b'b', *v as u8]),
@@ -251,30 +251,49 @@ fn check(mut bytes: &[u8], named: bool, depth: usize) -> Result<(), DecodeError>
             let name_bytes = usize::from(bytes[0]);
             bytes = bytes.get(1 + name_bytes..).ok_or(DecodeError::Truncated)?;
         }
-        let (&letter, rest) = bytes.split_first().ok_or(DecodeError::Truncated)?;
-        let fixed = match letter {
-            b'V' => 0,
-            b't' | b'b' | b'B' => 1,
-            b's' | b'u' => 2,
-            b'I' | b'i' | b'f' => 4,
-            b'D' => 5,
-            b'l' | b'L' | b'd' | b'T' => 8,
-            b'S' | b'x' | b'A' | b'F' => {
-                let length = rest.first_chunk::<4>().ok_or(DecodeError::Truncated)?;
-                let length = u32::from_be_bytes(*length) as usize;
-                let inner = rest[4..].get(..length).ok_or(DecodeError::Truncated)?;
-                match letter {
-                    b'A' => check(inner, false, depth + 1)?,
-                    b'F' => check(inner, true, depth + 1)?,
-                    _ => {}
-                }
-                4 + length
-            }
-            letter => return Err(DecodeError::UnknownFieldType(letter)),
-        };
-        bytes = rest.get(fixed..).ok_or(DecodeError::Truncated)?;
+        let letter = *bytes.first().ok_or(DecodeError::Truncated)?;
+        let count = sized_value(letter, bytes)?;
+        let (value, rest) = bytes.split_at_checked(count).ok_or(DecodeError::Truncated)?;
+        match letter {
+            b'A' => check(&value[5..], false, depth + 1)?,
+            b'F' => check(&value[5..], true, depth + 1)?,
+            _ => {}
+        }
+        bytes = rest;
     }
     Ok(())
+}
+
+/// The bytes of the value at the start of `bytes`, its letter included, as its letter and its length say.
+#[inline]
+fn sized_value(letter: u8, bytes: &[u8]) -> Result<usize, DecodeError> {
+    Ok(1 + match letter {
+        b'V' => 0,
+        b't' | b'b' | b'B' => 1,
+        b's' | b'u' => 2,
+        b'I' | b'i' | b'f' => 4,
+        b'D' => 5,
+        b'l' | b'L' | b'd' | b'T' => 8,
+        b'S' | b'x' | b'A' | b'F' => {
+            let length = bytes.get(1..5).and_then(|b| b.first_chunk::<4>()).ok_or(DecodeError::Truncated)?;
+            4 + u32::from_be_bytes(*length) as usize
+        }
+        letter => return Err(DecodeError::UnknownFieldType(letter)),
+    })
+}
+
+/// The bytes of the value at the start of `bytes`, if it is all there.
+pub(crate) fn value_bytes(bytes: &[u8]) -> Option<usize> {
+    let count = sized_value(*bytes.first()?, bytes).ok()?;
+    (count <= bytes.len()).then_some(count)
+}
+
+/// Reads one value with its letter, which must end where the bytes end.
+pub(crate) fn read_single(reader: &mut Reader<'_>) -> Result<Value, DecodeError> {
+    let mut budget = TABLE_FIELDS_MAX;
+    let value = read_value(reader, &mut budget, 1)?;
+    reader.finish()?;
+    Ok(value)
 }
 
 #[cfg(test)]
