@@ -54,6 +54,8 @@ pub(crate) struct Local {
     lives: Cell<u32>,
     channels: RefCell<HashMap<ChannelKey, (Rc<Client>, u16), FixedState>>,
     wheel: RefCell<Wheel>,
+    /// When the step task wakes up by itself.
+    armed: Cell<Millis>,
     /// Connections with something to write, or to answer to, after this step.
     flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
@@ -102,6 +104,10 @@ impl Local {
     /// Has a connection called at `at`, or a little later.
     pub(crate) fn enter_wheel(&self, at: Millis, seat: Seat) {
         self.wheel.borrow_mut().enter(at, seat);
+        if at < self.armed.get() {
+            // The step task sleeps longer than that: it has to look again.
+            self.inbox.borrow_mut().wake();
+        }
     }
 
     /// Has a connection read again once the shards are not loaded any more.
@@ -501,6 +507,7 @@ impl StepTask {
         if next.is_some_and(|at| at <= now) {
             return true;
         }
+        self.local.armed.set(next.unwrap_or(Millis::MAX));
         let Some(next) = next else { return false };
         if self.sleep_until != Some(next) {
             self.sleep_until = Some(next);
@@ -577,6 +584,7 @@ pub(crate) fn run(parts: Parts) {
             lives: Cell::new(0),
             channels: RefCell::default(),
             wheel: RefCell::default(),
+            armed: Cell::new(0),
             flush: RefCell::default(),
             paused: RefCell::default(),
             unused: RefCell::default(),
