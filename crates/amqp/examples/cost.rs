@@ -59,6 +59,7 @@ fn main() {
     declare();
     let (connection, _) = opened();
     println!("an open connection with one channel holds {} bytes", connection.held_bytes());
+    println!("a connection is {} bytes, an event {}", size_of::<Connection>(), size_of::<Event>());
 }
 
 /// Runs `round`, which does `count` operations after `prepare`, and prints the best round.

@@ -153,8 +153,9 @@ impl Driver {
             Request::QueuePurge { .. } => Reply::QueuePurged { message_count: 0 },
             Request::QueueDelete { .. } => Reply::QueueDeleted { message_count: 0 },
             Request::Consume { consumer_tag, no_ack, .. } => {
-                let tag = consumer_tag.clone();
-                self.connection.reply(channel, Reply::Consuming { consumer_tag });
+                let generated = || ConsumerTag::new(Bytes::from(format!("amq.ctag-{}", self.seq)));
+                let tag = if consumer_tag.is_empty() { generated() } else { consumer_tag };
+                self.connection.reply(channel, Reply::Consuming { consumer_tag: tag.clone() });
                 let (consumer, seq) = (1, self.seq);
                 let delivery = Delivery { consumer_tag: &tag, consumer, seq, redelivered: false, no_ack, message };
                 self.connection.deliver(channel, &delivery);

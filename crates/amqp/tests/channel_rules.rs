@@ -199,6 +199,12 @@ fn a_closed_channel_leaves_its_deliveries_in_order() {
     // Late words for the old channel do not reach the new one with its number.
     let again = client.open_channel(1);
     let body = Bytes::from_static(b"late");
+    deliver(&mut client, again, 9, 9, &body);
+    client.confirm_select_after_reading(1);
+    client.publish(1, "q", b"new");
+    assert_eq!(client.published().publish_seq, 1);
+    assert_eq!((client.connection.unsettled(channel).len(), client.connection.unconfirmed(channel)), (0, 0));
+    assert_eq!((client.connection.unsettled(again).len(), client.connection.unconfirmed(again)), (1, 1));
     assert_eq!(deliver(&mut client, channel, 7, 1, &body), None);
     client.connection.confirm(channel, 1, Confirm::Ack);
     client.connection.reply(channel, Reply::Done);
@@ -206,7 +212,92 @@ fn a_closed_channel_leaves_its_deliveries_in_order() {
     client.connection.channel_error(channel, amqp::ChannelError::new(ReplyCode::NotFound, "late"));
     client.connection.flush_confirms();
     assert_eq!((client.read(), client.events().len()), (vec![], 0));
-    assert_eq!(deliver(&mut client, again, 7, 1, &body), Some(1));
+    assert_eq!(deliver(&mut client, again, 7, 1, &body), Some(2));
+}
+
+#[test]
+fn acks_on_two_channels_are_two_events() {
+    let (mut client, channel) = Client::with_channel();
+    let other = client.open_channel(2);
+    deliver_many(&mut client, channel, 7, [1]);
+    deliver_many(&mut client, other, 7, [2]);
+    client.send(1, ack(1, false));
+    client.send(2, ack(1, false));
+    let (first, second) = (client.settled(), client.settled());
+    assert_eq!((first.channel, second.channel), (channel, other));
+    assert_eq!(runs(&second), (Outcome::Ack, vec![(7, 2, 1)]));
+}
+
+#[test]
+fn a_whole_publish_inside_an_unfinished_one_is_out_of_order() {
+    let (mut client, _) = Client::with_channel();
+    client.send(1, publish_method("q"));
+    client.publish(1, "q", b"whole");
+    assert!(matches!(client.read_method(), (0, Method::ConnectionClose { reply_code: 505, .. })));
+    assert!(!client.events().iter().any(|event| matches!(event, Event::Publish(_))));
+}
+
+#[test]
+fn what_waited_in_a_closed_channel_makes_room() {
+    let config = ConnectionConfig { pending_frames_max: 10, pending_bytes_max: 300, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 0));
+    for _ in 0..5 {
+        let channel = client.open_channel_after_events(1);
+        client.send(1, declare("q", false));
+        for _ in 0..9 {
+            client.send(1, ack(1, false));
+        }
+        assert!(client.connection.wants_input());
+        client.connection.channel_error(channel, amqp::ChannelError::new(ReplyCode::AccessRefused, "no"));
+        client.send(1, Method::ChannelCloseOk {});
+        // And of a channel that goes on, as well.
+        let channel = client.open_channel_after_events(1);
+        client.send(1, declare("q", false));
+        (0..9).for_each(|_| client.send(1, Method::ChannelFlow { active: true }));
+        let queue = Bytes::from_static(b"q");
+        client.connection.reply(channel, Reply::QueueDeclared { queue, message_count: 0, consumer_count: 0 });
+        assert_eq!(client.read().len(), 10);
+        client.send(1, Method::ChannelClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 });
+    }
+}
+
+#[test]
+fn a_connection_that_is_not_read_is_not_silent() {
+    let config = ConnectionConfig { pending_frames_max: 1, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 10));
+    let channel = client.open_channel(1);
+    client.send(1, declare("q", false));
+    client.send(1, declare("q", false));
+    assert!(!client.connection.wants_input());
+    client.sleep(1_000_000);
+    assert!(client.connection.is_running());
+    // Reading starts again, and with it the client's time.
+    client.events();
+    let queue = Bytes::from_static(b"q");
+    client.connection.reply(channel, Reply::QueueDeclared { queue, message_count: 0, consumer_count: 0 });
+    assert!(client.connection.wants_input());
+    client.sleep(20_000);
+    assert!(client.connection.is_running());
+    client.sleep(20_000);
+    assert!(client.connection.is_finished());
+}
+
+#[test]
+fn a_connection_that_was_not_read_until_now_is_not_silent() {
+    let config = ConnectionConfig { pending_frames_max: 1, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 10));
+    let channel = client.open_channel(1);
+    client.send(1, declare("q", false));
+    client.send(1, declare("q", false));
+    client.sleep(19_999);
+    client.events();
+    let queue = Bytes::from_static(b"q");
+    client.connection.reply(channel, Reply::QueueDeclared { queue, message_count: 0, consumer_count: 0 });
+    assert!(client.connection.wants_input());
+    client.sleep(19_999);
+    assert!(client.connection.is_running());
+    client.sleep(20_000);
+    assert!(client.connection.is_finished());
 }
 
 #[test]
@@ -596,6 +687,24 @@ fn a_full_backlog_stops_reading_until_there_is_room() {
     assert_eq!(client.events().len(), 100);
     client.raw(&[]);
     assert_eq!(client.published().body, &b"last"[..]);
+}
+
+#[test]
+fn what_waited_for_room_does_not_overtake_what_waited_in_its_channel() {
+    let config = ConnectionConfig { pending_frames_max: 4, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 0));
+    client.open_channel(1);
+    client.open_channel(2);
+    client.connection.set_blocked(Some("low on disk"));
+    let mut bytes = publish_bytes(1, "q", b"1");
+    bytes.extend_from_slice(&publish_bytes(2, "q", b"2"));
+    bytes.extend_from_slice(&publish_bytes(2, "q", b"3"));
+    client.raw(&bytes);
+    assert!(!client.connection.wants_input());
+    client.connection.set_blocked(None);
+    let bodies: Vec<_> =
+        client.events().into_iter().map(|e| if let Event::Publish(p) = e { p.body } else { panic!("{e:?}") }).collect();
+    assert_eq!(bodies, [&b"1"[..], b"2", b"3"]);
 }
 
 #[test]

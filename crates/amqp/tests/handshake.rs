@@ -157,6 +157,18 @@ fn a_server_without_limits_takes_a_client_without_limits() {
     let config = ConnectionConfig { frame_max: 0, channel_max: 0, ..Default::default() };
     let mut client = Client::open_with(config, Table::new(), tune_ok(0, 0, 0));
     client.open_channel(65_535);
+    client.frame(8, 0, &[]);
+    client.raw(&[3, 0xff, 0xff, 0, 0xff, 0xff, 0xff]);
+    assert_eq!(client.connection.missing_input(&client.input), 16 * 1024 * 1024);
+    client.raw(&[3, 0xff, 0xff, 1, 0, 0, 1]);
+    assert!(client.connection.is_running());
+    client.input.clear();
+    client.raw(&[3, 0xff, 0xff, 1, 0, 0, 1]);
+    assert_eq!(close_of(&client.read()).0, 501);
+
+    let config = ConnectionConfig { frame_max: 0, channel_max: 0, ..Default::default() };
+    let mut client = Client::open_with(config, Table::new(), tune_ok(0, 0, 0));
+    client.open_channel(65_535);
     client.frame(3, 65_535, &[0; 200_000]);
     assert_eq!(close_of(&client.read()).0, 505);
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, FRAME_METHOD};
 use amqp::wire::method::Method;
-use amqp::{ConnectionConfig, Event};
+use amqp::{ConnectionConfig, Event, Reply, Request};
 use bytes::Bytes;
 use client::*;
 
@@ -172,6 +172,36 @@ fn memory_is_bounded_whatever_comes() {
         }
         assert!(client.connection.is_running());
         assert_eq!(tag.as_bytes(), b"tag");
+    });
+
+    bounded("a frame that waits in each read buffer", 4 * MIB, || {
+        let (mut client, _) = Client::with_channel();
+        client.open_channel(2);
+        client.send(2, declare("q", false));
+        for _ in 0..1000 {
+            client.input = Default::default();
+            let mut bytes = Vec::new();
+            ack(1, false).write(&mut bytes, 2);
+            bytes.extend_from_slice(&publish_bytes(1, "q", &[7; 1000]).repeat(60));
+            client.raw(&bytes);
+            client.events();
+        }
+        assert!(client.connection.wants_input());
+    });
+
+    bounded("a consumer tag in each read buffer", 4 * MIB, || {
+        let (mut client, channel) = Client::with_channel();
+        for number in 0..1000u32 {
+            client.input = Default::default();
+            let mut bytes = Vec::new();
+            consume(Bytes::from(format!("tag {number}"))).write(&mut bytes, 1);
+            bytes.extend_from_slice(&publish_bytes(1, "q", &[7; 1000]).repeat(60));
+            client.raw(&bytes);
+            let Request::Consume { consumer_tag, .. } = client.request() else { panic!("a consume") };
+            client.connection.reply(channel, Reply::Consuming { consumer_tag });
+            client.events();
+            client.read_bytes();
+        }
     });
 
     bounded("a channel that never stops talking while it waits", 4 * MIB, || {

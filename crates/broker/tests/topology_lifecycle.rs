@@ -6,8 +6,8 @@
 use amqp::Table;
 use broker::ids::{PartitionId, QueueId, VhostId};
 use broker::topology::{
-    Actor, Applied, Binding, Checked, Command, DeclareQueue, DeleteExchange, Effect, ExchangeDeclare, Kind, Name,
-    QueueDeclare, QueueDeclared, Topology,
+    Actor, Applied, Binding, Checked, Command, DeclareQueue, Effect, ExchangeDeclare, Kind, Name, QueueDeclare,
+    QueueDeclared, Topology,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -180,9 +180,33 @@ fn a_binding_of_this_node_only_keeps_an_exchange_until_it_goes_too() {
     assert!(node.has("x"), "the transient queue is still bound");
     trace(&mut node, &["delete queue t -> local, deleted local 1, unused x"]);
     assert!(node.has("x"), "only the log may delete it");
-    let delete = DeleteExchange { vhost: SLASH, name: Name::from("x"), if_unused: true, keep: vec![] };
-    node.topology.apply(&Command::DeleteExchange(delete)).outcome.unwrap();
+    let delete = node.topology.deletion_of_unused(SLASH, &Name::from("x"));
+    assert_eq!(node.carry_out(delete), "logged");
     assert!(!node.has("x"));
+    assert_eq!(node.topology.deletion_of_unused(SLASH, &Name::from("x")), Checked::Done);
+}
+
+#[test]
+fn an_unused_exchange_goes_without_the_feeder_that_still_has_a_binding_of_this_node_only() {
+    let mut node = Node::new();
+    trace(
+        &mut node,
+        &[
+            "exchange feeder direct auto -> logged",
+            "exchange x direct auto -> logged",
+            "exchange t direct transient -> local",
+            "transient queue q -> local, created local 1",
+            "bind feeder >x k -> logged",
+            "bind feeder >t k -> local",
+            "bind x q k -> local",
+            "delete queue q -> local, deleted local 1, unused x",
+        ],
+    );
+    let delete = node.topology.deletion_of_unused(SLASH, &Name::from("x"));
+    assert_eq!(node.carry_out(delete), "logged");
+    assert_eq!((node.has("x"), node.has("feeder")), (false, true));
+    trace(&mut node, &["delete exchange t -> local, unused feeder", "bind feeder >amq.direct k -> logged"]);
+    assert_eq!(node.topology.deletion_of_unused(SLASH, &Name::from("feeder")), Checked::Done, "it is bound again");
 }
 
 #[test]
@@ -434,4 +458,73 @@ fn headers_are_read_at_most_once_and_only_for_a_headers_exchange() {
 fn a_topology_may_be_read_by_many_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Topology>();
+}
+
+#[test]
+fn a_command_of_the_log_does_not_see_what_took_the_place_of_its_ends() {
+    let mut node = Node::new();
+    let guest = Actor { user: b"guest", connection: 1 };
+    trace(
+        &mut node,
+        &[
+            "durable queue q -> logged, created 1",
+            "exchange x direct -> logged",
+            "durable queue r -> logged, created 2",
+            "bind x r k -> logged",
+        ],
+    );
+    let late = ["bind x q k", "bind x r l", "unbind x r k"].map(|line| node.check(guest, line));
+    trace(
+        &mut node,
+        &[
+            "delete queue q -> logged, deleted 1",
+            "transient queue q -> local, created local 1",
+            "delete exchange x -> logged",
+            "exchange x direct transient -> local",
+            "bind x r k -> local",
+        ],
+    );
+    let missing = "logged, 404 NOT_FOUND - no exchange 'x' in vhost '/'";
+    let answers = late.map(|checked| node.carry_out(checked));
+    assert_eq!(answers, [missing, missing, "logged"], "the source first, as on a node that has neither");
+    assert_eq!(node.topology.binding_count(), 1);
+    let to_queue = node.check(guest, "bind amq.direct r k");
+    trace(&mut node, &["delete queue r -> logged, deleted 2", "transient queue r -> local, created local 2"]);
+    assert_eq!(node.carry_out(to_queue), "logged, 404 NOT_FOUND - no queue 'r' in vhost '/'");
+    let to_local = node.check(guest, "bind amq.direct r k");
+    trace(&mut node, &["delete queue r -> local, deleted local 2", "durable queue r -> logged, created 3"]);
+    assert_eq!(node.carry_out(to_local), "local, 404 NOT_FOUND - no exchange 'amq.direct' in vhost '/'");
+}
+
+#[test]
+fn bindings_differ_by_their_arguments_but_not_by_the_order_of_these() {
+    use amqp::Value;
+    let mut node = Node::new();
+    trace(&mut node, &["durable queue q -> logged, created 1"]);
+    let guest = Actor { user: b"guest", connection: 1 };
+    let with = |fields: &[(&'static str, i32)]| {
+        let mut arguments = Table::new();
+        for (name, value) in fields {
+            arguments.push(*name, Value::I32(*value));
+        }
+        Binding { arguments, ..binding("amq.direct", "q", "k") }
+    };
+    for fields in [&[][..], &[("a", 1)], &[("a", 2)], &[("a", 1), ("b", 2)]] {
+        let checked = node.topology.check_bind(guest, with(fields)).unwrap();
+        assert_eq!(node.carry_out(checked), "logged");
+    }
+    assert_eq!(node.topology.check_bind(guest, with(&[("b", 2), ("a", 1)])), Ok(Checked::Done));
+    assert_eq!(node.topology.binding_count(), 4);
+    let routed = |node: &Node| {
+        let mut out = Vec::new();
+        node.topology.route(SLASH, b"amq.direct", b"k", &|| None, &mut out).unwrap();
+        out.len()
+    };
+    for (left, fields) in [(3, &[][..]), (2, &[("b", 2), ("a", 1)]), (1, &[("a", 1)]), (0, &[("a", 2)])] {
+        assert_eq!(routed(&node), 1);
+        let checked = node.topology.check_unbind(guest, with(fields)).unwrap();
+        assert_eq!(node.carry_out(checked), "logged");
+        assert_eq!(node.topology.binding_count(), left);
+    }
+    assert_eq!(routed(&node), 0);
 }

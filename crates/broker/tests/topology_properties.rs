@@ -8,8 +8,8 @@
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
-    Actor, Applied, Binding, Checked, Command, DeleteExchange, Effect, ExchangeDeclare, Kind, Name, QueueDeclare,
-    QueueDeclared, Refusal, RouteTarget, Topology,
+    Actor, Applied, Binding, Checked, Command, Effect, ExchangeDeclare, Kind, Name, QueueDeclare, QueueDeclared,
+    Refusal, RouteTarget, Topology,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -287,8 +287,7 @@ impl Nodes {
         assert_eq!(applied.outcome.err(), None, "what was checked just now is lawful");
         for effect in applied.effects {
             if let Effect::ExchangeUnused { vhost, name } = effect {
-                let delete = DeleteExchange { vhost, name, if_unused: true, keep: Vec::new() };
-                self.carry_out(Checked::Propose(Command::DeleteExchange(delete)));
+                self.carry_out(self.here.deletion_of_unused(vhost, &name));
             }
         }
     }

@@ -11,6 +11,9 @@
 //!   must be synced when it takes office.
 //! - **A rejection of what already matched is stale.** A delayed one would send a probing leader back below the match,
 //!   into the compacted part, and to a needless snapshot (raft-rs 555, 557).
+//! - **No entries are added to a message already made.** The library's batching looks whether they follow the entries of that
+//!   message, and not, if it has none, whether they follow its position: a probe that is rejected before it went out would
+//!   leave with entries of other indexes. Appends are gathered here instead, one broadcast a [`Group::ready`].
 //! - **A leader that is removed hands over and steps down.** The library would go on leading without a place for itself
 //!   among the followers, and stop the process at the next acknowledgement.
 //! - **A refused vote tells what is committed, whatever its term.** The library ignores a reply of an older term. A member
@@ -124,7 +127,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// A member that goes on where `restored` ends. A sole voter leads when this returns.
+    /// A member that goes on where `restored` ends. A sole voter leads when this returns,
+    /// unless it has yet to apply a change of members.
     ///
     /// - Errors: a setting that makes no sense.
     /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
@@ -161,7 +165,8 @@ impl Group {
             max_committed_size_per_ready: config.committed_bytes_max as u64,
             check_quorum: true,
             pre_vote: true,
-            batch_append: true,
+            // Off: it adds entries to a message already made without asking whether they follow it (see the head).
+            batch_append: false,
             skip_bcast_commit: !config.announce_commits,
             ..raft::Config::default()
         };
@@ -191,7 +196,7 @@ impl Group {
             );
             group.change_applies(&change.data);
         }
-        if group.membership() == Membership::of_voters([group.config.node]) {
+        if group.raw.raft.prs().is_singleton() {
             group.campaign();
         }
         Ok(group)
@@ -445,9 +450,34 @@ impl Group {
         Ok(())
     }
 
+    /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        // The library answers zero outside of the log.
+        self.raw.raft.raft_log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
+    }
+
     /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
     pub fn membership(&self) -> Membership {
         Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
+    }
+
+    /// Whether this member leads.
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// How many voters the leader has heard of lately, itself included; zero on other members. More than a majority of
+    /// them means that one can be lost without stopping the group.
+    ///
+    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check the count is low.
+    pub fn active_voters(&self) -> usize {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return 0;
+        }
+        let voters = raft.prs().conf().voters();
+        let is_active = |id: u64, progress: &raft::Progress| id == self.config.node.0 || progress.recent_active;
+        raft.prs().iter().filter(|(id, progress)| voters.contains(**id) && is_active(**id, progress)).count()
     }
 
     /// This member's view of itself.

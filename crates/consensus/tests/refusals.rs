@@ -260,3 +260,50 @@ fn a_member_that_joins_never_stands() {
     assert!(!group.campaign());
     assert!(!group.ready(&mut Ready::new()), "it says nothing");
 }
+
+#[test]
+fn a_member_that_loses_every_election_waits_differently_each_time() {
+    let mut group = Group::new(Config::new(N1, 1, 1), Restored::bootstrap([N1, N2, N3])).expect("valid");
+    let mut ready = Ready::new();
+    let mut waits = Vec::new();
+    let mut waited = 0;
+    for _ in 0..1000 {
+        group.tick();
+        waited += 1;
+        if group.ready(&mut ready) && !ready.messages.is_empty() {
+            waits.push(waited);
+            waited = 0;
+        }
+    }
+    assert!(waits.iter().all(|ticks| (10..20).contains(ticks)), "{waits:?}");
+    assert!((10..20).all(|ticks| waits.contains(&ticks)), "{waits:?}");
+}
+
+#[test]
+fn the_term_of_an_entry_is_known_from_the_compacted_one_to_the_last() {
+    let mut cluster = led_by_n1(|config| config);
+    cluster.propose(N1, "m").expect("up").expect("leads");
+    let group = leader(&mut cluster);
+    let terms: Vec<Option<Term>> = (0..=4).map(|index| group.term_at(LogIndex(index))).collect();
+    assert_eq!(terms, [None, Some(Term(1)), Some(Term(2)), Some(Term(2)), None]);
+}
+
+#[test]
+fn a_leader_counts_the_voters_it_hears_of() {
+    let mut cluster = led_by_n1(|config| config);
+    cluster.add_joining(N4);
+    cluster.change(N1, &[Change::Learner(N4)]).expect("up").expect("leads");
+    cluster.run();
+    assert!(leader(&mut cluster).is_leader());
+    assert_eq!(leader(&mut cluster).active_voters(), 3, "learners do not count");
+    // It checks, forgets, and hears of n2 only.
+    for _ in 0..10 {
+        cluster.with(N1, |group| group.tick());
+    }
+    cluster.network.retain(|message| message.to() == N2);
+    cluster.run();
+    assert_eq!(leader(&mut cluster).active_voters(), 2);
+    let n2 = cluster.members[&N2].group.as_ref().expect("it is up");
+    assert!(!n2.is_leader());
+    assert_eq!(n2.active_voters(), 0);
+}

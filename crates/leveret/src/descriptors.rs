@@ -55,6 +55,9 @@ mod tests {
 
     #[test]
     fn raising_leaves_the_soft_limit_at_the_hard_one() {
+        let before = getrlimit(Resource::Nofile);
+        let lowered = before.maximum.map(|maximum| maximum / 2).or(Some(512));
+        setrlimit(Resource::Nofile, Rlimit { current: lowered, maximum: before.maximum }).expect("lowering is allowed");
         raise();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);

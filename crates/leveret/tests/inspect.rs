@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use storage::{
-    CheckpointStore, DataFolder, ExtentId, ExtentWriter, FolderIdentity, GroupId, RealDisk, Record, RecordKind,
+    CheckpointStore, DataFolder, ExtentId, ExtentWriter, FileNo, FolderIdentity, GroupId, RealDisk, Record, RecordKind,
     WalOptions, WalPosition, recover,
 };
 
@@ -24,7 +24,7 @@ fn data_folder() -> tempfile::TempDir {
     DataFolder::open(disk.clone(), identity, 1).unwrap();
 
     let options = WalOptions { file_bytes: 64 << 10, ..WalOptions::new(7) };
-    let (mut wal, _) = recover(&disk, FOLDER_ID, options, WalPosition::START, &mut |_, _| {}).unwrap();
+    let (mut wal, _) = recover(&disk, FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).unwrap();
     for index in 1..=5 {
         let record = |group, kind| Record {
             group: GroupId(group),

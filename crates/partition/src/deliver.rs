@@ -136,9 +136,16 @@ impl Turn<'_> {
     fn may_be_sent(&mut self, seq: u64) -> bool {
         let state = self.queues.queue(self.id);
         let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
-        // Not applied yet: the watermark that covers it stands in its own entry or in one before.
-        if seq < applied || (seq >= next_seq && seq < self.lq.sent_proposed) {
+        if seq < applied {
             return true;
+        }
+        // Not applied yet: it goes out if the watermark that covers it stands in its own entry or in one before. In a later
+        // one it might be lost while the message is kept, and the next leader would not flag it.
+        if seq >= next_seq {
+            let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+            if self.lq.pending.get(at).is_some_and(|batch| seq < batch.sent_below) {
+                return true;
+            }
         }
         self.raise_sent(seq);
         false

@@ -63,6 +63,8 @@ pub(crate) struct PendingBatch {
     pub(crate) first: u64,
     pub(crate) count: u32,
     pub(crate) level: Level,
+    /// The dispatch watermark as it stands in the log once this entry does: messages below may go out with the entry.
+    pub(crate) sent_below: u64,
     /// Its bytes in the entry.
     pub(crate) bytes: Bytes,
 }

@@ -7,6 +7,7 @@
 //! - [`replica`] and [`log_index`]: consensus over the node's WAL.
 //! - [`partition`]: all of it as one machine; `commands` and `deliver`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
+//! - [`extent_copy`]: the shell's half of it that both shells share.
 //! - [`log_partition`]: a log for a machine of the caller's: the topology.
 //! - [`transient`]: the same surface for queues that live in one shard's memory.
 //! - [`recovery`]: a partition from what a data folder holds.
@@ -16,6 +17,7 @@ pub mod command;
 mod commands;
 mod deliver;
 pub mod entry;
+pub mod extent_copy;
 mod leader;
 pub mod log_index;
 pub mod log_partition;

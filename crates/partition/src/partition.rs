@@ -93,6 +93,8 @@ impl QueuePartition {
     /// A tick went by (150 ms): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();
+        // A handing over of leadership that came to nothing is given up here, and with it the reason to hold entries back.
+        self.propose_held(false);
         self.drive(cx);
     }
 
@@ -172,15 +174,18 @@ impl QueuePartition {
         };
         leader.in_flight_bytes += entry.bytes;
         leader.held.push_back((data, entry));
-        self.propose_held();
+        self.propose_held(true);
         true
     }
 
-    fn propose_held(&mut self) {
+    /// Proposes finished entries, as far as the log takes them. `just_finished`: the last one was finished now.
+    fn propose_held(&mut self, just_finished: bool) {
         let Some(leader) = &mut self.leader else { return };
         while let Some((data, _)) = leader.held.front() {
             let Some(index) = self.replica.propose(data.clone()) else { return };
             let (data, mut entry) = leader.held.pop_front().expect("there is a first");
+            // What was raised since an entry was finished stands in a later one, which may be lost where this one is kept.
+            let knows_sent = just_finished && leader.held.is_empty();
             entry.index = index;
             for batch in &entry.batches {
                 for id in &batch.targets {
@@ -190,6 +195,7 @@ impl QueuePartition {
                         first: queue.proposed_seq,
                         count: batch.messages,
                         level: batch.level,
+                        sent_below: if knows_sent { queue.sent_proposed } else { 0 },
                         bytes: data.slice(batch.offset as usize..(batch.offset + batch.bytes) as usize),
                     });
                     queue.proposed_seq += u64::from(batch.messages);
@@ -214,7 +220,7 @@ impl QueuePartition {
                 break;
             }
             self.replica.applied(self.applied, changes_members);
-            self.propose_held();
+            self.propose_held(false);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::checkpoint::{self, CheckpointDamaged};
 use crate::log_partition::LogPartition;
 use crate::machine::Queues;
 use crate::partition::QueuePartition;
-use crate::replica::{Replica, entry_of};
+use crate::replica::{Replica, body_of, entry_of};
 use broker::PartitionId;
 use bytes::Bytes;
 use consensus::{Config, Entry, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, Term};
@@ -42,6 +42,21 @@ impl Recovery {
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
         Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file, queues: None })
+    }
+
+    /// Whose it is.
+    pub fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// The last entry in the checkpoint.
+    pub fn applied(&self) -> LogIndex {
+        self.applied.index
+    }
+
+    /// The entries behind the checkpoint as found so far, with their bodies as stored: for tools and the simulator.
+    pub fn entries(&self) -> Vec<(LogIndex, Term, Bytes)> {
+        self.entries.iter().map(|(entry, _)| (entry.index, entry.term, body_of(entry))).collect()
     }
 
     /// Replay starts in this WAL file; 0 for the first there is.

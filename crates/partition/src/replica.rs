@@ -176,12 +176,11 @@ impl Replica {
         }
         let voters = &self.voters;
         let majority = voters.len() / 2 + 1;
-        if voters.len() > 1 {
-            let active =
-                |p: &consensus::Progress| p.node != self.node && p.is_recently_active && voters.contains(&p.node);
-            if 1 + self.group.progress().iter().filter(|p| active(p)).count() <= majority {
-                return status.commit;
-            }
+        if let [_] = voters.as_slice() {
+            return self.written.get(&self.node).copied().unwrap_or_default();
+        }
+        if self.group.active_voters() <= majority {
+            return status.commit;
         }
         let mut indexes: Vec<LogIndex> =
             voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
@@ -204,13 +203,16 @@ impl Replica {
         }
         let Some((index, term)) = last else { return };
         let status = self.group.status();
-        if self.table.term(index) != Some(term) {
+        // Only an entry of the current term says anything: it came from this term's leader, or is its own, so the log up
+        // to it matches the leader's. One of an older term may yet be overwritten (Raft paper, figure 8).
+        if self.table.term(index) != Some(term) || term != status.term {
             return;
         }
-        // The log up to here was taken from the leader of `status.term`, or is its own: it matches the leader's.
         if status.role == Role::Leader {
             self.note_written(node, status.term, index);
-        } else if let Some(leader) = status.leader {
+        } else if let Some(leader) = status.leader.filter(|_| term == status.term) {
+            // An entry of the leader's own term: logs that share it share all before. One of an older term proves
+            // nothing, as the leader may have another entry there, and would count this member for that one.
             let mut frame = BytesMut::with_capacity(17);
             frame.put_u8(FRAME_WRITTEN);
             frame.put_u64_le(status.term.0);
@@ -279,23 +281,11 @@ impl Replica {
         }
         for entry in ready.append.drain(..) {
             self.table.append(entry.index, entry.term, None);
-            let body = match entry.kind {
-                EntryKind::Command => {
-                    sync = sync.min(sync_wish(&entry.data));
-                    entry.data
-                }
-                EntryKind::Empty => {
-                    sync = SyncWish::Now;
-                    Bytes::new()
-                }
-                EntryKind::Membership => {
-                    sync = SyncWish::Now;
-                    let mut marked = BytesMut::with_capacity(entry.data.len() + 1);
-                    marked.put_u8(MEMBERSHIP_MARK);
-                    marked.put_slice(&entry.data);
-                    marked.freeze()
-                }
+            sync = match entry.kind {
+                EntryKind::Command => sync.min(sync_wish(&entry.data)),
+                EntryKind::Empty | EntryKind::Membership => SyncWish::Now,
             };
+            let body = body_of(&entry);
             self.appended_bytes += body.len() as u64;
             entries.push((entry.index, entry.term));
             records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
@@ -393,6 +383,20 @@ impl Replica {
     /// A snapshot that the leader sent, to be fetched and installed.
     pub fn take_snapshot(&mut self) -> Option<consensus::SnapshotOffer> {
         self.snapshot.take()
+    }
+}
+
+/// The body of an entry as the WAL has it; a command's own bytes are not copied.
+pub fn body_of(entry: &Entry) -> Bytes {
+    match entry.kind {
+        EntryKind::Command => entry.data.clone(),
+        EntryKind::Empty => Bytes::new(),
+        EntryKind::Membership => {
+            let mut marked = BytesMut::with_capacity(entry.data.len() + 1);
+            marked.put_u8(MEMBERSHIP_MARK);
+            marked.put_slice(&entry.data);
+            marked.freeze()
+        }
     }
 }
 

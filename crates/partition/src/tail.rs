@@ -47,10 +47,11 @@ impl Tail {
 
     /// The bytes at `offset` of `file`, if the entry that they belong to is here.
     pub fn get(&self, file: u32, offset: u32, bytes: u32) -> Option<Bytes> {
-        let (&(at_file, at_offset), entry) = self.entries.range(..=(file, offset)).next_back()?;
+        // Within the file: the entry before may lie in another one, at any offset.
+        let (&(_, at_offset), entry) = self.entries.range((file, 0)..=(file, offset)).next_back()?;
         let from = (offset - at_offset) as usize;
         let past = from + bytes as usize;
-        (at_file == file && past <= entry.body.len()).then(|| entry.body.slice(from..past))
+        (past <= entry.body.len()).then(|| entry.body.slice(from..past))
     }
 
     /// `count` messages of the entry around this place were given out (or ended): it goes once all were.
@@ -65,5 +66,21 @@ impl Tail {
             self.bytes -= entry.body.len();
             self.entries.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use storage::FileNo;
+
+    #[test]
+    fn an_entry_of_an_older_file_is_not_taken_for_one_of_this_file() {
+        let mut tail = Tail::new(1 << 20);
+        let at = Location { file: FileNo(1), offset: 9000, bytes: 4 };
+        tail.put(at, Bytes::from_static(b"body"), 1);
+        assert_eq!(tail.get(2, 4096, 4), None);
+        tail.used(2, 4096, 1);
+        assert_eq!(tail.get(1, 9000, 4).as_deref(), Some(&b"body"[..]));
     }
 }

@@ -5,9 +5,9 @@
 //! partitions have answered. An idle connection owns no read buffer.
 
 use crate::session::Session;
-use crate::shard::thread::Local;
 use crate::shard::Seat;
 use crate::shard::outlets::Window;
+use crate::shard::thread::Local;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey};
@@ -191,6 +191,10 @@ impl Client {
     pub(crate) fn handle_timer(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();
         inner.wheel_at = NEVER;
+        if inner.was_paused {
+            // Nobody listened, so silence proves nothing.
+            inner.amqp.resume_reading(now);
+        }
         if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
             inner.amqp.handle_timeout(now);
         }
@@ -232,6 +236,8 @@ impl Inner {
             if !self.input_blocked || !self.amqp.wants_input() || self.is_flooded(local) {
                 break;
             }
+            // The client was not silent while the machine would not listen.
+            self.amqp.resume_reading(now);
             self.take_input(now);
         }
     }
@@ -369,7 +375,10 @@ impl Inner {
 
     /// Whether the task has something to read that it did not look at because it was not allowed to.
     fn wants_task(&mut self, local: &Rc<Local>) -> bool {
-        self.was_paused && !self.is_deaf && self.amqp.wants_input() && !self.is_flooded(local)
+        self.was_paused
+            && !self.is_deaf
+            && self.amqp.wants_input()
+            && !self.is_flooded(local)
             && !self.session.waits_for_load(local)
     }
 
@@ -439,6 +448,10 @@ impl Future for ConnectionTask {
             local.flush_later(&client);
         } else {
             let now = local.now();
+            if inner.is_full {
+                // What the socket takes now frees memory and window, and it is the step that passes this on.
+                local.inbox.borrow_mut().wake();
+            }
             loop {
                 inner.write();
                 if !inner.is_full || inner.stream.poll_write_ready(cx).is_pending() {
@@ -460,7 +473,7 @@ impl Future for ConnectionTask {
             inner.arm(&client, &local, now);
             return Poll::Pending;
         }
-        if has_more {
+        if has_more || inner.wants_task(&local) {
             // Behind the step task and the other connections: nobody is starved by one busy socket.
             cx.waker().wake_by_ref();
         }

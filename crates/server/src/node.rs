@@ -262,6 +262,11 @@ impl Shared {
         }
     }
 
+    /// Whether messages in memory are beyond their budget.
+    pub(crate) fn has_memory_alarm(&self) -> bool {
+        self.memory_alarm.load(Ordering::Relaxed)
+    }
+
     /// Whether a shard has as much proposed and unwritten as it may.
     #[inline]
     pub(crate) fn is_loaded(&self, shard: usize) -> bool {

@@ -12,7 +12,14 @@ use server::config::{
 };
 
 fn machine() -> Machine {
-    Machine { processors: 8, memory_bytes: 1 << 30, descriptors: 20_000, hostname: "hare".to_owned() }
+    Machine {
+        processors: 8,
+        memory_bytes: 1 << 30,
+        descriptors: 20_000,
+        ipv4: true,
+        ipv6: true,
+        hostname: "hare".to_owned(),
+    }
 }
 
 /// Sources of one test; the file lies in a folder of its own.
@@ -87,9 +94,27 @@ fn defaults_come_from_the_table_and_the_machine() {
 #[test]
 fn defaults_are_allowed_values_on_the_smallest_and_the_largest_machine() {
     for (processors, memory_bytes, descriptors) in [(1, 0, 0), (1, 64 << 20, 64), (4096, u64::MAX, u64::MAX)] {
-        let config = Config::for_machine(&Machine { processors, memory_bytes, descriptors, hostname: "a".repeat(64) });
+        let config = Config::for_machine(&Machine {
+            processors,
+            memory_bytes,
+            descriptors,
+            ipv4: false,
+            ipv6: false,
+            hostname: "a".repeat(64),
+        });
         assert!(config.shard_threads >= 1 && config.connections_max >= 1);
     }
+}
+
+#[test]
+fn the_default_listens_on_the_families_that_the_machine_has() {
+    let listens = |ipv4, ipv6| {
+        let config = Config::for_machine(&Machine { ipv4, ipv6, ..machine() });
+        config.amqp.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(listens(true, true), ["0.0.0.0:5672", "[::]:5672"]);
+    assert_eq!(listens(true, false), ["0.0.0.0:5672"]);
+    assert_eq!(listens(false, true), ["[::]:5672"]);
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
@@ -379,6 +404,7 @@ fn variables_of_services_and_of_others_are_left_alone() {
         .variable("LEVERET_SERVICE_HOST", "10.0.0.1")
         .variable("LEVERET_PORT", "tcp://10.0.0.1:5672")
         .variable("LEVERET_PORT_5672_TCP_ADDR", "10.0.0.1")
+        .variable("LEVERET_BIN", "/usr/bin/leveret")
         .variable("PARTITIONS", "999")
         .variable("RABBITMQ_NODENAME", "rabbit@x")
         .config();

@@ -12,7 +12,11 @@ fn config(folder: &Path, hostname: &str, node_name: Option<&str>) -> Config {
     sources.flags.push((Key::data_dir, folder.display().to_string()));
     sources.flags.extend(node_name.map(|name| (Key::node_name, name.to_owned())));
     let hostname = hostname.to_owned();
-    load(&sources, &Machine { processors: 2, memory_bytes: 1 << 30, descriptors: 1024, hostname }).unwrap()
+    load(
+        &sources,
+        &Machine { processors: 2, memory_bytes: 1 << 30, descriptors: 1024, ipv4: true, ipv6: true, hostname },
+    )
+    .unwrap()
 }
 
 fn error(config: &Config) -> String {

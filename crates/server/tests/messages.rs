@@ -1,14 +1,30 @@
 //! Messages from socket to socket through transient queues: publish, confirm, consume, settle, prefetch.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod support;
 
 use amqp::wire::method::Method;
 use support::{TestNode, closed, declared, publish_frames};
 
-#[test]
-fn a_message_goes_in_is_confirmed_comes_out_and_is_acked() {
-    let node = TestNode::start();
+on_one_and_three_shards!(
+    a_message_goes_in_is_confirmed_comes_out_and_is_acked,
+    bodies_of_every_size_come_out_as_they_went_in_and_in_order,
+    ten_thousand_messages_in_one_write_are_confirmed_together_and_keep_their_order,
+    a_mandatory_message_without_a_queue_comes_back_before_it_is_confirmed,
+    a_publish_to_no_exchange_closes_the_channel_and_what_was_sent_behind_it_does_not_count,
+    a_consumer_holds_at_most_its_prefetch_and_gets_more_as_it_acks,
+    a_prefetch_of_the_channel_is_shared_by_its_consumers_and_reaches_those_that_were_there,
+    what_is_given_back_is_delivered_again_at_its_old_place,
+    closing_a_channel_gives_its_messages_back_in_order_before_the_close_is_answered,
+    a_lost_connection_gives_its_messages_back,
+    one_publish_reaches_each_bound_queue_once_and_is_confirmed_once,
+    purge_and_delete_count_what_they_drop,
+    the_sync_barrier_confirms_and_leads_nowhere,
+);
+
+fn a_message_goes_in_is_confirmed_comes_out_and_is_acked(shards: usize) {
+    let node = TestNode::shards(shards);
     let (mut publisher, mut consumer) = (node.channel(), node.channel());
     consumer.declare(1, "q");
     consumer.consume(1, "q", "c");
@@ -25,12 +41,11 @@ fn a_message_goes_in_is_confirmed_comes_out_and_is_acked() {
     assert_eq!(&received.body[..], b"hello");
     consumer.ack(1, 1, false);
     assert_eq!(consumer.counts(1, "q"), (0, 1));
-    assert!(node.0.transient_bytes() == 0, "an acked message leaves no bytes behind");
+    support::eventually("giving its bytes back", || node.0.transient_bytes() == 0);
 }
 
-#[test]
-fn bodies_of_every_size_come_out_as_they_went_in_and_in_order() {
-    let node = TestNode::start();
+fn bodies_of_every_size_come_out_as_they_went_in_and_in_order(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.declare(1, "q");
     client.consume(1, "q", "c");
@@ -54,9 +69,8 @@ fn bodies_of_every_size_come_out_as_they_went_in_and_in_order() {
     }
 }
 
-#[test]
-fn ten_thousand_messages_in_one_write_are_confirmed_together_and_keep_their_order() {
-    let node = TestNode::start();
+fn ten_thousand_messages_in_one_write_are_confirmed_together_and_keep_their_order(shards: usize) {
+    let node = TestNode::shards(shards);
     let (mut publisher, mut consumer) = (node.channel(), node.channel());
     consumer.declare(1, "q");
     consumer.consume_as(1, "q", "c", &["no-ack"]);
@@ -76,9 +90,8 @@ fn ten_thousand_messages_in_one_write_are_confirmed_together_and_keep_their_orde
     assert_eq!(consumer.counts(1, "q"), (0, 1));
 }
 
-#[test]
-fn a_mandatory_message_without_a_queue_comes_back_before_it_is_confirmed() {
-    let node = TestNode::start();
+fn a_mandatory_message_without_a_queue_comes_back_before_it_is_confirmed(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.confirm_select(1);
     client.publish(1, "", "nowhere", b"lost");
@@ -90,9 +103,8 @@ fn a_mandatory_message_without_a_queue_comes_back_before_it_is_confirmed() {
     client.confirmed(2);
 }
 
-#[test]
-fn a_publish_to_no_exchange_closes_the_channel_and_what_was_sent_behind_it_does_not_count() {
-    let node = TestNode::start();
+fn a_publish_to_no_exchange_closes_the_channel_and_what_was_sent_behind_it_does_not_count(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.declare(1, "q");
     let mut out = Vec::new();
@@ -106,9 +118,8 @@ fn a_publish_to_no_exchange_closes_the_channel_and_what_was_sent_behind_it_does_
     assert_eq!(client.counts(1, "q"), (0, 0));
 }
 
-#[test]
-fn a_consumer_holds_at_most_its_prefetch_and_gets_more_as_it_acks() {
-    let node = TestNode::start();
+fn a_consumer_holds_at_most_its_prefetch_and_gets_more_as_it_acks(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.declare(1, "q");
     client.qos(1, 3, false);
@@ -129,9 +140,8 @@ fn a_consumer_holds_at_most_its_prefetch_and_gets_more_as_it_acks() {
     assert!(matches!(got, Method::BasicGetOk { message_count: 4, .. }), "{got:?}");
 }
 
-#[test]
-fn a_prefetch_of_the_channel_is_shared_by_its_consumers_and_reaches_those_that_were_there() {
-    let node = TestNode::start();
+fn a_prefetch_of_the_channel_is_shared_by_its_consumers_and_reaches_those_that_were_there(shards: usize) {
+    let node = TestNode::shards(shards);
     let (mut client, mut publisher) = (node.channel(), node.channel());
     client.declare(1, "a");
     client.declare(1, "b");
@@ -172,9 +182,8 @@ fn a_prefetch_of_the_channel_is_shared_by_its_consumers_and_reaches_those_that_w
     assert_eq!(client.counts(1, "a"), (0, 0));
 }
 
-#[test]
-fn what_is_given_back_is_delivered_again_at_its_old_place() {
-    let node = TestNode::start();
+fn what_is_given_back_is_delivered_again_at_its_old_place(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.declare(1, "q");
     client.qos(1, 2, false);
@@ -198,9 +207,8 @@ fn what_is_given_back_is_delivered_again_at_its_old_place() {
     assert_eq!(closed(client.recv().method).1, "PRECONDITION_FAILED - unknown delivery tag 4");
 }
 
-#[test]
-fn closing_a_channel_gives_its_messages_back_in_order_before_the_close_is_answered() {
-    let node = TestNode::start();
+fn closing_a_channel_gives_its_messages_back_in_order_before_the_close_is_answered(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.open(2);
     client.declare(1, "q");
@@ -226,9 +234,8 @@ fn closing_a_channel_gives_its_messages_back_in_order_before_the_close_is_answer
     assert_eq!(client.counts(1, "q"), (0, 0));
 }
 
-#[test]
-fn a_lost_connection_gives_its_messages_back() {
-    let node = TestNode::start();
+fn a_lost_connection_gives_its_messages_back(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.declare(1, "q");
     let mut lost = node.channel();
@@ -240,9 +247,8 @@ fn a_lost_connection_gives_its_messages_back() {
     assert_eq!(client.delivery().1, true);
 }
 
-#[test]
-fn one_publish_reaches_each_bound_queue_once_and_is_confirmed_once() {
-    let node = TestNode::start();
+fn one_publish_reaches_each_bound_queue_once_and_is_confirmed_once(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     for queue in ["a", "b", "c"] {
         client.declare(1, queue);
@@ -268,9 +274,8 @@ fn one_publish_reaches_each_bound_queue_once_and_is_confirmed_once() {
     assert_eq!((client.counts(1, "a").0, client.counts(1, "b").0, client.counts(1, "c").0), (3, 1, 2));
 }
 
-#[test]
-fn purge_and_delete_count_what_they_drop() {
-    let node = TestNode::start();
+fn purge_and_delete_count_what_they_drop(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.declare(1, "q");
     for n in 0..5u8 {
@@ -279,7 +284,8 @@ fn purge_and_delete_count_what_they_drop() {
     let purge = Method::QueuePurge { ticket: 0, queue: "q".into(), no_wait: false };
     assert_eq!(client.call(1, &purge), Method::QueuePurgeOk { message_count: 5 });
     client.publish(1, "", "q", b"m");
-    let delete = |if_unused, if_empty| Method::QueueDelete { ticket: 0, queue: "q".into(), if_unused, if_empty, no_wait: false };
+    let delete =
+        |if_unused, if_empty| Method::QueueDelete { ticket: 0, queue: "q".into(), if_unused, if_empty, no_wait: false };
     assert_eq!(
         closed(client.call(1, &delete(false, true))),
         (406, "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty".to_owned())
@@ -292,9 +298,8 @@ fn purge_and_delete_count_what_they_drop() {
     assert_eq!((&name[..], ready, consumers), (&b"q"[..], 0, 0));
 }
 
-#[test]
-fn the_sync_barrier_confirms_and_leads_nowhere() {
-    let node = TestNode::start();
+fn the_sync_barrier_confirms_and_leads_nowhere(shards: usize) {
+    let node = TestNode::shards(shards);
     let mut client = node.channel();
     client.confirm_select(1);
     client.publish(1, "leveret.sync", "", b"");

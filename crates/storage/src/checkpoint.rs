@@ -10,16 +10,18 @@
 //! 8192 payload
 //! ```
 //!
-//! Invariant: a save overwrites the older of the two files only, so the newer one stays whole whatever happens meanwhile. Where no whole
-//! one stands beside it (a group's first save, or after damage) the file is written under another name first. So a crash never leaves
-//! a group without a whole file, and a group whose files are all damaged has lost them to the disk.
+//! Invariant: a save overwrites the older of the two files only, so the newer one stays whole whatever happens
+//! meanwhile. Where no whole one stands beside it (a group's first save, or after damage) the file is written under
+//! another name first. So a crash never leaves a group without a whole file, and a group whose files are all damaged
+//! has lost them to the disk.
 //!
-//! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache shows it all the
-//! same, and a log released on its word would be lost with the power. So a save is sealed after its sync, and what is loaded without
-//! its seal is compared with what the disk has, and synced, before it is handed out.
+//! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache
+//! shows it all the same, and a log released on its word would be lost with the power. So a save is sealed after its
+//! sync, and what is loaded without its seal is compared with what the disk has, and synced, before it is handed out.
 //!
-//! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly ever change, so
-//! there is no order of file and folder syncs to get wrong. Price: while a save is under way there is one good generation and not two.
+//! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly
+//! ever change, so there is no order of file and folder syncs to get wrong. Price: while a save is under way there is
+//! one good generation and not two.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -81,8 +83,8 @@ pub struct CheckpointStore<D: Disk> {
 }
 
 impl<D: Disk> CheckpointStore<D> {
-    /// Opens the folder and reads the headers. Payloads are checked when they are loaded; until all groups were loaded, the positions
-    /// that this store tells may be those of checkpoints that do not hold.
+    /// Opens the folder and reads the headers. Payloads are checked when they are loaded; until all groups were loaded,
+    /// the positions that this store tells may be those of checkpoints that do not hold.
     pub fn open(disk: &Arc<D>, folder_id: u128) -> Result<CheckpointStore<D>, StorageError> {
         disk.create_folder(CHECKPOINT_FOLDER).map_err(at("create", CHECKPOINT_FOLDER))?;
         let mut groups: BTreeMap<GroupId, Places> = BTreeMap::new();
@@ -107,8 +109,9 @@ impl<D: Disk> CheckpointStore<D> {
 
     /// The newest checkpoint of a group that is whole; `None` if the group has no files.
     ///
-    /// A newest one that is damaged is passed over for the one before it and forgotten, so that the next save overwrites it. Whether the
-    /// log still reaches back to the older one's `replay_from` is seen by the recovery. [`StorageError::Corrupt`] if none is whole.
+    /// A newest one that is damaged is passed over for the one before it and forgotten, so that the next save
+    /// overwrites it. Whether the log still reaches back to the older one's `replay_from` is seen by the recovery.
+    /// [`StorageError::Corrupt`] if none is whole.
     pub fn load_newest(&mut self, group: GroupId) -> Result<Option<Checkpoint>, StorageError> {
         let Some(places) = self.groups.get(&group).copied() else { return Ok(None) };
         let mut order = [0, 1];
@@ -156,7 +159,8 @@ impl<D: Disk> CheckpointStore<D> {
     /// Saves a state, durable after `Ok`, and returns its generation.
     ///
     /// - Everything that the payload refers to (extents) is durable before; the log from `replay_from` on is kept.
-    /// - Errors: [`StorageError::SyncFailed`] is final for the node. After any other the checkpoints before are still good.
+    /// - Errors: [`StorageError::SyncFailed`] is final for the node. After any other the checkpoints before are still
+    ///   good.
     pub fn save(&mut self, group: GroupId, replay_from: WalPosition, payload: &[u8]) -> Result<u64, StorageError> {
         assert!(payload.len() <= CHECKPOINT_BYTES_MAX, "a checkpoint has at most {CHECKPOINT_BYTES_MAX} bytes");
         let places = self.groups.get(&group).copied().unwrap_or_default();
@@ -205,11 +209,15 @@ impl<D: Disk> CheckpointStore<D> {
     }
 
     /// The oldest place that the newest checkpoints replay from: what recovery starts with. `None` without checkpoints.
+    ///
+    /// It knows nothing of groups without a checkpoint. So a group is given its first one when it is made, replaying
+    /// from the log's position at that time, or else its records may be taken for not needed.
     pub fn oldest_replay(&self) -> Option<WalPosition> {
         self.groups.values().filter_map(newest).map(|place| place.replay_from).min()
     }
 
-    /// The oldest place that any whole generation replays from. Keeping the log from here lets a recovery fall back to the older one.
+    /// The oldest place that any whole generation replays from. Keeping the log from here lets a recovery fall back to
+    /// the older one.
     pub fn oldest_replay_of_all(&self) -> Option<WalPosition> {
         self.groups.values().flatten().flatten().map(|place| place.replay_from).min()
     }

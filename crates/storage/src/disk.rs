@@ -1,11 +1,11 @@
 //! The one way to the data files: a folder of files as the log, the extents and the checkpoints need it.
 //!
 //! Invariant: nothing in this crate touches a file but through [`Disk`] and [`DiskFile`], so that the same code runs on
-//! [`RealDisk`] in the server and on [`FaultyDisk`] in tests and in the simulator. Names are relative, `/` parts the folder from the
-//! file, and there is one level of folders.
+//! [`RealDisk`] in the server and on [`FaultyDisk`] in tests and in the simulator. Names are relative, `/` parts the
+//! folder from the file, and there is one level of folders.
 //!
-//! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned, names of a folder once its
-//! `sync_folder` returned. Everything else may be there, partly there, or gone.
+//! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned, names of a folder once
+//! its `sync_folder` returned. Everything else may be there, partly there, or gone.
 
 mod faulty;
 mod real;
@@ -47,8 +47,8 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens or creates a file. The name of a created file survives a power cut only after [`Disk::sync_folder`].
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Self::File>;
 
-    /// The files of a folder (`""` is the data folder itself), without the folder's name, sorted; a folder within it ends with `/`.
-    /// A missing folder has no files.
+    /// The files of a folder (`""` is the data folder itself), without the folder's name, sorted; a folder within it
+    /// ends with `/`. A missing folder has no files.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
     /// Makes a folder if it is missing, and its name durable.
@@ -95,10 +95,12 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Cuts or extends (with zeroes) the file.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// A hint; no effect on what was written and synced. After `DontNeed` reads should come from the disk, not from memory.
+    /// A hint; no effect on what was written and synced. After `DontNeed` reads should come from the disk, not from
+    /// memory.
     fn advise(&self, offset: u64, bytes: u64, advice: Advice);
 
-    /// Takes the file's exclusive advisory lock, which ends with the process or with the last handle. `false`: somebody else has it.
+    /// Takes the file's exclusive advisory lock, which ends with the process or with the last handle. `false`: somebody
+    /// else has it.
     fn try_lock(&self) -> io::Result<bool>;
 
     /// Writes one slice.
@@ -107,16 +109,18 @@ pub trait DiskFile: Send + Sync + 'static {
     }
 }
 
-/// Ranges are settled in such pieces, aligned to their size: no cached unit of a file is larger, and only whole ones leave the cache.
+/// Ranges are settled in such pieces, aligned to their size: no cached unit of a file is larger, and only whole ones
+/// leave the cache.
 const SETTLE_BYTES: u64 = 2 << 20;
 /// Within a piece, what differs is written again in such units.
 const SETTLE_PAGE_BYTES: usize = 4096;
 
 /// Makes the bytes that can be read between `from` and `to` durable, whatever befell the process that wrote them.
 ///
-/// A sync alone is not enough. If that process met a failed sync, the system may count pages as clean that the disk does not have: reads
-/// show them until memory runs short, or the power goes. So they are read twice, from memory and then from the disk, and what differs is
-/// written again. Nothing else is: a page that the disk has must not be written over, for a power cut in the middle could destroy it.
+/// A sync alone is not enough. If that process met a failed sync, the system may count pages as clean that the disk
+/// does not have: reads show them until memory runs short, or the power goes. So they are read twice, from memory and
+/// then from the disk, and what differs is written again. Nothing else is: a page that the disk has must not be written
+/// over, for a power cut in the middle could destroy it.
 ///
 /// Returns how many bytes had to be written again.
 pub(crate) fn settle<F: DiskFile>(file: &F, from: u64, to: u64) -> io::Result<u64> {

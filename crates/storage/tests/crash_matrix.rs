@@ -1,8 +1,9 @@
 //! Cuts or fails every write and every sync of a scripted life in turn, comes up again and looks what is left.
 //!
-//! The script appends, syncs, rolls, releases, recycles, prepares spares, writes extents and saves checkpoints. Invariant checked after
-//! every recovery: what was synced is all there, what is there is a prefix of what was appended, nothing comes back that was cut off,
-//! finished extents and saved checkpoints are whole, and there is no damage to report.
+//! The script appends, syncs, rolls, releases, recycles, prepares spares, writes extents and saves checkpoints.
+//! Invariant checked after every recovery: what was synced is all there, what is there is a prefix of what was
+//! appended, nothing comes back that was cut off, finished extents and saved checkpoints are whole, and there is no
+//! damage to report.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -264,12 +265,14 @@ fn story(seed: u64, operation: u64, fault: Fault, survival: SurvivalUnit, lives_
             Err(error) => panic!("life {life}: {error}"),
         }
         disk.clear_faults();
-        // A failed write or sync ends the process; the power goes in the second and third life, after the page cache misled us once.
+        // A failed write or sync ends the process; the power goes in the second and third life, after the page cache
+        // misled us once.
         if disk.down().is_none() {
             disk.crash(if life == 0 { Crash::Process } else { Crash::Power });
         }
         disk.restart();
-        // A crash in the middle of a release leaves it open which start the next one will use: the old one is always right.
+        // A crash in the middle of a release leaves it open which start the next one will use: the old one is always
+        // right.
     }
     reached.then_some(())
 }

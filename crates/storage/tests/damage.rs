@@ -1,9 +1,11 @@
-//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing is cut off in silence.
+//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing is cut off in
+//! silence.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use storage::disk::{Crash, Fault};
 use storage::inspect::{Depth, Fact, inspect};
 use storage::wal::{RecordName, Recovery};
 use storage::{
@@ -51,7 +53,8 @@ fn written(note: bool) -> (Arc<FaultyDisk>, Vec<Location>) {
     (disk, locations)
 }
 
-/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset and whether bytes in use were hit.
+/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset and whether bytes
+/// in use were hit.
 fn flip_everywhere(note: bool, mut check: impl FnMut(&str, u64, &Arc<FaultyDisk>, Opened)) {
     let (pristine, _) = written(note);
     for name in ["wal/00000001.wal", "wal/00000002.wal"] {
@@ -245,7 +248,13 @@ fn data_folder_tells_what_to_do_in_one_line() {
     let foreign = DataFolder::open(home, identity("a@host"), 13).err().unwrap().to_string();
     assert!(foreign.contains("is not a leveret data folder (it holds letter.txt)"), "{foreign}");
     assert_eq!(std::fs::read_dir(folder.path().join("home")).unwrap().count(), 1, "and is left as it was");
-    for text in [locked, other, damaged, version, foreign] {
+    let file = DataFolder::open_path(&folder.path().join("home/letter.txt"), identity("a@host"), 13)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(file.contains("cannot use") && file.contains("letter.txt"), "{file}");
+    drop(DataFolder::open_path(&folder.path().join("new/deep"), identity("a@host"), 13).unwrap());
+    for text in [locked, other, damaged, version, foreign, file] {
         assert!(!text.contains('\n'));
     }
 }
@@ -253,19 +262,20 @@ fn data_folder_tells_what_to_do_in_one_line() {
 #[test]
 fn founding_is_whole_or_not_at_all() {
     for operation in 0..10 {
-        for seed in 0..8 {
+        for seed in 0..16 {
             let faulty = FaultyDisk::new(seed);
-            faulty.schedule(operation, storage::disk::Fault::Crash(storage::disk::Crash::Power));
+            let crash = if seed % 2 == 0 { Crash::Power } else { Crash::Process };
+            faulty.schedule(operation, Fault::Crash(crash));
             let _ = DataFolder::open(Arc::new(faulty.clone()), identity("a@host"), 1);
             if faulty.down().is_none() {
-                faulty.crash(storage::disk::Crash::Process);
+                faulty.crash(Crash::Process);
             }
             faulty.restart();
             faulty.clear_faults();
             let opened = DataFolder::open(Arc::new(faulty.clone()), identity("a@host"), 1).unwrap();
             let found = opened.identity().clone();
             drop(opened);
-            faulty.crash(storage::disk::Crash::Power);
+            faulty.crash(Crash::Power);
             faulty.restart();
             let opened = DataFolder::open(Arc::new(faulty), identity("a@host"), 1).unwrap();
             assert!(!opened.was_founded(), "operation {operation} seed {seed}");

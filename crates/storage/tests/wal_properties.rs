@@ -1,15 +1,16 @@
 //! The log gives back what was synced, in order, and a prefix of the rest, for any records and any cuts.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use storage::disk::{Crash, Fault};
+use storage::disk::{Advice, Crash, Fault};
 use storage::wal::{Preparation, Recovery};
 use storage::{
-    Disk, FaultyDisk, FileNo, GroupId, Location, RealDisk, Record, RecordKind, StorageError, Wal, WalOptions,
-    WalPosition, fuzz, recover,
+    Disk, DiskFile, FaultyDisk, FileNo, GroupId, Location, OpenMode, RealDisk, Record, RecordKind, StorageError, Wal,
+    WalOptions, WalPosition, fuzz, recover,
 };
 
 const FOLDER_ID: u128 = 99;
@@ -375,7 +376,8 @@ fn log_lives_on_a_real_disk_and_readers_on_other_threads() {
 
 #[test]
 fn tail_that_was_cut_off_stays_off_when_its_beginning_is_written_again() {
-    // A frame that fills its page to the byte, so that what follows it lies in a page of its own and can survive without it.
+    // A frame that fills its page to the byte, so that what follows it lies in a page of its own and can survive
+    // without it.
     let lost = entry(2, 4096 - 48 - 40);
     let mut survived_alone = 0;
     for seed in 0..64 {
@@ -396,12 +398,141 @@ fn tail_that_was_cut_off_stays_off_when_its_beginning_is_written_again() {
         if seen.len() == 1 {
             wal.append(std::slice::from_ref(&lost), &mut Vec::new()).unwrap();
             wal.sync().unwrap();
-            faulty.crash(Crash::Power);
+            wal.note_durable().unwrap();
+            faulty.crash(Crash::Process);
             faulty.restart();
             let (_, recovery, seen) = open(&disk, 3, WalPosition::START).unwrap();
             assert_eq!(recovery.damage, []);
             assert_eq!(records_of(&seen), [entry(1, 10), lost.clone()], "seed {seed}");
+            // Not even when what was written again rots: then it is damage, and the old tail behind it is still no part
+            // of the log.
+            faulty.flip_bit("wal/00000001.wal", 8200, 0);
+            let (_, recovery, seen) = open(&disk, 4, WalPosition::START).unwrap();
+            assert_eq!((recovery.damage.len(), records_of(&seen)), (1, vec![entry(1, 10)]), "seed {seed}");
         }
     }
     assert!(survived_alone > 5, "the case arises: {survived_alone}");
+}
+
+#[test]
+fn frame_torn_in_the_middle_of_a_page_does_not_hide_what_is_written_after_it() {
+    // Found by `synced_records_survive_and_the_rest_is_a_prefix`: the torn frame's header was whole and stood where the
+    // walk looked first.
+    let mut torn = 0;
+    for seed in 0..64 {
+        let faulty = FaultyDisk::new(seed);
+        let disk = Arc::new(faulty.clone());
+        let (mut wal, _, _) = open(&disk, 1, WalPosition::START).unwrap();
+        wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap();
+        wal.append(&[entry(2, 9000)], &mut Vec::new()).unwrap();
+        faulty.crash(Crash::Power);
+        faulty.restart();
+        let (mut wal, recovery, seen) = open(&disk, 2, WalPosition::START).unwrap();
+        if seen.len() != 1 || recovery.cut.is_none() {
+            continue;
+        }
+        torn += 1;
+        wal.append(&[entry(3, 10)], &mut Vec::new()).unwrap();
+        wal.sync().unwrap();
+        let (_, _, seen) = open(&disk, 3, WalPosition::START).unwrap();
+        assert_eq!(records_of(&seen), [entry(1, 10), entry(3, 10)], "seed {seed}");
+    }
+    assert!(torn > 2, "the case arises: {torn}");
+}
+
+/// A disk that does something in the middle of a read.
+#[derive(Clone)]
+struct MeddlingDisk {
+    disk: FaultyDisk,
+    meddle: Meddle,
+}
+
+type Meddle = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+struct MeddlingFile {
+    file: storage::disk::FaultyFile,
+    meddle: Meddle,
+}
+
+impl Disk for MeddlingDisk {
+    type File = MeddlingFile;
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<MeddlingFile> {
+        Ok(MeddlingFile { file: self.disk.open(name, mode)?, meddle: self.meddle.clone() })
+    }
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.disk.list(folder)
+    }
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        self.disk.create_folder(folder)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+    fn rename(&self, source: &str, target: &str) -> io::Result<()> {
+        self.disk.rename(source, target)
+    }
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        self.disk.sync_folder(folder)
+    }
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
+    }
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+impl DiskFile for MeddlingFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let meddle = self.meddle.lock().unwrap().take();
+        if let Some(meddle) = meddle {
+            meddle();
+        }
+        self.file.read_at(buffer, offset)
+    }
+    fn write_vectored_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.file.write_vectored_at(slices, offset)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.file.allocate(bytes)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+    fn advise(&self, offset: u64, bytes: u64, advice: Advice) {
+        self.file.advise(offset, bytes, advice);
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+}
+
+#[test]
+fn reader_of_a_file_that_is_reused_under_its_hands_gets_an_error() {
+    let meddle = Meddle::default();
+    let disk = Arc::new(MeddlingDisk { disk: FaultyDisk::new(1), meddle: meddle.clone() });
+    let (mut wal, _, _) = open(&disk, 0, WalPosition::START).unwrap();
+    let mut locations = Vec::new();
+    for index in 0..2 {
+        wal.append(&[entry(index, 50_000)], &mut locations).unwrap();
+    }
+    let reader = wal.reader();
+    assert_eq!(reader.read(locations[0]).unwrap()[0], 0);
+    let wal = Mutex::new(wal);
+    *meddle.lock().unwrap() = Some(Box::new(move || {
+        let mut wal = wal.lock().unwrap();
+        wal.release_before(FileNo(2));
+        for index in 2..4 {
+            wal.append(&[entry(index, 50_000)], &mut Vec::new()).unwrap();
+        }
+    }));
+    assert!(matches!(reader.read(locations[0]), Err(StorageError::Missing { .. })));
+    assert_eq!(reader.read(locations[1]).unwrap()[0], 1);
 }

@@ -262,6 +262,12 @@ mod tests {
     }
 
     #[test]
+    fn consecutive_deliveries_take_half_a_byte_each() {
+        let unacked = filled(100_000);
+        assert!(unacked.held_bytes() < 110_000, "{}", unacked.held_bytes());
+    }
+
+    #[test]
     fn one_stuck_delivery_holds_no_memory_for_those_behind_it() {
         let mut unacked = filled(1);
         for i in 0..1_000_000 {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 use super::{Connection, Phase};
-use crate::channel::{ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
-use crate::reply_code::{ChannelError, ConnectionError, Fault};
+use crate::channel::{Channel, ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
+use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId};
 use crate::wire::content::{CLASS_BASIC, CONTENT_HEADER_BYTES};
 use crate::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_END, FRAME_HEADER, FRAME_METHOD};
 use crate::wire::method::Method;
@@ -58,6 +58,7 @@ impl Connection {
             (Question::QueueDelete, Reply::QueueDeleted { message_count }) => Method::QueueDeleteOk { message_count },
             (Question::Qos, Reply::Done) => Method::BasicQosOk {},
             (Question::Consume, Reply::Consuming { consumer_tag }) => {
+                assert!(!consumer_tag.is_empty(), "the broker names a consumer that the client did not name");
                 let answer = Method::BasicConsumeOk { consumer_tag: consumer_tag.bytes() };
                 channel.consumers.push(consumer_tag);
                 answer
@@ -77,7 +78,7 @@ impl Connection {
         let Some(open) = self.channels.open(channel) else { return };
         let mut fault = Fault::from(error);
         if let ChannelPhase::Waiting(waiting) = &open.phase
-            && fault.method == crate::reply_code::MethodId::NONE
+            && fault.method == MethodId::NONE
         {
             fault.method = waiting.method;
         }
@@ -261,18 +262,15 @@ impl Connection {
     }
 
     fn release_held(&mut self) {
-        let held: Vec<ChannelId> = self
-            .channels
-            .iter_mut()
-            .filter(|channel| matches!(channel.phase, ChannelPhase::Held))
-            .map(|channel| {
+        let is_held = |channel: &&Channel| matches!(channel.phase, ChannelPhase::Held);
+        let held: Vec<ChannelId> = self.channels.iter().filter(is_held).map(|channel| channel.id).collect();
+        for id in held {
+            if let Some(channel) = self.channels.open(id) {
                 channel.phase = ChannelPhase::Open;
-                channel.id
-            })
-            .collect();
-        for channel in held {
-            self.resume_channel(channel);
+            }
+            self.drain_channel(id);
         }
+        // Only now: what waited for room may belong to any of these channels, and comes after what waited in it.
         self.run_stalled();
     }
 }

@@ -9,13 +9,14 @@ use super::event::{Closed, Event};
 use super::heartbeat::Timer;
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelPhase};
-use crate::reply_code::{ConnectionError, Fault, MethodId, ReplyCode, wire_text};
+use crate::reply_code::{ConnectionError, Fault, ReplyCode, wire_text};
 use crate::wire::method::Method;
 
 impl Connection {
     /// Closes the connection from the server's side, as an operator or a shutdown does; 320 is the code for both.
     ///
-    /// Waits for the client's answer; `is_finished` tells when that is over. During the handshake the socket just closes.
+    /// Waits for the client's answer; `is_finished` tells when that is over. Before the protocol header came, nothing can be
+    /// said, and the socket just closes.
     pub fn close(&mut self, code: ReplyCode, text: &str) {
         self.connection_error(ConnectionError::new(code, text));
     }
@@ -97,10 +98,6 @@ impl Connection {
     /// Closes a channel with an error and ignores it until the client answers.
     pub(crate) fn close_channel(&mut self, number: u16, fault: &Fault) {
         let Some(channel) = self.channels.by_number(number).filter(|channel| !channel.is_closing()) else { return };
-        let method = match &channel.phase {
-            ChannelPhase::Waiting(waiting) if fault.method == MethodId::NONE => waiting.method,
-            _ => fault.method,
-        };
         let mut closing = Channel::new(channel.id);
         closing.phase = ChannelPhase::Closing;
         let old = std::mem::replace(channel, closing);
@@ -108,8 +105,8 @@ impl Connection {
         let close = Method::ChannelClose {
             reply_code: fault.code.number(),
             reply_text: wire_text(fault.code, &fault.text).into(),
-            class_id: method.class,
-            method_id: method.method,
+            class_id: fault.method.class,
+            method_id: fault.method.method,
         };
         self.send(number, &close);
     }

@@ -30,7 +30,7 @@ pub struct ConnectionConfig {
     pub server_properties: Table,
     /// The mechanisms offered, the preferred one first.
     pub mechanisms: Vec<Mechanism>,
-    /// The largest frame in bytes, end octet and header included; 0 sets no limit, otherwise at least 4096.
+    /// The largest frame in bytes, end octet and header included, at least 4096. 0 sets no limit but that of the bodies.
     pub frame_max: u32,
     /// How many channels a connection may have; 0 sets no limit.
     pub channel_max: u16,

@@ -153,7 +153,6 @@ impl Connection {
                 self.send(0, &Method::ConnectionOpenOk { known_hosts: Bytes::new() });
                 self.phase = Phase::Running;
                 self.timers.clear(Timer::Handshake);
-                self.tell_blocked();
                 self.run_stalled();
             }
             Err(error) if error.method == MethodId::NONE => {

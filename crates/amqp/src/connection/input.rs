@@ -58,11 +58,11 @@ impl Connection {
             // During the handshake each frame may change the rules for the next.
             Phase::Starting | Phase::Authenticating | Phase::Tuning | Phase::Tuned | Phase::Opening => {
                 let first = FrameHeader::read(input).map_or(0, |header| header.frame_bytes());
-                let whole = complete_prefix(&input[..first.min(input.len())], self.frame_max);
+                let whole = complete_prefix(&input[..first.min(input.len())], self.input_frame_max());
                 self.take_frames(input, whole)
             }
             Phase::Running | Phase::Closing => {
-                let whole = complete_prefix(input, self.frame_max);
+                let whole = complete_prefix(input, self.input_frame_max());
                 self.take_frames(input, whole)
             }
         }
@@ -75,9 +75,9 @@ impl Connection {
             return true;
         }
         if let Some(header) = FrameHeader::read(input)
-            && header.exceeds(self.frame_max)
+            && header.exceeds(self.input_frame_max())
         {
-            let allowed = self.frame_max - 8;
+            let allowed = self.input_frame_max() - 8;
             self.fail_for_good(format!(
                 "type {}, all octets = <<>>: {{frame_too_large,{},{allowed}}}",
                 header.kind, header.payload_bytes
@@ -355,6 +355,13 @@ impl Connection {
 
     /// Lets a channel go on after its answer: first what waited in it, then what waited for room.
     pub(crate) fn resume_channel(&mut self, id: ChannelId) {
+        self.drain_channel(id);
+        self.run_stalled();
+    }
+
+    /// Handles the frames that waited in an open channel, until it waits again. Until then no other frame of the channel
+    /// may be handled: it would overtake these.
+    pub(crate) fn drain_channel(&mut self, id: ChannelId) {
         while let Some(channel) = self.channels.open(id)
             && matches!(channel.phase, ChannelPhase::Open)
             && let Some(frame) = channel.pending.pop_front()
@@ -365,7 +372,6 @@ impl Connection {
                 self.fail(id.number(), fault);
             }
         }
-        self.run_stalled();
     }
 }
 

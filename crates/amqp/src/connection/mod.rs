@@ -27,12 +27,15 @@ use bytes::Bytes;
 
 use crate::Millis;
 use crate::channel::{ChannelId, Channels, Delivered, Deliveries};
-use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT};
+use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
 use config::{ConnectionConfig, Mechanism};
 use event::{Closed, Event};
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
+
+/// The least that "no limit" for frames means.
+const UNLIMITED_FRAME_BYTES_MIN: u32 = 131_072;
 
 /// Where a connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +201,23 @@ impl Connection {
         self.heartbeat.interval_ms
     }
 
+    /// How many bytes are missing from `input` until its first frame is whole, to size the next read; 0 says nothing.
+    pub fn missing_input(&self, input: &[u8]) -> usize {
+        match self.phase {
+            Phase::Header | Phase::Lingering | Phase::Finished => 0,
+            _ => missing_bytes(input, self.input_frame_max()),
+        }
+    }
+
+    /// The largest frame taken from the client. Without a negotiated limit it follows from the largest body, as nothing
+    /// larger could be of use and the read buffer must end somewhere.
+    pub(crate) fn input_frame_max(&self) -> u32 {
+        match self.frame_max {
+            0 => u32::try_from(self.config.body_bytes_max).unwrap_or(u32::MAX).max(UNLIMITED_FRAME_BYTES_MIN),
+            frame_max => frame_max,
+        }
+    }
+
     /// How many channels are open, closing ones included.
     pub fn channel_count(&self) -> usize {
         self.channels.len()
@@ -227,7 +247,7 @@ impl Connection {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a time in the past means
-    /// at once.
+    /// at once. A timer that is armed for an earlier time may stay: a call that is too early does nothing.
     pub fn poll_timeout(&self) -> Option<Millis> {
         self.timers.next()
     }

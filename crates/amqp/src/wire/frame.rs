@@ -142,6 +142,17 @@ pub fn complete_prefix(input: &[u8], frame_max: u32) -> usize {
     at
 }
 
+/// How many bytes are missing until the frame at the start of `input` is whole; 0 when it is, or when not even its header is
+/// there. For sizing the next read: a frame that is larger than the read buffer is best given its room at once.
+///
+/// Only a frame within `frame_max` counts, so nobody is made to reserve what a client merely claims.
+pub fn missing_bytes(input: &[u8], frame_max: u32) -> usize {
+    match FrameHeader::read(input) {
+        Some(header) if !header.exceeds(frame_max) => header.frame_bytes().saturating_sub(input.len()),
+        _ => 0,
+    }
+}
+
 /// Appends a frame around the payload that `payload` writes.
 pub fn write_frame(target: &mut Vec<u8>, kind: u8, channel: u16, payload: impl FnOnce(&mut Writer<'_>)) {
     let mut writer = Writer::new(target);
@@ -166,6 +177,16 @@ mod tests {
             assert_eq!(complete_prefix(&bytes[..cut], 0), expected, "cut at {cut}");
         }
         assert_eq!(complete_prefix(&bytes, 0), whole);
+    }
+
+    #[test]
+    fn what_is_missing_is_known_from_the_header_on() {
+        let bytes = [FRAME_BODY, 0, 1, 0, 0, 0x10, 0, 1, 2];
+        assert_eq!(missing_bytes(&bytes[..6], 4096), 0);
+        assert_eq!(missing_bytes(&bytes[..7], 4096), 4097);
+        assert_eq!(missing_bytes(&bytes, 4096), 4095);
+        assert_eq!(missing_bytes(&bytes, 4095), 0);
+        assert_eq!(missing_bytes(&HEARTBEAT, 4096), 0);
     }
 
     #[test]

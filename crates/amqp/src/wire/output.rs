@@ -212,6 +212,20 @@ mod tests {
     }
 
     #[test]
+    fn squeezing_moves_no_splice() {
+        let mut output = Output::default();
+        output.small().extend_from_slice(&[1; 2 * SQUEEZE_BYTES_MIN]);
+        output.push_body(&Bytes::from(vec![2; SPLICE_BYTES_MIN]));
+        output.small().extend_from_slice(b"end");
+        output.advance(SQUEEZE_BYTES_MIN + 1);
+        let rest = [&[1; SQUEEZE_BYTES_MIN - 1][..], &[2; SPLICE_BYTES_MIN], b"end"].concat();
+        assert_eq!(everything(&output), rest);
+        output.push_body(&Bytes::from(vec![3; SPLICE_BYTES_MIN]));
+        output.advance(SQUEEZE_BYTES_MIN);
+        assert_eq!(everything(&output), [&rest[SQUEEZE_BYTES_MIN..], &[3; SPLICE_BYTES_MIN]].concat());
+    }
+
+    #[test]
     fn fewer_slices_than_chunks_give_the_first_ones() {
         let (output, expected) = sample();
         for count in 1..5 {

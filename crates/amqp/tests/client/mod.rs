@@ -126,6 +126,12 @@ impl Client {
         assert_eq!(self.read(), [Sent::Method(number, Method::ConfirmSelectOk {})]);
     }
 
+    /// The same when something else is still to be read.
+    pub fn confirm_select_after_reading(&mut self, number: u16) {
+        self.read();
+        self.confirm_select(number);
+    }
+
     /// Subscribes `tag` and lets the broker agree.
     pub fn consume(&mut self, channel: ChannelId, tag: &'static str) -> amqp::ConsumerTag {
         let tag = Bytes::from_static(tag.as_bytes());

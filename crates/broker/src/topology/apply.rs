@@ -62,7 +62,7 @@ pub enum Effect {
         partition: PartitionId,
     },
     /// A durable auto-delete exchange has lost the last of its bindings through something that only this node saw.
-    /// Propose `DeleteExchange` with `if_unused` and nothing to keep.
+    /// Propose what `Topology::deletion_of_unused` gives.
     ExchangeUnused {
         /// Its virtual host.
         vhost: VhostId,

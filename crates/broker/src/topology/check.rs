@@ -224,6 +224,16 @@ impl Topology {
         if queue.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
     }
 
+    /// The command that an `Effect::ExchangeUnused` asks for. `Done` if the exchange is gone or bound again by now.
+    pub fn deletion_of_unused(&self, vhost: VhostId, exchange: &Name) -> Checked {
+        let found = self.exchanges.find(vhost, exchange);
+        let Some(at) = found.filter(|&at| self.exchanges[at].auto_delete && self.exchanges[at].outgoing.is_empty())
+        else {
+            return Checked::Done;
+        };
+        self.exchange_deletion(at, true)
+    }
+
     /// A passive `exchange.declare`, which any right on it allows. Errors: 403, 404.
     pub fn check_exchange_passive(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<(), Refusal> {
         let name = Name::stripped(name);
@@ -284,10 +294,15 @@ impl Topology {
         if if_unused && !found.outgoing.is_empty() {
             return Err(Refusal::precondition_failed(&format!("{resource} in use")));
         }
-        let is_local = found.is_local();
-        let keep = if is_local { Vec::new() } else { self.to_keep(Destination::exchange(at)) };
-        let command = Command::DeleteExchange(DeleteExchange { vhost, name: name.clone(), if_unused, keep });
-        Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
+        Ok(self.exchange_deletion(at, if_unused))
+    }
+
+    fn exchange_deletion(&self, at: usize, if_unused: bool) -> Checked {
+        let exchange = &self.exchanges[at];
+        let keep = if exchange.is_local() { Vec::new() } else { self.to_keep(Destination::exchange(at)) };
+        let (vhost, name) = (exchange.vhost, exchange.name.clone());
+        let command = Command::DeleteExchange(DeleteExchange { vhost, name, if_unused, keep });
+        if exchange.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
     }
 
     /// A `queue.bind` or `exchange.bind`; one that is there already is `Done`. Errors: 403 for the default exchange or no

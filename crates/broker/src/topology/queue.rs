@@ -225,3 +225,50 @@ fn shape_hash(shape: &QueueShape) -> u64 {
 pub(super) fn resource<'a>(name: &'a [u8], vhost: &'a Name) -> Resource<'a> {
     Resource { kind: Kind::Queue, name, vhost }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::settings::{Durability, LeaderLocator};
+
+    fn shape(auto_delete: bool) -> QueueShape {
+        let settings = QueueSettings {
+            durability: Durability::Memory,
+            initial_group_size: None,
+            leader_locator: LeaderLocator::ClientLocal,
+        };
+        QueueShape {
+            durable: false,
+            auto_delete,
+            queue_type: QueueType::Classic,
+            arguments: Table::new(),
+            settings,
+            encoded: Bytes::new(),
+        }
+    }
+
+    #[test]
+    fn queues_declared_alike_share_a_shape_that_goes_with_the_last_of_them() {
+        let mut queues = Queues::default();
+        let places: Vec<usize> = (0..4u8)
+            .map(|i| {
+                let shape = queues.share(shape(i == 3));
+                queues.insert(Queue {
+                    id: QueueId(i.into()),
+                    vhost: VhostId(0),
+                    name: Name::new(&[i]),
+                    partition: PartitionId(0),
+                    exclusive: None,
+                    shape,
+                    incoming: Vec::new(),
+                })
+            })
+            .collect();
+        assert_eq!(queues.shapes.len(), 2);
+        assert!(Arc::ptr_eq(&queues[places[0]].shape, &queues[places[2]].shape));
+        for (at, left) in places.into_iter().zip([2, 2, 1, 0]) {
+            queues.remove(at);
+            assert_eq!(queues.shapes.len(), left);
+        }
+    }
+}

@@ -304,12 +304,18 @@ mod tests {
     #[test]
     fn what_is_added_and_removed_leaves_nothing_behind() {
         let mut trie = TopicTrie::default();
-        let keys = ["a.b.c", "a.#", "*.b", "", "a.b.c", "#.x.#"];
+        let long = "a word that does not fit into its entry";
+        let keys = ["a.b.c", "a.#", "*.b", "", "a.b.c", "#.x.#", "a.c", "a.d", "a.b.e", long, "a.c.c"];
         for (at, key) in keys.iter().enumerate() {
             trie.add(key.as_bytes(), Destination::queue(at));
         }
         for (at, key) in keys.iter().enumerate() {
             trie.remove(key.as_bytes(), Destination::queue(at));
+            for (other, key) in keys.iter().enumerate().skip(at + 1) {
+                let mut found = false;
+                trie.each(key.as_bytes(), &mut |d| found |= d == Destination::queue(other));
+                assert!(found, "{key} is still there after {at} went");
+            }
         }
         assert_eq!(trie.sizes(), (1, 0, 0));
     }

@@ -1,7 +1,7 @@
 //! Settings from the environment: `LEVERET_` and the setting's name in capitals.
 //!
-//! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, or one that an orchestrator makes for a service of our
-//! name; anything else is an error, because a variable that nobody reads is a setting that somebody believes in.
+//! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, `LEVERET_BIN` of our own tests, or one that an orchestrator
+//! makes for a service of our name; anything else is an error, because a variable that nobody reads is a setting that somebody believes in.
 
 use std::ffi::OsString;
 
@@ -13,6 +13,8 @@ use super::suggest::{nearest, nearest_setting};
 use super::value::{Given, Value};
 
 const PREFIX: &str = "LEVERET_";
+/// Tells our own tests and benchmarks which binary to start; they hand their environment on to it.
+const BINARY_VARIABLE: &str = "LEVERET_BIN";
 /// Names the configuration file; the flag `--config` goes before it.
 pub(super) const CONFIG_VARIABLE: &str = "LEVERET_CONFIG";
 
@@ -30,7 +32,7 @@ pub(super) fn read(
     for (name, value) in variables {
         let name = name.to_string_lossy();
         let Some(short) = name.strip_prefix(PREFIX) else { continue };
-        if name == CONFIG_VARIABLE || is_service_link(short, &value.to_string_lossy()) {
+        if name == CONFIG_VARIABLE || name == BINARY_VARIABLE || is_service_link(short, &value.to_string_lossy()) {
             continue;
         }
         let lower = short.to_ascii_lowercase();

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,10 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Open files this process may have. Raise the limit first.
     pub descriptors: u64,
+    /// Whether it can listen on IPv4 addresses.
+    pub ipv4: bool,
+    /// Whether it can listen on IPv6 addresses.
+    pub ipv6: bool,
     /// Name of the host up to its first dot, with other than letters, digits, `_` and `-` replaced by `-`.
     pub hostname: String,
 }
@@ -39,6 +44,9 @@ impl Machine {
             processors: std::thread::available_parallelism().map_or(1, NonZero::get),
             memory_bytes: memory_bytes(Path::new("/")),
             descriptors: descriptors.unwrap_or(DESCRIPTORS_ASSUMED),
+            // Nothing is sent, and nobody can connect to it: it only shows whether the family exists.
+            ipv4: UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).is_ok(),
+            ipv6: UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok(),
             hostname: hostname(&rustix::system::uname().nodename().to_string_lossy()),
         }
     }
@@ -140,6 +148,7 @@ mod tests {
         let limited = ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "1073741824\n");
         assert_eq!(memory_bytes(root_with(&[EIGHT_GIB, group, unlimited, limited]).path()), 1 << 30);
         assert_eq!(memory_bytes(root_with(&[EIGHT_GIB, group, unlimited]).path()), 8 << 30);
+        assert_eq!(memory_bytes(root_with(&[group, unlimited]).path()), MEMORY_BYTES_ASSUMED);
     }
 
     #[test]
@@ -168,5 +177,6 @@ mod tests {
     fn this_machine_has_something() {
         let machine = Machine::detect();
         assert!(machine.processors >= 1 && machine.memory_bytes > 0 && machine.descriptors > 0, "{machine:?}");
+        assert!(machine.ipv4 || machine.ipv6, "{machine:?}");
     }
 }

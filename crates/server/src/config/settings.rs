@@ -111,8 +111,8 @@ settings! {
     }
     partitions: u32 {
         Node, Kind::count(1, 512), Fixed("16"),
-        "How many logs the queues of this node are spread over. It can be raised later, never lowered: a lower number than the data \
-         folder holds is refused. Unset, a data folder keeps its number.",
+        "How many logs the queues of this node are spread over. It can be raised later, never lowered: a data folder that has more \
+         keeps them.",
         elsewhere ["shards", "num_partitions"]
     }
     shard_threads: usize {
@@ -126,9 +126,16 @@ settings! {
     }
 
     amqp: Vec<SocketAddr> {
-        Connections, Kind::Addresses { count_max: 16 }, Fixed("0.0.0.0:5672,[::]:5672"),
-        "Addresses that serve AMQP 0-9-1. With the default, a family of addresses that the machine does not have is left out; an \
-         address that was asked for must work. `[::]` serves IPv6 only.",
+        Connections, Kind::Addresses { count_max: 16 },
+        OfMachine {
+            says: "0.0.0.0:5672 and [::]:5672, without the one whose family this machine does not have",
+            of: |machine| match (machine.ipv4, machine.ipv6) {
+                (true, true) => "0.0.0.0:5672,[::]:5672".to_owned(),
+                (false, true) => "[::]:5672".to_owned(),
+                (_, false) => "0.0.0.0:5672".to_owned(),
+            },
+        },
+        "Addresses that serve AMQP 0-9-1; each of them must work. `[::]` serves IPv6 only.",
         elsewhere ["listeners.tcp", "listeners.tcp.default", "tcp_listeners", "port", "listen", "amqp_port", "bind", "amqp_bind"]
     }
     loopback_users: Vec<String> {

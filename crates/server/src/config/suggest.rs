@@ -59,7 +59,8 @@ mod tests {
     fn a_slip_of_the_finger_is_understood() {
         let known = ["partitions", "data_dir", "heartbeat_s"];
         assert_eq!(nearest("partition", known), Some("partitions"));
-        assert_eq!(nearest("partitoins", known), Some("partitions"), "two letters swapped");
+        assert_eq!(nearest("partitoins", known), Some("partitions"));
+        assert_eq!(nearest("lgo", ["log"]), Some("log"), "two letters swapped are one mistake");
         assert_eq!(nearest("Data-Dir", known), Some("data_dir"), "case and dashes do not count");
         assert_eq!(nearest("heartbeat", known), Some("heartbeat_s"));
     }

@@ -197,7 +197,8 @@ impl Channel {
     }
 
     pub(super) fn next_number(&mut self) -> u32 {
-        self.last_number = self.last_number.checked_add(1).expect("a channel has fewer than 2^32 consumers in its life");
+        self.last_number =
+            self.last_number.checked_add(1).expect("a channel has fewer than 2^32 consumers in its life");
         self.last_number
     }
 

@@ -6,8 +6,8 @@
 
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
-use super::{Cx, Session, random};
-use amqp::{ChannelError, Confirm, ConsumerTag, GetDelivery, MessageParts, ReplyCode, Table};
+use super::{Cx, Session, random, traits};
+use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, ReplyCode, Table};
 use broker::topology::QueueType;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
@@ -26,6 +26,10 @@ impl Session {
         arguments: &Table,
         cx: &mut Cx<'_>,
     ) {
+        if &name[..] == traits::DIRECT_REPLY_TO {
+            let text = "direct reply-to is not supported by this version yet";
+            return self.fail(at, ChannelError::new(ReplyCode::NotImplemented, text), cx);
+        }
         let topology = cx.local.shared.topology();
         let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
             topology.check_consume_arguments(queue, arguments)?;
@@ -98,12 +102,9 @@ impl Session {
     pub(super) fn handle_reply(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         let channel = &mut self.channels[at];
         match RequestKind::of(request) {
-            RequestKind::Pending(number) if number == channel.request => self.answer(at, reply, cx),
+            RequestKind::Pending(number) if number == channel.request && !channel.failed => self.answer(at, reply, cx),
             RequestKind::Pending(_) => {}
-            RequestKind::Sync(publish_seq) => {
-                let confirm = if reply == Reply::Done { Confirm::Ack } else { Confirm::Nack };
-                cx.amqp.confirm(channel.id, publish_seq, confirm);
-            }
+            RequestKind::Sync(publish_seq) => channel.confirm(publish_seq, 1, reply != Reply::Done, cx.amqp),
             RequestKind::Replaced(number) => {
                 if let Some(at) = channel.consumer_at(number as u32) {
                     channel.stop(at, cx);

@@ -56,9 +56,9 @@ impl Channel {
         } else {
             let used = self.consumers.iter().filter(|c| c.state != State::Get).map(|c| c.unacked).sum();
             let limit = u64::from(limit);
-            let credit = self.credit.get_or_insert_with(|| {
-                Box::new(Credit { limit, used, granted: 0, wanting: VecDeque::new() })
-            });
+            let credit = self
+                .credit
+                .get_or_insert_with(|| Box::new(Credit { limit, used, granted: 0, wanting: VecDeque::new() }));
             credit.limit = limit;
         }
         let wanted = self.credit.is_some();

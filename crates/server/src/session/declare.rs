@@ -4,6 +4,7 @@
 //! decided. A queue is deleted in two halves: its partition says whether it may go and takes no more publishes, then the
 //! topology forgets it, and with that its partition does.
 
+use super::SYNC_EXCHANGE;
 use super::channel::{Channel, Pending};
 use super::refusal::channel_error;
 use super::{Cx, Session, random};
@@ -27,10 +28,21 @@ pub(super) struct Declare {
     pub(super) arguments: Table,
 }
 
+/// The sync barrier is always there, and nobody's to change.
+fn reserved() -> ChannelError {
+    let text = format!("exchange '{}' is the broker's own", String::from_utf8_lossy(SYNC_EXCHANGE));
+    ChannelError::new(ReplyCode::AccessRefused, text)
+}
+
 impl Session {
     /// Takes the one request of a channel.
     pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_>) {
         match request {
+            Request::ExchangeDeclare { exchange, passive, .. } if exchange == SYNC_EXCHANGE => match passive {
+                true => cx.amqp.reply(self.channels[at].id, Reply::Done),
+                false => self.fail(at, reserved(), cx),
+            },
+            Request::ExchangeDelete { exchange, .. } if exchange == SYNC_EXCHANGE => self.fail(at, reserved(), cx),
             Request::QueueDeclare { queue, passive: true, .. } => self.declare_passive(at, &queue, cx),
             Request::QueueDeclare { queue, durable, exclusive, auto_delete, arguments, passive: false } => {
                 self.declare(at, Declare { queue, durable, exclusive, auto_delete, arguments }, cx);
@@ -58,8 +70,7 @@ impl Session {
                 self.change(at, checked, cx);
             }
             Request::ExchangeDeclare { exchange, passive: true, .. } => {
-                let found =
-                    cx.local.shared.topology().check_exchange_passive(self.actor(), self.vhost, &exchange);
+                let found = cx.local.shared.topology().check_exchange_passive(self.actor(), self.vhost, &exchange);
                 self.change(at, found.map(|()| Checked::Done), cx);
             }
             Request::ExchangeDeclare { exchange, kind, durable, auto_delete, internal, arguments, passive: false } => {

@@ -22,7 +22,7 @@ pub use publish::SYNC_EXCHANGE;
 
 use crate::connection::Client;
 use crate::shard::thread::Local;
-use amqp::{AuthRefused, ChannelError, Authenticate, ChannelId, Closed, Connection, Event, Millis, Request};
+use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Millis, Request};
 use broker::topology::{Actor, Checked, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::Bytes;
@@ -188,8 +188,9 @@ impl Session {
     ) {
         let (key, number) = channel;
         let Ok(at) = self.place(number) else { return };
-        if self.channels[at].key == key && RequestKind::of(request) == RequestKind::Pending(self.channels[at].request)
-        {
+        let channel = &self.channels[at];
+        let is_awaited = RequestKind::of(request) == RequestKind::Pending(channel.request);
+        if channel.key == key && is_awaited && !channel.failed {
             self.decided(at, outcome, &mut Cx { amqp, local });
         }
     }
@@ -309,6 +310,10 @@ impl Session {
         let (user, vhost) = (log_text(&self.user), log_text(&self.vhost_name));
         let reason = reason_text(why);
         match why {
+            // Health checks open a socket and close it again, every few seconds.
+            Closed::Disconnected if self.user.is_empty() => {
+                tracing::debug!(peer = %self.peer, reason, "connection closed");
+            }
             Closed::ByClient { .. } | Closed::Disconnected | Closed::LoginRefused => {
                 tracing::info!(peer = %self.peer, ?user, ?vhost, reason, "connection closed");
             }

@@ -8,9 +8,7 @@ use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits;
 use super::{Cx, Session};
-use amqp::{
-    ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle,
-};
+use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle};
 use broker::topology::{DurabilityLevel, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
@@ -73,13 +71,22 @@ impl Session {
         if publish.publish_seq == 0 {
             return;
         }
-        if is_sync {
-            let partition = cx.local.shared.sync_partition();
-            let channel = self.channels[at].key;
-            let request = RequestKind::Sync(publish.publish_seq).id();
-            return cx.local.push(partition, Command::Sync { channel, request });
+        match is_sync {
+            true => self.sync(at, publish.publish_seq, cx),
+            false => cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack),
         }
-        cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
+    }
+
+    /// Asks for a sync of all that was written, behind everything that this channel sent: each partition that it used
+    /// answers in its own order, and one speaks for the rest of the node.
+    fn sync(&mut self, at: usize, publish_seq: u64, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        channel.use_partition(cx.local.shared.sync_partition());
+        let request = RequestKind::Sync(publish_seq).id();
+        channel.await_confirms(publish_seq, channel.partitions.len());
+        for partition in &channel.partitions {
+            cx.local.push(*partition, Command::Sync { channel: channel.key, request });
+        }
     }
 
     /// Asks the topology where the message goes, and remembers the answer unless it was for this message only.
@@ -222,12 +229,7 @@ pub(super) fn with_delivery_count(properties: &[u8], count: u32) -> Vec<u8> {
 
 /// Hands a routed message to each of its partitions, with what its headers say about its durability.
 #[inline]
-fn send(
-    route: &Route,
-    key: broker::ChannelKey,
-    publish: &amqp::Publish,
-    cx: &Cx<'_>,
-) -> Result<(), ChannelError> {
+fn send(route: &Route, key: broker::ChannelKey, publish: &amqp::Publish, cx: &Cx<'_>) -> Result<(), ChannelError> {
     let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
     let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };

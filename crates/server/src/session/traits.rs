@@ -15,7 +15,7 @@ const USER_ID: u16 = 1 << 4;
 const DURABILITY_HEADER: &str = "x-durability";
 
 /// The name that asks for an answer over the asker's own channel.
-const DIRECT_REPLY_TO: &[u8] = b"amq.rabbitmq.reply-to";
+pub(super) const DIRECT_REPLY_TO: &[u8] = b"amq.rabbitmq.reply-to";
 
 /// Whether the properties can ask for anything at all. The common message has a content type and a delivery mode.
 #[inline]
@@ -41,8 +41,7 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> 
     if let Some(claimed) = parsed.user_id
         && claimed != user
     {
-        let text =
-            format!("user_id property set to '{}' but authenticated user was '{}'", show(claimed), show(user));
+        let text = format!("user_id property set to '{}' but authenticated user was '{}'", show(claimed), show(user));
         return Err(refused(ReplyCode::PreconditionFailed, text));
     }
     if let Some(expiration) = parsed.expiration {

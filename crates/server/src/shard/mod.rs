@@ -31,8 +31,8 @@ pub(crate) mod outlets;
 pub(crate) mod thread;
 mod wheel;
 
-pub(crate) use inbox::{Directory, Inbox, SHARDS_MAX};
 pub use inbox::transient_partition;
+pub(crate) use inbox::{Directory, Inbox, SHARDS_MAX};
 pub(crate) use mailbox::{Mailbox, Parcel};
 pub(crate) use wheel::{Seat, Wheel};
 
@@ -52,13 +52,7 @@ pub trait Partition {
     ///
     /// `outlets.room(consumer)` hands out bytes for this step only, in portions: ask again when a portion is used up, and
     /// pass the consumer over (stalled) when it gives 0. What is left over at the end of the step is taken back.
-    fn step(
-        &mut self,
-        now: Millis,
-        commands: &mut Vec<Command>,
-        effects: &mut Vec<Effect>,
-        outlets: &mut dyn Outlets,
-    );
+    fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets);
 
     /// The shard has stepped all that had something to do: what they want written leaves together.
     fn end_turn(&mut self) {}

@@ -30,6 +30,9 @@ use tokio::runtime::{Builder, LocalOptions};
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
 
+/// How often the memory in use is looked at while there is too much of it.
+const ALARM_LOOK_MS: Millis = 50;
+
 /// What a shard thread starts with.
 pub(crate) struct Parts {
     pub(crate) index: usize,
@@ -51,6 +54,8 @@ pub(crate) struct Local {
     lives: Cell<u32>,
     channels: RefCell<HashMap<ChannelKey, (Rc<Client>, u16), FixedState>>,
     wheel: RefCell<Wheel>,
+    /// When the step task wakes up by itself.
+    armed: Cell<Millis>,
     /// Connections with something to write, or to answer to, after this step.
     flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
@@ -99,6 +104,10 @@ impl Local {
     /// Has a connection called at `at`, or a little later.
     pub(crate) fn enter_wheel(&self, at: Millis, seat: Seat) {
         self.wheel.borrow_mut().enter(at, seat);
+        if at < self.armed.get() {
+            // The step task sleeps longer than that: it has to look again.
+            self.inbox.borrow_mut().wake();
+        }
     }
 
     /// Has a connection read again once the shards are not loaded any more.
@@ -213,6 +222,10 @@ impl Local {
         let mut clients = self.clients.borrow_mut();
         let gone = clients.try_remove(client.seat.0 as usize).expect("a connection leaves its seat once");
         assert!(gone.seat == client.seat, "a seat holds the connection that it was given to");
+        if client.is_paused.get() {
+            // Its socket would stay open as long as somebody remembers it.
+            self.paused.borrow_mut().retain(|paused| paused.seat != client.seat);
+        }
         self.window.set(window_bytes(clients.len()));
         self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
         if clients.is_empty() {
@@ -479,8 +492,10 @@ impl StepTask {
     }
 
     /// When the next step is due without anybody asking for one.
-    fn next_time(&self) -> Option<Millis> {
-        [self.local.wheel.borrow().next(), self.shard.poll_timeout(), self.trim_at, self.drain_until]
+    fn next_time(&self, now: Millis) -> Option<Millis> {
+        // Another shard may hold the last slice of what this one counts.
+        let alarm = self.local.shared.has_memory_alarm().then_some(now + ALARM_LOOK_MS);
+        [self.local.wheel.borrow().next(), self.shard.poll_timeout(), self.trim_at, self.drain_until, alarm]
             .into_iter()
             .flatten()
             .min()
@@ -488,10 +503,11 @@ impl StepTask {
 
     /// Arms the one timer of this thread; true if its time has come already.
     fn is_time(&mut self, cx: &mut Context<'_>, now: Millis) -> bool {
-        let next = self.next_time();
+        let next = self.next_time(now);
         if next.is_some_and(|at| at <= now) {
             return true;
         }
+        self.local.armed.set(next.unwrap_or(Millis::MAX));
         let Some(next) = next else { return false };
         if self.sleep_until != Some(next) {
             self.sleep_until = Some(next);
@@ -516,6 +532,7 @@ impl Future for StepTask {
         // Before anything is written, so that who reads the answer finds the gauges that go with it.
         this.publish_gauges();
         this.flush(now);
+        this.publish_gauges();
         this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
         let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
         if let Some(until) = this.drain_until
@@ -567,6 +584,7 @@ pub(crate) fn run(parts: Parts) {
             lives: Cell::new(0),
             channels: RefCell::default(),
             wheel: RefCell::default(),
+            armed: Cell::new(0),
             flush: RefCell::default(),
             paused: RefCell::default(),
             unused: RefCell::default(),

@@ -14,12 +14,39 @@ pub fn config() -> NodeConfig {
     NodeConfig::small(vec!["127.0.0.1:0".parse().unwrap()])
 }
 
+/// Runs each test on a node of one shard, where everything is one thread, and on one of three, where the connections of a
+/// test are on different threads.
+#[macro_export]
+macro_rules! on_one_and_three_shards {
+    ($($name:ident),* $(,)?) => {
+        mod one_shard {
+            $(#[test] fn $name() { super::$name(1) })*
+        }
+        mod three_shards {
+            $(#[test] fn $name() { super::$name(3) })*
+        }
+    };
+}
+
+/// Waits until `done`; panics if that takes too long.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < TIMEOUT, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A node that is drained when the test is over.
 pub struct TestNode(pub Node);
 
 impl TestNode {
     pub fn start() -> Self {
         TestNode(Node::start_transient(config()).unwrap())
+    }
+
+    pub fn shards(shards: usize) -> Self {
+        Self::with(|config| config.shards = shards)
     }
 
     pub fn with(change: impl FnOnce(&mut NodeConfig)) -> Self {
@@ -84,12 +111,7 @@ impl Client {
         Self::login_with(address, user, password, 0)
     }
 
-    pub fn login_with(
-        address: SocketAddr,
-        user: &str,
-        password: &str,
-        heartbeat: u16,
-    ) -> Result<Self, Option<Method>> {
+    pub fn login_with(address: SocketAddr, user: &str, password: &str, heartbeat: u16) -> Result<Self, Option<Method>> {
         let mut client = Client::raw(address);
         client.stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
         assert!(matches!(client.recv().method, Method::ConnectionStart { .. }));
@@ -111,8 +133,11 @@ impl Client {
             other => return Err(other),
         };
         client.send(0, &Method::ConnectionTuneOk { channel_max, frame_max, heartbeat });
-        let open =
-            Method::ConnectionOpen { virtual_host: Bytes::from_static(b"/"), capabilities: Bytes::new(), insist: false };
+        let open = Method::ConnectionOpen {
+            virtual_host: Bytes::from_static(b"/"),
+            capabilities: Bytes::new(),
+            insist: false,
+        };
         client.send(0, &open);
         match client.try_recv().map(|r| r.method) {
             Some(Method::ConnectionOpenOk { .. }) => Ok(client),

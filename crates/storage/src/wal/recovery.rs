@@ -1,8 +1,9 @@
 //! Opening a log: which files are alive, what they hold, where to go on.
 //!
-//! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not is shown as a prefix or not at all.
-//! Nothing is written but (1) pages since the last provable sync that can be read and are not on the disk, as after a failed sync,
-//! (2) zeroes over the beginning of a cut-off tail, and (3) a file header rebuilt from its neighbours.
+//! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not is shown as a prefix
+//! or not at all. Nothing is written but (1) pages since the last provable sync that can be read and are not on the
+//! disk, as after a failed sync, (2) zeroes over the beginning of a cut-off tail, and (3) a file header rebuilt from
+//! its neighbours.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -54,11 +55,13 @@ pub struct Recovery {
     pub records: u64,
     /// Bytes of their bodies.
     pub body_bytes: u64,
-    /// What was lost. Not empty: the groups concerned must not vote, acknowledge or campaign until they have it from elsewhere.
+    /// What was lost. Not empty: the groups concerned must not vote, acknowledge or campaign until they have it from
+    /// elsewhere.
     pub damage: Vec<Damage>,
     /// Damaged ranges beyond [`DAMAGE_COUNT_MAX`].
     pub damage_unlisted: u64,
-    /// File headers that were unreadable, by a torn write or by damage, and were rebuilt from their neighbours. Nothing is lost by it.
+    /// File headers that were unreadable, by a torn write or by damage, and were rebuilt from their neighbours. Nothing
+    /// is lost by it.
     pub headers_rebuilt: u64,
     /// A write that a crash tore began here. It was never acknowledged as synced and is gone, with all behind it.
     pub cut: Option<WalPosition>,
@@ -83,7 +86,8 @@ impl Recovery {
 /// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a backlog lie there.
 ///   Files before both become spares.
 /// - Afterwards all that was shown is durable.
-/// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which must be read.
+/// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which
+///   must be read.
 /// - Memory: one frame, so at most the largest record.
 pub fn recover<D: Disk>(
     disk: &Arc<D>,
@@ -256,12 +260,14 @@ struct Opening<'a, D: Disk> {
 }
 
 impl<D: Disk> Opening<'_, D> {
-    /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless a headless file fills it.
+    /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless a headless file
+    /// fills it.
     fn walk_files(&mut self, found: &mut Found<D>) -> Result<(), StorageError> {
         let lowest = found.numbered.first_key_value().map(|(file, _)| *file);
         let first = if self.from.file == FileNo(0) { lowest.unwrap_or(FileNo(1)) } else { self.from.file };
         let highest = found.numbered.last_key_value().map(|(file, _)| *file);
-        // Files that must be there: all up to the highest found, the one to start from, and the one that the note names.
+        // Files that must be there: all up to the highest found, the one to start from, and the one that the note
+        // names.
         let start_must_exist = self.from.offset > 0;
         let needed = highest
             .max(start_must_exist.then_some(first))
@@ -336,21 +342,17 @@ impl<D: Disk> Opening<'_, D> {
             }
         };
         let walk = walk_file(&mut Window::new(&slot.file, name, slot.bytes), &known, &mut visit)?;
-        if let Some(next) = closed.filter(|next| next.previous_end_crc != walk.end_crc)
-            && !self.recovery.damage.iter().any(|damage| damage.file == file)
-        {
-            let (offset, what) = (next.previous_end, "last frame");
-            self.recovery.add_damage(Damage { file, name: name.clone(), offset, bytes: 0, what, record: None });
-        }
         self.recovery.cut = walk.torn.then_some(WalPosition { file, offset: walk.end });
         self.live.insert(file, slot.clone());
         self.last = Some(Last { slot, header, walk });
         Ok(())
     }
 
-    /// Finds, among the files without a readable header, the one that continues the last file, and writes its header anew.
+    /// Finds, among the files without a readable header, the one that continues the last file, and writes its header
+    /// anew.
     ///
-    /// The first frame's chain holds the checksum of the whole header, so a header that was guessed right proves itself.
+    /// The first frame's chain holds the checksum of the whole header, so a header that was guessed right proves
+    /// itself.
     fn rebuild_header(
         &mut self,
         file: FileNo,
@@ -388,8 +390,9 @@ impl<D: Disk> Opening<'_, D> {
 fn make_durable<F: DiskFile>(slot: &Slot<F>, walk: &FileWalk) -> Result<(), StorageError> {
     let from = if walk.synced <= FIRST_FRAME_OFFSET { 0 } else { walk.synced.next_multiple_of(PAGE_BYTES) };
     let to = walk.end.next_multiple_of(PAGE_BYTES);
-    // What was cut off began right behind the end, in the same page, if no sync came between. It must go, or it would be found there again
-    // and hide what is written from the next page on. The page was not durable then, so nothing is put at risk by writing it.
+    // What was cut off began right behind the end, in the same page, if no sync came between. It must go, or it would
+    // be found there again and hide what is written from the next page on. The page was not durable then, so nothing is
+    // put at risk by writing it.
     let mut behind = vec![0; (to - walk.end) as usize];
     let read = slot.file.read_at(&mut behind, u64::from(walk.end)).map_err(at("read", &slot.name))?;
     if behind[..read].iter().any(|byte| *byte != 0) {
