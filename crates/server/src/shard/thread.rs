@@ -404,13 +404,12 @@ impl StepTask {
             }
             Parcel::Declare(partition, queue) => local.inbox.borrow_mut().declare(partition, queue),
             Parcel::Effect(_) => unreachable!("effects were gathered before"),
-            Parcel::Starved { consumer } => match local.client_of(consumer.channel) {
-                Some((client, _)) => {
+            Parcel::Starved { consumer } => {
+                if let Some((client, _)) = local.client_of(consumer.channel) {
                     client.starve_remote(consumer);
                     local.flush_later(&client);
                 }
-                None => {}
-            },
+            }
             Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
                 if let Some((client, number)) = local.client_of(channel) {
