@@ -68,6 +68,8 @@ pub struct EngineConfig {
     pub wal_sync_delay_ms: u64,
     /// A partition's replay reaches back over about this much log.
     pub checkpoint_interval_bytes: u64,
+    /// Called on the log's thread when traffic ends.
+    pub on_quiet: fn(),
 }
 
 /// Why a data folder cannot be served.
@@ -365,6 +367,7 @@ impl Opened {
             mailboxes: wiring.mailboxes(),
             retained_bytes_max: config.wal_retained_bytes,
             sync_delay_ms: config.wal_sync_delay_ms,
+            on_quiet: config.on_quiet,
             prepare,
         };
         let (wal, run_wal) = wal.prepare();

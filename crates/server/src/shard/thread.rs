@@ -543,6 +543,7 @@ impl Future for StepTask {
             Some(at) if at <= now => {
                 this.trim_at = None;
                 this.shard.trim();
+                (this.local.shared.config.on_quiet)();
                 this.local.inbox.borrow_mut().trim();
             }
             // The step that trims leaves nothing to trim, so an idle shard is not woken again.
