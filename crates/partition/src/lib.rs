@@ -1,1 +1,43 @@
-//! Placeholder: the crate `partition` is laid in the next commits.
+//! One member of one partition, sans-io: consensus, the queue machines and their indexes behind inputs and outputs.
+//!
+//! In reading order:
+//! - [`command`]: what a partition is told and what it answers; [`outputs`]: what it wants written, sent, read, copied.
+//! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
+//! - [`machine`]: the replicated state, changed by entries alone.
+//! - [`replica`] and [`log_index`]: consensus over the node's WAL.
+//! - [`partition`]: all of it as one machine; `commands` and `deliver`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
+//! - [`maintenance`] and [`checkpoint`]: keeping the log short.
+//! - [`extent_copy`]: the shell's half of it that both shells share.
+//! - [`log_partition`]: a log for a machine of the caller's: the topology.
+//! - [`transient`]: the same surface for queues that live in one shard's memory.
+//! - [`recovery`]: a partition from what a data folder holds.
+
+pub mod checkpoint;
+pub mod command;
+mod commands;
+mod deliver;
+pub mod entry;
+pub mod extent_copy;
+mod leader;
+pub mod log_index;
+pub mod log_partition;
+pub mod machine;
+pub mod maintenance;
+pub mod message;
+pub mod outputs;
+pub mod partition;
+pub mod place;
+pub mod reader;
+pub mod recovery;
+pub mod replica;
+pub mod tail;
+pub mod transient;
+
+pub use command::{Command, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target};
+pub use log_partition::LogPartition;
+pub use maintenance::WalState;
+pub use outputs::Outputs;
+pub use partition::{Context, QueuePartition};
+pub use recovery::Recovery;
+pub use tail::Tail;
+pub use transient::TransientQueues;

@@ -52,13 +52,13 @@ pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
     inspect(&*disk, everything, &mut |_| {});
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, spares_target: 0, spares_max: 0, nonce: 1 };
     let mut body_bytes = 0;
-    let (wal, first) = recover(&disk, FUZZ_FOLDER_ID, options, WalPosition::START, &mut |record, _| {
+    let (wal, first) = recover(&disk, FUZZ_FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |record, _| {
         body_bytes += record.body.len();
     })
     .ok()?;
     assert!(body_bytes <= contents.len(), "bodies are parts of the file");
     drop(wal);
-    let (_, second) = recover(&disk, FUZZ_FOLDER_ID, options, WalPosition::START, &mut |_, _| {}).ok()?;
+    let (_, second) = recover(&disk, FUZZ_FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).ok()?;
     assert_eq!((first.records, first.end), (second.records, second.end), "a recovery changes nothing for the next one");
     Some(WalOutcome { records: first.records, damage: first.damage.len() })
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Advice, Disk, DiskFile};
 use crate::error::{StorageError, syncing};
 
 use format::{
@@ -169,9 +169,9 @@ pub struct WalOptions {
 }
 
 impl WalOptions {
-    /// 64 MiB a file, two spares made ahead, four kept.
+    /// 64 MiB a file, one spare made ahead, four kept.
     pub fn new(nonce: u64) -> WalOptions {
-        WalOptions { file_bytes: 64 << 20, spares_target: 2, spares_max: 4, nonce }
+        WalOptions { file_bytes: 64 << 20, spares_target: 1, spares_max: 4, nonce }
     }
 
     fn check(&self) {
@@ -462,6 +462,9 @@ impl<D: Disk> Wal<D> {
             header.previous_end_crc = last.previous_crc;
             self.closed.push_back((last.header.file, last.slot.bytes));
         }
+        // Pages of the file's former life, or of its filling, may be cached in large folios, and a small append into one
+        // is accounted as the whole folio. Nothing there is wanted, and pages are written whole, so none is read again.
+        slot.file.advise(0, u64::from(slot.bytes), Advice::DontNeed);
         self.live.write().unwrap_or_else(PoisonError::into_inner).insert(file, slot.clone());
         self.current = Some(Current {
             header,

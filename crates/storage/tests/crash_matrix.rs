@@ -99,13 +99,19 @@ fn open(disk: &FaultyDisk, promises: &mut Promises, nonce: u64) -> Result<Life, 
         *done = generation;
     }
     let mut seen = Vec::new();
-    let (wal, recovery) =
-        recover(&shared, FOLDER_ID, options(nonce), promises.replay_from, &mut |record, location| {
+    let (wal, recovery) = recover(
+        &shared,
+        FOLDER_ID,
+        options(nonce),
+        promises.replay_from.file,
+        promises.replay_from,
+        &mut |record, location| {
             let body = Bytes::copy_from_slice(record.body);
             let record =
                 Record { group: record.group, kind: record.kind, term: record.term, index: record.index, body };
             seen.push((record, location));
-        })?;
+        },
+    )?;
     assert_eq!(recovery.damage, [], "a crash is no damage");
     let reader = wal.reader();
     if let Some((first, _)) = seen.first() {

@@ -35,7 +35,7 @@ fn check(bytes: &[u8], expected: &str) {
 fn log_file() {
     let disk = Arc::new(FaultyDisk::new(1));
     let options = WalOptions { file_bytes: 64 << 10, spares_target: 0, spares_max: 0, nonce: 42 };
-    let (mut wal, _) = recover(&disk, FOLDER_ID, options, WalPosition::START, &mut |_, _| {}).unwrap();
+    let (mut wal, _) = recover(&disk, FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).unwrap();
     let record = |kind, index, body: &'static [u8]| Record {
         group: GroupId(0x0a0b_0c0d),
         kind,

@@ -81,9 +81,10 @@ impl Recovery {
 
 /// Opens the log of a folder and shows every record from `from` on to `sink`, oldest first, with the place of its body.
 ///
-/// - `from` is the oldest place that any group needs; [`WalPosition::START`] without checkpoints. Files before it
-///   become spares. A few records before it may be shown (those of its frame), and any number that their groups'
-///   checkpoints cover.
+/// - `from` is where the oldest replay starts; [`WalPosition::START`] without checkpoints. A few records before it may be shown (those of
+///   its frame), and any number that their groups' checkpoints cover.
+/// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a backlog lie there.
+///   Files before both become spares.
 /// - Afterwards all that was shown is durable.
 /// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which
 ///   must be read.
@@ -92,6 +93,7 @@ pub fn recover<D: Disk>(
     disk: &Arc<D>,
     folder_id: u128,
     options: WalOptions,
+    keep_from: FileNo,
     from: WalPosition,
     sink: &mut dyn FnMut(RecordRef<'_>, Location),
 ) -> Result<(Wal<D>, Recovery), StorageError> {
@@ -102,20 +104,18 @@ pub fn recover<D: Disk>(
     let mut recovery = Recovery::default();
 
     let highest = found.numbered.last_key_value().map_or(FileNo(0), |(file, _)| *file);
-    let released: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
-    for file in released {
+    let before: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
+    let mut kept = BTreeMap::new();
+    for file in before {
         let (slot, _) = found.numbered.remove(&file).expect("it was listed");
-        found.spare.push(slot);
+        if file >= keep_from {
+            kept.insert(file, slot);
+        } else {
+            found.spare.push(slot);
+        }
     }
-    let mut opening = Opening {
-        folder_id,
-        from,
-        mark: mark.noted(),
-        recovery: &mut recovery,
-        sink,
-        last: None,
-        live: BTreeMap::new(),
-    };
+    let mut opening =
+        Opening { folder_id, from, mark: mark.noted(), recovery: &mut recovery, sink, last: None, live: kept };
     opening.walk_files(&mut found)?;
     let Opening { last, live, .. } = opening;
 

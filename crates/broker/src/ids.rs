@@ -1,0 +1,56 @@
+//! The numbers by which the rooms of the broker name things to each other.
+//!
+//! Invariant: an id is given out once and never again, so that a late command about a deleted queue cannot hit the
+//! next queue of the same name.
+
+/// A queue, for as long as it exists and for ever after.
+///
+/// Ids below `2^63` come from the replicated topology and are the same on every node. Ids from `2^63` on are queues
+/// that live on one node only; they are unique on that node, until it restarts, which ends those queues too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u64);
+
+impl QueueId {
+    /// The bit that tells a queue of this node only from one that every node knows.
+    pub const LOCAL_BIT: u64 = 1 << 63;
+
+    /// Whether this queue lives on this node only: transient or exclusive, in no log and in no snapshot.
+    pub fn is_local(self) -> bool {
+        self.0 & Self::LOCAL_BIT != 0
+    }
+}
+
+/// A partition: one Raft group with the queues that live in it. For a queue of this node only, the place (shard) that
+/// the caller chose for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionId(pub u32);
+
+/// A virtual host. Ids are given out in the order of creation; `/` is always 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VhostId(pub u32);
+
+/// One life of one channel, unique over nodes and restarts: channel numbers are reused, this is not.
+/// It names the publisher in the log (0 is nobody) and the holder of unacked messages at the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChannelKey(pub u64);
+
+impl ChannelKey {
+    /// Nobody: a publisher that asked for no confirms, so that nothing has to be remembered of it.
+    pub const NOBODY: ChannelKey = ChannelKey(0);
+}
+
+/// One consumer of one channel. Number 0 is never a consumer: it holds what `basic.get` took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConsumerKey {
+    /// The channel that it belongs to.
+    pub channel: ChannelKey,
+    /// Its number on that channel, from 1; 0 is `basic.get`.
+    pub number: u32,
+}
+
+impl ConsumerKey {
+    /// The holder of what `basic.get` without no-ack took on this channel.
+    pub fn get(channel: ChannelKey) -> Self {
+        ConsumerKey { channel, number: 0 }
+    }
+}

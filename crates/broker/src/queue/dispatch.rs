@@ -1,0 +1,394 @@
+//! What only the leader knows of a queue: its consumers, their credit, who holds which message, what goes out next.
+//!
+//! Invariants: a message is at any time exactly one of ready, held, or settled here; a held message belongs to one
+//! holder; `ready` counts what `head` can still give. Everything below `cursor` that is ready is in `returned`.
+//! Nothing here is logged: a new leader starts with everything live ready again, and flags what may have been sent.
+
+use super::ranges::SeqRanges;
+use crate::ids::{ChannelKey, ConsumerKey};
+use hashbrown::HashMap;
+use std::collections::{BTreeSet, VecDeque};
+
+/// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
+const TURN_MESSAGES_MAX: u64 = 64;
+/// Turns that what is ready is divided into, per consumer; below this many messages they alternate one by one.
+const TURNS_PER_CONSUMER: u64 = 8;
+
+/// What a consumer asked for when it attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consumer {
+    /// Who it is.
+    pub key: ConsumerKey,
+    /// Most messages that it holds unacked; 0 is no limit. Not looked at with `no_ack`.
+    pub prefetch: u32,
+    /// Deliveries settle themselves.
+    pub no_ack: bool,
+    /// No other consumer may attach.
+    pub exclusive: bool,
+    /// Higher goes first while it has credit; equals share in turn.
+    pub priority: i32,
+    /// The channel hands out credit itself (a channel-wide prefetch): nothing goes out without a grant.
+    pub granted_only: bool,
+}
+
+#[derive(Debug)]
+struct Attached {
+    consumer: Consumer,
+    held: SeqRanges,
+    granted: u32,
+    /// A grant was asked for and has not come.
+    asked: bool,
+    /// Its connection has enough to write; it takes nothing until it says so.
+    stalled: bool,
+    in_ring: bool,
+    /// Messages in a row of its present turn.
+    turn: u64,
+}
+
+impl Attached {
+    fn has_credit(&self) -> bool {
+        let c = &self.consumer;
+        let room = c.no_ack || c.prefetch == 0 || self.held.count() < u64::from(c.prefetch);
+        room && !self.stalled && (!c.granted_only || self.granted > 0)
+    }
+}
+
+/// The message that goes out next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its number.
+    pub seq: u64,
+    /// It was out before, under this leader.
+    pub returned: bool,
+}
+
+/// Why a consumer may not attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachRefused {
+    /// Another consumer is exclusive, or this one wants to be and is not alone.
+    Exclusive,
+}
+
+/// The dispatcher of one queue.
+#[derive(Debug)]
+pub struct Dispatch {
+    /// Nothing at or above was ever handed out by this leader.
+    cursor: u64,
+    /// Messages below have reached their durability level.
+    end: u64,
+    returned: BTreeSet<u64>,
+    ready: u64,
+    held: u64,
+    attached: HashMap<ConsumerKey, Attached, foldhash::fast::FixedState>,
+    /// Consumers with credit: by priority, then in turn.
+    ring: VecDeque<(i32, ConsumerKey)>,
+    /// What cancelled consumers and `basic.get` hold.
+    holders: HashMap<ConsumerKey, SeqRanges, foldhash::fast::FixedState>,
+}
+
+impl Dispatch {
+    /// Starts with `ready` live messages, the first of them at or after `first`, none at or after `end`.
+    pub fn new(first: u64, end: u64, ready: u64) -> Self {
+        Dispatch {
+            cursor: first,
+            end,
+            returned: BTreeSet::new(),
+            ready,
+            held: 0,
+            attached: HashMap::default(),
+            ring: VecDeque::new(),
+            holders: HashMap::default(),
+        }
+    }
+
+    /// Messages that wait for a consumer.
+    pub fn ready(&self) -> u64 {
+        self.ready
+    }
+
+    /// Messages that consumers hold unacked.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// How many messages in a row one consumer gets in its turn: one while few are ready, so that equals alternate; more
+    /// when many are, so that acks come as ranges.
+    pub fn share(&self) -> u64 {
+        let consumers = self.attached.len().max(1) as u64;
+        (self.ready / (consumers * TURNS_PER_CONSUMER)).clamp(1, TURN_MESSAGES_MAX)
+    }
+
+    /// Consumers attached.
+    pub fn consumers(&self) -> usize {
+        self.attached.len()
+    }
+
+    /// One past the last message that may go out.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Where the first pass over the queue stands.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Whether forgetting this dispatcher loses nothing.
+    pub fn is_idle(&self) -> bool {
+        self.attached.is_empty() && self.held == 0 && self.returned.is_empty()
+    }
+
+    /// The keys of all consumers, in order.
+    pub fn consumer_keys(&self) -> Vec<ConsumerKey> {
+        let mut keys: Vec<_> = self.attached.keys().copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Credit that consumers have together, for sizing the dispatch watermark; unlimited counts as `unlimited`.
+    pub fn credit(&self, unlimited: u64) -> u64 {
+        let of = |a: &Attached| match a.consumer.prefetch {
+            _ if a.consumer.no_ack => unlimited,
+            0 => unlimited,
+            prefetch => u64::from(prefetch),
+        };
+        self.attached.values().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// `count` more messages, the next ones in order, may go out.
+    pub fn add_ready(&mut self, count: u64) {
+        self.end += count;
+        self.ready += count;
+    }
+
+    /// Attaches a consumer.
+    pub fn attach(&mut self, consumer: Consumer) -> Result<(), AttachRefused> {
+        let taken = self.attached.values().any(|a| a.consumer.exclusive);
+        if taken || (consumer.exclusive && !self.attached.is_empty()) {
+            return Err(AttachRefused::Exclusive);
+        }
+        let key = consumer.key;
+        let attached = Attached {
+            consumer,
+            held: SeqRanges::new(),
+            granted: 0,
+            asked: false,
+            stalled: false,
+            in_ring: false,
+            turn: 0,
+        };
+        let before = self.attached.insert(key, attached);
+        assert!(before.is_none(), "a consumer key is used once");
+        self.refresh(key);
+        Ok(())
+    }
+
+    /// Takes a consumer away; what it holds stays with its channel. False if it was not there.
+    pub fn cancel(&mut self, key: ConsumerKey) -> bool {
+        let Some(mut gone) = self.attached.remove(&key) else { return false };
+        if gone.in_ring {
+            self.ring.retain(|(_, k)| *k != key);
+        }
+        if !gone.held.is_empty() {
+            let holder = self.holders.entry(key).or_default();
+            for (first, count) in gone.held.drain() {
+                holder.insert_range(first, count);
+            }
+        }
+        true
+    }
+
+    /// Ends a channel: its consumers go, what it held comes back to its old place. Returns what came back, in order.
+    pub fn detach(&mut self, channel: ChannelKey) -> SeqRanges {
+        let mut keys: Vec<_> = self.attached.keys().filter(|k| k.channel == channel).copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            self.cancel(key);
+        }
+        let mut keys: Vec<_> = self.holders.keys().filter(|k| k.channel == channel).copied().collect();
+        keys.sort_unstable();
+        let mut back = SeqRanges::new();
+        for key in keys {
+            for (first, count) in self.holders.remove(&key).unwrap_or_default().drain() {
+                back.insert_range(first, count);
+            }
+        }
+        self.held -= back.count();
+        self.ready += back.count();
+        self.returned.extend(back.seqs());
+        back
+    }
+
+    /// Whether any consumer of this channel is attached or holds something.
+    pub fn knows(&self, channel: ChannelKey) -> bool {
+        self.attached.keys().chain(self.holders.keys()).any(|k| k.channel == channel)
+    }
+
+    /// The consumer whose turn it is, if one has credit.
+    pub fn next_consumer(&self) -> Option<&Consumer> {
+        self.ring.front().and_then(|(_, key)| self.attached.get(key)).map(|a| &a.consumer)
+    }
+
+    /// The message that goes out next. `next_live(from)` gives the first live number at or after `from`.
+    pub fn head(&self, next_live: impl FnOnce(u64) -> Option<u64>) -> Option<Head> {
+        if self.ready == 0 {
+            return None;
+        }
+        if let Some(&seq) = self.returned.first() {
+            return Some(Head { seq, returned: true });
+        }
+        next_live(self.cursor).filter(|seq| *seq < self.end).map(|seq| Head { seq, returned: false })
+    }
+
+    /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes on to the next one.
+    pub fn assign(&mut self, head: Head, share: u64) {
+        let &(_, key) = self.ring.front().expect("assign follows a next_consumer that gave one");
+        self.take(head);
+        let attached = self.attached.get_mut(&key).expect("who is in the ring is attached");
+        attached.granted = attached.granted.saturating_sub(1);
+        if !attached.consumer.no_ack {
+            attached.held.insert(head.seq);
+            self.held += 1;
+        }
+        attached.turn += 1;
+        if attached.turn < share && attached.has_credit() {
+            return;
+        }
+        attached.turn = 0;
+        attached.in_ring = false;
+        self.ring.pop_front();
+        self.refresh(key);
+    }
+
+    /// Hands `head` to a `basic.get` of `channel`.
+    pub fn assign_get(&mut self, channel: ChannelKey, no_ack: bool, head: Head) {
+        self.take(head);
+        if !no_ack {
+            self.holders.entry(ConsumerKey::get(channel)).or_default().insert(head.seq);
+            self.held += 1;
+        }
+    }
+
+    fn take(&mut self, head: Head) {
+        if head.returned {
+            self.returned.remove(&head.seq);
+        } else {
+            assert!(head.seq >= self.cursor, "the first pass only goes forward");
+            self.cursor = head.seq + 1;
+        }
+        self.ready -= 1;
+    }
+
+    /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to `taken`.
+    pub fn release(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        let held = match self.attached.get_mut(&holder) {
+            // After a cancel and a consume with the same key there is none: keys are used once.
+            Some(attached) => &mut attached.held,
+            None => match self.holders.get_mut(&holder) {
+                Some(held) => held,
+                None => return,
+            },
+        };
+        let before = taken.len();
+        let all = held.remove_range_into(first, count, taken);
+        self.held -= all;
+        assert!(taken.len() > before || all == 0, "what was taken is told");
+        if held.is_empty() && self.holders.contains_key(&holder) {
+            self.holders.remove(&holder);
+        }
+        self.refresh(holder);
+    }
+
+    /// Puts released messages back to their old place.
+    pub fn put_back(&mut self, first: u64, count: u64) {
+        self.returned.extend(first..first + count);
+        self.ready += count;
+    }
+
+    /// Forgets everything that is ready: a purge. Returns the numbers of the returned ones; the rest is
+    /// every live number from the old cursor up to `end`.
+    pub fn purge(&mut self) -> (Vec<u64>, std::ops::Range<u64>) {
+        let returned: Vec<u64> = std::mem::take(&mut self.returned).into_iter().collect();
+        let rest = self.cursor..self.end;
+        self.cursor = self.end;
+        self.ready = 0;
+        (returned, rest)
+    }
+
+    /// The consumer's connection is full, or has room again. False if there is no such consumer.
+    pub fn set_stalled(&mut self, key: ConsumerKey, stalled: bool) -> bool {
+        match self.attached.get_mut(&key) {
+            Some(a) => a.stalled = stalled,
+            None => return false,
+        }
+        self.refresh(key);
+        true
+    }
+
+    /// Lets a consumer with a channel-wide prefetch take `count` more.
+    pub fn grant(&mut self, key: ConsumerKey, count: u32) -> bool {
+        match self.attached.get_mut(&key) {
+            Some(a) => {
+                a.granted += count;
+                a.asked = false;
+            }
+            None => return false,
+        }
+        self.refresh(key);
+        true
+    }
+
+    /// Consumers that wait for a grant while messages are ready; each is told once until its grant comes.
+    pub fn ask_for_grants(&mut self, wanted: &mut Vec<ConsumerKey>) {
+        if self.ready == 0 {
+            return;
+        }
+        let start = wanted.len();
+        for (key, a) in &mut self.attached {
+            if a.consumer.granted_only && a.granted == 0 && !a.asked && !a.stalled {
+                a.asked = true;
+                wanted.push(*key);
+            }
+        }
+        wanted[start..].sort_unstable();
+    }
+
+    /// Takes back grants that nothing is ready for, as `(consumer, count)`.
+    pub fn return_grants(&mut self, returned: &mut Vec<(ConsumerKey, u32)>) {
+        if self.ready != 0 {
+            return;
+        }
+        let start = returned.len();
+        for (key, a) in &mut self.attached {
+            if a.granted > 0 {
+                returned.push((*key, std::mem::take(&mut a.granted)));
+            }
+        }
+        returned[start..].sort_unstable();
+        for (key, _) in returned[start..].iter().copied().collect::<Vec<_>>() {
+            self.refresh(key);
+        }
+    }
+
+    /// Puts a consumer into the ring, or takes it out, as its credit says.
+    fn refresh(&mut self, key: ConsumerKey) {
+        let Some(a) = self.attached.get_mut(&key) else { return };
+        let wants = a.has_credit();
+        if wants == a.in_ring {
+            return;
+        }
+        a.in_ring = wants;
+        let priority = a.consumer.priority;
+        if wants {
+            match self.ring.back() {
+                Some((last, _)) if *last < priority => {
+                    let at = self.ring.partition_point(|(p, _)| *p >= priority);
+                    self.ring.insert(at, (priority, key));
+                }
+                _ => self.ring.push_back((priority, key)),
+            }
+        } else {
+            self.ring.retain(|(_, k)| *k != key);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Bindings as records: what leads from an exchange to a queue or exchange, and under which key and arguments.
+//!
+//! Invariant: source, destination, key and arguments together are unique. Every binding stands in its source's table
+//! and list, and in its destination's list; it knows its place in both lists, so it leaves them in constant time.
+
+use hashbrown::HashTable;
+
+use super::destination::Destination;
+use super::hash;
+use super::name::Name;
+
+/// Replicated bindings, all virtual hosts together; and as many again that live on one node only.
+pub const BINDINGS_MAX: usize = 1 << 26;
+
+/// One binding.
+#[derive(Debug)]
+pub(super) struct Binding {
+    pub(super) source: u32,
+    pub(super) destination: Destination,
+    pub(super) key: Name,
+    /// Encoded, fields in the order of their names: RabbitMQ too takes two orders for one binding.
+    pub(super) arguments: Box<[u8]>,
+    /// Whether source or destination lives on this node only.
+    pub(super) local: bool,
+    pub(super) at_source: u32,
+    pub(super) at_destination: u32,
+}
+
+/// All bindings, found by identity.
+#[derive(Debug, Default)]
+pub(super) struct Bindings {
+    slots: slab::Slab<Binding>,
+    by_identity: HashTable<u32>,
+    local_count: usize,
+}
+
+fn identity_hash(source: u32, destination: Destination, key: &[u8], arguments: &[u8]) -> u64 {
+    hash::of_name(source, key) ^ hash::of_name(destination.number(), arguments).rotate_left(1)
+}
+
+impl Bindings {
+    pub(super) fn find(&self, source: usize, destination: Destination, key: &[u8], arguments: &[u8]) -> Option<usize> {
+        let source = u32::try_from(source).expect("the number of exchanges is limited");
+        let is_it = |&at: &u32| {
+            let b = &self.slots[at as usize];
+            b.source == source && b.destination == destination && *b.key == *key && *b.arguments == *arguments
+        };
+        self.by_identity.find(identity_hash(source, destination, key, arguments), is_it).map(|&at| at as usize)
+    }
+
+    pub(super) fn insert(&mut self, binding: Binding) -> usize {
+        let hash = identity_hash(binding.source, binding.destination, &binding.key, &binding.arguments);
+        self.local_count += usize::from(binding.local);
+        let at = self.slots.insert(binding);
+        let place = u32::try_from(at).expect("the number of bindings is limited");
+        let slots = &self.slots;
+        self.by_identity.insert_unique(hash, place, |&at| {
+            let b = &slots[at as usize];
+            identity_hash(b.source, b.destination, &b.key, &b.arguments)
+        });
+        at
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Binding {
+        let binding = self.slots.remove(at);
+        self.local_count -= usize::from(binding.local);
+        let hash = identity_hash(binding.source, binding.destination, &binding.key, &binding.arguments);
+        let entry = self.by_identity.find_entry(hash, |&place| place as usize == at);
+        entry.map_err(|_| ()).expect("every binding is in the index").remove();
+        binding
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut Binding {
+        &mut self.slots[at]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How many live on this node only, or how many do not.
+    pub(super) fn count(&self, local: bool) -> usize {
+        if local { self.local_count } else { self.slots.len() - self.local_count }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Binding> {
+        self.slots.iter().map(|(_, binding)| binding)
+    }
+}
+
+impl std::ops::Index<usize> for Bindings {
+    type Output = Binding;
+
+    fn index(&self, at: usize) -> &Binding {
+        &self.slots[at]
+    }
+}

@@ -1,0 +1,479 @@
+//! Requests against the topology as it is: what can be answered at once, what is refused, what needs a command.
+//!
+//! Invariant: a check changes nothing, and asks in RabbitMQ's order, so that a request with several faults gets the
+//! refusal that RabbitMQ would give.
+
+use amqp::Table;
+
+use super::apply::binding_arguments;
+use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
+use super::destination::Destination;
+use super::encoding::{self, TABLE_DEPTH_MAX};
+use super::exchange::{self, ExchangeType};
+use super::name::{NAME_BYTES_MAX, Name};
+use super::queue::{self, Queue};
+use super::refusal::{Kind, Refusal, Resource};
+use super::settings::{LeaderLocator, QueueType};
+use super::user::Access;
+use super::{ARGUMENTS_BYTES_MAX, Topology, arguments};
+use crate::ids::{PartitionId, QueueId, VhostId};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Actor<'a> {
+    /// The name of the user that logged in.
+    pub user: &'a [u8],
+    /// The connection, as the owner of exclusive queues.
+    pub connection: u64,
+}
+
+/// What a request needs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Checked {
+    /// Nothing: it is as asked. Answer the client.
+    Done,
+    /// A replicated command.
+    Propose(Command),
+    /// A command for `Topology::apply_local` on this node.
+    Local(Command),
+}
+
+/// What a `queue.declare` needs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum QueueDeclared {
+    /// An equal queue is there. Answer with its counts.
+    Existing(QueueId),
+    /// A replicated `DeclareQueue`.
+    Propose(Command),
+    /// A `DeclareQueue` for `Topology::apply_local` on this node.
+    Local(Command),
+}
+
+/// A `queue.declare` that is not passive.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueDeclare<'a> {
+    /// The virtual host of the connection.
+    pub vhost: VhostId,
+    /// The name as it came; if the client left it empty (line ends do not count), the name that the server drew.
+    pub name: &'a [u8],
+    /// Whether the server drew the name.
+    pub server_named: bool,
+    /// The flag of the method.
+    pub durable: bool,
+    /// The flag of the method.
+    pub exclusive: bool,
+    /// The flag of the method.
+    pub auto_delete: bool,
+    /// The arguments of the method.
+    pub arguments: &'a Table,
+}
+
+/// What decides where a new queue should live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// On this node only: choose a shard. Otherwise choose a partition.
+    pub is_local: bool,
+    /// A quorum queue asks for replicas.
+    pub queue_type: QueueType,
+    /// How many it asks for.
+    pub initial_group_size: Option<u32>,
+    /// Where its leader should be.
+    pub leader_locator: LeaderLocator,
+}
+
+/// An `exchange.declare` that is not passive.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangeDeclare<'a> {
+    /// The virtual host of the connection.
+    pub vhost: VhostId,
+    /// The name as it came.
+    pub name: &'a [u8],
+    /// The type as it came.
+    pub kind: &'a [u8],
+    /// The flag of the method.
+    pub durable: bool,
+    /// The flag of the method.
+    pub auto_delete: bool,
+    /// The flag of the method.
+    pub internal: bool,
+    /// The arguments of the method.
+    pub arguments: &'a Table,
+}
+
+impl Topology {
+    /// The virtual host of `connection.open`. Errors: 530 on the connection, unknown or not allowed.
+    pub fn open_vhost(&self, user: &[u8], name: &[u8]) -> Result<VhostId, Refusal> {
+        let lossy = String::from_utf8_lossy(name);
+        let known = if name.len() > NAME_BYTES_MAX { None } else { self.vhost(name) };
+        let Some(id) = known else {
+            return Err(Refusal::not_allowed(&format!("vhost {lossy} not found")));
+        };
+        if self.user(user).is_some_and(|user| user.permissions.contains_key(&id)) {
+            return Ok(id);
+        }
+        let user = String::from_utf8_lossy(user);
+        Err(Refusal::not_allowed(&format!("access to vhost '{lossy}' refused for user '{user}'")))
+    }
+
+    /// Whether the actor may publish to the exchange, which has to be there and not internal. Errors: 403, 404. Holds
+    /// while `version` stays the same.
+    pub fn check_publish(&self, actor: Actor<'_>, vhost: VhostId, exchange: &[u8]) -> Result<(), Refusal> {
+        let resource = exchange::resource(exchange, self.vhost_name(vhost)?);
+        self.check_access(actor, vhost, resource, Access::Write)?;
+        match self.find_exchange(vhost, exchange) {
+            None => Err(Refusal::not_found(resource)),
+            Some(found) if found.internal => {
+                Err(Refusal::access_refused(&format!("cannot publish to internal {resource}")))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The queue of a `basic.consume`, `basic.get` or `queue.purge`. Errors: 403, 404, 405 if it is another connection's.
+    pub fn check_read(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
+        let resource = queue::resource(queue, self.vhost_name(vhost)?);
+        self.check_access(actor, vhost, resource, Access::Read)?;
+        self.usable_queue(actor, vhost, resource)
+    }
+
+    /// The queue of a passive `queue.declare`, which any right on it allows. Errors: 403, 404, 405.
+    pub fn check_queue_passive(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<&Queue, Refusal> {
+        let name = Name::stripped(name);
+        let resource = queue::resource(&name, self.vhost_name(vhost)?);
+        self.check_any_access(actor, vhost, resource)?;
+        self.usable_queue(actor, vhost, resource)
+    }
+
+    /// The arguments of a `basic.consume`. Errors: 406 that names the argument, also for those of RabbitMQ that this
+    /// version has not.
+    pub fn check_consume_arguments(&self, queue: &Queue, table: &Table) -> Result<(), Refusal> {
+        let resource = queue::resource(&queue.name, self.vhost_name(queue.vhost)?);
+        arguments::check_consume(resource, queue.shape.queue_type, table)
+    }
+
+    /// A `queue.declare` that is not passive. `place` chooses where a new queue lives and is asked only about one.
+    ///
+    /// Errors: 403 for a reserved name or no right, 405 for another connection's queue, 406 for anything that differs
+    /// from an existing queue or is not lawful for a new one.
+    pub fn check_queue_declare(
+        &self,
+        actor: Actor<'_>,
+        declare: &QueueDeclare<'_>,
+        place: impl FnOnce(Placement) -> PartitionId,
+    ) -> Result<QueueDeclared, Refusal> {
+        let name = Name::stripped(declare.name);
+        let resource = queue::resource(&name, self.vhost_name(declare.vhost)?);
+        if name.is_empty() {
+            return Err(Refusal::precondition_failed("a queue needs a name"));
+        }
+        if declare.server_named {
+            let queue_type = arguments::queue_type(resource, declare.arguments)?;
+            if queue_type == QueueType::Quorum {
+                return Err(Refusal::precondition_failed(&format!(
+                    "Cannot declare a server-named queue for type {}",
+                    queue_type.module()
+                )));
+            }
+        } else if name.is_reserved() {
+            return Err(Refusal::reserved_name(Kind::Queue, &name));
+        }
+        self.check_access(actor, declare.vhost, resource, Access::Configure)?;
+        check_size(resource, declare.arguments)?;
+        let mut command = DeclareQueue {
+            vhost: declare.vhost,
+            name: name.clone(),
+            durable: declare.durable && !declare.exclusive,
+            exclusive: declare.exclusive.then_some(actor.connection),
+            auto_delete: declare.auto_delete,
+            arguments: arguments::completed(declare.arguments),
+            partition: PartitionId(0),
+        };
+        if let Some(at) = self.queues.find(declare.vhost, &name) {
+            self.check_queue_equivalent(&self.queues[at], &command)?;
+            return Ok(QueueDeclared::Existing(self.queues[at].id));
+        }
+        let shape = self.queue_shape(&command)?;
+        let is_local = command.is_local();
+        command.partition = place(Placement {
+            is_local,
+            queue_type: shape.queue_type,
+            initial_group_size: shape.settings.initial_group_size,
+            leader_locator: shape.settings.leader_locator,
+        });
+        let command = Command::DeclareQueue(command);
+        Ok(if is_local { QueueDeclared::Local(command) } else { QueueDeclared::Propose(command) })
+    }
+
+    /// A `queue.delete`, or the end of a queue for another reason. That it is unused or empty is asked of the queue
+    /// itself. A queue that is not there is `Done`. Errors: 403, 405.
+    pub fn check_queue_delete(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<Checked, Refusal> {
+        let name = Name::stripped(name);
+        let resource = queue::resource(&name, self.vhost_name(vhost)?);
+        self.check_access(actor, vhost, resource, Access::Configure)?;
+        let Some(at) = self.queues.find(vhost, &name) else { return Ok(Checked::Done) };
+        check_owner(&self.queues[at], actor, resource)?;
+        Ok(self.deletion(self.queues[at].id))
+    }
+
+    /// The command that deletes a queue without asking anybody: its owner closed, its last consumer went. `Done` if it
+    /// is not there any more.
+    pub fn deletion(&self, queue: QueueId) -> Checked {
+        let Some(at) = self.queues.find_id(queue) else { return Checked::Done };
+        let keep = if queue.is_local() { Vec::new() } else { self.to_keep(Destination::queue(at)) };
+        let command = Command::DeleteQueue(DeleteQueue { queue, keep });
+        if queue.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
+    }
+
+    /// The command that an `Effect::ExchangeUnused` asks for. `Done` if the exchange is gone or bound again by now.
+    pub fn deletion_of_unused(&self, vhost: VhostId, exchange: &Name) -> Checked {
+        let found = self.exchanges.find(vhost, exchange);
+        let Some(at) = found.filter(|&at| self.exchanges[at].auto_delete && self.exchanges[at].outgoing.is_empty())
+        else {
+            return Checked::Done;
+        };
+        self.exchange_deletion(at, true)
+    }
+
+    /// A passive `exchange.declare`, which any right on it allows. Errors: 403, 404.
+    pub fn check_exchange_passive(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<(), Refusal> {
+        let name = Name::stripped(name);
+        let resource = exchange::resource(&name, self.vhost_name(vhost)?);
+        check_not_default(resource)?;
+        self.check_any_access(actor, vhost, resource)?;
+        self.find_exchange(vhost, &name).map(|_| ()).ok_or_else(|| Refusal::not_found(resource))
+    }
+
+    /// An `exchange.declare` that is not passive. Errors: 403 for a reserved name, the default exchange or no right, 406
+    /// for an unknown type, a difference from an existing exchange, or an argument that this version does not honour.
+    pub fn check_exchange_declare(&self, actor: Actor<'_>, declare: &ExchangeDeclare<'_>) -> Result<Checked, Refusal> {
+        let kind = ExchangeType::parse(declare.kind)?;
+        let name = Name::stripped(declare.name);
+        let resource = exchange::resource(&name, self.vhost_name(declare.vhost)?);
+        check_not_default(resource)?;
+        self.check_access(actor, declare.vhost, resource, Access::Configure)?;
+        if let Some(found) = self.find_exchange(declare.vhost, &name) {
+            let flags = [declare.durable, declare.auto_delete, declare.internal];
+            exchange::check_equivalent(found, resource, kind, flags, declare.arguments)?;
+            return Ok(Checked::Done);
+        }
+        if name.is_reserved() {
+            return Err(Refusal::reserved_name(Kind::Exchange, &name));
+        }
+        check_size(resource, declare.arguments)?;
+        exchange::check_arguments(resource, declare.arguments)?;
+        let command = Command::DeclareExchange(DeclareExchange {
+            vhost: declare.vhost,
+            name: name.clone(),
+            kind,
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            internal: declare.internal,
+            arguments: declare.arguments.clone(),
+        });
+        Ok(if declare.durable { Checked::Propose(command) } else { Checked::Local(command) })
+    }
+
+    /// An `exchange.delete`; one that is not there is `Done`. Errors: 403 for the default exchange, the broker's own or
+    /// no right, 406 if it is to be unused and is not.
+    pub fn check_exchange_delete(
+        &self,
+        actor: Actor<'_>,
+        vhost: VhostId,
+        name: &[u8],
+        if_unused: bool,
+    ) -> Result<Checked, Refusal> {
+        let name = Name::stripped(name);
+        let resource = exchange::resource(&name, self.vhost_name(vhost)?);
+        check_not_default(resource)?;
+        if name.is_reserved() {
+            return Err(Refusal::access_refused(&format!("deletion of system {resource} not allowed")));
+        }
+        self.check_access(actor, vhost, resource, Access::Configure)?;
+        let Some(at) = self.exchanges.find(vhost, &name) else { return Ok(Checked::Done) };
+        let found = &self.exchanges[at];
+        if if_unused && !found.outgoing.is_empty() {
+            return Err(Refusal::precondition_failed(&format!("{resource} in use")));
+        }
+        Ok(self.exchange_deletion(at, if_unused))
+    }
+
+    fn exchange_deletion(&self, at: usize, if_unused: bool) -> Checked {
+        let exchange = &self.exchanges[at];
+        let keep = if exchange.is_local() { Vec::new() } else { self.to_keep(Destination::exchange(at)) };
+        let (vhost, name) = (exchange.vhost, exchange.name.clone());
+        let command = Command::DeleteExchange(DeleteExchange { vhost, name, if_unused, keep });
+        if exchange.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
+    }
+
+    /// A `queue.bind` or `exchange.bind`; one that is there already is `Done`. Errors: 403 for the default exchange or no
+    /// right, 404 for an end that is missing (the source first), 405, 406 for a key or `x-match` that is not lawful.
+    pub fn check_bind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
+        let binding = self.check_binding_request(actor, binding)?;
+        let (source, destination, is_local) = self.find_ends(&binding, true)?;
+        exchange::check_binding(self.exchanges[source].kind, &binding.key, &binding.arguments)?;
+        self.check_destination_owner(actor, &binding)?;
+        let arguments = binding_arguments(&binding.arguments);
+        if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {
+            return Ok(Checked::Done);
+        }
+        let command = Command::Bind(binding);
+        Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
+    }
+
+    /// A `queue.unbind` or `exchange.unbind`; one that is not there is `Done`, whatever is missing. Errors: 403, 405.
+    pub fn check_unbind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
+        let binding = self.check_binding_request(actor, binding)?;
+        let Ok((source, destination, is_local)) = self.find_ends(&binding, true) else { return Ok(Checked::Done) };
+        let arguments = binding_arguments(&binding.arguments);
+        if self.bindings.find(source, destination, &binding.key, &arguments).is_none() {
+            return Ok(Checked::Done);
+        }
+        self.check_destination_owner(actor, &binding)?;
+        if is_local {
+            return Ok(Checked::Local(Command::Unbind(Unbind { binding, keep: Vec::new() })));
+        }
+        let exchange = &self.exchanges[source];
+        let keep = if !exchange.auto_delete {
+            Vec::new()
+        } else if exchange.outgoing_replicated < exchange.outgoing.len() {
+            vec![exchange.name.clone()]
+        } else {
+            self.to_keep(Destination::exchange(source))
+        };
+        Ok(Checked::Propose(Command::Unbind(Unbind { binding, keep })))
+    }
+
+    /// What binding and unbinding have in common: names, rights and the default exchange.
+    fn check_binding_request(&self, actor: Actor<'_>, binding: Binding) -> Result<Binding, Refusal> {
+        let binding = Binding {
+            source: Name::stripped(&binding.source),
+            destination: Name::stripped(&binding.destination),
+            ..binding
+        };
+        let vhost = self.vhost_name(binding.vhost)?;
+        let destination = Resource { kind: binding.destination_kind, name: &binding.destination, vhost };
+        let source = exchange::resource(&binding.source, vhost);
+        self.check_access(actor, binding.vhost, destination, Access::Write)?;
+        check_not_default(destination)?;
+        check_not_default(source)?;
+        self.check_access(actor, binding.vhost, source, Access::Read)?;
+        check_size(destination, &binding.arguments)?;
+        Ok(binding)
+    }
+
+    fn check_destination_owner(&self, actor: Actor<'_>, binding: &Binding) -> Result<(), Refusal> {
+        if binding.destination_kind == Kind::Exchange {
+            return Ok(());
+        }
+        let Some(queue) = self.find_queue(binding.vhost, &binding.destination) else { return Ok(()) };
+        check_owner(queue, actor, queue::resource(&binding.destination, self.vhost_name(binding.vhost)?))
+    }
+
+    /// A redeclare against what exists. Errors: 405 for exclusiveness, else 406 that names the first difference.
+    pub(super) fn check_queue_equivalent(&self, queue: &Queue, declare: &DeclareQueue) -> Result<(), Refusal> {
+        let resource = queue::resource(&declare.name, self.vhost_name(declare.vhost)?);
+        if queue.exclusive != declare.exclusive {
+            return Err(Refusal::resource_locked(resource));
+        }
+        let durable = declare.durable && declare.exclusive.is_none();
+        let flags =
+            [("durable", durable, queue.shape.durable), ("auto_delete", declare.auto_delete, queue.shape.auto_delete)];
+        if let Some((key, received, current)) = flags.into_iter().find(|(_, received, current)| received != current) {
+            return Err(Refusal::inequivalent(resource, key, &format!("'{received}'"), &format!("'{current}'")));
+        }
+        arguments::check_equivalent(resource, queue.shape.queue_type, &queue.shape.arguments, &declare.arguments)
+    }
+
+    /// The replicated auto-delete exchanges that would lose their last replicated binding if `gone` went, and that still
+    /// have a binding of this node only: the log cannot see it, so the command has to say it.
+    fn to_keep(&self, gone: Destination) -> Vec<Name> {
+        let mut keep = Vec::new();
+        let mut seen = vec![gone];
+        let mut next = 0;
+        while let Some(&at) = seen.get(next) {
+            next += 1;
+            for &binding in self.incoming_of(at) {
+                let source = self.bindings[binding as usize].source as usize;
+                let exchange = &self.exchanges[source];
+                if exchange.is_local() || !exchange.auto_delete || seen.contains(&Destination::exchange(source)) {
+                    continue;
+                }
+                seen.push(Destination::exchange(source));
+                if exchange.outgoing_replicated < exchange.outgoing.len() {
+                    keep.push(exchange.name.clone());
+                }
+            }
+        }
+        keep
+    }
+
+    fn incoming_of(&self, destination: Destination) -> &[u32] {
+        match destination.place() {
+            super::destination::Place::Queue(at) => &self.queues[at].incoming,
+            super::destination::Place::Exchange(at) => &self.exchanges[at].incoming,
+        }
+    }
+
+    fn user(&self, name: &[u8]) -> Option<&super::User> {
+        if name.len() > NAME_BYTES_MAX { None } else { self.users.get(&Name::new(name)) }
+    }
+
+    fn usable_queue(&self, actor: Actor<'_>, vhost: VhostId, resource: Resource<'_>) -> Result<&Queue, Refusal> {
+        let queue = self.find_queue(vhost, resource.name).ok_or_else(|| Refusal::not_found(resource))?;
+        check_owner(queue, actor, resource)?;
+        Ok(queue)
+    }
+
+    fn check_access(
+        &self,
+        actor: Actor<'_>,
+        vhost: VhostId,
+        resource: Resource<'_>,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        let permission = self.user(actor.user).and_then(|user| user.permissions.get(&vhost));
+        if permission.is_some_and(|p| p.allows(access)) {
+            return Ok(());
+        }
+        let is_default = resource.kind == Kind::Exchange && resource.name.is_empty();
+        let named = if is_default { Resource { name: b"amq.default", ..resource } } else { resource };
+        let user = String::from_utf8_lossy(actor.user);
+        Err(Refusal::access_refused(&format!("{} access to {named} refused for user '{user}'", access.word())))
+    }
+
+    /// Any right will do; without one the refusal speaks of the last that RabbitMQ asks for.
+    fn check_any_access(&self, actor: Actor<'_>, vhost: VhostId, resource: Resource<'_>) -> Result<(), Refusal> {
+        let asked = [Access::Read, Access::Write, Access::Configure];
+        if asked.into_iter().any(|access| self.check_access(actor, vhost, resource, access).is_ok()) {
+            return Ok(());
+        }
+        self.check_access(actor, vhost, resource, Access::Configure)
+    }
+}
+
+fn check_owner(queue: &Queue, actor: Actor<'_>, resource: Resource<'_>) -> Result<(), Refusal> {
+    match queue.exclusive {
+        Some(owner) if owner != actor.connection => Err(Refusal::resource_locked(resource)),
+        _ => Ok(()),
+    }
+}
+
+fn check_not_default(resource: Resource<'_>) -> Result<(), Refusal> {
+    if resource.kind == Kind::Exchange && resource.name.is_empty() {
+        return Err(Refusal::default_exchange());
+    }
+    Ok(())
+}
+
+/// What is stored has a bound; RabbitMQ has none but its frame size.
+fn check_size(resource: Resource<'_>, arguments: &Table) -> Result<(), Refusal> {
+    if encoding::depth(arguments) > TABLE_DEPTH_MAX {
+        let reason = format!("arguments for {resource} nest deeper than {TABLE_DEPTH_MAX} levels");
+        return Err(Refusal::precondition_failed(&reason));
+    }
+    if !arguments.is_empty() && encoding::table_bytes(arguments).len() > ARGUMENTS_BYTES_MAX {
+        let reason = format!("arguments for {resource} take more than {ARGUMENTS_BYTES_MAX} bytes");
+        return Err(Refusal::precondition_failed(&reason));
+    }
+    Ok(())
+}

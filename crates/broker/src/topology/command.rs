@@ -1,0 +1,388 @@
+//! The commands that change a topology, and their bytes in the log of the metadata group.
+//!
+//! Invariant: a command says what was decided, by names and numbers that mean the same on every node. A released
+//! version of the format is read for ever; a change gets a new version number.
+//!
+//! ```text
+//! command = 1 byte version (1), 1 byte tag, fields in the order of the struct (see encoding.rs for the items)
+//! flags   = 1 byte, one bit each, lowest first in the order of the struct; unused bits are zero
+//! ```
+
+use amqp::Table;
+use bytes::Bytes;
+
+use super::encoding::{Malformed, Reader, Writer};
+use super::exchange::ExchangeType;
+use super::name::Name;
+use super::refusal::Kind;
+use super::user::{DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, User};
+use crate::ids::{PartitionId, QueueId, VhostId};
+
+/// The version that this build writes, and the highest that it reads.
+pub const COMMAND_VERSION: u8 = 1;
+
+/// A change of the topology. Replicated ones go through `encode`, the log and `Topology::apply`; those about things
+/// that live on one node only go to `Topology::apply_local` there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Creates a virtual host with its predeclared exchanges; nothing if it exists.
+    CreateVhost {
+        /// Its name.
+        name: Name,
+    },
+    /// Creates a user, or replaces password and tags of an existing one and keeps its permissions.
+    PutUser {
+        /// Its name.
+        name: Name,
+        /// The hash of its password.
+        password: PasswordHash,
+        /// RabbitMQ's tags.
+        tags: Vec<Name>,
+    },
+    /// Sets what a user may do in a virtual host.
+    PutPermission {
+        /// The user's name.
+        user: Name,
+        /// The virtual host.
+        vhost: VhostId,
+        /// What it may do.
+        permission: Permission,
+    },
+    /// Creates an exchange, or finds an equal one.
+    DeclareExchange(DeclareExchange),
+    /// Deletes an exchange with all its bindings.
+    DeleteExchange(DeleteExchange),
+    /// Creates a queue, or finds an equal one.
+    DeclareQueue(DeclareQueue),
+    /// Deletes a queue with all its bindings.
+    DeleteQueue(DeleteQueue),
+    /// Adds a binding, or finds it.
+    Bind(Binding),
+    /// Removes a binding, if it is there.
+    Unbind(Unbind),
+}
+
+/// See `Command::DeclareExchange`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeclareExchange {
+    /// The virtual host.
+    pub vhost: VhostId,
+    /// The name, line ends already taken out.
+    pub name: Name,
+    /// How it routes.
+    pub kind: ExchangeType,
+    /// Whether it survives a restart.
+    pub durable: bool,
+    /// Whether it goes with its last binding.
+    pub auto_delete: bool,
+    /// Whether clients may not publish to it.
+    pub internal: bool,
+    /// The arguments of the declare.
+    pub arguments: Table,
+}
+
+/// See `Command::DeleteExchange`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeleteExchange {
+    /// The virtual host.
+    pub vhost: VhostId,
+    /// The name.
+    pub name: Name,
+    /// Only if no binding leaves it.
+    pub if_unused: bool,
+    /// Auto-delete exchanges that still have bindings of the proposer's node only, which the log cannot see.
+    pub keep: Vec<Name>,
+}
+
+/// See `Command::DeclareQueue`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeclareQueue {
+    /// The virtual host.
+    pub vhost: VhostId,
+    /// The name, line ends already taken out.
+    pub name: Name,
+    /// Whether the declare said durable; an exclusive queue is transient all the same.
+    pub durable: bool,
+    /// The connection that declared it exclusive.
+    pub exclusive: Option<u64>,
+    /// Whether it goes with its last consumer.
+    pub auto_delete: bool,
+    /// The arguments, the queue type spelled out.
+    pub arguments: Table,
+    /// Where the declaring node placed it.
+    pub partition: PartitionId,
+}
+
+/// See `Command::DeleteQueue`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeleteQueue {
+    /// The queue; by id, so that a queue declared anew under the name is not hit.
+    pub queue: QueueId,
+    /// As in `DeleteExchange`.
+    pub keep: Vec<Name>,
+}
+
+/// A binding by its names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// The virtual host of both ends.
+    pub vhost: VhostId,
+    /// The exchange from which it leads.
+    pub source: Name,
+    /// What kind of thing it leads to.
+    pub destination_kind: Kind,
+    /// The queue or exchange it leads to.
+    pub destination: Name,
+    /// The routing or binding key.
+    pub key: Name,
+    /// The arguments; the order of their fields does not matter.
+    pub arguments: Table,
+}
+
+/// See `Command::Unbind`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unbind {
+    /// The binding to remove.
+    pub binding: Binding,
+    /// As in `DeleteExchange`.
+    pub keep: Vec<Name>,
+}
+
+fn flags<const N: usize>(flags: [bool; N]) -> u8 {
+    flags.iter().enumerate().fold(0, |byte, (bit, flag)| byte | u8::from(*flag) << bit)
+}
+
+impl Reader<'_> {
+    fn flags<const N: usize>(&mut self, what: &'static str) -> Result<[bool; N], Malformed> {
+        let byte = self.byte(what)?;
+        if N < 8 && byte >> N != 0 {
+            return Err(self.malformed(what));
+        }
+        Ok(std::array::from_fn(|bit| byte & 1 << bit != 0))
+    }
+
+    fn names(&mut self, what: &'static str) -> Result<Vec<Name>, Malformed> {
+        let mut names = Vec::new();
+        for _ in 0..self.count(what)? {
+            names.push(self.name(what)?);
+        }
+        Ok(names)
+    }
+
+    fn vhost(&mut self) -> Result<VhostId, Malformed> {
+        self.number_u32("virtual host").map(VhostId)
+    }
+}
+
+impl Writer {
+    fn names(&mut self, names: &[Name]) {
+        self.length(names.len());
+        for name in names {
+            self.bytes(name);
+        }
+    }
+}
+
+impl Command {
+    /// The bytes of the command, the same for equal commands.
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::default();
+        writer.byte(COMMAND_VERSION);
+        match self {
+            Command::CreateVhost { name } => {
+                writer.byte(1);
+                writer.bytes(name);
+            }
+            Command::PutUser { name, password, tags } => {
+                writer.byte(2);
+                writer.bytes(name);
+                write_credentials(&mut writer, password, tags);
+            }
+            Command::PutPermission { user, vhost, permission } => {
+                writer.byte(3);
+                writer.bytes(user);
+                writer.number(vhost.0.into());
+                write_permission(&mut writer, *permission);
+            }
+            Command::DeclareExchange(declare) => {
+                writer.byte(4);
+                write_exchange(&mut writer, declare);
+            }
+            Command::DeleteExchange(delete) => {
+                writer.byte(5);
+                writer.number(delete.vhost.0.into());
+                writer.bytes(&delete.name);
+                writer.flag(delete.if_unused);
+                writer.names(&delete.keep);
+            }
+            Command::DeclareQueue(declare) => {
+                writer.byte(6);
+                write_queue(&mut writer, declare);
+            }
+            Command::DeleteQueue(delete) => {
+                writer.byte(7);
+                writer.number(delete.queue.0);
+                writer.names(&delete.keep);
+            }
+            Command::Bind(binding) => {
+                writer.byte(8);
+                write_binding(&mut writer, binding);
+            }
+            Command::Unbind(unbind) => {
+                writer.byte(9);
+                write_binding(&mut writer, &unbind.binding);
+                writer.names(&unbind.keep);
+            }
+        }
+        writer.finish()
+    }
+
+    /// The command of these bytes. Errors: anything that `encode` of a version up to this one does not write.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let reader = &mut Reader::new(bytes);
+        if reader.byte("command version")? != COMMAND_VERSION {
+            return Err(reader.malformed("command version"));
+        }
+        let command = match reader.byte("command tag")? {
+            1 => Command::CreateVhost { name: reader.name("virtual host")? },
+            2 => {
+                let name = reader.name("user")?;
+                let (password, tags) = read_credentials(reader)?;
+                Command::PutUser { name, password, tags }
+            }
+            3 => Command::PutPermission {
+                user: reader.name("user")?,
+                vhost: reader.vhost()?,
+                permission: read_permission(reader)?,
+            },
+            4 => Command::DeclareExchange(read_exchange(reader)?),
+            5 => Command::DeleteExchange(DeleteExchange {
+                vhost: reader.vhost()?,
+                name: reader.name("exchange")?,
+                if_unused: reader.flag("flag")?,
+                keep: reader.names("exchanges to keep")?,
+            }),
+            6 => Command::DeclareQueue(read_queue(reader)?),
+            7 => Command::DeleteQueue(DeleteQueue {
+                queue: QueueId(reader.number("queue id")?),
+                keep: reader.names("exchanges to keep")?,
+            }),
+            8 => Command::Bind(read_binding(reader)?),
+            9 => Command::Unbind(Unbind { binding: read_binding(reader)?, keep: reader.names("exchanges to keep")? }),
+            _ => return Err(reader.malformed("command tag")),
+        };
+        reader.end()?;
+        Ok(command)
+    }
+}
+
+fn write_credentials(writer: &mut Writer, password: &PasswordHash, tags: &[Name]) {
+    writer.raw(&password.salt);
+    writer.raw(&password.digest);
+    writer.names(tags);
+}
+
+fn read_credentials(reader: &mut Reader<'_>) -> Result<(PasswordHash, Vec<Name>), Malformed> {
+    let salt = reader.take(SALT_BYTES, "salt")?.try_into().expect("`take` gives what it was asked for");
+    let digest = reader.take(DIGEST_BYTES, "digest")?.try_into().expect("`take` gives what it was asked for");
+    Ok((PasswordHash { salt, digest }, reader.names("tags")?))
+}
+
+fn write_permission(writer: &mut Writer, permission: Permission) {
+    writer.byte(flags([permission.configure, permission.write, permission.read]));
+}
+
+fn read_permission(reader: &mut Reader<'_>) -> Result<Permission, Malformed> {
+    let [configure, write, read] = reader.flags("permission")?;
+    Ok(Permission { configure, write, read })
+}
+
+/// A user as a snapshot holds it.
+pub(super) fn write_user(writer: &mut Writer, name: &Name, user: &User) {
+    writer.bytes(name);
+    write_credentials(writer, &user.password, &user.tags);
+    writer.length(user.permissions.len());
+    for (vhost, permission) in &user.permissions {
+        writer.number(vhost.0.into());
+        write_permission(writer, *permission);
+    }
+}
+
+/// See `write_user`.
+pub(super) fn read_user(reader: &mut Reader<'_>) -> Result<(Name, User), Malformed> {
+    let name = reader.name("user")?;
+    let (password, tags) = read_credentials(reader)?;
+    let mut user = User { password, tags, permissions: Default::default() };
+    for _ in 0..reader.count("permissions")? {
+        let vhost = reader.vhost()?;
+        user.permissions.insert(vhost, read_permission(reader)?);
+    }
+    Ok((name, user))
+}
+
+pub(super) fn write_exchange(writer: &mut Writer, declare: &DeclareExchange) {
+    writer.number(declare.vhost.0.into());
+    writer.bytes(&declare.name);
+    writer.byte(match declare.kind {
+        ExchangeType::Direct => 0,
+        ExchangeType::Fanout => 1,
+        ExchangeType::Topic => 2,
+        ExchangeType::Headers => 3,
+    });
+    writer.byte(flags([declare.durable, declare.auto_delete, declare.internal]));
+    writer.table(&declare.arguments);
+}
+
+pub(super) fn read_exchange(reader: &mut Reader<'_>) -> Result<DeclareExchange, Malformed> {
+    let vhost = reader.vhost()?;
+    let name = reader.name("exchange")?;
+    let kind = match reader.byte("exchange type")? {
+        0 => ExchangeType::Direct,
+        1 => ExchangeType::Fanout,
+        2 => ExchangeType::Topic,
+        3 => ExchangeType::Headers,
+        _ => return Err(reader.malformed("exchange type")),
+    };
+    let [durable, auto_delete, internal] = reader.flags("exchange flags")?;
+    Ok(DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments: reader.table()? })
+}
+
+pub(super) fn write_queue(writer: &mut Writer, declare: &DeclareQueue) {
+    writer.number(declare.vhost.0.into());
+    writer.bytes(&declare.name);
+    writer.byte(flags([declare.durable, declare.auto_delete, declare.exclusive.is_some()]));
+    if let Some(owner) = declare.exclusive {
+        writer.number(owner);
+    }
+    writer.number(declare.partition.0.into());
+    writer.table(&declare.arguments);
+}
+
+pub(super) fn read_queue(reader: &mut Reader<'_>) -> Result<DeclareQueue, Malformed> {
+    let vhost = reader.vhost()?;
+    let name = reader.name("queue")?;
+    let [durable, auto_delete, is_exclusive] = reader.flags("queue flags")?;
+    let exclusive = if is_exclusive { Some(reader.number("owner")?) } else { None };
+    let partition = PartitionId(reader.number_u32("partition")?);
+    Ok(DeclareQueue { vhost, name, durable, exclusive, auto_delete, arguments: reader.table()?, partition })
+}
+
+pub(super) fn write_binding(writer: &mut Writer, binding: &Binding) {
+    writer.number(binding.vhost.0.into());
+    writer.bytes(&binding.source);
+    writer.flag(binding.destination_kind == Kind::Exchange);
+    writer.bytes(&binding.destination);
+    writer.bytes(&binding.key);
+    writer.table(&binding.arguments);
+}
+
+pub(super) fn read_binding(reader: &mut Reader<'_>) -> Result<Binding, Malformed> {
+    Ok(Binding {
+        vhost: reader.vhost()?,
+        source: reader.name("source")?,
+        destination_kind: if reader.flag("destination kind")? { Kind::Exchange } else { Kind::Queue },
+        destination: reader.name("destination")?,
+        key: reader.name("binding key")?,
+        arguments: reader.table()?,
+    })
+}

@@ -1,0 +1,327 @@
+//! Exchanges and their routing tables.
+//!
+//! Invariant: an exchange's table holds exactly the bindings of which it is the source.
+
+use amqp::Table;
+use hashbrown::HashTable;
+
+use super::command::DeclareExchange;
+use super::destination::{Destination, Destinations};
+use super::hash;
+use super::headers::HeadersTable;
+use super::name::Name;
+use super::refusal::{Kind, Refusal, Resource};
+use super::topic::{self, TopicTrie};
+use super::{arguments, encoding, headers};
+use crate::ids::VhostId;
+
+/// Replicated exchanges, all virtual hosts together; and as many again that live on one node only.
+pub const EXCHANGES_MAX: usize = 1 << 20;
+
+/// The exchanges that every virtual host has from its first moment: name, type, internal.
+pub(super) const PREDECLARED: [(&str, ExchangeType, bool); 7] = [
+    ("", ExchangeType::Direct, false),
+    ("amq.direct", ExchangeType::Direct, false),
+    ("amq.fanout", ExchangeType::Fanout, false),
+    ("amq.headers", ExchangeType::Headers, false),
+    ("amq.match", ExchangeType::Headers, false),
+    ("amq.rabbitmq.trace", ExchangeType::Topic, true),
+    ("amq.topic", ExchangeType::Topic, false),
+];
+
+/// How an exchange chooses among its bindings. RabbitMQ's further types get their place here when they exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExchangeType {
+    /// By equal routing key.
+    Direct,
+    /// All.
+    Fanout,
+    /// By pattern over the words of the routing key.
+    Topic,
+    /// By the message's headers.
+    Headers,
+}
+
+impl ExchangeType {
+    /// The type's word in declares and texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            ExchangeType::Direct => "direct",
+            ExchangeType::Fanout => "fanout",
+            ExchangeType::Topic => "topic",
+            ExchangeType::Headers => "headers",
+        }
+    }
+
+    /// The type that a declare names. Errors: 406 on the channel, as RabbitMQ 4 has it (3.x closed the connection, 503).
+    pub fn parse(word: &[u8]) -> Result<Self, Refusal> {
+        let all = [ExchangeType::Direct, ExchangeType::Fanout, ExchangeType::Topic, ExchangeType::Headers];
+        all.into_iter().find(|t| t.word().as_bytes() == word).ok_or_else(|| {
+            Refusal::precondition_failed(&format!("unknown exchange type '{}'", String::from_utf8_lossy(word)))
+        })
+    }
+}
+
+/// The routing table of an exchange, by type.
+#[derive(Debug)]
+pub(super) enum Router {
+    Direct(DirectTable),
+    Fanout(Destinations),
+    Topic(Box<TopicTrie>),
+    Headers(HeadersTable),
+}
+
+/// Destinations by routing key.
+#[derive(Debug, Default)]
+pub(super) struct DirectTable(HashTable<(Name, Destinations)>);
+
+impl Router {
+    fn new(kind: ExchangeType) -> Self {
+        match kind {
+            ExchangeType::Direct => Router::Direct(DirectTable::default()),
+            ExchangeType::Fanout => Router::Fanout(Destinations::default()),
+            ExchangeType::Topic => Router::Topic(Box::default()),
+            ExchangeType::Headers => Router::Headers(HeadersTable::default()),
+        }
+    }
+
+    pub(super) fn add(&mut self, key: &Name, arguments: &[u8], destination: Destination) {
+        match self {
+            Router::Direct(table) => table.add(key, destination),
+            Router::Fanout(all) => all.add(destination),
+            Router::Topic(trie) => trie.add(key, destination),
+            Router::Headers(table) => table.add(arguments, destination),
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &Name, arguments: &[u8], destination: Destination) {
+        match self {
+            Router::Direct(table) => table.remove(key, destination),
+            Router::Fanout(all) => all.remove(destination),
+            Router::Topic(trie) => trie.remove(key, destination),
+            Router::Headers(table) => table.remove(arguments, destination),
+        }
+    }
+}
+
+impl DirectTable {
+    fn add(&mut self, key: &Name, destination: Destination) {
+        let hash = hash::of_name(0, key);
+        if let Some((_, destinations)) = self.0.find_mut(hash, |(k, _)| k == key) {
+            destinations.add(destination);
+            return;
+        }
+        let mut destinations = Destinations::default();
+        destinations.add(destination);
+        self.0.insert_unique(hash, (key.clone(), destinations), |(k, _)| hash::of_name(0, k));
+    }
+
+    fn remove(&mut self, key: &Name, destination: Destination) {
+        let found = self.0.find_entry(hash::of_name(0, key), |(k, _)| k == key);
+        let mut entry = found.map_err(|_| ()).expect("only what was added is removed");
+        entry.get_mut().1.remove(destination);
+        if entry.get().1.is_empty() {
+            entry.remove();
+        }
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Destinations> {
+        self.0.find(hash::of_name(0, key), |(k, _)| **k == *key).map(|(_, destinations)| destinations)
+    }
+}
+
+/// One exchange.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Its virtual host.
+    pub vhost: VhostId,
+    /// Its name; empty for the default exchange.
+    pub name: Name,
+    /// How it routes.
+    pub kind: ExchangeType,
+    /// Whether it survives a restart; an exchange that is not durable lives on this node only.
+    pub durable: bool,
+    /// Whether it goes when its last binding goes.
+    pub auto_delete: bool,
+    /// Whether clients may not publish to it, only bindings lead to it.
+    pub internal: bool,
+    /// The arguments of its declare.
+    pub arguments: Table,
+    pub(super) router: Router,
+    /// Places of the bindings that leave here and that arrive here.
+    pub(super) outgoing: Vec<u32>,
+    pub(super) incoming: Vec<u32>,
+    /// How many of `outgoing` are replicated.
+    pub(super) outgoing_replicated: usize,
+}
+
+impl Exchange {
+    pub(super) fn new(vhost: VhostId, name: Name, kind: ExchangeType) -> Self {
+        Self {
+            vhost,
+            name,
+            kind,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            arguments: Table::new(),
+            router: Router::new(kind),
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            outgoing_replicated: 0,
+        }
+    }
+
+    pub(super) fn declared(declare: &DeclareExchange) -> Self {
+        Self {
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            internal: declare.internal,
+            arguments: encoding::owned(&declare.arguments),
+            ..Self::new(declare.vhost, declare.name.clone(), declare.kind)
+        }
+    }
+
+    /// Whether it lives on this node only, in no log and no snapshot.
+    pub fn is_local(&self) -> bool {
+        !self.durable
+    }
+
+    /// How many bindings leave here, those of this node only included.
+    pub fn binding_count(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// Whether it came with its virtual host and is in no snapshot.
+    pub(super) fn is_predeclared(&self) -> bool {
+        PREDECLARED.iter().any(|(name, _, _)| name.as_bytes() == &*self.name)
+    }
+}
+
+/// Refuses arguments that this version does not honour: `alternate-exchange`, 406. All others mean nothing to the four
+/// types that are here, are stored as RabbitMQ stores them, and stay outside equivalence.
+pub(super) fn check_arguments(resource: Resource<'_>, table: &Table) -> Result<(), Refusal> {
+    match table.get(ALTERNATE_EXCHANGE) {
+        None => Ok(()),
+        Some(amqp::Value::LongString(_)) => Err(Refusal::not_supported_yet(resource, ALTERNATE_EXCHANGE)),
+        Some(other) => Err(arguments::wrong_name_type(resource, ALTERNATE_EXCHANGE, other)),
+    }
+}
+
+const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
+
+/// A redeclare against what exists. Errors: 406 that names the first difference, in RabbitMQ's order.
+pub(super) fn check_equivalent(
+    exchange: &Exchange,
+    resource: Resource<'_>,
+    kind: ExchangeType,
+    [durable, auto_delete, internal]: [bool; 3],
+    table: &Table,
+) -> Result<(), Refusal> {
+    let differs = |key: &str, received: &str, current: &str| {
+        Err(Refusal::inequivalent(resource, key, &format!("'{received}'"), &format!("'{current}'")))
+    };
+    if kind != exchange.kind {
+        return differs("type", kind.word(), exchange.kind.word());
+    }
+    let flags = [
+        ("durable", durable, exchange.durable),
+        ("auto_delete", auto_delete, exchange.auto_delete),
+        ("internal", internal, exchange.internal),
+    ];
+    if let Some((key, received, current)) = flags.into_iter().find(|(_, received, current)| received != current) {
+        return differs(key, &received.to_string(), &current.to_string());
+    }
+    arguments::check_same(
+        resource,
+        ALTERNATE_EXCHANGE,
+        exchange.arguments.get(ALTERNATE_EXCHANGE),
+        table.get(ALTERNATE_EXCHANGE),
+    )
+}
+
+/// Whether a binding is lawful for this type of source. Errors: 406 with RabbitMQ's texts.
+pub(super) fn check_binding(kind: ExchangeType, key: &[u8], table: &Table) -> Result<(), Refusal> {
+    match kind {
+        ExchangeType::Headers => headers::check(table),
+        ExchangeType::Topic => match topic::hash_wildcards(key) {
+            n if n > topic::TOPIC_HASH_WILDCARDS_MAX => Err(Refusal::precondition_failed(&format!(
+                "Topic binding key '{}' uses {n} '#' wildcards, at most {} are allowed",
+                String::from_utf8_lossy(key),
+                topic::TOPIC_HASH_WILDCARDS_MAX
+            ))),
+            _ => Ok(()),
+        },
+        ExchangeType::Direct | ExchangeType::Fanout => Ok(()),
+    }
+}
+
+/// All exchanges, found by virtual host and name.
+#[derive(Debug, Default)]
+pub(super) struct Exchanges {
+    slots: slab::Slab<Exchange>,
+    by_name: HashTable<u32>,
+    local_count: usize,
+}
+
+impl Exchanges {
+    pub(super) fn find(&self, vhost: VhostId, name: &[u8]) -> Option<usize> {
+        let is_it = |&at: &u32| {
+            let exchange = &self.slots[at as usize];
+            exchange.vhost == vhost && *exchange.name == *name
+        };
+        self.by_name.find(hash::of_name(vhost.0, name), is_it).map(|&at| at as usize)
+    }
+
+    pub(super) fn insert(&mut self, exchange: Exchange) -> usize {
+        let hash = hash::of_name(exchange.vhost.0, &exchange.name);
+        self.local_count += usize::from(exchange.is_local());
+        let at = self.slots.insert(exchange);
+        let slots = &self.slots;
+        let place = u32::try_from(at).expect("the number of exchanges is limited");
+        self.by_name.insert_unique(hash, place, |&at| {
+            let exchange = &slots[at as usize];
+            hash::of_name(exchange.vhost.0, &exchange.name)
+        });
+        at
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Exchange {
+        let exchange = self.slots.remove(at);
+        self.local_count -= usize::from(exchange.is_local());
+        let hash = hash::of_name(exchange.vhost.0, &exchange.name);
+        let entry = self.by_name.find_entry(hash, |&place| place as usize == at);
+        entry.map_err(|_| ()).expect("every exchange is in the index").remove();
+        exchange
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&Exchange> {
+        self.slots.get(at)
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut Exchange {
+        &mut self.slots[at]
+    }
+
+    /// How many live on this node only, or how many do not.
+    pub(super) fn count(&self, local: bool) -> usize {
+        if local { self.local_count } else { self.slots.len() - self.local_count }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Exchange)> {
+        self.slots.iter()
+    }
+}
+
+impl std::ops::Index<usize> for Exchanges {
+    type Output = Exchange;
+
+    fn index(&self, at: usize) -> &Exchange {
+        &self.slots[at]
+    }
+}
+
+/// The exchange in RabbitMQ's texts.
+pub(super) fn resource<'a>(name: &'a [u8], vhost: &'a Name) -> Resource<'a> {
+    Resource { kind: Kind::Exchange, name, vhost }
+}

@@ -1,0 +1,179 @@
+//! The rule of a headers exchange: which messages a binding's arguments select.
+//!
+//! Invariant: matching reads the message's headers and the binding's arguments and nothing else. Fields whose name
+//! starts with `x-` count only under the `-with-x` modes, and `x-match` itself never does.
+
+use amqp::{Table, Value};
+
+use super::destination::Destination;
+use super::encoding;
+use super::refusal::Refusal;
+use super::wording::{same, term, type_name};
+
+const X_MATCH: &str = "x-match";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mode {
+    any: bool,
+    with_x: bool,
+}
+
+/// One binding of a headers exchange, or several that differ in their routing key only.
+#[derive(Debug)]
+struct Selection {
+    mode: Mode,
+    fields: Table,
+    /// The encoded arguments: what tells one binding from another.
+    identity: Box<[u8]>,
+    destination: Destination,
+    bindings: u32,
+}
+
+/// The bindings of one headers exchange. Every message is held against each, as in RabbitMQ.
+#[derive(Debug, Default)]
+pub(super) struct HeadersTable(Vec<Selection>);
+
+/// Refuses a bad `x-match`: 406 with RabbitMQ's text.
+pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
+    match arguments.get(X_MATCH) {
+        None => Ok(()),
+        Some(value @ Value::LongString(word)) => match &word[..] {
+            b"all" | b"any" | b"all-with-x" | b"any-with-x" => Ok(()),
+            _ => Err(Refusal::precondition_failed(&format!(
+                "Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x",
+                term(value)
+            ))),
+        },
+        Some(other) => Err(Refusal::precondition_failed(&format!(
+            "Invalid x-match field type {} (value {}); expected longstr",
+            type_name(other),
+            term(other)
+        ))),
+    }
+}
+
+fn mode(arguments: &Table) -> Mode {
+    match arguments.get(X_MATCH) {
+        Some(Value::LongString(word)) => Mode { any: word.starts_with(b"any"), with_x: word.ends_with(b"-with-x") },
+        _ => Mode { any: false, with_x: false },
+    }
+}
+
+impl HeadersTable {
+    pub(super) fn add(&mut self, arguments: &[u8], destination: Destination) {
+        if let Some(at) = self.position(arguments, destination) {
+            self.0[at].bindings += 1;
+            return;
+        }
+        let fields = encoding::table_from(arguments);
+        let mode = mode(&fields);
+        self.0.push(Selection { mode, fields, identity: arguments.into(), destination, bindings: 1 });
+    }
+
+    /// Takes one binding away; it must be there.
+    pub(super) fn remove(&mut self, arguments: &[u8], destination: Destination) {
+        let at = self.position(arguments, destination).expect("only what was added is removed");
+        self.0[at].bindings -= 1;
+        if self.0[at].bindings == 0 {
+            self.0.swap_remove(at);
+        }
+    }
+
+    pub(super) fn each(&self, headers: Option<&Table>, visit: &mut impl FnMut(Destination)) {
+        for selection in &self.0 {
+            if selection.selects(headers) {
+                visit(selection.destination);
+            }
+        }
+    }
+
+    fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {
+        self.0.iter().position(|s| s.destination == destination && *s.identity == *arguments)
+    }
+}
+
+impl Selection {
+    fn selects(&self, headers: Option<&Table>) -> bool {
+        let mut fields = self.fields.iter().filter(|(name, _)| self.counts(name));
+        let is_met = |(name, wanted): (&bytes::Bytes, &Value)| {
+            headers.and_then(|headers| last(headers, name)).is_some_and(|given| meets(wanted, given))
+        };
+        if self.mode.any { fields.any(is_met) } else { fields.all(is_met) }
+    }
+
+    fn counts(&self, name: &[u8]) -> bool {
+        if self.mode.with_x { name != X_MATCH.as_bytes() } else { !name.starts_with(b"x-") }
+    }
+}
+
+/// A header that comes twice counts as its last value, as in RabbitMQ.
+fn last<'a>(headers: &'a Table, name: &[u8]) -> Option<&'a Value> {
+    headers.iter().filter(|(n, _)| *n == name).last().map(|(_, value)| value)
+}
+
+/// A binding's void field asks only that the header is there.
+fn meets(wanted: &Value, given: &Value) -> bool {
+    matches!(wanted, Value::Void) || same(wanted, given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn table(fields: &[(&'static str, Value)]) -> Table {
+        let mut table = Table::new();
+        for (name, value) in fields {
+            table.push(*name, value.clone());
+        }
+        table
+    }
+
+    fn text(word: &'static str) -> Value {
+        Value::LongString(Bytes::from_static(word.as_bytes()))
+    }
+
+    fn selects(arguments: &[(&'static str, Value)], headers: &[(&'static str, Value)]) -> bool {
+        let mut exchange = HeadersTable::default();
+        exchange.add(&encoding::table_bytes(&table(arguments)), Destination::queue(0));
+        let mut found = false;
+        exchange.each(Some(&table(headers)), &mut |_| found = true);
+        found
+    }
+
+    #[test]
+    fn all_is_the_default_and_asks_for_every_field() {
+        let asked = [("a", Value::I32(1)), ("b", text("x"))];
+        assert!(selects(&asked, &[("b", text("x")), ("a", Value::I64(1)), ("c", Value::Void)]));
+        assert!(!selects(&asked, &[("a", Value::I32(1))]));
+        assert!(!selects(&asked, &[("a", Value::I32(1)), ("b", text("y"))]));
+        assert!(selects(&[], &[]), "nothing asked is always met");
+    }
+
+    #[test]
+    fn any_asks_for_one_field_and_nothing_asked_is_never_met() {
+        let asked = [("x-match", text("any")), ("a", Value::I32(1)), ("b", text("x"))];
+        assert!(selects(&asked, &[("b", text("x"))]));
+        assert!(!selects(&asked, &[("a", Value::I32(2))]));
+        assert!(!selects(&[("x-match", text("any"))], &[("x-match", text("any"))]));
+    }
+
+    #[test]
+    fn fields_of_the_x_space_count_only_with_x() {
+        let with = |mode: &'static str| [("x-match", text(mode)), ("x-a", Value::I32(1))];
+        assert!(selects(&with("all"), &[]));
+        assert!(!selects(&with("any"), &[("x-a", Value::I32(1))]));
+        assert!(!selects(&with("all-with-x"), &[]));
+        assert!(selects(&with("all-with-x"), &[("x-a", Value::I32(1))]));
+        assert!(selects(&with("any-with-x"), &[("x-a", Value::I32(1))]));
+        assert!(!selects(&with("any-with-x"), &[("x-match", text("any-with-x"))]));
+    }
+
+    #[test]
+    fn void_asks_for_presence_and_the_last_of_two_headers_counts() {
+        assert!(selects(&[("a", Value::Void)], &[("a", text("anything"))]));
+        assert!(!selects(&[("a", Value::Void)], &[("b", text("anything"))]));
+        assert!(selects(&[("a", text("2"))], &[("a", text("1")), ("a", text("2"))]));
+        assert!(!selects(&[("a", text("1"))], &[("a", text("1")), ("a", text("2"))]));
+    }
+}

@@ -1,0 +1,198 @@
+//! Who exists on this broker and where a message goes: virtual hosts, users, exchanges, queues (as records), bindings.
+//!
+//! Invariant: the replicated part changes only by `apply`, and is a function of the commands applied; what lives on
+//! this node only changes by `apply_local`, and is in no log, no snapshot and no replicated decision. Reads never
+//! change anything, so any number of threads may route at a time.
+//!
+//! A request takes three steps: `check_*` answers at once what needs no change and refuses what is not lawful;
+//! otherwise it gives a `Command`, which goes through the log to `apply` or straight to `apply_local`; both validate
+//! again, for the state may have moved. Absent on purpose: messages, consumers, conditions on them (`if-empty`,
+//! `if-unused` of a queue), who leads, what time it is.
+
+mod apply;
+mod arguments;
+mod binding;
+mod check;
+mod command;
+mod destination;
+mod encoding;
+mod exchange;
+mod hash;
+mod headers;
+mod name;
+mod queue;
+mod refusal;
+mod route;
+mod settings;
+mod snapshot;
+mod topic;
+mod user;
+mod wording;
+
+use std::collections::BTreeMap;
+
+pub use apply::{Applied, Effect, Outcome};
+pub use arguments::{DURABILITY_INTERVAL_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX, PRIORITY_MAX};
+pub use binding::BINDINGS_MAX;
+pub use check::{Actor, Checked, ExchangeDeclare, Placement, QueueDeclare, QueueDeclared};
+pub use command::{
+    Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind,
+};
+pub use encoding::{Malformed, TABLE_DEPTH_MAX};
+pub use exchange::{EXCHANGES_MAX, Exchange, ExchangeType};
+pub use name::{NAME_BYTES_MAX, Name};
+pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
+pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
+pub use route::NotFound;
+pub use settings::{Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap};
+pub use snapshot::SNAPSHOT_VERSION;
+pub use topic::TOPIC_HASH_WILDCARDS_MAX;
+pub use user::{Access, DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, TAGS_MAX, User};
+
+use crate::ids::{QueueId, VhostId};
+
+/// Virtual hosts of one broker.
+pub const VHOSTS_MAX: usize = 1 << 16;
+/// Encoded bytes of the arguments of one declare or binding; no frame of RabbitMQ's default size carries more.
+pub const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Topology {
+    version: u64,
+    /// By `VhostId`.
+    vhosts: Vec<Name>,
+    vhost_ids: BTreeMap<Name, VhostId>,
+    users: BTreeMap<Name, User>,
+    exchanges: exchange::Exchanges,
+    queues: queue::Queues,
+    bindings: binding::Bindings,
+    /// The next replicated queue's id; replicated itself.
+    queue_next: u64,
+    /// The next id, without its bit, of a queue of this node only.
+    local_queue_next: u64,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Topology {
+    /// What a fresh broker has: virtual host `/` with its predeclared exchanges, and user `guest` (password `guest`,
+    /// tag `administrator`) who may do everything in it. That guest may only come from loopback is the server's rule.
+    pub fn new() -> Self {
+        let mut topology = Self::empty();
+        let slash = topology.create_vhost(&Name::from("/"));
+        assert!(slash.is_ok(), "the first virtual host is within every limit");
+        // A fixed salt: the password is no secret, and every member must start from the same bytes.
+        let guest = User {
+            password: PasswordHash::new(b"guest", *b"hare"),
+            tags: vec![Name::from("administrator")],
+            permissions: BTreeMap::from([(VhostId(0), Permission::EVERYTHING)]),
+        };
+        topology.users.insert(Name::from("guest"), guest);
+        topology
+    }
+
+    fn empty() -> Self {
+        Self {
+            version: 1,
+            vhosts: Vec::new(),
+            vhost_ids: BTreeMap::new(),
+            users: BTreeMap::new(),
+            exchanges: exchange::Exchanges::default(),
+            queues: queue::Queues::default(),
+            bindings: binding::Bindings::default(),
+            queue_next: 1,
+            local_queue_next: 1,
+        }
+    }
+
+    /// Grows with every change, replicated or not; whatever was read at a version holds while it stays the same. A
+    /// number of this node's process: it is not replicated and not in snapshots.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The virtual host of this name. `open_vhost` asks for the right to use it too.
+    pub fn vhost(&self, name: &[u8]) -> Option<VhostId> {
+        self.vhost_ids.get(&Name::new(name)).copied()
+    }
+
+    /// The virtual hosts in the order of their ids.
+    pub fn vhosts(&self) -> impl Iterator<Item = (VhostId, &Name)> {
+        (0..).map(VhostId).zip(&self.vhosts)
+    }
+
+    /// The queue of this name.
+    pub fn find_queue(&self, vhost: VhostId, name: &[u8]) -> Option<&Queue> {
+        self.queues.find(vhost, name).map(|at| &self.queues[at])
+    }
+
+    /// The queue of this id.
+    pub fn queue(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.find_id(id).map(|at| &self.queues[at])
+    }
+
+    /// All queues, in no order that means anything.
+    pub fn queues(&self) -> impl Iterator<Item = &Queue> {
+        self.queues.iter().map(|(_, queue)| queue)
+    }
+
+    /// The exclusive queues of a connection, in the order of their declares: what goes when it closes.
+    pub fn exclusive_queues(&self, connection: u64) -> &[QueueId] {
+        self.queues.owned_by(connection)
+    }
+
+    /// The exchange of this name.
+    pub fn find_exchange(&self, vhost: VhostId, name: &[u8]) -> Option<&Exchange> {
+        self.exchanges.find(vhost, name).map(|at| &self.exchanges[at])
+    }
+
+    /// All exchanges, in no order that means anything.
+    pub fn exchanges(&self) -> impl Iterator<Item = &Exchange> {
+        self.exchanges.iter().map(|(_, exchange)| exchange)
+    }
+
+    /// All bindings but those of the default exchange, in no order that means anything.
+    pub fn bindings(&self) -> impl Iterator<Item = Binding> {
+        self.bindings.iter().map(|binding| self.binding_by_names(binding))
+    }
+
+    /// How many bindings there are, those of the default exchange not counted.
+    pub fn binding_count(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// The user of this name, if the password is right. Takes the time of one hash either way.
+    pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<&User> {
+        let nobody = PasswordHash::new(b"", [0; 4]);
+        let user = if name.len() > NAME_BYTES_MAX { None } else { self.users.get(&Name::new(name)) };
+        let hash = user.map_or(&nobody, |user| &user.password);
+        // An empty password never opens anything, whatever its hash.
+        if hash.matches(password) && !password.is_empty() { user } else { None }
+    }
+
+    /// The name of a virtual host. Errors: 530 for an id that was never given out.
+    fn vhost_name(&self, vhost: VhostId) -> Result<&Name, Refusal> {
+        self.vhosts.get(vhost.0 as usize).ok_or_else(|| Refusal::not_allowed("vhost not found"))
+    }
+
+    fn binding_by_names(&self, binding: &binding::Binding) -> Binding {
+        let source = &self.exchanges[binding.source as usize];
+        let (destination_kind, destination) = match binding.destination.place() {
+            destination::Place::Queue(at) => (Kind::Queue, self.queues[at].name.clone()),
+            destination::Place::Exchange(at) => (Kind::Exchange, self.exchanges[at].name.clone()),
+        };
+        Binding {
+            vhost: source.vhost,
+            source: source.name.clone(),
+            destination_kind,
+            destination,
+            key: binding.key.clone(),
+            arguments: encoding::table_from(&binding.arguments),
+        }
+    }
+}

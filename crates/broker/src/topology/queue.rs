@@ -1,0 +1,274 @@
+//! Queues as records: who they are and what was asked for. What is in them is the business of the queue machines.
+//!
+//! Invariant: a queue's name is unique in its virtual host, its id is unique for ever, and queues that were declared
+//! alike share one shape. The default exchange has no bindings of its own: it is the index by name.
+
+use std::sync::Arc;
+
+use amqp::Table;
+use bytes::Bytes;
+use hashbrown::{HashMap, HashTable};
+
+use super::hash;
+use super::name::Name;
+use super::refusal::{Kind, Resource};
+use super::settings::{DurabilityLevel, QueueSettings, QueueType};
+use crate::ids::{PartitionId, QueueId, VhostId};
+
+/// Replicated queues, all virtual hosts together; and as many again that live on one node only.
+pub const QUEUES_MAX: usize = 1 << 24;
+
+/// What queues that were declared alike have in common.
+#[derive(Debug, PartialEq)]
+pub struct QueueShape {
+    /// Whether it survives a restart.
+    pub durable: bool,
+    /// Whether it goes when its last consumer goes.
+    pub auto_delete: bool,
+    /// Classic or quorum.
+    pub queue_type: QueueType,
+    /// The arguments of the declare, the queue type spelled out.
+    pub arguments: Table,
+    /// What the arguments mean.
+    pub settings: QueueSettings,
+    /// `arguments` encoded: what tells shapes apart.
+    pub(super) encoded: Bytes,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Its number, never given out again.
+    pub id: QueueId,
+    /// Its virtual host.
+    pub vhost: VhostId,
+    /// Its name.
+    pub name: Name,
+    /// The partition (or, for a queue of this node only, the shard) that holds its messages.
+    pub partition: PartitionId,
+    /// The connection that alone may use it, and with which it goes.
+    pub exclusive: Option<u64>,
+    /// What it shares with queues that were declared alike.
+    pub shape: Arc<QueueShape>,
+    /// Places of the bindings that lead here; those of the default exchange are not among them.
+    pub(super) incoming: Vec<u32>,
+}
+
+/// Where a routed message goes: small, so that a fanout of thousands is a copy of thousands of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteTarget {
+    /// The queue; `QueueId::is_local` tells whether it lives on this node only.
+    pub queue: QueueId,
+    /// The partition that holds it.
+    pub partition: PartitionId,
+    /// When its confirm may go out; the bounds of `Selective` are in the queue's settings.
+    pub durability: DurabilityLevel,
+}
+
+/// All queues, found by name, by id and by owner.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    slots: slab::Slab<Queue>,
+    /// What routing needs, at the same places as `slots`; a place without a queue holds what was there before.
+    targets: Vec<RouteTarget>,
+    by_name: HashTable<u32>,
+    by_id: HashTable<u32>,
+    /// Exclusive queues by their connection.
+    by_owner: HashMap<u64, Vec<QueueId>, foldhash::fast::FixedState>,
+    shapes: HashTable<Arc<QueueShape>>,
+    local_count: usize,
+}
+
+impl Queues {
+    pub(super) fn find(&self, vhost: VhostId, name: &[u8]) -> Option<usize> {
+        let is_it = |&at: &u32| {
+            let queue = &self.slots[at as usize];
+            queue.vhost == vhost && *queue.name == *name
+        };
+        self.by_name.find(hash::of_name(vhost.0, name), is_it).map(|&at| at as usize)
+    }
+
+    pub(super) fn find_id(&self, id: QueueId) -> Option<usize> {
+        self.by_id.find(hash::of_number(id.0), |&at| self.slots[at as usize].id == id).map(|&at| at as usize)
+    }
+
+    pub(super) fn insert(&mut self, queue: Queue) -> usize {
+        let by_name = hash::of_name(queue.vhost.0, &queue.name);
+        let by_id = hash::of_number(queue.id.0);
+        let target = RouteTarget {
+            queue: queue.id,
+            partition: queue.partition,
+            durability: queue.shape.settings.durability.level(),
+        };
+        if let Some(owner) = queue.exclusive {
+            self.by_owner.entry(owner).or_default().push(queue.id);
+        }
+        self.local_count += usize::from(queue.id.is_local());
+        let at = self.slots.insert(queue);
+        if at == self.targets.len() {
+            self.targets.push(target);
+        } else {
+            self.targets[at] = target;
+        }
+        let slots = &self.slots;
+        let place = u32::try_from(at).expect("the number of queues is limited");
+        self.by_name.insert_unique(by_name, place, |&at| {
+            let queue = &slots[at as usize];
+            hash::of_name(queue.vhost.0, &queue.name)
+        });
+        self.by_id.insert_unique(by_id, place, |&at| hash::of_number(slots[at as usize].id.0));
+        at
+    }
+
+    /// Takes over a queue of another table, without its bindings.
+    pub(super) fn adopt(&mut self, queue: &Queue) {
+        let QueueShape { durable, auto_delete, queue_type, .. } = *queue.shape;
+        let shape = self.share(QueueShape {
+            durable,
+            auto_delete,
+            queue_type,
+            arguments: queue.shape.arguments.clone(),
+            settings: queue.shape.settings.clone(),
+            encoded: queue.shape.encoded.clone(),
+        });
+        self.insert(Queue {
+            id: queue.id,
+            vhost: queue.vhost,
+            name: queue.name.clone(),
+            partition: queue.partition,
+            exclusive: queue.exclusive,
+            shape,
+            incoming: Vec::new(),
+        });
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Queue {
+        let queue = self.slots.remove(at);
+        let is_it = |&place: &u32| place as usize == at;
+        let by_name = self.by_name.find_entry(hash::of_name(queue.vhost.0, &queue.name), is_it);
+        by_name.map_err(|_| ()).expect("every queue is in the index of names").remove();
+        let by_id = self.by_id.find_entry(hash::of_number(queue.id.0), is_it);
+        by_id.map_err(|_| ()).expect("every queue is in the index of ids").remove();
+        if let Some(owner) = queue.exclusive {
+            let owned = self.by_owner.get_mut(&owner).expect("every exclusive queue is in the index of owners");
+            owned.retain(|id| *id != queue.id);
+            if owned.is_empty() {
+                self.by_owner.remove(&owner);
+            }
+        }
+        self.local_count -= usize::from(queue.id.is_local());
+        self.release_shape(&queue.shape);
+        queue
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut Queue {
+        &mut self.slots[at]
+    }
+
+    pub(super) fn target(&self, at: usize) -> RouteTarget {
+        self.targets[at]
+    }
+
+    /// The exclusive queues of a connection, in the order of their declares.
+    pub(super) fn owned_by(&self, owner: u64) -> &[QueueId] {
+        self.by_owner.get(&owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many live on this node only, or how many do not.
+    pub(super) fn count(&self, local: bool) -> usize {
+        if local { self.local_count } else { self.slots.len() - self.local_count }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Queue)> {
+        self.slots.iter()
+    }
+
+    /// The one shared copy of a shape.
+    pub(super) fn share(&mut self, shape: QueueShape) -> Arc<QueueShape> {
+        let hash = shape_hash(&shape);
+        if let Some(shared) = self.shapes.find(hash, |s| is_same_shape(s, &shape)) {
+            return shared.clone();
+        }
+        let shared = Arc::new(shape);
+        self.shapes.insert_unique(hash, shared.clone(), |s| shape_hash(s));
+        shared
+    }
+
+    fn release_shape(&mut self, shape: &Arc<QueueShape>) {
+        // Two are left when the last queue goes: the one in the table and that queue's own.
+        if Arc::strong_count(shape) == 2 {
+            let entry = self.shapes.find_entry(shape_hash(shape), |s| Arc::ptr_eq(s, shape));
+            entry.map_err(|_| ()).expect("every shape is in the table").remove();
+        }
+    }
+}
+
+impl std::ops::Index<usize> for Queues {
+    type Output = Queue;
+
+    fn index(&self, at: usize) -> &Queue {
+        &self.slots[at]
+    }
+}
+
+/// Settings follow from the rest, so they are not compared.
+fn is_same_shape(a: &QueueShape, b: &QueueShape) -> bool {
+    (a.durable, a.auto_delete, a.queue_type) == (b.durable, b.auto_delete, b.queue_type) && a.encoded == b.encoded
+}
+
+fn shape_hash(shape: &QueueShape) -> u64 {
+    let flags = u32::from(shape.durable) | u32::from(shape.auto_delete) << 1;
+    hash::of_name(flags, &shape.encoded)
+}
+
+/// The queue in RabbitMQ's texts.
+pub(super) fn resource<'a>(name: &'a [u8], vhost: &'a Name) -> Resource<'a> {
+    Resource { kind: Kind::Queue, name, vhost }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::settings::{Durability, LeaderLocator};
+
+    fn shape(auto_delete: bool) -> QueueShape {
+        let settings = QueueSettings {
+            durability: Durability::Memory,
+            initial_group_size: None,
+            leader_locator: LeaderLocator::ClientLocal,
+        };
+        QueueShape {
+            durable: false,
+            auto_delete,
+            queue_type: QueueType::Classic,
+            arguments: Table::new(),
+            settings,
+            encoded: Bytes::new(),
+        }
+    }
+
+    #[test]
+    fn queues_declared_alike_share_a_shape_that_goes_with_the_last_of_them() {
+        let mut queues = Queues::default();
+        let places: Vec<usize> = (0..4u8)
+            .map(|i| {
+                let shape = queues.share(shape(i == 3));
+                queues.insert(Queue {
+                    id: QueueId(i.into()),
+                    vhost: VhostId(0),
+                    name: Name::new(&[i]),
+                    partition: PartitionId(0),
+                    exclusive: None,
+                    shape,
+                    incoming: Vec::new(),
+                })
+            })
+            .collect();
+        assert_eq!(queues.shapes.len(), 2);
+        assert!(Arc::ptr_eq(&queues[places[0]].shape, &queues[places[2]].shape));
+        for (at, left) in places.into_iter().zip([2, 2, 1, 0]) {
+            queues.remove(at);
+            assert_eq!(queues.shapes.len(), left);
+        }
+    }
+}

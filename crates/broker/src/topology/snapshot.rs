@@ -1,0 +1,202 @@
+//! The replicated part of a topology as bytes.
+//!
+//! Invariant: equal replicated parts give equal bytes, whatever road led there; what lives on one node only is not in
+//! them, nor is what every virtual host has from its first moment.
+//!
+//! ```text
+//! snapshot = "LVTO", 1 byte version (1), number next queue id,
+//!            number virtual hosts, per host by id: bytes name
+//!            number users, per user by name: as in PutUser, then number permissions, per host by id: number, flags
+//!            number exchanges, by virtual host and name: as in DeclareExchange
+//!            number queues, by id: number id, as in DeclareQueue
+//!            number bindings, by their bytes: as in Bind
+//! ```
+
+use bytes::Bytes;
+
+use super::Topology;
+use super::apply::{Effect, Loss, Scope};
+use super::command::{self, Command, DeclareExchange, DeclareQueue};
+use super::encoding::{Malformed, Reader, Writer};
+use super::exchange::Exchange;
+use super::queue::Queue;
+use crate::ids::QueueId;
+
+/// The version that this build writes, and the highest that it reads.
+pub const SNAPSHOT_VERSION: u8 = 1;
+const MAGIC: &[u8; 4] = b"LVTO";
+
+impl Topology {
+    /// The replicated part, canonically. Cost: a sort of all exchanges, queues and bindings.
+    pub fn encode_snapshot(&self) -> Bytes {
+        let mut writer = Writer::default();
+        writer.raw(MAGIC);
+        writer.byte(SNAPSHOT_VERSION);
+        writer.number(self.queue_next);
+        writer.length(self.vhosts.len());
+        for name in &self.vhosts {
+            writer.bytes(name);
+        }
+        writer.length(self.users.len());
+        for (name, user) in &self.users {
+            command::write_user(&mut writer, name, user);
+        }
+        let mut exchanges: Vec<&Exchange> = self.exchanges().filter(|e| !e.is_local() && !e.is_predeclared()).collect();
+        exchanges.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
+        writer.length(exchanges.len());
+        for exchange in exchanges {
+            command::write_exchange(&mut writer, &exchange.as_declare());
+        }
+        let mut queues = self.queues_by_id();
+        queues.retain(|q| !q.id.is_local());
+        writer.length(queues.len());
+        for queue in queues {
+            writer.number(queue.id.0);
+            command::write_queue(&mut writer, &queue.as_declare());
+        }
+        let mut bindings: Vec<Bytes> = Vec::new();
+        for binding in self.bindings.iter().filter(|b| !b.local) {
+            let mut writer = Writer::default();
+            command::write_binding(&mut writer, &self.binding_by_names(binding));
+            bindings.push(writer.finish());
+        }
+        bindings.sort_unstable();
+        writer.length(bindings.len());
+        for binding in bindings {
+            writer.raw(&binding);
+        }
+        writer.finish()
+    }
+
+    /// The topology of these bytes, with nothing that lives on this node only, at version 1.
+    ///
+    /// Errors: anything that `encode_snapshot` of a version up to this one does not write, contradictions included.
+    pub fn decode_snapshot(bytes: &[u8]) -> Result<Self, Malformed> {
+        let reader = &mut Reader::new(bytes);
+        if reader.take(MAGIC.len(), "magic")? != MAGIC {
+            return Err(reader.malformed("magic"));
+        }
+        if reader.byte("snapshot version")? != SNAPSHOT_VERSION {
+            return Err(reader.malformed("snapshot version"));
+        }
+        let mut topology = Self::empty();
+        let queue_next = reader.number("next queue id")?;
+        for _ in 0..reader.count("virtual hosts")? {
+            let name = reader.name("virtual host")?;
+            topology.replay(&Command::CreateVhost { name }, reader)?;
+        }
+        for _ in 0..reader.count("users")? {
+            let (name, user) = command::read_user(reader)?;
+            topology.users.insert(name, user);
+        }
+        for _ in 0..reader.count("exchanges")? {
+            let declare = command::read_exchange(reader)?;
+            if !declare.durable {
+                return Err(reader.malformed("exchange"));
+            }
+            topology.replay(&Command::DeclareExchange(declare), reader)?;
+        }
+        for _ in 0..reader.count("queues")? {
+            let id = reader.number("queue id")?;
+            let declare = command::read_queue(reader)?;
+            // Ids rise, so a queue that comes twice is refused here or for its name below.
+            if id < topology.queue_next || id >= queue_next || declare.is_local() {
+                return Err(reader.malformed("queue"));
+            }
+            topology.queue_next = id;
+            topology.replay(&Command::DeclareQueue(declare), reader)?;
+            if topology.queue_next != id + 1 {
+                return Err(reader.malformed("queue"));
+            }
+        }
+        for _ in 0..reader.count("bindings")? {
+            let binding = command::read_binding(reader)?;
+            topology.replay(&Command::Bind(binding), reader)?;
+        }
+        if QueueId(queue_next).is_local() || queue_next < topology.queue_next {
+            return Err(reader.malformed("next queue id"));
+        }
+        topology.queue_next = queue_next;
+        reader.end()?;
+        topology.version = 1;
+        Ok(topology)
+    }
+
+    /// Replaces the replicated part by that of a snapshot, as a member does that has fallen behind the log, and keeps
+    /// what lives on this node only as far as the new part leaves it its name and its ends.
+    ///
+    /// Returns the queues that are gone and those that are new, in the order of ids; `version` grows. Errors: as
+    /// `decode_snapshot`, and nothing has changed.
+    pub fn install_snapshot(&mut self, bytes: &[u8]) -> Result<Vec<Effect>, Malformed> {
+        let new = Self::decode_snapshot(bytes)?;
+        let old = std::mem::replace(self, new);
+        self.version = old.version + 1;
+        self.local_queue_next = old.local_queue_next;
+        let mut effects = Vec::new();
+        for queue in old.queues_by_id() {
+            if queue.id.is_local() && self.find_queue(queue.vhost, &queue.name).is_none() {
+                self.queues.adopt(queue);
+            } else if self.queue(queue.id).is_none() {
+                effects.push(Effect::QueueDeleted { id: queue.id, partition: queue.partition });
+            }
+        }
+        for queue in self.queues_by_id() {
+            if old.queue(queue.id).is_none() {
+                effects.push(Effect::QueueCreated { id: queue.id, partition: queue.partition });
+            }
+        }
+        for exchange in old.exchanges().filter(|e| e.is_local()) {
+            if self.find_exchange(exchange.vhost, &exchange.name).is_none() {
+                self.exchanges.insert(Exchange::declared(&exchange.as_declare()));
+            }
+        }
+        let mut losses = Vec::new();
+        for binding in old.bindings.iter().filter(|b| b.local) {
+            let spec = old.binding_by_names(binding);
+            if self.bind(&spec, Scope::Local).is_err() {
+                let source = self.exchanges.find(spec.vhost, &spec.source);
+                losses.extend(source.map(|exchange| Loss { exchange, replicated: false }));
+            }
+        }
+        self.settle_losses(losses, &[], &mut effects);
+        Ok(effects)
+    }
+
+    fn queues_by_id(&self) -> Vec<&Queue> {
+        let mut queues: Vec<&Queue> = self.queues().collect();
+        queues.sort_unstable_by_key(|q| q.id);
+        queues
+    }
+
+    fn replay(&mut self, command: &Command, reader: &Reader<'_>) -> Result<(), Malformed> {
+        self.apply(command).outcome.map(|_| ()).map_err(|_| reader.malformed("item that the rules refuse"))
+    }
+}
+
+impl Exchange {
+    fn as_declare(&self) -> DeclareExchange {
+        DeclareExchange {
+            vhost: self.vhost,
+            name: self.name.clone(),
+            kind: self.kind,
+            durable: self.durable,
+            auto_delete: self.auto_delete,
+            internal: self.internal,
+            arguments: self.arguments.clone(),
+        }
+    }
+}
+
+impl Queue {
+    fn as_declare(&self) -> DeclareQueue {
+        DeclareQueue {
+            vhost: self.vhost,
+            name: self.name.clone(),
+            durable: self.shape.durable,
+            exclusive: self.exclusive,
+            auto_delete: self.shape.auto_delete,
+            arguments: self.shape.arguments.clone(),
+            partition: self.partition,
+        }
+    }
+}

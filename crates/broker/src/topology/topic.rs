@@ -1,0 +1,322 @@
+//! Topic matching: a trie over the words of binding keys, with `*` for one word and `#` for any number.
+//!
+//! Invariant: a match visits each trie node's destinations at most once, and its cost depends on the words of the
+//! routing key and the wildcards on its way, not on the number of bindings. It allocates nothing.
+//!
+//! Words are numbered, so that a word of a routing key is hashed once and a step in the trie compares two numbers. A
+//! word that is in no binding has no number and can only be met by a wildcard. The empty key has no words; `a..b` has
+//! three, the middle one empty, which `*` matches.
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::destination::{Destination, Destinations};
+use super::hash;
+
+/// RabbitMQ 4.3's limit: each further `#` would multiply the work of a match.
+pub const TOPIC_HASH_WILDCARDS_MAX: usize = 2;
+/// A key has at most 255 bytes, so at most 256 words.
+const WORDS_MAX: usize = 256;
+/// No node, no word.
+const NONE: u32 = u32::MAX;
+const ROOT: u32 = 0;
+
+#[derive(Debug)]
+struct Node {
+    parent: u32,
+    /// The word that leads here from the parent; `NONE` for a wildcard and the root.
+    word: u32,
+    star: u32,
+    hash: u32,
+    /// Word children; with `star` and `hash` it decides whether the node is still needed.
+    word_children: u32,
+    here: Destinations,
+}
+
+impl Node {
+    fn new(parent: u32, word: u32) -> Self {
+        Self { parent, word, star: NONE, hash: NONE, word_children: 0, here: Destinations::default() }
+    }
+
+    fn is_needless(&self) -> bool {
+        self.word_children == 0 && self.star == NONE && self.hash == NONE && self.here.is_empty()
+    }
+
+    fn is_leaf(&self) -> bool {
+        self.word_children == 0 && self.star == NONE && self.hash == NONE
+    }
+}
+
+#[derive(Debug)]
+struct Word {
+    text: Box<[u8]>,
+    uses: u32,
+}
+
+/// The bindings of one topic exchange.
+#[derive(Debug)]
+pub(super) struct TopicTrie {
+    nodes: slab::Slab<Node>,
+    words: slab::Slab<Word>,
+    /// Text -> word.
+    word_index: HashTable<u32>,
+    /// (parent, word) -> node.
+    edges: HashTable<u32>,
+}
+
+impl Default for TopicTrie {
+    fn default() -> Self {
+        let mut nodes = slab::Slab::new();
+        assert_eq!(nodes.insert(Node::new(NONE, NONE)), ROOT as usize, "an empty slab starts at 0");
+        Self { nodes, words: slab::Slab::new(), word_index: HashTable::new(), edges: HashTable::new() }
+    }
+}
+
+/// The words of a key.
+pub(super) fn words(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // `split` makes one empty word of an empty key, which has none.
+    key.split(|b| *b == b'.').take(if key.is_empty() { 0 } else { WORDS_MAX })
+}
+
+/// How many `#` a binding key has.
+pub(super) fn hash_wildcards(key: &[u8]) -> usize {
+    words(key).filter(|word| *word == b"#").count()
+}
+
+fn edge_hash(parent: u32, word: u32) -> u64 {
+    hash::of_number(u64::from(parent) << 32 | u64::from(word))
+}
+
+impl TopicTrie {
+    /// Adds one binding.
+    pub(super) fn add(&mut self, key: &[u8], destination: Destination) {
+        let mut at = ROOT;
+        for word in words(key) {
+            at = self.child_or_new(at, word);
+        }
+        self.nodes[at as usize].here.add(destination);
+    }
+
+    /// Takes one binding away; it must be there. Nodes and words that nobody needs any more go too.
+    pub(super) fn remove(&mut self, key: &[u8], destination: Destination) {
+        let mut at = ROOT;
+        for word in words(key) {
+            at = self.child(at, word).expect("only what was added is removed");
+        }
+        self.nodes[at as usize].here.remove(destination);
+        while at != ROOT && self.nodes[at as usize].is_needless() {
+            at = self.remove_node(at);
+        }
+    }
+
+    /// Calls `visit` with the destinations of every binding key that matches; a queue bound with several matching keys
+    /// comes several times.
+    pub(super) fn each(&self, key: &[u8], visit: &mut impl FnMut(Destination)) {
+        let mut numbers: SmallVec<[u32; WORDS_MAX]> = SmallVec::new();
+        for word in words(key) {
+            numbers.push(self.word_number(word).unwrap_or(NONE));
+        }
+        Match { trie: self, words: &numbers, entered: SmallVec::new(), visit }.from(ROOT, 0, false);
+    }
+
+    fn child(&self, parent: u32, word: &[u8]) -> Option<u32> {
+        let node = &self.nodes[parent as usize];
+        let child = match word {
+            b"*" => node.star,
+            b"#" => node.hash,
+            text => self.word_number(text).and_then(|number| self.word_child(parent, number)).unwrap_or(NONE),
+        };
+        (child != NONE).then_some(child)
+    }
+
+    fn child_or_new(&mut self, parent: u32, word: &[u8]) -> u32 {
+        if let Some(child) = self.child(parent, word) {
+            return child;
+        }
+        let number = match word {
+            b"*" | b"#" => NONE,
+            text => self.use_word(text),
+        };
+        let child = self.nodes.insert(Node::new(parent, number));
+        let child = u32::try_from(child).expect("the number of bindings is limited");
+        match word {
+            b"*" => self.nodes[parent as usize].star = child,
+            b"#" => self.nodes[parent as usize].hash = child,
+            _ => {
+                self.nodes[parent as usize].word_children += 1;
+                let nodes = &self.nodes;
+                self.edges.insert_unique(edge_hash(parent, number), child, |&c| {
+                    let node = &nodes[c as usize];
+                    edge_hash(node.parent, node.word)
+                });
+            }
+        }
+        child
+    }
+
+    /// Removes a needless node and returns its parent.
+    fn remove_node(&mut self, at: u32) -> u32 {
+        let node = self.nodes.remove(at as usize);
+        let parent = &mut self.nodes[node.parent as usize];
+        if node.word != NONE {
+            parent.word_children -= 1;
+            let edge = self.edges.find_entry(edge_hash(node.parent, node.word), |&c| c == at);
+            edge.map_err(|_| ()).expect("every node reached by a word has its edge").remove();
+            self.release_word(node.word);
+        } else if parent.star == at {
+            parent.star = NONE;
+        } else {
+            assert_eq!(parent.hash, at, "a node without a word is a wildcard of its parent");
+            parent.hash = NONE;
+        }
+        node.parent
+    }
+
+    fn word_number(&self, text: &[u8]) -> Option<u32> {
+        self.word_index.find(hash::of_name(0, text), |&w| &*self.words[w as usize].text == text).copied()
+    }
+
+    fn word_child(&self, parent: u32, word: u32) -> Option<u32> {
+        let is_it = |&c: &u32| {
+            let node = &self.nodes[c as usize];
+            node.parent == parent && node.word == word
+        };
+        self.edges.find(edge_hash(parent, word), is_it).copied()
+    }
+
+    fn use_word(&mut self, text: &[u8]) -> u32 {
+        if let Some(number) = self.word_number(text) {
+            self.words[number as usize].uses += 1;
+            return number;
+        }
+        let number = self.words.insert(Word { text: text.into(), uses: 1 });
+        let number = u32::try_from(number).expect("the number of bindings is limited");
+        let words = &self.words;
+        self.word_index.insert_unique(hash::of_name(0, text), number, |&w| hash::of_name(0, &words[w as usize].text));
+        number
+    }
+
+    fn release_word(&mut self, number: u32) {
+        let word = &mut self.words[number as usize];
+        word.uses -= 1;
+        if word.uses == 0 {
+            let hash = hash::of_name(0, &word.text);
+            let entry = self.word_index.find_entry(hash, |&w| w == number);
+            entry.map_err(|_| ()).expect("every word is in the index").remove();
+            self.words.remove(number as usize);
+        }
+    }
+
+    /// Nodes, words and edges: what the trie holds for its bindings.
+    #[cfg(test)]
+    fn sizes(&self) -> (usize, usize, usize) {
+        (self.nodes.len(), self.words.len(), self.edges.len())
+    }
+}
+
+/// One walk through the trie.
+struct Match<'a, V> {
+    trie: &'a TopicTrie,
+    words: &'a [u32],
+    /// `#` nodes already entered below another `#`. Such a node is reached again only further right in the key, and its
+    /// first visit covered every position from there on.
+    entered: SmallVec<[u32; 64]>,
+    visit: &'a mut V,
+}
+
+impl<V: FnMut(Destination)> Match<'_, V> {
+    /// Follows everything below `at` that matches the words from `position` on; `below_hash`: a `#` is on the way here.
+    fn from(&mut self, at: u32, position: usize, below_hash: bool) {
+        let node = &self.trie.nodes[at as usize];
+        if position == self.words.len() {
+            node.here.each(self.visit);
+        } else {
+            let word = self.words[position];
+            if word != NONE
+                && node.word_children > 0
+                && let Some(child) = self.trie.word_child(at, word)
+            {
+                self.from(child, position + 1, below_hash);
+            }
+            if node.star != NONE {
+                self.from(node.star, position + 1, below_hash);
+            }
+        }
+        if node.hash != NONE {
+            self.hash(node.hash, position, below_hash);
+        }
+    }
+
+    fn hash(&mut self, at: u32, position: usize, below_hash: bool) {
+        if below_hash {
+            if self.entered.contains(&at) {
+                return;
+            }
+            self.entered.push(at);
+        }
+        let node = &self.trie.nodes[at as usize];
+        if node.is_leaf() {
+            // The common tail `#`: whatever is left matches.
+            node.here.each(self.visit);
+            return;
+        }
+        for next in position..=self.words.len() {
+            self.from(at, next, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(bindings: &[&str], key: &str) -> Vec<u32> {
+        let mut trie = TopicTrie::default();
+        for (at, binding) in bindings.iter().enumerate() {
+            trie.add(binding.as_bytes(), Destination::queue(at));
+        }
+        let mut found = Vec::new();
+        trie.each(key.as_bytes(), &mut |d| found.push(d.number()));
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn hash_matches_zero_words_and_star_exactly_one() {
+        assert_eq!(matches(&["#", "*", "", "a", "a.#", "#.a", "*.#"], ""), [0, 2]);
+        assert_eq!(matches(&["#", "*", "", "a", "a.#", "#.a", "*.#"], "a"), [0, 1, 3, 4, 5, 6]);
+        assert_eq!(matches(&["a.*.b", "a.b", "a.#.b", "*.*.*"], "a..b"), [0, 2, 3]);
+        assert_eq!(matches(&["*", "*.*", "#.#"], "."), [1, 2]);
+    }
+
+    #[test]
+    fn a_wildcard_in_a_routing_key_is_an_ordinary_word() {
+        assert_eq!(matches(&["a.b", "a.*", "a.#"], "a.#"), [1, 2]);
+        assert_eq!(matches(&["a.b", "a.*", "a.#"], "a.*"), [1, 2]);
+    }
+
+    #[test]
+    fn two_hashes_over_the_longest_key_visit_each_binding_once() {
+        let key = vec!["a"; 128].join(".");
+        assert_eq!(matches(&["#.a.#", "#.a.a.#", "#.#", "#.a", "#.b.#"], &key), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_added_and_removed_leaves_nothing_behind() {
+        let mut trie = TopicTrie::default();
+        let long = "a word that does not fit into its entry";
+        let keys = ["a.b.c", "a.#", "*.b", "", "a.b.c", "#.x.#", "a.c", "a.d", "a.b.e", long, "a.c.c"];
+        for (at, key) in keys.iter().enumerate() {
+            trie.add(key.as_bytes(), Destination::queue(at));
+        }
+        for (at, key) in keys.iter().enumerate() {
+            trie.remove(key.as_bytes(), Destination::queue(at));
+            for (other, key) in keys.iter().enumerate().skip(at + 1) {
+                let mut found = false;
+                trie.each(key.as_bytes(), &mut |d| found |= d == Destination::queue(other));
+                assert!(found, "{key} is still there after {at} went");
+            }
+        }
+        assert_eq!(trie.sizes(), (1, 0, 0));
+    }
+}

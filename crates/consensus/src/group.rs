@@ -1,0 +1,732 @@
+//! One member of one Raft group: the calls around the library, and the guards against what is known to go wrong in it.
+//!
+//! Guards, each with the story it prevents:
+//!
+//! - **Nothing leaves before the vote is synced.** The library sends a leader's messages at once, trusting that its vote
+//!   was synced before it won. A sole voter with learners wins by its own vote in the same breath: its appends would reach
+//!   the learners, a power cut would take the vote, and after a restart it would lead the same term again with other
+//!   entries. While a term or a vote is unsynced every message waits.
+//! - **No campaign over a half-installed snapshot or an unsynced tail** ([`Group::may_campaign`]). The library reads from
+//!   the applied entry on, which is compacted until the snapshot is applied, and stops the process; and a leader's log
+//!   must be synced when it takes office.
+//! - **A rejection of what already matched is stale.** A delayed one would send a probing leader back below the match,
+//!   into the compacted part, and to a needless snapshot (raft-rs 555, 557).
+//! - **No entries are added to a message already made.** The library's batching looks whether they follow the entries of that
+//!   message, and not, if it has none, whether they follow its position: a probe that is rejected before it went out would
+//!   leave with entries of other indexes. Appends are gathered here instead, one broadcast a [`Group::ready`].
+//! - **A leader that is removed hands over and steps down.** The library would go on leading without a place for itself
+//!   among the followers, and stop the process at the next acknowledgement.
+//! - **A refused vote tells what is committed, whatever its term.** The library ignores a reply of an older term. A member
+//!   that has the entry ending a joint change, and does not know it to be committed, needs the vote of an old voter whose
+//!   log may be longer and who will never stand again: only that voter's commit index gets the group moving.
+//! - **The buffer of unwritten entries gives its memory back** (raft-rs 589).
+//! - **Membership entries are ours.** They are appended and read without the library's protobuf parser, and a change that
+//!   could not be applied is refused before it is in the log.
+//!
+//! Invariant: whatever the library wants is handed out by [`Group::ready`], once, in order.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use raft::eraftpb::{self, MessageType};
+use raft::{RaftState, RawNode, SnapshotStatus, StateRole};
+use slog::o;
+use thiserror::Error;
+
+use crate::config::{Config, ConfigError, Restored};
+use crate::election::{ElectionTimer, NEVER_TICKS};
+use crate::entry::{Entry, EntryKind};
+use crate::log::{LogView, MANIFEST_BYTES_MAX, SnapshotOffer};
+use crate::membership::{Change, Membership, decode_changes, encode_changes};
+use crate::message::{Kind, Message};
+use crate::position::{LogIndex, NodeId, Position, Term};
+use crate::ready::{HardState, ReadState, Ready, decode_read_context, encode_read_context};
+use crate::status::{Progress, ProgressState, Role, Status};
+
+/// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
+/// empty.
+const UNSTABLE_ROOM_MAX: usize = 16;
+
+/// A lawful request that is not done now. Nothing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// Ask the leader, if one is known.
+    #[error("this member does not lead")]
+    NotLeader {
+        /// The leader it knows of.
+        leader: Option<NodeId>,
+    },
+    /// Leadership is being handed over. It is settled within an election timeout, one way or the other.
+    #[error("leadership is being handed to {to}")]
+    Transferring {
+        /// Who takes over.
+        to: NodeId,
+    },
+    /// `uncommitted_bytes_max` is reached.
+    #[error("too much is appended and not committed")]
+    Backlogged,
+    /// A change of members is under way; a new leader assumes so until it has applied what it found in its log.
+    #[error("a change of members is under way")]
+    ChangeUnderWay,
+    /// The change of members makes no sense: it leaves no voters, for one.
+    #[error("this change of members leads to no lawful membership")]
+    BadChange,
+    /// The leader has not committed anything in its term yet.
+    #[error("the leader does not know yet what is committed")]
+    NotReady,
+    /// The member has no vote, or is not a member.
+    #[error("{node} has no vote")]
+    NoVoter {
+        /// Who was named.
+        node: NodeId,
+    },
+}
+
+/// Why a message was not taken. Nothing happened; the sender is at fault or out of date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StepError {
+    /// It is for another group or another node.
+    #[error("a message for group {group} of {to}")]
+    Misrouted {
+        /// The group it names.
+        group: u32,
+        /// The node it names.
+        to: NodeId,
+    },
+    /// An answer from someone who is not a member. Removed members send these for a while.
+    #[error("an answer from {from}, which is not a member")]
+    NotMember {
+        /// The sender.
+        from: NodeId,
+    },
+}
+
+/// One member of one group.
+pub struct Group {
+    raw: RawNode<LogView>,
+    config: Config,
+    timer: ElectionTimer,
+    /// Whether it led after the last call.
+    led: bool,
+    /// Entries were appended and not yet sent.
+    broadcast_due: bool,
+    /// Numbers of what must be synced and is not reported yet, ascending.
+    unsynced: VecDeque<u64>,
+    /// The newest of `unsynced` that changed the term or the vote.
+    vote_unsynced: Option<u64>,
+    /// The newest number that had to be synced.
+    number: u64,
+    /// The newest number the library gave out.
+    library_number: u64,
+    /// Term and vote as last handed out.
+    told_vote: (u64, u64),
+    /// Membership entries that are handed out and not applied yet.
+    changes: VecDeque<(LogIndex, Bytes)>,
+    /// The index of a snapshot that is handed out and not applied yet.
+    installing: Option<u64>,
+}
+
+impl Group {
+    /// A member that goes on where `restored` ends. A sole voter leads when this returns,
+    /// unless it has yet to apply a change of members.
+    ///
+    /// - Errors: a setting that makes no sense.
+    /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
+    pub fn new(config: Config, restored: Restored) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let last = restored.entries.last().map_or(restored.applied, |entry| entry.index);
+        assert!(
+            restored.compacted.index <= restored.applied
+                && restored.applied <= restored.hard_state.commit
+                && restored.hard_state.commit <= last,
+            "compacted ({}), applied ({}), committed ({}) and last ({last}) are in this order",
+            restored.compacted,
+            restored.applied,
+            restored.hard_state.commit,
+        );
+        let log = LogView::new(
+            RaftState { hard_state: to_raft(restored.hard_state), conf_state: restored.membership.to_raft() },
+            restored.compacted,
+            &restored.evicted,
+            restored.entries,
+            restored.applied,
+            config.cache_bytes_max,
+        );
+        let library_config = raft::Config {
+            id: config.node.0,
+            election_tick: config.election_ticks,
+            heartbeat_tick: config.heartbeat_ticks,
+            min_election_tick: NEVER_TICKS,
+            max_election_tick: NEVER_TICKS + 1,
+            applied: restored.applied.0,
+            max_size_per_msg: config.message_bytes_max as u64,
+            max_inflight_msgs: config.inflight_messages_max,
+            max_uncommitted_size: config.uncommitted_bytes_max as u64,
+            max_committed_size_per_ready: config.committed_bytes_max as u64,
+            check_quorum: true,
+            pre_vote: true,
+            // Off: it adds entries to a message already made without asking whether they follow it (see the head).
+            batch_append: false,
+            skip_bcast_commit: !config.announce_commits,
+            ..raft::Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, o!());
+        let raw = RawNode::new(&library_config, log, &logger)
+            .expect("the configuration is validated and the log view never fails");
+        let timer = ElectionTimer::new(config.seed, config.group, config.node, config.election_ticks);
+        let mut group = Self {
+            led: false,
+            told_vote: (raw.raft.term, raw.raft.vote),
+            raw,
+            config,
+            timer,
+            broadcast_due: false,
+            unsynced: VecDeque::new(),
+            vote_unsynced: None,
+            number: 0,
+            library_number: 0,
+            changes: VecDeque::new(),
+            installing: None,
+        };
+        for change in restored.changes {
+            assert!(
+                change.kind == EntryKind::Membership && change.index <= restored.applied,
+                "{} is not an applied change of members",
+                change.position()
+            );
+            group.change_applies(&change.data);
+        }
+        if group.raw.raft.prs().is_singleton() {
+            group.campaign();
+        }
+        Ok(group)
+    }
+
+    /// Time goes by.
+    pub fn tick(&mut self) {
+        self.raw.tick();
+        let raft = &mut self.raw.raft;
+        if raft.state != StateRole::Leader
+            && raft.promotable()
+            && self.timer.is_over(raft.election_elapsed)
+            && self.may_campaign()
+        {
+            self.raw.raft.election_elapsed = 0;
+            self.stand();
+        }
+        self.observe();
+    }
+
+    /// Stands for election now. `false` when it must not: it leads already, has no vote, or has yet to sync or to install
+    /// what it holds.
+    pub fn campaign(&mut self) -> bool {
+        let raft = &self.raw.raft;
+        let may = raft.state != StateRole::Leader && raft.promotable() && self.may_campaign();
+        if may {
+            self.stand();
+            self.observe();
+        }
+        may
+    }
+
+    /// Appends a command.
+    ///
+    /// - Returns the place it takes in the log. It is committed if an entry with that very place comes out as committed;
+    ///   if another term stands at the index, it is lost.
+    /// - Order: as proposed. It goes to followers and to the disk with the next [`Group::ready`], all proposals together.
+    /// - Limits: 1 to `entry_bytes_max` bytes; a caller that exceeds them panics.
+    /// - Errors: only the leader takes proposals, nothing is passed on.
+    pub fn propose(&mut self, data: Bytes) -> Result<Position, Refused> {
+        assert!(
+            !data.is_empty() && data.len() <= self.config.entry_bytes_max,
+            "a command of {} bytes, where 1 to {} are lawful",
+            data.len(),
+            self.config.entry_bytes_max
+        );
+        self.append(EntryKind::Command, data)
+    }
+
+    /// Changes the members, by one simple change or by one joint change of several members. The leader ends a joint change
+    /// by itself; follow it through [`Group::membership`].
+    ///
+    /// - A removed member stays up until a majority of the new voters has applied the end of the change: until then they
+    ///   count it as a voter, and may need its answer to elect a leader.
+    /// - Returns the place of the entry that begins it.
+    pub fn change_membership(&mut self, changes: &[Change]) -> Result<Position, Refused> {
+        self.must_lead()?;
+        let raft = &self.raw.raft;
+        if raft.has_pending_conf() || !raft.prs().conf().to_conf_state().voters_outgoing.is_empty() {
+            return Err(Refused::ChangeUnderWay);
+        }
+        if changes.is_empty() {
+            return Err(Refused::BadChange);
+        }
+        let data = encode_changes(changes);
+        let change = decode_changes(&data).map_err(|_| Refused::BadChange)?;
+        // A dry run: at apply there is no way to say no.
+        let mut changer = raft::Changer::new(raft.prs());
+        let outcome = match change.enter_joint() {
+            Some(auto_leave) => changer.enter_joint(auto_leave, &change.changes),
+            None => changer.simple(&change.changes),
+        };
+        if outcome.is_err() {
+            return Err(Refused::BadChange);
+        }
+        let position = self.append(EntryKind::Membership, data)?;
+        self.raw.raft.pending_conf_index = position.index.0;
+        Ok(position)
+    }
+
+    /// Takes a message from a peer.
+    pub fn step(&mut self, message: Message) -> Result<(), StepError> {
+        if message.group() != self.config.group || message.to() != self.config.node {
+            return Err(StepError::Misrouted { group: message.group(), to: message.to() });
+        }
+        let from = message.from();
+        let kind = message.kind();
+        if kind == Kind::TimeoutNow && !self.may_campaign() {
+            return Ok(());
+        }
+        if kind == Kind::AppendReply && self.is_stale_rejection(message.raft()) {
+            return Ok(());
+        }
+        if matches!(kind, Kind::VoteReply | Kind::PreVoteReply) {
+            self.learn_commit(message.raft());
+        }
+        let outcome = self.raw.step(message.into_raft());
+        self.observe();
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(raft::Error::StepPeerNotFound) => Err(StepError::NotMember { from }),
+            Err(error) => unreachable!("the library refused a {kind:?} from {from}: {error}"),
+        }
+    }
+
+    /// Collects what is to be done into `out`, which it clears first. `false` when there is nothing.
+    pub fn ready(&mut self, out: &mut Ready) -> bool {
+        out.clear();
+        if self.broadcast_due {
+            self.broadcast_due = false;
+            if self.raw.raft.state == StateRole::Leader {
+                self.raw.raft.bcast_append();
+            }
+        }
+        let has_wanted = self.raw.store().has_wanted();
+        let has_ready = self.raw.has_ready();
+        if has_wanted {
+            let log = self.raw.mut_store();
+            log.take_fetches(&mut out.fetches);
+            log.take_snapshots_wanted(&mut out.snapshots_wanted);
+        }
+        out.number = self.number;
+        if has_ready {
+            self.take_ready(out);
+        }
+        has_ready || has_wanted
+    }
+
+    /// The write named `number`, and all before it, survives power loss from now on.
+    pub fn persisted(&mut self, number: u64) {
+        assert!(number <= self.number, "only what was handed out can be persisted");
+        while self.unsynced.front().is_some_and(|first| *first <= number) {
+            self.unsynced.pop_front();
+        }
+        self.vote_unsynced = self.vote_unsynced.filter(|vote| *vote > number);
+        // What follows up to the next write that must be synced had nothing to sync.
+        let covered = self.unsynced.front().map_or(self.library_number, |next| next - 1);
+        self.raw.on_persist_ready(covered);
+        self.observe();
+    }
+
+    /// The state machine contains everything up to `index`. Changes of members up to there take effect.
+    ///
+    /// - Order: never backwards. At most what was handed out as committed, or the index of an installed snapshot whose
+    ///   write was reported as persisted.
+    pub fn applied(&mut self, index: LogIndex) {
+        let before = self.raw.raft.raft_log.applied;
+        if index.0 == before {
+            return;
+        }
+        assert!(index.0 > before, "the applied index only grows");
+        if self.installing.is_some_and(|snapshot| snapshot <= index.0) {
+            self.installing = None;
+        }
+        let last = self.raw.raft.raft_log.last_index();
+        while self.changes.front().is_some_and(|(at, _)| *at <= index) {
+            let (_, data) = self.changes.pop_front().expect("there is a first change");
+            self.change_applies(&data);
+        }
+        self.raw.advance_apply_to(index.0);
+        // Ending a joint change appends an entry and sends nothing.
+        self.broadcast_due |= self.raw.raft.raft_log.last_index() > last;
+        let everyone_has = self.everyone_has();
+        self.raw.mut_store().applied(index.0, everyone_has);
+        self.observe();
+    }
+
+    /// Gives up the log up to and including `index`, which a checkpoint contains. Followers that need it get a snapshot.
+    pub fn compact(&mut self, index: LogIndex) {
+        self.raw.mut_store().compact(index.0);
+    }
+
+    /// Bounds the memory for bodies of applied entries, from now on.
+    pub fn set_cache_bytes_max(&mut self, bytes_max: usize) {
+        self.raw.mut_store().set_cache_bytes_max(bytes_max);
+    }
+
+    /// Answers a [`Fetch`](crate::Fetch) from `from` with entries in order, as many as are at hand; none when they could
+    /// not be read, and they are asked for again later. Each fetch must be answered.
+    pub fn fetched(&mut self, from: LogIndex, entries: Vec<Entry>) {
+        for waiter in self.raw.mut_store().lend(from, entries) {
+            self.raw.on_entries_fetched(waiter);
+        }
+        self.raw.mut_store().end_loan();
+    }
+
+    /// Answers a [`SnapshotWanted`](crate::SnapshotWanted). The offer goes out as a message; report with
+    /// [`Group::snapshot_sent`] how the transfer ended. `false` when it is not wanted any more, or stands too early.
+    pub fn offer_snapshot(&mut self, to: NodeId, offer: SnapshotOffer) -> bool {
+        assert!(
+            offer.manifest.len() <= MANIFEST_BYTES_MAX,
+            "a manifest of {} bytes, where {MANIFEST_BYTES_MAX} are lawful",
+            offer.manifest.len()
+        );
+        let raft = &self.raw.raft;
+        assert!(offer.position.index.0 <= raft.raft_log.applied, "a snapshot holds what is applied, no more");
+        let is_follower = raft.state == StateRole::Leader && raft.prs().get(to.0).is_some();
+        if !self.raw.mut_store().offer_snapshot(to, offer) {
+            return false;
+        }
+        if is_follower {
+            self.raw.raft.send_append(to.0);
+        }
+        is_follower
+    }
+
+    /// No snapshot can be made for `to` now. It is wanted again if it is still needed.
+    pub fn refuse_snapshot(&mut self, to: NodeId) {
+        self.raw.mut_store().forget_snapshot(to);
+    }
+
+    /// The transfer of a snapshot to `to` ended: installed, or failed. Until one or the other is reported, or `to`
+    /// acknowledges the snapshot itself, it is sent nothing.
+    pub fn snapshot_sent(&mut self, to: NodeId, ok: bool) {
+        let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+        self.raw.report_snapshot(to.0, status);
+    }
+
+    /// A message to `to` was lost for certain. Sending starts over from what it has acknowledged.
+    pub fn report_unreachable(&mut self, to: NodeId) {
+        self.raw.report_unreachable(to.0);
+    }
+
+    /// Asks what must be applied before a read is linearizable. The answer is a [`ReadState`] with `context`.
+    ///
+    /// - Any member may ask; the leader answers after it heard from a majority that it still leads. The answer may be lost
+    ///   with a message or a leader: ask again, with another context, after a while.
+    pub fn read_index(&mut self, context: u64) -> Result<(), Refused> {
+        let raft = &self.raw.raft;
+        if raft.leader_id == 0 {
+            return Err(Refused::NotLeader { leader: None });
+        }
+        if raft.state == StateRole::Leader && !raft.commit_to_current_term() {
+            return Err(Refused::NotReady);
+        }
+        self.raw.read_index(encode_read_context(self.config.node, context).to_vec());
+        Ok(())
+    }
+
+    /// Hands leadership to `to`, once its log has caught up. Proposals are refused meanwhile. Given up after an election
+    /// timeout; see [`Status::leader`].
+    pub fn transfer_leadership(&mut self, to: NodeId) -> Result<(), Refused> {
+        self.must_lead()?;
+        if to == self.config.node {
+            return Ok(());
+        }
+        if !self.membership().is_voter(to) {
+            return Err(Refused::NoVoter { node: to });
+        }
+        self.raw.transfer_leader(to.0);
+        Ok(())
+    }
+
+    /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        // The library answers zero outside of the log.
+        self.raw.raft.raft_log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
+    }
+
+    /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
+    pub fn membership(&self) -> Membership {
+        Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
+    }
+
+    /// Whether this member leads.
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// How many voters the leader has heard of lately, itself included; zero on other members. More than a majority of
+    /// them means that one can be lost without stopping the group.
+    ///
+    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check the count is low.
+    pub fn active_voters(&self) -> usize {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return 0;
+        }
+        let voters = raft.prs().conf().voters();
+        let is_active = |id: u64, progress: &raft::Progress| id == self.config.node.0 || progress.recent_active;
+        raft.prs().iter().filter(|(id, progress)| voters.contains(**id) && is_active(**id, progress)).count()
+    }
+
+    /// This member's view of itself.
+    pub fn status(&self) -> Status {
+        let raft = &self.raw.raft;
+        let log = self.raw.store();
+        Status {
+            role: match raft.state {
+                StateRole::Follower => Role::Follower,
+                StateRole::PreCandidate => Role::PreCandidate,
+                StateRole::Candidate => Role::Candidate,
+                StateRole::Leader => Role::Leader,
+            },
+            leader: node(raft.leader_id),
+            term: Term(raft.term),
+            commit: LogIndex(raft.raft_log.committed),
+            last: Position::new(raft.raft_log.last_index(), raft.raft_log.last_term()),
+            persisted: LogIndex(raft.raft_log.persisted),
+            applied: LogIndex(raft.raft_log.applied),
+            compacted: log.compacted(),
+            cached_from: LogIndex(log.cache_first()),
+            cache_bytes: log.cache_bytes(),
+        }
+    }
+
+    /// A leader's view of the others, in order of their ids. Empty when it does not lead.
+    pub fn progress(&self) -> Vec<Progress> {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return Vec::new();
+        }
+        let membership = self.membership();
+        let mut all: Vec<Progress> = raft
+            .prs()
+            .iter()
+            .filter(|(id, _)| **id != self.config.node.0)
+            .map(|(id, progress)| Progress {
+                node: NodeId(*id),
+                matched: LogIndex(progress.matched),
+                next: LogIndex(progress.next_idx),
+                state: match progress.state {
+                    raft::ProgressState::Probe => ProgressState::Probe,
+                    raft::ProgressState::Replicate => ProgressState::Replicate,
+                    raft::ProgressState::Snapshot => ProgressState::Snapshot,
+                },
+                is_paused: progress.is_paused(),
+                is_recently_active: progress.recent_active,
+                is_learner: !membership.is_voter(NodeId(*id)),
+            })
+            .collect();
+        all.sort_unstable_by_key(|progress| progress.node);
+        all
+    }
+
+    fn must_lead(&self) -> Result<(), Refused> {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return Err(Refused::NotLeader { leader: node(raft.leader_id) });
+        }
+        match raft.lead_transferee {
+            Some(to) => Err(Refused::Transferring { to: NodeId(to) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends to the leader's log without the library's proposal message, which would send one append a proposal and
+    /// parse membership entries as protobuf.
+    fn append(&mut self, kind: EntryKind, data: Bytes) -> Result<Position, Refused> {
+        self.must_lead()?;
+        let raft = &mut self.raw.raft;
+        let position = Position::new(raft.raft_log.last_index() + 1, raft.term);
+        let entry = Entry { index: position.index, term: position.term, kind, data };
+        if !raft.append_entry(&mut [entry.into_raft()]) {
+            return Err(Refused::Backlogged);
+        }
+        self.broadcast_due = true;
+        Ok(position)
+    }
+
+    fn stand(&mut self) {
+        self.timer.draw();
+        self.raw.campaign().expect("a call for a campaign is never refused");
+    }
+
+    /// Whether an election may begin here: the whole log is synced, and no snapshot is on its way into the state machine.
+    fn may_campaign(&self) -> bool {
+        let log = &self.raw.raft.raft_log;
+        self.installing.is_none() && log.unstable_snapshot().is_none() && log.persisted == log.last_index()
+    }
+
+    /// Whether `reply` rejects what its sender has acknowledged since.
+    fn is_stale_rejection(&mut self, reply: &eraftpb::Message) -> bool {
+        let raft = &mut self.raw.raft;
+        if raft.state != StateRole::Leader || reply.term != raft.term || !reply.reject || reply.request_snapshot != 0 {
+            return false;
+        }
+        match raft.mut_prs().get_mut(reply.from) {
+            Some(progress) if reply.index <= progress.matched => {
+                progress.recent_active = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the commit index from a refused vote of an older term.
+    fn learn_commit(&mut self, reply: &eraftpb::Message) {
+        let raft = &mut self.raw.raft;
+        if !reply.reject || reply.term >= raft.term || raft.state == StateRole::Leader {
+            return;
+        }
+        // What is committed is so in every term.
+        if raft.raft_log.maybe_commit(reply.commit, reply.commit_term) {
+            // Among it may be a change of voters: stand again when it is applied.
+            let term = raft.term;
+            raft.become_follower(term, 0);
+        }
+    }
+
+    fn take_ready(&mut self, out: &mut Ready) {
+        let mut ready = self.raw.ready();
+        self.library_number = ready.number();
+        if !ready.snapshot().is_empty() {
+            let snapshot = SnapshotOffer::from_raft(ready.snapshot().clone());
+            self.raw.mut_store().restore(snapshot.position);
+            self.installing = Some(snapshot.position.index.0);
+            self.changes.clear();
+            out.snapshot = Some(snapshot);
+        }
+        let entries = ready.take_entries();
+        out.append.extend(entries.iter().cloned().map(Entry::from_raft));
+        self.raw.mut_store().append(entries.into_iter());
+        if let Some(hard_state) = ready.hs() {
+            out.hard_state = Some(from_raft(hard_state));
+            let vote = (hard_state.term, hard_state.vote);
+            if vote != self.told_vote {
+                self.told_vote = vote;
+                self.vote_unsynced = Some(self.library_number);
+            }
+        }
+        out.must_sync = ready.must_sync();
+        if out.must_sync {
+            self.number = self.library_number;
+            self.unsynced.push_back(self.number);
+            out.number = self.number;
+        }
+        out.role_changed = ready.ss().is_some();
+        self.take_messages(&mut ready, out);
+        for entry in ready.take_committed_entries() {
+            let entry = Entry::from_raft(entry);
+            if entry.kind == EntryKind::Membership {
+                self.changes.push_back((entry.index, entry.data.clone()));
+            }
+            out.committed.push(entry);
+        }
+        for state in ready.take_read_states() {
+            let (asker, context) = decode_read_context(&state.request_ctx.into())
+                .expect("questions are asked here and their form is checked at the door");
+            assert!(asker == self.config.node, "an answer goes to who asked");
+            out.read_states.push(ReadState { context, index: LogIndex(state.index) });
+        }
+        self.raw.advance_append_async(ready);
+        self.shrink_unstable();
+        if self.unsynced.is_empty() {
+            // Nothing to sync here nor before: the library need not wait for a report that would never come.
+            self.raw.on_persist_ready(self.library_number);
+        }
+    }
+
+    fn take_messages(&mut self, ready: &mut raft::Ready, out: &mut Ready) {
+        let group = self.config.group;
+        let vote_is_synced = self.vote_unsynced.is_none();
+        let at_once = if vote_is_synced { &mut out.messages } else { &mut out.messages_after_sync };
+        at_once.extend(ready.take_messages().into_iter().map(|message| Message::new(group, message)));
+        for message in ready.take_persisted_messages() {
+            // A heartbeat's answer vouches for the term and for nothing in the log: a slow disk must not look like a
+            // dead member.
+            let may_go =
+                self.unsynced.is_empty() || (vote_is_synced && message.msg_type == MessageType::MsgHeartbeatResponse);
+            let messages = if may_go { &mut out.messages } else { &mut out.messages_after_sync };
+            messages.push(Message::new(group, message));
+        }
+    }
+
+    fn shrink_unstable(&mut self) {
+        let unstable = &mut self.raw.raft.raft_log.unstable.entries;
+        if unstable.is_empty() && unstable.capacity() > UNSTABLE_ROOM_MAX {
+            unstable.shrink_to(UNSTABLE_ROOM_MAX);
+        }
+    }
+
+    /// A committed change of members takes effect.
+    fn change_applies(&mut self, data: &Bytes) {
+        let change = decode_changes(data).expect("a membership entry is read as it was written");
+        self.raw.apply_conf_change(&change).expect("a change is tried before it is proposed, and no other is between");
+        let raft = &mut self.raw.raft;
+        if raft.state == StateRole::Leader && !raft.promotable() {
+            self.hand_over();
+        }
+    }
+
+    /// Steps down as a leader without a vote, and tells the voter with the longest log to stand at once.
+    fn hand_over(&mut self) {
+        let raft = &mut self.raw.raft;
+        let heir = raft
+            .prs()
+            .iter()
+            .filter(|(id, _)| raft.prs().conf().voters().contains(**id))
+            .max_by_key(|(id, progress)| (progress.matched, **id))
+            .map(|(id, _)| *id);
+        if let Some(heir) = heir {
+            raft.send_timeout_now(heir);
+        }
+        let term = raft.term;
+        raft.become_follower(term, 0);
+    }
+
+    /// Up to here every member has the log, so that no one will ask for these bodies.
+    fn everyone_has(&self) -> u64 {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return 0;
+        }
+        raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
+    }
+
+    /// Drops what only a leader keeps, once it leads no more.
+    fn observe(&mut self) {
+        let leads = self.raw.raft.state == StateRole::Leader;
+        if self.led && !leads {
+            self.raw.mut_store().forget_wanted();
+        }
+        self.led = leads;
+    }
+}
+
+fn node(id: u64) -> Option<NodeId> {
+    (id != 0).then_some(NodeId(id))
+}
+
+fn from_raft(hard_state: &eraftpb::HardState) -> HardState {
+    HardState { term: Term(hard_state.term), vote: node(hard_state.vote), commit: LogIndex(hard_state.commit) }
+}
+
+fn to_raft(hard_state: HardState) -> eraftpb::HardState {
+    eraftpb::HardState {
+        term: hard_state.term.0,
+        vote: hard_state.vote.map_or(0, |node| node.0),
+        commit: hard_state.commit.0,
+        ..eraftpb::HardState::default()
+    }
+}

@@ -1,0 +1,243 @@
+//! A partition's checkpoint: its state as of one log index, as bytes. Not a format for other members: places are this
+//! node's own.
+//!
+//! ```text
+//! head       u8 version=1 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
+//! then, for a queue partition (partition 0 has the topology's own bytes here):
+//! time       u64
+//! publishers u32 * (channel u64, last u64)
+//! extents u32 * (id u32, messages u64, bytes u64)
+//! queues u32 * (id u64, next u64, dispatched below u64,
+//!               counts u32 * (seq u64, acquired u32, delivery u32),
+//!               runs u32 * (first u64, count u32, place, live ranges u32 * (u32 offset, u32 count)))
+//! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
+//! ```
+//!
+//! Invariant: reading gives back what was written; anything else is refused whole (the file's checksum was checked
+//! before, so a mismatch here is another version or a bug). Little-endian throughout.
+
+use crate::machine::Queues;
+use crate::place::Place;
+use broker::queue::{Counts, QueueState, Run};
+use broker::{ChannelKey, QueueId};
+use bytes::Bytes;
+use consensus::{LogIndex, Membership, NodeId, Position, Segments, Term};
+use std::collections::BTreeMap;
+
+const VERSION: u8 = 1;
+
+/// A checkpoint that this build cannot read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("checkpoint cannot be read at byte {offset}: {what}")]
+pub struct CheckpointDamaged {
+    /// What does not fit.
+    pub what: &'static str,
+    /// Where.
+    pub offset: usize,
+}
+
+/// What every checkpoint begins with: where the log goes on, and who the members are.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The last entry in it.
+    pub applied: Position,
+    /// The term and vote at that time.
+    pub vote: (Term, Option<NodeId>),
+    /// The members as of `applied`.
+    pub membership: Membership,
+}
+
+impl Head {
+    /// Writes the head of a checkpoint; the state follows.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        let (term, vote) = self.vote;
+        for word in [self.applied.index.0, self.applied.term.0, term.0, vote.map_or(0, |n| n.0)] {
+            put64(out, word);
+        }
+        let mut members = Segments::new();
+        self.membership.encode(&mut members);
+        let members = members.to_bytes();
+        put32(out, members.len() as u32);
+        out.extend_from_slice(&members);
+    }
+
+    /// Reads the head of a checkpoint; the rest is the state.
+    pub fn decode(bytes: &Bytes) -> Result<(Head, Bytes), CheckpointDamaged> {
+        let mut cursor = Cursor { bytes, at: 0 };
+        if cursor.u8()? != VERSION {
+            return Err(cursor.damaged("a version that this build does not know"));
+        }
+        let applied = Position { index: LogIndex(cursor.u64()?), term: Term(cursor.u64()?) };
+        let term = Term(cursor.u64()?);
+        let vote = Some(cursor.u64()?).filter(|v| *v != 0).map(NodeId);
+        let members = cursor.u32()? as usize;
+        let members = bytes.slice(cursor.skip(members)?);
+        let membership = Membership::decode(&members).map_err(|_| cursor.damaged("no membership"))?;
+        let rest = bytes.slice(cursor.at..);
+        Ok((Head { applied, vote: (term, vote), membership }, rest))
+    }
+}
+
+/// Appends the state of a queue partition.
+pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
+    out.reserve(64 + queues.queues.len() * 96);
+    put64(out, queues.time_ms);
+    let mut publishers: Vec<_> = queues.publishers.iter().collect();
+    publishers.sort_unstable();
+    put32(out, publishers.len() as u32);
+    for (channel, last) in publishers {
+        put64(out, channel.0);
+        put64(out, *last);
+    }
+    let extents: Vec<_> = queues.extents().iter().filter(|(_, e)| e.live > 0).collect();
+    put32(out, extents.len() as u32);
+    for (id, extent) in extents {
+        put32(out, *id);
+        put64(out, extent.messages);
+        put64(out, extent.bytes);
+    }
+    put32(out, queues.queues.len() as u32);
+    for id in queues.queue_ids() {
+        put64(out, id.0);
+        encode_queue(&queues.queues[&id], out);
+    }
+}
+
+fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
+    put64(out, state.next_seq());
+    put64(out, state.dispatched_below());
+    put32(out, state.counts().len() as u32);
+    for (seq, counts) in state.counts() {
+        put64(out, *seq);
+        put32(out, counts.acquired);
+        put32(out, counts.delivery);
+    }
+    put32(out, state.runs().len() as u32);
+    for run in state.runs().iter() {
+        put64(out, run.first);
+        put32(out, run.count);
+        match run.place {
+            Place::Wal { file, offset, bytes } => {
+                out.push(0);
+                [file, offset, bytes].into_iter().for_each(|w| put32(out, w));
+            }
+            Place::Extent { id, run } => {
+                out.push(1);
+                [id, run].into_iter().for_each(|w| put32(out, w));
+            }
+        }
+        let at = out.len();
+        put32(out, 0);
+        let mut ranges = 0u32;
+        for (first, count) in run.live_ranges() {
+            put32(out, (first - run.first) as u32);
+            put32(out, count as u32);
+            ranges += 1;
+        }
+        out[at..at + 4].copy_from_slice(&ranges.to_le_bytes());
+    }
+}
+
+/// Reads the state of a queue partition.
+pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    let mut queues = Queues::default();
+    queues.time_ms = cursor.u64()?;
+    for _ in 0..cursor.u32()? {
+        let (channel, last) = (ChannelKey(cursor.u64()?), cursor.u64()?);
+        queues.publishers.insert(channel, last);
+    }
+    for _ in 0..cursor.u32()? {
+        let (id, messages, bytes) = (cursor.u32()?, cursor.u64()?, cursor.u64()?);
+        queues.add_extent(id, messages, bytes);
+    }
+    for _ in 0..cursor.u32()? {
+        let id = QueueId(cursor.u64()?);
+        let state = decode_queue(&mut cursor)?;
+        queues.restore(id, state);
+    }
+    if cursor.at != bytes.len() {
+        return Err(cursor.damaged("bytes after the end"));
+    }
+    Ok(queues)
+}
+
+fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, CheckpointDamaged> {
+    let (next_seq, dispatched_below) = (cursor.u64()?, cursor.u64()?);
+    let mut counts = BTreeMap::new();
+    for _ in 0..cursor.u32()? {
+        let seq = cursor.u64()?;
+        counts.insert(seq, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
+    }
+    let mut runs = Vec::new();
+    let mut past = 0;
+    for _ in 0..cursor.u32()? {
+        let (first, count) = (cursor.u64()?, cursor.u32()?);
+        let place = match cursor.u8()? {
+            0 => Place::Wal { file: cursor.u32()?, offset: cursor.u32()?, bytes: cursor.u32()? },
+            1 => Place::Extent { id: cursor.u32()?, run: cursor.u32()? },
+            _ => return Err(cursor.damaged("an unknown place")),
+        };
+        let mut live = Vec::new();
+        let mut from = 0;
+        for _ in 0..cursor.u32()? {
+            let (offset, len) = (cursor.u32()?, cursor.u32()?);
+            if len == 0 || offset < from || offset.checked_add(len).is_none_or(|end| end > count) {
+                return Err(cursor.damaged("live ranges out of order"));
+            }
+            from = offset + len;
+            live.push((first + u64::from(offset), u64::from(len)));
+        }
+        if count == 0 || count > broker::queue::runs::RUN_MESSAGES_MAX || first < past {
+            return Err(cursor.damaged("runs out of order"));
+        }
+        past = first + u64::from(count);
+        let run = Run::restore(first, count, place, live.into_iter());
+        runs.push(run.ok_or_else(|| cursor.damaged("a run without live messages"))?);
+    }
+    if past > next_seq {
+        return Err(cursor.damaged("a run beyond its queue"));
+    }
+    Ok(QueueState::restore(next_seq, dispatched_below, runs, counts))
+}
+
+fn put32(out: &mut Vec<u8>, word: u32) {
+    out.extend_from_slice(&word.to_le_bytes());
+}
+
+fn put64(out: &mut Vec<u8>, word: u64) {
+    out.extend_from_slice(&word.to_le_bytes());
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn damaged(&self, what: &'static str) -> CheckpointDamaged {
+        CheckpointDamaged { what, offset: self.at }
+    }
+
+    fn skip(&mut self, len: usize) -> Result<std::ops::Range<usize>, CheckpointDamaged> {
+        let range = self.at..self.at.saturating_add(len);
+        if range.end > self.bytes.len() {
+            return Err(self.damaged("cut off"));
+        }
+        self.at = range.end;
+        Ok(range)
+    }
+
+    fn u8(&mut self) -> Result<u8, CheckpointDamaged> {
+        Ok(self.bytes[self.skip(1)?][0])
+    }
+
+    fn u32(&mut self) -> Result<u32, CheckpointDamaged> {
+        Ok(u32::from_le_bytes(self.bytes[self.skip(4)?].try_into().expect("four bytes")))
+    }
+
+    fn u64(&mut self) -> Result<u64, CheckpointDamaged> {
+        Ok(u64::from_le_bytes(self.bytes[self.skip(8)?].try_into().expect("eight bytes")))
+    }
+}

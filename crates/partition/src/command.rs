@@ -1,0 +1,341 @@
+//! What a partition is told and what it answers: the whole of its surface towards channels, as data.
+//!
+//! Order: commands of one channel to one queue take effect in the order in which they were handed in; so do the
+//! effects towards one channel. A command never blocks; what must wait for the disk answers later.
+
+use broker::queue::{Consumer, Counts};
+use broker::{ChannelKey, ConsumerKey, QueueId};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// When a publish may be confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Once the operating system has it: survives the process, not the power.
+    Written,
+    /// Once a majority has synced it (Raft commit). The default of durable queues.
+    Synced,
+}
+
+/// The durability of one publish to one queue, as its queue's settings and its own headers say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Durability {
+    /// A fixed level.
+    Level(Level),
+    /// *Written* as long as the queue's value at risk stays within its cap, else *synced*.
+    Selective {
+        /// What this message adds to the value at risk until it is synced; never negative.
+        value: u64,
+    },
+}
+
+/// A queue's rule for selective durability: a sync is due when the sum over what was confirmed and is not yet synced
+/// would pass `cap`, or `interval_ms` after the first such message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selective {
+    /// The value at risk never passes it.
+    pub cap: u64,
+    /// The longest that a confirmed message stays unsynced, in milliseconds; at least 1.
+    pub interval_ms: u64,
+}
+
+/// A queue that a message goes to, with what the leader must know of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// The queue.
+    pub queue: QueueId,
+    /// When this publish counts as safe there.
+    pub durability: Durability,
+    /// The rule behind [`Durability::Selective`]; absent otherwise.
+    pub selective: Option<Selective>,
+}
+
+/// A message on its way in: slices of what the socket gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The exchange it was published to; at most 255 bytes.
+    pub exchange: Bytes,
+    /// Its routing key; at most 255 bytes.
+    pub routing_key: Bytes,
+    /// The content header from its property flags on, verbatim.
+    pub properties: Bytes,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// One publish to all its queues on one partition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Publish {
+    /// Who publishes.
+    pub channel: ChannelKey,
+    /// The number to confirm; 0 asks for no confirm.
+    pub publish_seq: u64,
+    /// Its queues on this partition, each once; at least one.
+    pub targets: SmallVec<[Target; 1]>,
+    /// The message.
+    pub message: Message,
+}
+
+/// What becomes of unacked messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done with: settled.
+    Ack,
+    /// Given back to its old place; does not count against the message.
+    Nack,
+    /// Given back to its old place; counts against it.
+    Reject,
+    /// Dropped for good (nack or reject without requeue).
+    Discard,
+}
+
+/// A question with an answer: the number comes back in [`Effect::Reply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// What a channel asks of a queue's leader.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Store and confirm a message.
+    Publish(Publish),
+    /// Attach a consumer; answered [`Reply::Consuming`] or [`Reply::ConsumeRefused`].
+    Consume {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer, its credit and its flags.
+        consumer: Consumer,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+    /// Detach a consumer; what it holds stays unacked with its channel. Answered [`Reply::Done`] after its last delivery.
+    Cancel {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+    /// Take one message; answered [`Reply::Got`] or [`Reply::Empty`].
+    Get {
+        /// The queue.
+        queue: QueueId,
+        /// Who takes it.
+        channel: ChannelKey,
+        /// It is settled at once.
+        no_ack: bool,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+    /// Settle or give back `count` messages from `first` that `holder` holds. No reply, as in AMQP.
+    Settle {
+        /// The queue.
+        queue: QueueId,
+        /// Who holds them.
+        holder: ConsumerKey,
+        /// The first message.
+        first: u64,
+        /// How many in a row.
+        count: u64,
+        /// What becomes of them.
+        outcome: Outcome,
+    },
+    /// A channel ended: its consumers go, what it holds comes back in order. Goes to every partition it ever used.
+    Detach {
+        /// The channel.
+        channel: ChannelKey,
+    },
+    /// Drop what is ready; answered [`Reply::Counted`] with how many.
+    Purge {
+        /// The queue.
+        queue: QueueId,
+        /// Who asks.
+        channel: ChannelKey,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+    /// How many are ready and who consumes; answered [`Reply::Stat`].
+    Stat {
+        /// The queue.
+        queue: QueueId,
+        /// Who asks.
+        channel: ChannelKey,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+    /// First half of a delete: check its conditions and take no more publishes (they count as unroutable). Answered
+    /// [`Reply::Counted`] (may go, with how many are ready) or [`Reply::DeleteRefused`].
+    Close {
+        /// The queue.
+        queue: QueueId,
+        /// Only without consumers.
+        if_unused: bool,
+        /// Only without ready messages.
+        if_empty: bool,
+        /// Who asks.
+        channel: ChannelKey,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+    /// The delete did not happen after all: publishes are welcome again.
+    Reopen {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// Second half: the topology has forgotten the queue; its consumers are cancelled and its messages end.
+    Delete {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// The consumer's connection has enough to write, or has room again.
+    Stall {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// Whether it is to be passed over.
+        stalled: bool,
+    },
+    /// Lets a consumer under a channel-wide prefetch take `count` messages.
+    Grant {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// How many more.
+        count: u32,
+    },
+    /// Answered [`Reply::Done`] once everything that this member has written so far, of all partitions of its node, is
+    /// synced.
+    Sync {
+        /// Who asks.
+        channel: ChannelKey,
+        /// Comes back in the reply.
+        request: RequestId,
+    },
+}
+
+/// A message on its way out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// Whom it goes to.
+    pub consumer: ConsumerKey,
+    /// The queue it comes from.
+    pub queue: QueueId,
+    /// Its number there: what [`Command::Settle`] names.
+    pub seq: u64,
+    /// The consumer settles it (false: no-ack, settled already).
+    pub needs_ack: bool,
+    /// It may have been delivered before.
+    pub redelivered: bool,
+    /// How often it came back.
+    pub counts: Counts,
+    /// The message as stored; see [`crate::message::MessageView`].
+    pub message: Bytes,
+}
+
+/// Answers to requests.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// The consumer is attached.
+    Consuming,
+    /// Another consumer is exclusive here, or this one wants to be and is not alone.
+    ConsumeRefused,
+    /// The message asked for, and how many are ready after it.
+    Got {
+        /// The message; its consumer number is 0.
+        delivery: Delivery,
+        /// Ready messages left.
+        ready: u64,
+    },
+    /// Nothing is ready.
+    Empty,
+    /// How many messages it concerned.
+    Counted(u64),
+    /// The state of a queue.
+    Stat {
+        /// Messages ready.
+        ready: u64,
+        /// Messages held unacked.
+        unacked: u64,
+        /// Consumers attached.
+        consumers: u64,
+    },
+    /// The queue has consumers or messages, and the delete said it must not.
+    DeleteRefused {
+        /// It is in use (else: not empty).
+        in_use: bool,
+    },
+    /// This member does not lead; ask who does.
+    NotLeader,
+}
+
+/// What a partition tells channels.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// `count` publishes in a row from `first` are as safe as they asked to be, as far as this partition goes.
+    Confirm {
+        /// Whose publishes.
+        channel: ChannelKey,
+        /// The first number.
+        first: u64,
+        /// How many; the numbers are consecutive.
+        count: u64,
+    },
+    /// These publishes did not make it: `basic.nack`.
+    Refuse {
+        /// Whose publishes.
+        channel: ChannelKey,
+        /// The first number.
+        first: u64,
+        /// How many; the numbers are consecutive.
+        count: u64,
+    },
+    /// A message for a consumer.
+    Deliver(Delivery),
+    /// The answer to a request.
+    Reply {
+        /// Who asked.
+        channel: ChannelKey,
+        /// Which request.
+        request: RequestId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// The consumer is gone because its queue is: `basic.cancel` to a client that knows it.
+    Cancelled {
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// Its queue.
+        queue: QueueId,
+    },
+    /// The last consumer of this queue went (an auto-delete queue ends now).
+    Unused {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A consumer under a channel-wide prefetch could take messages.
+    GrantWanted {
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// Its queue.
+        queue: QueueId,
+        /// How many are ready for it.
+        ready: u64,
+    },
+    /// A grant that nothing was ready for goes back to its channel.
+    GrantReturned {
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// How much a consumer's connection still takes, in bytes; asked before each delivery turn.
+pub trait Outlets {
+    /// Bytes that may be dispatched to this consumer now; 0 stalls it until a [`Command::Stall`] with `false`.
+    fn room(&mut self, consumer: ConsumerKey) -> usize;
+}

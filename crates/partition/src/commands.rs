@@ -1,0 +1,325 @@
+//! What a leader does with each command: take in, attach, settle, answer. Nothing here is visible to others before the
+//! entry that carries it is committed, except what is leader-local.
+
+use crate::command::{Command, Durability, Effect, Level, Outcome, Publish, Reply};
+use crate::leader::{DELETED_MAX, Leader, LeaderQueue, Waiting, push_confirm};
+use crate::machine::Queues;
+use crate::partition::{Context, QueuePartition};
+use crate::place::Place;
+use broker::queue::QueueState;
+use broker::queue::dispatch::AttachRefused;
+use broker::{ChannelKey, ConsumerKey, QueueId};
+
+/// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
+fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
+    if leader.last_publisher.0 != channel {
+        let (before, last) = leader.last_publisher;
+        if before != ChannelKey::NOBODY {
+            leader.publishers.insert(before, last);
+        }
+        let last = leader.publishers.get(&channel).copied().unwrap_or_else(|| queues.last_publish_seq(channel));
+        leader.last_publisher = (channel, last);
+    }
+    if seq <= leader.last_publisher.1 {
+        return true;
+    }
+    leader.last_publisher.1 = seq;
+    false
+}
+
+/// Confirms a publish that came again no earlier than the first one.
+fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64, effects: &mut Vec<Effect>) {
+    let waits_with = if !leader.builder.is_empty() {
+        Some(&mut leader.on_synced)
+    } else if let Some((_, entry)) = leader.held.back_mut() {
+        Some(&mut entry.on_synced)
+    } else {
+        leader.in_flight.back_mut().map(|entry| &mut entry.on_synced)
+    };
+    match waits_with {
+        Some(confirms) => push_confirm(confirms, channel, seq),
+        None => effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
+    }
+}
+
+fn raise_counts(lq: &mut LeaderQueue, state: Option<&QueueState<Place>>, first: u64, count: u64, counts_against: bool) {
+    for seq in first..first + count {
+        let counts = lq.counts.entry(seq).or_insert_with(|| state.map(|s| s.counts_of(seq)).unwrap_or_default());
+        counts.acquired += 1;
+        counts.delivery += u32::from(counts_against);
+    }
+}
+
+fn forget_counts(lq: &mut LeaderQueue, first: u64, count: u64) {
+    if !lq.counts.is_empty() {
+        let settled: Vec<u64> = lq.counts.range(first..first + count).map(|(seq, _)| *seq).collect();
+        for seq in settled {
+            lq.counts.remove(&seq);
+        }
+    }
+}
+
+/// A member that does not lead answers what wants an answer.
+fn refuse(command: Command, cx: &mut Context<'_>) {
+    let (channel, request) = match command {
+        Command::Publish(Publish { channel, publish_seq, .. }) => {
+            if publish_seq != 0 {
+                cx.out.effects.push(Effect::Refuse { channel, first: publish_seq, count: 1 });
+            }
+            return;
+        }
+        Command::Consume { consumer, request, .. } => (consumer.key.channel, request),
+        Command::Cancel { consumer, request, .. } => (consumer.channel, request),
+        Command::Get { channel, request, .. }
+        | Command::Purge { channel, request, .. }
+        | Command::Stat { channel, request, .. }
+        | Command::Close { channel, request, .. }
+        | Command::Sync { channel, request } => (channel, request),
+        Command::Settle { .. }
+        | Command::Detach { .. }
+        | Command::Reopen { .. }
+        | Command::Delete { .. }
+        | Command::Stall { .. }
+        | Command::Grant { .. } => return,
+    };
+    cx.out.effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
+}
+
+impl QueuePartition {
+    /// Takes a command in. Its effects come with this loop's [`QueuePartition::flush`] or later.
+    pub fn command(&mut self, command: Command, cx: &mut Context<'_>) {
+        if self.leader.is_none() {
+            return refuse(command, cx);
+        }
+        match command {
+            Command::Publish(publish) => self.publish(&publish, cx),
+            Command::Settle { queue, holder, first, count, outcome } => {
+                self.settle(queue, holder, first, count, outcome)
+            }
+            Command::Consume { queue, consumer, request } => {
+                let (channel, key) = (consumer.key.channel, consumer.key);
+                let reply = match self.touched(queue).dispatch.attach(consumer) {
+                    Ok(()) => Reply::Consuming,
+                    Err(AttachRefused::Exclusive) => Reply::ConsumeRefused,
+                };
+                if reply == Reply::Consuming {
+                    self.note_channel(key.channel, queue);
+                }
+                cx.out.effects.push(Effect::Reply { channel, request, reply });
+            }
+            Command::Cancel { queue, consumer, request } => {
+                let lq = self.touched(queue);
+                let was_there = lq.dispatch.cancel(consumer);
+                let unused = was_there && lq.dispatch.consumers() == 0;
+                cx.out.effects.push(Effect::Reply { channel: consumer.channel, request, reply: Reply::Done });
+                if unused {
+                    cx.out.effects.push(Effect::Unused { queue });
+                }
+            }
+            Command::Get { queue, channel, no_ack, request } => {
+                self.note_channel(channel, queue);
+                self.wait(queue, Waiting::Get { channel, no_ack, request });
+            }
+            Command::Purge { queue, channel, request } => self.wait(queue, Waiting::Purge { channel, request }),
+            Command::Stat { queue, channel, request } => self.wait(queue, Waiting::Stat { channel, request }),
+            Command::Close { queue, if_unused, if_empty, channel, request } => {
+                self.wait(queue, Waiting::Close { if_unused, if_empty, channel, request });
+            }
+            Command::Reopen { queue } => self.touched(queue).closing = false,
+            Command::Delete { queue } => self.delete(queue, cx),
+            Command::Detach { channel } => self.detach(channel, cx),
+            Command::Stall { queue, consumer, stalled } => {
+                let known = self.leader.as_ref().is_some_and(|l| l.queues.contains_key(&queue));
+                if known {
+                    self.touched(queue).dispatch.set_stalled(consumer, stalled);
+                }
+            }
+            Command::Grant { queue, consumer, count } => {
+                let lq = self.touched(queue);
+                if !lq.dispatch.grant(consumer, count) {
+                    cx.out.effects.push(Effect::GrantReturned { consumer, count });
+                }
+            }
+            Command::Sync { channel, request } => {
+                // What this loop took in so far goes first.
+                self.finish_entry(cx.now_ms);
+                self.replica.drive(cx.out);
+                let ticket = self.replica.barrier(cx.out);
+                if let Some(leader) = &mut self.leader {
+                    leader.barriers.push_back((ticket, channel, request));
+                }
+            }
+        }
+    }
+
+    fn touched(&mut self, queue: QueueId) -> &mut LeaderQueue {
+        let Leader { queues, dirty, .. } = self.leader.as_deref_mut().expect("only a leader takes commands");
+        let lq = queues.entry(queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(queue)));
+        Leader::touch(dirty, queue, lq);
+        lq
+    }
+
+    fn note_channel(&mut self, channel: ChannelKey, queue: QueueId) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        let queues = leader.channels.entry(channel).or_default();
+        if !queues.contains(&queue) {
+            queues.push(queue);
+        }
+    }
+
+    fn wait(&mut self, queue: QueueId, waiting: Waiting) {
+        let lq = self.touched(queue);
+        lq.waiting.push_back((lq.next_seq, waiting));
+    }
+
+    fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        let (channel, seq) = (publish.channel, publish.publish_seq);
+        if seq != 0 && is_repeat(leader, &self.queues, channel, seq) {
+            return confirm_repeat(leader, channel, seq, &mut cx.out.effects);
+        }
+        let mut targets = std::mem::take(&mut leader.targets);
+        targets.clear();
+        let mut level = Level::Written;
+        let mut selective = false;
+        for target in &publish.targets {
+            if !leader.deleted.is_empty() && leader.deleted.contains_key(&target.queue) {
+                continue;
+            }
+            let lq =
+                leader.queues.entry(target.queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue)));
+            if lq.closing {
+                continue;
+            }
+            targets.push(target.queue);
+            match target.durability {
+                Durability::Level(asked) => level = level.max(asked),
+                Durability::Selective { value } => {
+                    selective = true;
+                    let rule = target.selective.expect("a selective publish names its queue's rule");
+                    lq.selective = Some(rule);
+                    if lq.at_risk.saturating_add(value) > rule.cap {
+                        level = Level::Synced;
+                    }
+                }
+            }
+        }
+        if targets.is_empty() {
+            // Every queue is on its way out: as good as unroutable, and confirmed like that.
+            leader.targets = targets;
+            if seq != 0 {
+                cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 });
+            }
+            return;
+        }
+        targets.sort_unstable();
+        if selective && level == Level::Written {
+            for target in &publish.targets {
+                let (Durability::Selective { value }, Some(rule)) = (target.durability, target.selective) else {
+                    continue;
+                };
+                let Some(lq) = leader.queues.get_mut(&target.queue) else { continue };
+                lq.at_risk += value;
+                leader.values.push((target.queue, value));
+                leader.builder.want_sync_within(rule.interval_ms);
+            }
+        }
+        for id in &targets {
+            let lq = leader.queues.get_mut(id).expect("made above");
+            lq.next_seq += 1;
+            if !lq.published && lq.dispatch.consumers() > 0 {
+                lq.published = true;
+                leader.published.push(*id);
+            }
+        }
+        let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
+        if level == Level::Synced {
+            leader.builder.want_sync();
+        }
+        leader.builder.publish(publisher, seq, &targets, level, &publish.message);
+        leader.targets = targets;
+        if seq != 0 {
+            let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
+            push_confirm(confirms, channel, seq);
+        }
+        if leader.builder.is_full() {
+            self.finish_entry(cx.now_ms);
+            self.replica.drive(cx.out);
+        }
+    }
+
+    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        // A queue that was deleted meanwhile: an ack after that is harmless.
+        let Some(lq) = leader.queues.get_mut(&id) else { return };
+        let mut taken = Vec::new();
+        lq.dispatch.release(holder, first, count, &mut taken);
+        Leader::touch(&mut leader.dirty, id, lq);
+        if taken.is_empty() {
+            return;
+        }
+        match outcome {
+            Outcome::Ack | Outcome::Discard => {
+                for (first, count) in &taken {
+                    let ranges = if outcome == Outcome::Ack { &mut lq.acked } else { &mut lq.discarded };
+                    ranges.insert_range(*first, *count);
+                    forget_counts(lq, *first, *count);
+                }
+                Leader::settle_later(&mut leader.settling, id, lq);
+            }
+            Outcome::Nack | Outcome::Reject => {
+                let counts_against = outcome == Outcome::Reject;
+                for (first, count) in &taken {
+                    lq.dispatch.put_back(*first, *count);
+                    raise_counts(lq, self.queues.queue(id), *first, *count, counts_against);
+                }
+                leader.builder.requeue(id, counts_against, &taken);
+            }
+        }
+    }
+
+    fn detach(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        for id in leader.channels.remove(&channel).unwrap_or_default() {
+            let Some(lq) = leader.queues.get_mut(&id) else { continue };
+            let consumers = lq.dispatch.consumers();
+            let back: Vec<(u64, u64)> = lq.dispatch.detach(channel).iter().collect();
+            for (first, count) in &back {
+                raise_counts(lq, self.queues.queue(id), *first, *count, true);
+            }
+            if !back.is_empty() {
+                leader.builder.requeue(id, true, &back);
+            }
+            if consumers > 0 && lq.dispatch.consumers() == 0 {
+                cx.out.effects.push(Effect::Unused { queue: id });
+            }
+            lq.waiting.retain(|(_, w)| w.channel() != channel);
+            Leader::touch(&mut leader.dirty, id, lq);
+        }
+        if leader.publishers.remove(&channel).is_some() || self.queues.publishers.contains_key(&channel) {
+            leader.builder.closed(channel);
+        }
+        if leader.last_publisher.0 == channel {
+            leader.last_publisher = (ChannelKey::NOBODY, 0);
+        }
+    }
+
+    fn delete(&mut self, id: QueueId, cx: &mut Context<'_>) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        if let Some(mut lq) = leader.queues.remove(&id) {
+            for consumer in lq.dispatch.consumer_keys() {
+                cx.out.effects.push(Effect::Cancelled { consumer, queue: id });
+            }
+            for (_, waiting) in lq.waiting.drain(..) {
+                let (channel, request, reply) = waiting.answer_when_gone();
+                cx.out.effects.push(Effect::Reply { channel, request, reply });
+            }
+            leader.values.retain(|(q, _)| *q != id);
+        }
+        leader.builder.delete(id);
+        if leader.deleted.len() >= DELETED_MAX {
+            leader.deleted.clear();
+        }
+        leader.deleted.insert(id, ());
+    }
+}

@@ -1,0 +1,361 @@
+//! Handing out messages: the leader's turn over the queues in which something changed.
+//!
+//! Order: a queue's waiting questions first, as they came before this loop's messages; then its consumers in turn. A
+//! message goes out once it has reached its level and the log says that it may have been sent, so that a later leader
+//! flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
+
+use crate::command::{Delivery, Effect, Reply};
+use crate::entry::Reason;
+use crate::leader::{Leader, LeaderQueue, Waiting};
+use crate::machine::{FixedMap, Queues};
+use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
+use crate::partition::{Context, QueuePartition};
+use crate::place::Place;
+use crate::reader::Reader;
+use crate::tail::Tail;
+use broker::queue::Counts;
+use broker::queue::dispatch::Head;
+use broker::{ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use storage::{FileNo, Location};
+
+/// One read of an extent brings about this much.
+const EXTENT_READ_BYTES: u32 = 256 << 10;
+
+enum Next {
+    Message(Bytes),
+    /// Being read: come back later.
+    Later,
+}
+
+impl QueuePartition {
+    /// Hands out what can be, over all queues in which something changed.
+    pub(crate) fn dispatch(&mut self, cx: &mut Context<'_>) {
+        let partition = self.id();
+        let Some(leader) = self.leader.as_deref_mut() else { return };
+        let mut dirty = std::mem::take(&mut leader.dirty);
+        leader.rooms.clear();
+        for id in dirty.drain(..) {
+            let Some(lq) = leader.queues.get_mut(&id) else { continue };
+            lq.dirty = false;
+            let mut turn = Turn {
+                partition,
+                id,
+                lq,
+                queues: &self.queues,
+                builder: &mut leader.builder,
+                raised: &mut leader.raised,
+                rooms: &mut leader.rooms,
+            };
+            turn.answer(cx);
+            turn.hand_out(cx);
+            turn.grants(cx.out);
+            if !lq.acked.is_empty() || !lq.discarded.is_empty() {
+                Leader::settle_later(&mut leader.settling, id, lq);
+            }
+            if lq.is_idle(self.queues.queue(id)) {
+                leader.queues.remove(&id);
+            }
+        }
+        if leader.dirty.is_empty() {
+            leader.dirty = dirty;
+        }
+    }
+
+    /// Bytes came for a queue, or could not be read where they were thought to be.
+    pub fn read_done(&mut self, purpose: ReadPurpose, bytes: Option<ReadBytes>, cx: &mut Context<'_>) {
+        let (id, seq, place) = match purpose {
+            ReadPurpose::Entries { from } => {
+                if let Some(ReadBytes::Records(bodies)) = bytes {
+                    self.replica.fetched(from, bodies);
+                    self.drive(cx);
+                }
+                return;
+            }
+            ReadPurpose::Messages { queue, seq, place } => (queue, seq, place),
+        };
+        let Some(leader) = self.leader.as_deref_mut() else { return };
+        let Some(lq) = leader.queues.get_mut(&id) else { return };
+        lq.reading = false;
+        Leader::touch(&mut leader.dirty, id, lq);
+        let run = self.queues.queue(id).and_then(|s| s.runs().covering(seq));
+        let reader = match (bytes, run) {
+            // Settled meanwhile: nobody waits for it.
+            (_, None) => None,
+            (Some(ReadBytes::Extent(messages)), _) => Some(Reader::Extent(messages.into())),
+            (Some(ReadBytes::Wal(bytes)), Some(run)) => {
+                let intact = crate::entry::Batch::parse(&bytes, 0).is_ok_and(|b| b.is_intact());
+                let reader = if intact { Reader::batch(run.first, run.count, bytes, None) } else { None };
+                assert!(reader.is_some() || run.place != place, "{}", damaged(id, seq, place));
+                reader
+            }
+            // The file went while it was read, because the run had moved: it is read again where it is now.
+            (_, Some(run)) if run.place != place => None,
+            (_, Some(_)) => panic!("{}", damaged(id, seq, place)),
+        };
+        if let Some(reader) = reader {
+            lq.reader = Some(reader);
+        }
+    }
+}
+
+/// With one copy of the data there is nothing to repair from; going on would hand out, or skip, what was confirmed.
+fn damaged(id: QueueId, seq: u64, place: Place) -> String {
+    format!(
+        "queue {} message {seq}: its bytes at {place:?} are damaged on disk. Run `leveret inspect` on the data folder, \
+         and restore the file from a copy",
+        id.0
+    )
+}
+
+/// One queue's turn.
+struct Turn<'a> {
+    partition: PartitionId,
+    id: QueueId,
+    lq: &'a mut LeaderQueue,
+    queues: &'a Queues,
+    builder: &'a mut crate::entry::EntryBuilder,
+    raised: &'a mut Vec<QueueId>,
+    rooms: &'a mut FixedMap<ConsumerKey, usize>,
+}
+
+impl Turn<'_> {
+    fn head(&self) -> Option<Head> {
+        let state = self.queues.queue(self.id);
+        self.lq.dispatch.head(|from| match state {
+            Some(state) => match state.runs().next_live(from) {
+                Some((seq, _)) => Some(seq),
+                // Ready before it is applied (written level): not in the state yet, and live.
+                None => Some(from.max(state.next_seq())),
+            },
+            None => Some(from),
+        })
+    }
+
+    /// Whether the log lets this message out; if not, the next entry will say so.
+    fn may_be_sent(&mut self, seq: u64) -> bool {
+        let state = self.queues.queue(self.id);
+        let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
+        if seq < applied {
+            return true;
+        }
+        // Not applied yet: it goes out if the watermark that covers it stands in its own entry or in one before. In a later
+        // one it might be lost while the message is kept, and the next leader would not flag it.
+        if seq >= next_seq {
+            let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+            if self.lq.pending.get(at).is_some_and(|batch| seq < batch.sent_below) {
+                return true;
+            }
+        }
+        self.raise_sent(seq);
+        false
+    }
+
+    fn raise_sent(&mut self, seq: u64) {
+        // A `basic.get` has no credit to look at; one message is enough for it.
+        let below = self.lq.sent_below().unwrap_or(0).max(seq + 1);
+        if below > self.lq.sent_proposed {
+            self.lq.sent_proposed = below;
+            self.builder.sent(self.id, below);
+            self.builder.want_sync();
+        }
+        self.raised.push(self.id);
+    }
+
+    fn counts(&self, seq: u64) -> Counts {
+        match self.lq.counts.get(&seq) {
+            Some(counts) => *counts,
+            None => self.queues.queue(self.id).map(|s| s.counts_of(seq)).unwrap_or_default(),
+        }
+    }
+
+    fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
+        let redelivered = head.returned || head.seq < self.lq.redelivered_below;
+        let counts = if redelivered { self.counts(head.seq) } else { Counts::default() };
+        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
+    }
+
+    fn hand_out(&mut self, cx: &mut Context<'_>) {
+        let share = self.lq.dispatch.share();
+        // A portion of room is for this step, whichever queue uses it; the last consumer's is at hand without a look-up.
+        let (mut at_hand, mut room) = (None, 0usize);
+        while let Some(consumer) = self.lq.dispatch.next_consumer() {
+            let (key, no_ack) = (consumer.key, consumer.no_ack);
+            let Some(head) = self.head() else { break };
+            if at_hand != Some(key) {
+                self.put_room(at_hand, room);
+                at_hand = Some(key);
+                room = self.rooms.remove(&key).unwrap_or(0);
+            }
+            if room == 0 {
+                room = cx.outlets.room(key);
+                if room == 0 {
+                    self.lq.dispatch.set_stalled(key, true);
+                    continue;
+                }
+            }
+            if !self.may_be_sent(head.seq) {
+                break;
+            }
+            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { break };
+            room = room.saturating_sub(message.len());
+            self.lq.dispatch.assign(head, share);
+            if no_ack {
+                self.lq.acked.insert_range(head.seq, 1);
+            }
+            let delivery = self.delivery(key, !no_ack, head, message);
+            cx.out.effects.push(Effect::Deliver(delivery));
+        }
+        self.put_room(at_hand, room);
+    }
+
+    fn put_room(&mut self, consumer: Option<ConsumerKey>, room: usize) {
+        if let Some(consumer) = consumer.filter(|_| room > 0) {
+            self.rooms.insert(consumer, room);
+        }
+    }
+
+    /// Answers questions whose time has come, in order.
+    fn answer(&mut self, cx: &mut Context<'_>) {
+        while let Some((after, waiting)) = self.lq.waiting.front() {
+            if self.lq.dispatch.end() < *after {
+                return;
+            }
+            let (channel, request, reply) = match *waiting {
+                Waiting::Get { channel, no_ack, request } => {
+                    let Some(head) = self.head() else {
+                        self.reply(channel, request, Reply::Empty, cx.out);
+                        continue;
+                    };
+                    if !self.may_be_sent(head.seq) {
+                        return;
+                    }
+                    let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
+                    self.lq.dispatch.assign_get(channel, no_ack, head);
+                    if no_ack {
+                        self.lq.acked.insert_range(head.seq, 1);
+                    }
+                    let delivery = self.delivery(ConsumerKey::get(channel), !no_ack, head, message);
+                    (channel, request, Reply::Got { delivery, ready: self.lq.dispatch.ready() })
+                }
+                Waiting::Purge { channel, request } => {
+                    let ready = self.lq.dispatch.ready();
+                    self.purge();
+                    (channel, request, Reply::Counted(ready))
+                }
+                Waiting::Stat { channel, request } => {
+                    let d = &self.lq.dispatch;
+                    let consumers = d.consumers() as u64;
+                    (channel, request, Reply::Stat { ready: d.ready(), unacked: d.held(), consumers })
+                }
+                Waiting::Close { if_unused, if_empty, channel, request } => {
+                    let (ready, used) = (self.lq.dispatch.ready(), self.lq.dispatch.consumers() > 0);
+                    let reply = if if_unused && used {
+                        Reply::DeleteRefused { in_use: true }
+                    } else if if_empty && ready > 0 {
+                        Reply::DeleteRefused { in_use: false }
+                    } else {
+                        self.lq.closing = true;
+                        Reply::Counted(ready)
+                    };
+                    (channel, request, reply)
+                }
+            };
+            self.reply(channel, request, reply, cx.out);
+        }
+    }
+
+    fn reply(
+        &mut self,
+        channel: broker::ChannelKey,
+        request: crate::command::RequestId,
+        reply: Reply,
+        out: &mut Outputs,
+    ) {
+        self.lq.waiting.pop_front();
+        out.effects.push(Effect::Reply { channel, request, reply });
+    }
+
+    fn purge(&mut self) {
+        let (returned, rest) = self.lq.dispatch.purge();
+        let mut ranges = broker::queue::SeqRanges::new();
+        for seq in returned {
+            ranges.insert(seq);
+        }
+        ranges.insert_range(rest.start, rest.end - rest.start);
+        for seq in ranges.seqs().collect::<Vec<_>>() {
+            self.lq.counts.remove(&seq);
+        }
+        let ranges: Vec<(u64, u64)> = ranges.iter().collect();
+        if !ranges.is_empty() {
+            self.builder.settle(self.id, Reason::Purged, &ranges);
+        }
+    }
+
+    /// The bytes of a message: in hand, in memory, or asked for.
+    fn fetch(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
+        if let Some(reader) = &mut self.lq.reader {
+            if let Some(message) = reader.take(seq) {
+                if reader.is_used_up() {
+                    self.put_reader(None, tail);
+                }
+                return Next::Message(message);
+            }
+        }
+        if self.lq.reading {
+            return Next::Later;
+        }
+        let state = self.queues.queue(self.id);
+        let reader = match state.and_then(|s| s.runs().covering(seq)) {
+            Some(run) => match run.place {
+                Place::Wal { file, offset, bytes } => match tail.get(file, offset, bytes) {
+                    Some(cached) => Reader::batch(run.first, run.count, cached, Some((file, offset))),
+                    None => {
+                        let at = Location { file: FileNo(u64::from(file)), offset, bytes };
+                        return self.read(seq, run.place, ReadAt::Wal(at), out);
+                    }
+                },
+                Place::Extent { id, run: number } => {
+                    let at =
+                        ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: EXTENT_READ_BYTES };
+                    return self.read(seq, run.place, at, out);
+                }
+            },
+            None => {
+                let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+                let batch = self.lq.pending.get(at).expect("what is ready is live or on its way");
+                Reader::batch(batch.first, batch.count, batch.bytes.clone(), None)
+            }
+        };
+        self.put_reader(Some(reader.expect("what this member wrote it can read")), tail);
+        let message = self.lq.reader.as_mut().and_then(|r| r.take(seq)).expect("the run covers the message");
+        if self.lq.reader.as_ref().is_some_and(Reader::is_used_up) {
+            self.put_reader(None, tail);
+        }
+        Next::Message(message)
+    }
+
+    fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
+        if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.lq.reader {
+            tail.used(*file, *offset, *taken);
+        }
+        self.lq.reader = reader;
+    }
+
+    fn read(&mut self, seq: u64, place: Place, at: ReadAt, out: &mut Outputs) -> Next {
+        self.lq.reading = true;
+        let purpose = ReadPurpose::Messages { queue: self.id, seq, place };
+        out.reads.push(Read { partition: self.partition, at, purpose });
+        Next::Later
+    }
+
+    /// Asks for channel-wide credit where messages wait for it, and gives back what is of no use.
+    fn grants(&mut self, out: &mut Outputs) {
+        let (mut wanted, mut returned) = (Vec::new(), Vec::new());
+        self.lq.dispatch.ask_for_grants(&mut wanted);
+        self.lq.dispatch.return_grants(&mut returned);
+        let ready = self.lq.dispatch.ready();
+        out.effects.extend(wanted.into_iter().map(|consumer| Effect::GrantWanted { consumer, queue: self.id, ready }));
+        out.effects.extend(returned.into_iter().map(|(consumer, count)| Effect::GrantReturned { consumer, count }));
+    }
+}

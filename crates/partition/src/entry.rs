@@ -1,0 +1,503 @@
+//! A log entry: what one loop of a leader has to say about its queues, as bytes.
+//!
+//! ```text
+//! entry    u8 version=1 | u8 flags (1: sync now) | u16 sync within ms | u32 commands | u64 time ms | commands...
+//! publish  u8 1 | u8 0 | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
+//!          u64 publisher | u64 first publish number | targets * u64 queue | messages (see message.rs)
+//! settle   u8 2 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
+//! requeue  u8 3 | u8 counts | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
+//! sent     u8 4 | u8 0 | u16 0 | u32 0 | u64 queue | u64 dispatched below
+//! delete   u8 5 | u8 0 | u16 0 | u32 0 | u64 queue
+//! closed   u8 6 | u8 0 | u16 0 | u32 0 | u64 publisher
+//! ```
+//!
+//! All numbers are little-endian. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
+//! settle with its reason, so that replay needs no policy. Invariant: a batch's messages were published by one channel,
+//! in order, all to the same queues; every target gets them under consecutive numbers of its own.
+
+use crate::command::{Level, Message};
+use crate::message::{self, MessageView};
+use crate::outputs::SyncWish;
+use broker::{ChannelKey, QueueId};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// The version of the entry format that this build writes. An unknown one halts the partition.
+pub const ENTRY_VERSION: u8 = 1;
+/// Bytes before the first command.
+pub const ENTRY_HEADER_BYTES: usize = 16;
+/// Bytes of a batch before its targets.
+pub const BATCH_HEADER_BYTES: usize = 32;
+/// An entry that has reached this many bytes takes no more commands; only a single large message makes it longer.
+pub const ENTRY_BYTES_TARGET: usize = 1 << 20;
+/// What nobody waits for (acks, say) has no deadline of its own: the node's setting bounds how long anything stays
+/// unsynced, so that the log commits without client syncs too.
+pub const SYNC_WITHIN_MS_MAX: u16 = u16::MAX;
+/// Most queues that one batch goes to; a wider fan-out is several batches.
+pub const TARGETS_MAX: usize = 4096;
+
+const FLAG_SYNC: u8 = 1;
+const KIND_PUBLISH: u8 = 1;
+const KIND_SETTLE: u8 = 2;
+const KIND_REQUEUE: u8 = 3;
+const KIND_SENT: u8 = 4;
+const KIND_DELETE: u8 = 5;
+const KIND_CLOSED: u8 = 6;
+
+/// Why messages ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// A consumer acked them, or took them without ack.
+    Acked = 0,
+    /// A consumer gave them up without requeue.
+    Discarded = 1,
+    /// The queue was purged.
+    Purged = 2,
+}
+
+impl Reason {
+    fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Reason::Acked,
+            1 => Reason::Discarded,
+            2 => Reason::Purged,
+            _ => return None,
+        })
+    }
+}
+
+/// Where a batch lies in its entry, told when it is closed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatchPlace {
+    /// Its queues, each with what the builder was given for it.
+    pub targets: SmallVec<[QueueId; 1]>,
+    /// Offset of its first byte in the entry.
+    pub offset: u32,
+    /// Its bytes, header included.
+    pub bytes: u32,
+    /// How many messages.
+    pub messages: u32,
+    /// The strictest level that one of its messages asked for.
+    pub level: Level,
+}
+
+struct OpenBatch {
+    publisher: ChannelKey,
+    targets: SmallVec<[QueueId; 1]>,
+    offset: usize,
+    messages: u32,
+    first_publish_seq: u64,
+    level: Level,
+}
+
+/// Builds one entry. Messages are copied once, from the socket's buffer into the entry.
+pub struct EntryBuilder {
+    bytes: Vec<u8>,
+    commands: u32,
+    sync: bool,
+    sync_within_ms: u16,
+    open: Option<OpenBatch>,
+    batches: Vec<BatchPlace>,
+    capacity_hint: usize,
+}
+
+impl Default for EntryBuilder {
+    fn default() -> Self {
+        EntryBuilder {
+            bytes: Vec::new(),
+            commands: 0,
+            sync: false,
+            sync_within_ms: SYNC_WITHIN_MS_MAX,
+            open: None,
+            batches: Vec::new(),
+            capacity_hint: 256,
+        }
+    }
+}
+
+impl EntryBuilder {
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.commands == 0
+    }
+
+    /// Whether a sync was asked for.
+    pub fn wants_sync(&self) -> bool {
+        self.sync
+    }
+
+    /// Whether the entry is long enough to be proposed before more is added.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= ENTRY_BYTES_TARGET
+    }
+
+    /// Asks that the entry is synced at once.
+    pub fn want_sync(&mut self) {
+        self.sync = true;
+    }
+
+    /// Asks that the entry is synced at most this many milliseconds after it was written.
+    pub fn want_sync_within(&mut self, within_ms: u64) {
+        self.sync_within_ms = self.sync_within_ms.min(u16::try_from(within_ms).unwrap_or(SYNC_WITHIN_MS_MAX));
+    }
+
+    fn start(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes.reserve(self.capacity_hint);
+            self.bytes.resize(ENTRY_HEADER_BYTES, 0);
+        }
+    }
+
+    /// Adds a message for `targets`, which are distinct and in ascending order.
+    pub fn publish(
+        &mut self,
+        publisher: ChannelKey,
+        publish_seq: u64,
+        targets: &SmallVec<[QueueId; 1]>,
+        level: Level,
+        message: &Message,
+    ) {
+        let delta = |first: u64| publish_seq.checked_sub(first).and_then(|d| u32::try_from(d).ok());
+        let goes_on = self.open.as_ref().is_some_and(|open| {
+            open.publisher == publisher && open.targets == *targets && delta(open.first_publish_seq).is_some()
+        });
+        if !goes_on {
+            self.close_batch();
+            self.start();
+            assert!(!targets.is_empty() && targets.len() <= TARGETS_MAX, "a batch has 1 to TARGETS_MAX queues");
+            let offset = self.bytes.len();
+            self.bytes.resize(offset + BATCH_HEADER_BYTES, 0);
+            for queue in targets {
+                self.bytes.extend_from_slice(&queue.0.to_le_bytes());
+            }
+            self.open = Some(OpenBatch {
+                publisher,
+                targets: targets.clone(),
+                offset,
+                messages: 0,
+                first_publish_seq: publish_seq,
+                level,
+            });
+            self.commands += 1;
+        }
+        let open = self.open.as_mut().expect("a batch was opened above if none was");
+        open.messages += 1;
+        open.level = open.level.max(level);
+        let delta = delta(open.first_publish_seq).expect("checked when the batch was chosen");
+        message::store(message, delta, &mut self.bytes);
+    }
+
+    fn close_batch(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let messages_at = open.offset + BATCH_HEADER_BYTES + 8 * open.targets.len();
+        let length = self.bytes.len() - messages_at;
+        let crc = crc32c::crc32c(&self.bytes[messages_at..]);
+        let header = &mut self.bytes[open.offset..open.offset + BATCH_HEADER_BYTES];
+        header[0] = KIND_PUBLISH;
+        header[2..4].copy_from_slice(&(open.targets.len() as u16).to_le_bytes());
+        header[4..8].copy_from_slice(&open.messages.to_le_bytes());
+        header[8..12].copy_from_slice(&(length as u32).to_le_bytes());
+        header[12..16].copy_from_slice(&crc.to_le_bytes());
+        header[16..24].copy_from_slice(&open.publisher.0.to_le_bytes());
+        header[24..32].copy_from_slice(&open.first_publish_seq.to_le_bytes());
+        self.batches.push(BatchPlace {
+            targets: open.targets,
+            offset: open.offset as u32,
+            bytes: (self.bytes.len() - open.offset) as u32,
+            messages: open.messages,
+            level: open.level,
+        });
+    }
+
+    fn command(&mut self, kind: u8, detail: u8, count: u32, queue: u64) {
+        self.close_batch();
+        self.start();
+        self.commands += 1;
+        self.bytes.extend_from_slice(&[kind, detail, 0, 0]);
+        self.bytes.extend_from_slice(&count.to_le_bytes());
+        self.bytes.extend_from_slice(&queue.to_le_bytes());
+    }
+
+    fn ranges(&mut self, ranges: &[(u64, u64)]) {
+        for (first, count) in ranges {
+            self.bytes.extend_from_slice(&first.to_le_bytes());
+            self.bytes.extend_from_slice(&count.to_le_bytes());
+        }
+    }
+
+    /// Ends messages, as `(first, count)`.
+    pub fn settle(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
+        self.command(KIND_SETTLE, reason as u8, ranges.len() as u32, queue.0);
+        self.ranges(ranges);
+    }
+
+    /// Notes that messages came back, as `(first, count)`.
+    pub fn requeue(&mut self, queue: QueueId, counts_against: bool, ranges: &[(u64, u64)]) {
+        self.command(KIND_REQUEUE, u8::from(counts_against), ranges.len() as u32, queue.0);
+        self.ranges(ranges);
+    }
+
+    /// Raises the dispatch watermark.
+    pub fn sent(&mut self, queue: QueueId, dispatched_below: u64) {
+        self.command(KIND_SENT, 0, 0, queue.0);
+        self.bytes.extend_from_slice(&dispatched_below.to_le_bytes());
+    }
+
+    /// Ends a queue with everything in it.
+    pub fn delete(&mut self, queue: QueueId) {
+        self.command(KIND_DELETE, 0, 0, queue.0);
+    }
+
+    /// Forgets a publisher: it will send nothing again.
+    pub fn closed(&mut self, publisher: ChannelKey) {
+        self.command(KIND_CLOSED, 0, 0, publisher.0);
+    }
+
+    /// Ends the entry: its bytes, and where its batches lie. The builder is empty again.
+    pub fn finish(&mut self, time_ms: u64) -> (Bytes, Vec<BatchPlace>) {
+        self.close_batch();
+        assert!(self.commands > 0, "an entry says something");
+        self.bytes[0] = ENTRY_VERSION;
+        self.bytes[1] = if self.sync { FLAG_SYNC } else { 0 };
+        self.bytes[2..4].copy_from_slice(&self.sync_within_ms.to_le_bytes());
+        self.bytes[4..8].copy_from_slice(&self.commands.to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&time_ms.to_le_bytes());
+        self.commands = 0;
+        self.sync = false;
+        self.sync_within_ms = SYNC_WITHIN_MS_MAX;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        // The next loop is likely to be like this one: one allocation of the right size instead of doubling. What is
+        // much too long is cut, as slices of it may be held for a while.
+        self.capacity_hint = (bytes.len() + bytes.len() / 4).clamp(256, ENTRY_BYTES_TARGET + (64 << 10));
+        if bytes.capacity() > 2 * bytes.len() {
+            bytes.shrink_to_fit();
+        }
+        (Bytes::from(bytes), std::mem::take(&mut self.batches))
+    }
+}
+
+/// How soon an entry asks to be synced: followers look here too. An empty one (a new leader's) at once.
+pub fn sync_wish(entry: &[u8]) -> SyncWish {
+    match entry {
+        [_, flags, low, high, ..] if flags & FLAG_SYNC == 0 => {
+            SyncWish::Within(u32::from(u16::from_le_bytes([*low, *high])))
+        }
+        _ => SyncWish::Now,
+    }
+}
+
+/// An entry that this build cannot read: a newer version wrote it, or it is damaged beyond what checksums caught.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("log entry cannot be read at byte {offset}: {what}")]
+pub struct EntryDamaged {
+    /// What does not fit.
+    pub what: &'static str,
+    /// Where.
+    pub offset: usize,
+}
+
+/// A batch of publishes, seen in its entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    bytes: &'a [u8],
+    /// Its offset in the entry (or 0 where it was read alone).
+    pub offset: u32,
+}
+
+impl<'a> Batch<'a> {
+    /// The batch at the start of `bytes`; checks lengths, not the checksum.
+    pub fn parse(bytes: &'a [u8], offset: u32) -> Result<Self, EntryDamaged> {
+        let damaged = |what| EntryDamaged { what, offset: offset as usize };
+        if bytes.len() < BATCH_HEADER_BYTES || bytes[0] != KIND_PUBLISH {
+            return Err(damaged("no batch"));
+        }
+        let batch = Batch { bytes, offset };
+        let len = batch.messages_at() + batch.u32(8) as usize;
+        if len > bytes.len() {
+            return Err(damaged("a batch longer than its entry"));
+        }
+        Ok(Batch { bytes: &bytes[..len], offset })
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn target_count(&self) -> usize {
+        usize::from(u16::from_le_bytes([self.bytes[2], self.bytes[3]]))
+    }
+
+    fn messages_at(&self) -> usize {
+        BATCH_HEADER_BYTES + 8 * self.target_count()
+    }
+
+    /// Offset of the first message in the batch.
+    pub fn first_message_at(&self) -> usize {
+        self.messages_at()
+    }
+
+    /// Its bytes, header included.
+    pub fn bytes(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    /// How many messages.
+    pub fn messages(&self) -> u32 {
+        self.u32(4)
+    }
+
+    /// Who published.
+    pub fn publisher(&self) -> ChannelKey {
+        ChannelKey(self.u64(16))
+    }
+
+    /// The publish number of its first message.
+    pub fn first_publish_seq(&self) -> u64 {
+        self.u64(24)
+    }
+
+    /// Its queues.
+    pub fn targets(&self) -> impl Iterator<Item = QueueId> + '_ {
+        (0..self.target_count()).map(|i| QueueId(self.u64(BATCH_HEADER_BYTES + 8 * i)))
+    }
+
+    /// Whether its messages are what was written.
+    pub fn is_intact(&self) -> bool {
+        crc32c::crc32c(&self.bytes[self.messages_at()..]) == self.u32(12)
+    }
+
+    /// Its messages in order.
+    pub fn iter(&self) -> impl Iterator<Item = MessageView<'a>> + use<'a> {
+        let mut rest = &self.bytes[self.messages_at()..];
+        std::iter::from_fn(move || {
+            let view = MessageView::parse(rest)?;
+            rest = &rest[view.len()..];
+            Some(view)
+        })
+    }
+}
+
+/// One command of an entry.
+#[derive(Debug)]
+pub enum LogCommand<'a> {
+    /// Messages come in.
+    Publish(Batch<'a>),
+    /// Messages end.
+    Settle {
+        /// Of this queue.
+        queue: QueueId,
+        /// Why.
+        reason: Reason,
+        /// Which.
+        ranges: Ranges<'a>,
+    },
+    /// Messages came back.
+    Requeue {
+        /// Of this queue.
+        queue: QueueId,
+        /// Whether it counts against them.
+        counts_against: bool,
+        /// Which.
+        ranges: Ranges<'a>,
+    },
+    /// Messages below may have been sent.
+    Sent {
+        /// Of this queue.
+        queue: QueueId,
+        /// The watermark.
+        dispatched_below: u64,
+    },
+    /// The queue ends.
+    Delete {
+        /// Which.
+        queue: QueueId,
+    },
+    /// The publisher sends nothing again.
+    Closed {
+        /// Who.
+        publisher: ChannelKey,
+    },
+}
+
+/// Ranges as `(first, count)`, seen in their entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges<'a>(&'a [u8]);
+
+impl<'a> Iterator for Ranges<'a> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let (head, rest) = self.0.split_at_checked(16)?;
+        self.0 = rest;
+        let at = |i: usize| u64::from_le_bytes(head[i..i + 8].try_into().expect("eight bytes"));
+        Some((at(0), at(8)))
+    }
+}
+
+/// The commands of an entry, seen in place.
+pub struct Commands<'a> {
+    entry: &'a [u8],
+    at: usize,
+    left: u32,
+    /// The leader's clock when it made the entry, milliseconds since the epoch.
+    pub time_ms: u64,
+}
+
+impl<'a> Commands<'a> {
+    /// Reads an entry's header.
+    pub fn parse(entry: &'a [u8]) -> Result<Self, EntryDamaged> {
+        if entry.len() < ENTRY_HEADER_BYTES {
+            return Err(EntryDamaged { what: "shorter than its header", offset: 0 });
+        }
+        if entry[0] != ENTRY_VERSION {
+            return Err(EntryDamaged { what: "a version that this build does not know", offset: 0 });
+        }
+        let left = u32::from_le_bytes(entry[4..8].try_into().expect("four bytes"));
+        let time_ms = u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
+        Ok(Commands { entry, at: ENTRY_HEADER_BYTES, left, time_ms })
+    }
+
+    /// The next command.
+    #[allow(clippy::should_implement_trait)] // It can fail, and `Result<Option>` reads better in its one loop.
+    pub fn next(&mut self) -> Result<Option<LogCommand<'a>>, EntryDamaged> {
+        let offset = self.at;
+        let damaged = |what| EntryDamaged { what, offset };
+        if self.left == 0 {
+            return if self.at == self.entry.len() { Ok(None) } else { Err(damaged("bytes after the last command")) };
+        }
+        self.left -= 1;
+        let rest = &self.entry[self.at..];
+        if rest.len() < 16 {
+            return Err(damaged("a command is cut"));
+        }
+        let word = |at: usize| u64::from_le_bytes(rest[at..at + 8].try_into().expect("eight bytes"));
+        let count = u32::from_le_bytes(rest[4..8].try_into().expect("four bytes")) as usize;
+        let queue = QueueId(word(8));
+        let ranges = |bytes: usize| rest.get(16..16 + bytes).map(Ranges).ok_or(damaged("ranges are cut"));
+        let (command, len) = match rest[0] {
+            KIND_PUBLISH => {
+                let batch = Batch::parse(rest, self.at as u32)?;
+                (LogCommand::Publish(batch), batch.bytes.len())
+            }
+            KIND_SETTLE => {
+                let reason = Reason::from_byte(rest[1]).ok_or(damaged("an unknown reason"))?;
+                (LogCommand::Settle { queue, reason, ranges: ranges(16 * count)? }, 16 + 16 * count)
+            }
+            KIND_REQUEUE => {
+                let command = LogCommand::Requeue { queue, counts_against: rest[1] != 0, ranges: ranges(16 * count)? };
+                (command, 16 + 16 * count)
+            }
+            KIND_SENT if rest.len() >= 24 => (LogCommand::Sent { queue, dispatched_below: word(16) }, 24),
+            KIND_DELETE => (LogCommand::Delete { queue }, 16),
+            KIND_CLOSED => (LogCommand::Closed { publisher: ChannelKey(queue.0) }, 16),
+            _ => return Err(damaged("an unknown command")),
+        };
+        self.at += len;
+        Ok(Some(command))
+    }
+}

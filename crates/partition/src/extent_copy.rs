@@ -1,0 +1,167 @@
+//! Carrying out [`crate::outputs::Job::WriteExtent`]: live messages of the log, or of sparse extents, into a new extent.
+//!
+//! Part of the shell, not of the machine: it reads and writes files. It stands here so that the server's thread and the
+//! simulator run the same code. Invariant: a run goes over whole or not at all, and what is referred to afterwards was
+//! synced before, name included.
+
+use crate::entry::Batch;
+use crate::outputs::{CopyRun, ExtentReady, ExtentRun};
+use crate::place::Place;
+use broker::QueueId;
+use bytes::Bytes;
+use std::sync::Arc;
+use storage::extent::remove_extent;
+use storage::{Disk, Extent, ExtentId, ExtentWriter, FileNo, Location, StorageError, WalReader};
+
+/// A hole longer than this between two live messages begins a new run: its bitmap would cost more than the run.
+const HOLE_MESSAGES_MAX: u64 = 4096;
+/// Messages and bytes that one read of an extent brings at most.
+const READ_MESSAGES_MAX: u32 = 4096;
+const READ_BYTES_MAX: u32 = 4 << 20;
+/// What a message costs in an extent beside its bytes, with a run of its own at worst.
+const MESSAGE_OVERHEAD_BYTES: usize = 16 + 64;
+
+/// Copies what fits of `runs` into extent `id`, which is new; `None` if there was nothing to copy.
+///
+/// After an error, or `None`, nothing refers to the file, and it is removed as far as the disk allows.
+pub fn copy_runs<D: Disk>(
+    disk: &Arc<D>,
+    folder_id: u128,
+    wal: &WalReader<D>,
+    id: ExtentId,
+    runs: &[CopyRun],
+) -> Result<Option<ExtentReady>, StorageError> {
+    let mut extent = NewExtent::create(disk, folder_id, id)?;
+    let mut copied = Vec::new();
+    for run in runs {
+        let bodies = read_run(&**disk, wal, run)?;
+        let bytes: usize = bodies.iter().map(|(_, body)| body.len()).sum();
+        if !extent.has_room(bytes, bodies.len()) {
+            break;
+        }
+        if !run.joins {
+            extent.end_run()?;
+        }
+        for (seq, body) in bodies {
+            extent.push(run.queue, seq, &body)?;
+        }
+        copied.push((run.queue, run.place));
+    }
+    extent.finish(copied)
+}
+
+/// An extent that is being filled, queue by queue, in the order of numbers.
+pub struct NewExtent<D: Disk> {
+    writer: ExtentWriter<D>,
+    disk: Arc<D>,
+    id: ExtentId,
+    messages: u64,
+    /// Queue, first and last number of the run at hand.
+    run: Option<(QueueId, u64, u64)>,
+}
+
+impl<D: Disk> NewExtent<D> {
+    /// Begins extent `id`, which is new.
+    pub fn create(disk: &Arc<D>, folder_id: u128, id: ExtentId) -> Result<Self, StorageError> {
+        let writer = ExtentWriter::create(disk, folder_id, id)?;
+        Ok(NewExtent { writer, disk: disk.clone(), id, messages: 0, run: None })
+    }
+
+    /// Whether `messages` more of together `bytes` fit.
+    pub fn has_room(&self, bytes: usize, messages: usize) -> bool {
+        self.writer.has_room(bytes + messages * MESSAGE_OVERHEAD_BYTES)
+    }
+
+    /// Messages in it.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// The next message begins a new run.
+    pub fn end_run(&mut self) -> Result<(), StorageError> {
+        self.run = None;
+        self.writer.end_run()
+    }
+
+    /// Adds a message; within a queue numbers ascend.
+    pub fn push(&mut self, queue: QueueId, seq: u64, body: &[u8]) -> Result<(), StorageError> {
+        let goes_on = self.run.is_some_and(|(of, first, last)| {
+            of == queue
+                && seq - last <= HOLE_MESSAGES_MAX
+                && seq - first < u64::from(broker::queue::runs::RUN_MESSAGES_MAX)
+        });
+        if !goes_on {
+            self.writer.end_run()?;
+        }
+        let first = self.run.filter(|_| goes_on).map_or(seq, |run| run.1);
+        self.run = Some((queue, first, seq));
+        self.messages += 1;
+        self.writer.push(queue.0, seq, body)
+    }
+
+    /// Makes it durable; `copied` is handed through. `None`, and no file, if it holds nothing.
+    pub fn finish(self, copied: Vec<(QueueId, Place)>) -> Result<Option<ExtentReady>, StorageError> {
+        if self.messages == 0 {
+            drop(self.writer);
+            let _ = remove_extent(&*self.disk, self.id);
+            return Ok(None);
+        }
+        let summary = self.writer.finish()?;
+        let runs = summary.runs.iter().enumerate().map(|(number, run)| ExtentRun {
+            queue: QueueId(run.queue),
+            run: number as u32,
+            first: run.first_seq,
+            past: run.last_seq + 1,
+        });
+        Ok(Some(ExtentReady {
+            id: u32::try_from(self.id.0).expect("extents are numbered in 32 bits"),
+            bytes: u64::from(summary.bytes),
+            messages: self.messages,
+            runs: runs.collect(),
+            copied,
+        }))
+    }
+}
+
+/// The live messages of a run, with their numbers, ascending. Checked against their checksums.
+pub fn read_run<D: Disk>(disk: &D, wal: &WalReader<D>, run: &CopyRun) -> Result<Vec<(u64, Bytes)>, StorageError> {
+    let mut live = Vec::with_capacity(run.live.iter().map(|l| l.1 as usize).sum());
+    let mut wanted = run.live.iter().flat_map(|(first, count)| *first..first + count).peekable();
+    match run.place {
+        Place::Wal { file, offset, bytes } => {
+            let at = Location { file: FileNo(u64::from(file)), offset, bytes };
+            let stored = wal.read(at)?;
+            let damaged = || StorageError::Corrupt {
+                file: format!("log file number {file}"),
+                offset: u64::from(offset),
+                what: "a batch of messages, by its checksum,",
+                expected: 1,
+                found: 0,
+            };
+            let batch = Batch::parse(&stored, 0).ok().filter(|b| b.is_intact()).ok_or_else(damaged)?;
+            let mut at = batch.first_message_at();
+            for (number, message) in batch.iter().enumerate() {
+                let seq = run.first + number as u64;
+                if wanted.next_if_eq(&seq).is_some() {
+                    live.push((seq, stored.slice(at..at + message.len())));
+                }
+                at += message.len();
+            }
+        }
+        Place::Extent { id, run: number } => {
+            let extent = Extent::open(disk, ExtentId(u64::from(id)))?;
+            let mut from = run.first;
+            loop {
+                let read = extent.read(number as usize, from, READ_MESSAGES_MAX, READ_BYTES_MAX)?;
+                let Some(last) = read.last() else { break };
+                from = last.seq + 1;
+                for message in read {
+                    if wanted.next_if_eq(&message.seq).is_some() {
+                        live.push((message.seq, message.body));
+                    }
+                }
+            }
+        }
+    }
+    Ok(live)
+}

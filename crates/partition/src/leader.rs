@@ -1,0 +1,289 @@
+//! What a leader holds beside the replicated state: the entry it is building, what is in flight, and its queues.
+//!
+//! Invariants: a leader numbers a message when it takes it in, and the machine gives it the same number when it applies
+//! it (asserted); confirms leave in the order of the log for each level; the value at risk of a selective queue counts
+//! every message that was or will be confirmed before its sync, and never passes the cap.
+
+use crate::command::{Level, Reply, RequestId, Selective};
+use crate::entry::{BatchPlace, EntryBuilder};
+use crate::machine::FixedMap;
+use crate::reader::Reader;
+use broker::queue::{Counts, Dispatch, QueueState, SeqRanges};
+use broker::{ChannelKey, ConsumerKey, QueueId};
+use bytes::Bytes;
+use consensus::{LogIndex, Term};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::place::Place;
+
+/// The dispatch watermark runs ahead of the cursor by at least twice this many messages.
+const SENT_AHEAD_MIN: u64 = 64;
+/// What unlimited credit counts as when the watermark is raised.
+const SENT_AHEAD_UNLIMITED: u64 = 4096;
+
+/// Publishes in a row of one channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConfirmRange {
+    pub(crate) channel: ChannelKey,
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+}
+
+/// Appends a publish to a list of ranges; publishes of one channel come in order, so most extend the last one.
+pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, seq: u64) {
+    if let Some(last) = ranges.last_mut() {
+        if last.channel == channel && last.first + last.count == seq {
+            last.count += 1;
+            return;
+        }
+    }
+    ranges.push(ConfirmRange { channel, first: seq, count: 1 });
+}
+
+/// An entry that was proposed and is not applied yet.
+pub(crate) struct InFlight {
+    pub(crate) index: LogIndex,
+    pub(crate) on_written: Vec<ConfirmRange>,
+    pub(crate) on_synced: Vec<ConfirmRange>,
+    pub(crate) batches: Vec<BatchPlace>,
+    /// Queues of which this entry settles something.
+    pub(crate) settled: Vec<QueueId>,
+    /// Queues that wait for the dispatch watermark in this entry.
+    pub(crate) raised: Vec<QueueId>,
+    /// What comes off the value at risk once this entry is synced.
+    pub(crate) values: Vec<(QueueId, u64)>,
+    pub(crate) written_done: bool,
+    pub(crate) bytes: usize,
+}
+
+/// A batch of one queue that is proposed and not applied.
+pub(crate) struct PendingBatch {
+    pub(crate) index: LogIndex,
+    pub(crate) first: u64,
+    pub(crate) count: u32,
+    pub(crate) level: Level,
+    /// The dispatch watermark as it stands in the log once this entry does: messages below may go out with the entry.
+    pub(crate) sent_below: u64,
+    /// Its bytes in the entry.
+    pub(crate) bytes: Bytes,
+}
+
+/// A question that waits until what was published before it is visible.
+pub(crate) enum Waiting {
+    Get { channel: ChannelKey, no_ack: bool, request: RequestId },
+    Purge { channel: ChannelKey, request: RequestId },
+    Stat { channel: ChannelKey, request: RequestId },
+    Close { if_unused: bool, if_empty: bool, channel: ChannelKey, request: RequestId },
+}
+
+impl Waiting {
+    /// Who asked.
+    pub(crate) fn channel(&self) -> ChannelKey {
+        match self {
+            Waiting::Get { channel, .. }
+            | Waiting::Purge { channel, .. }
+            | Waiting::Stat { channel, .. }
+            | Waiting::Close { channel, .. } => *channel,
+        }
+    }
+
+    /// The answer when the queue went before the question came up.
+    pub(crate) fn answer_when_gone(self) -> (ChannelKey, RequestId, Reply) {
+        match self {
+            Waiting::Get { channel, request, .. } => (channel, request, Reply::Empty),
+            Waiting::Purge { channel, request } | Waiting::Close { channel, request, .. } => {
+                (channel, request, Reply::Counted(0))
+            }
+            Waiting::Stat { channel, request } => {
+                (channel, request, Reply::Stat { ready: 0, unacked: 0, consumers: 0 })
+            }
+        }
+    }
+}
+
+/// A queue as its leader sees it.
+pub(crate) struct LeaderQueue {
+    pub(crate) dispatch: Dispatch,
+    /// The number of the next message that is taken in.
+    pub(crate) next_seq: u64,
+    /// The number of the next message that is proposed; behind `next_seq` by what is in the entry being built.
+    pub(crate) proposed_seq: u64,
+    pub(crate) pending: VecDeque<PendingBatch>,
+    /// How many of `pending`, from the front, were made ready before they were applied.
+    pub(crate) counted: usize,
+    pub(crate) waiting: VecDeque<(u64, Waiting)>,
+    /// The dispatch watermark as proposed.
+    pub(crate) sent_proposed: u64,
+    /// Messages below were perhaps sent by a leader before this one.
+    pub(crate) redelivered_below: u64,
+    pub(crate) reader: Option<Reader>,
+    /// A read is under way.
+    pub(crate) reading: bool,
+    /// A delete is under way: no more publishes.
+    pub(crate) closing: bool,
+    pub(crate) dirty: bool,
+    /// Outcomes for the entry that is being built.
+    pub(crate) acked: SeqRanges,
+    pub(crate) discarded: SeqRanges,
+    pub(crate) settling: bool,
+    pub(crate) published: bool,
+    /// Entries with settles of this queue that are not applied yet.
+    pub(crate) settles_in_flight: u32,
+    /// Counts as this leader knows them, ahead of the log.
+    pub(crate) counts: BTreeMap<u64, Counts>,
+    pub(crate) selective: Option<Selective>,
+    pub(crate) at_risk: u64,
+}
+
+impl LeaderQueue {
+    pub(crate) fn new(state: Option<&QueueState<Place>>) -> Self {
+        let (next_seq, live, first, sent) = match state {
+            Some(s) => (
+                s.next_seq(),
+                s.runs().live(),
+                s.runs().next_live(0).map_or(s.next_seq(), |n| n.0),
+                s.dispatched_below(),
+            ),
+            None => (1, 0, 1, 1),
+        };
+        LeaderQueue {
+            dispatch: Dispatch::new(first, next_seq, live),
+            next_seq,
+            proposed_seq: next_seq,
+            pending: VecDeque::new(),
+            counted: 0,
+            waiting: VecDeque::new(),
+            sent_proposed: sent,
+            redelivered_below: sent,
+            reader: None,
+            reading: false,
+            closing: false,
+            dirty: false,
+            acked: SeqRanges::new(),
+            discarded: SeqRanges::new(),
+            settling: false,
+            published: false,
+            settles_in_flight: 0,
+            counts: BTreeMap::new(),
+            selective: None,
+            at_risk: 0,
+        }
+    }
+
+    /// Whether forgetting it loses nothing: what is in the replicated state makes the same again.
+    pub(crate) fn is_idle(&self, state: Option<&QueueState<Place>>) -> bool {
+        self.dispatch.is_idle()
+            && state.is_none_or(|s| s.runs().is_empty())
+            && self.pending.is_empty()
+            && self.waiting.is_empty()
+            && !self.settling
+            && !self.closing
+            && !self.reading
+            && self.settles_in_flight == 0
+            && self.at_risk == 0
+    }
+
+    /// Where the dispatch watermark should stand, if it should rise: as far as its consumers could take, in what there is.
+    pub(crate) fn sent_below(&self) -> Option<u64> {
+        if self.dispatch.consumers() == 0 {
+            return None;
+        }
+        let ahead = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_AHEAD_MIN, SENT_AHEAD_UNLIMITED);
+        let below = (self.dispatch.cursor() + 2 * ahead).min(self.next_seq);
+        (below > self.sent_proposed).then_some(below)
+    }
+
+    /// Makes batches ready that have reached their level.
+    pub(crate) fn make_ready(&mut self, written: LogIndex) -> bool {
+        let before = self.counted;
+        while let Some(batch) = self.pending.get(self.counted) {
+            if batch.level != Level::Written || batch.index > written {
+                break;
+            }
+            self.dispatch.add_ready(u64::from(batch.count));
+            self.counted += 1;
+        }
+        self.counted > before
+    }
+}
+
+/// A leader of one term.
+pub(crate) struct Leader {
+    pub(crate) term: Term,
+    pub(crate) queues: FixedMap<QueueId, LeaderQueue>,
+    pub(crate) builder: EntryBuilder,
+    pub(crate) on_written: Vec<ConfirmRange>,
+    pub(crate) on_synced: Vec<ConfirmRange>,
+    pub(crate) values: Vec<(QueueId, u64)>,
+    pub(crate) in_flight: VecDeque<InFlight>,
+    pub(crate) in_flight_bytes: usize,
+    pub(crate) written: LogIndex,
+    pub(crate) dirty: Vec<QueueId>,
+    pub(crate) settling: Vec<QueueId>,
+    /// Queues whose next message waits for the watermark that the entry being built raises.
+    pub(crate) raised: Vec<QueueId>,
+    /// Queues with consumers that the entry being built publishes to.
+    pub(crate) published: Vec<QueueId>,
+    /// Queues that a channel consumes from or got from.
+    pub(crate) channels: FixedMap<ChannelKey, SmallVec<[QueueId; 2]>>,
+    /// The last publish number taken in of channels that publish here, ahead of the log.
+    pub(crate) publishers: FixedMap<ChannelKey, u64>,
+    pub(crate) last_publisher: (ChannelKey, u64),
+    /// Queues that this leader deleted: a publish that was routed before comes too late.
+    pub(crate) deleted: FixedMap<QueueId, ()>,
+    /// Barriers: answered once everything written before is synced.
+    pub(crate) barriers: VecDeque<(crate::outputs::Ticket, ChannelKey, RequestId)>,
+    /// Finished entries that the log did not take yet: too much of it is uncommitted.
+    pub(crate) held: VecDeque<(Bytes, InFlight)>,
+    pub(crate) targets: SmallVec<[QueueId; 1]>,
+    /// What is left of the room that consumers' connections gave in this step.
+    pub(crate) rooms: FixedMap<ConsumerKey, usize>,
+}
+
+/// Deleted queues remembered: late publishes come within milliseconds, so the oldest may be forgotten together.
+pub(crate) const DELETED_MAX: usize = 65_536;
+
+impl Leader {
+    pub(crate) fn new(term: Term) -> Self {
+        Leader {
+            term,
+            queues: FixedMap::default(),
+            builder: EntryBuilder::default(),
+            on_written: Vec::new(),
+            on_synced: Vec::new(),
+            values: Vec::new(),
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            written: LogIndex(0),
+            dirty: Vec::new(),
+            settling: Vec::new(),
+            raised: Vec::new(),
+            published: Vec::new(),
+            channels: FixedMap::default(),
+            publishers: FixedMap::default(),
+            last_publisher: (ChannelKey::NOBODY, 0),
+            deleted: FixedMap::default(),
+            barriers: VecDeque::new(),
+            held: VecDeque::new(),
+            targets: SmallVec::new(),
+            rooms: FixedMap::default(),
+        }
+    }
+
+    /// Puts a queue on the list of those to dispatch.
+    pub(crate) fn touch(dirty: &mut Vec<QueueId>, id: QueueId, queue: &mut LeaderQueue) {
+        if !queue.dirty {
+            queue.dirty = true;
+            dirty.push(id);
+        }
+    }
+
+    /// Puts a queue on the list of those with outcomes to log.
+    pub(crate) fn settle_later(settling: &mut Vec<QueueId>, id: QueueId, queue: &mut LeaderQueue) {
+        if !queue.settling {
+            queue.settling = true;
+            settling.push(id);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The queues of one partition as the log says: applied the same way on every member, in a replay in three years too.
+//!
+//! Invariants: applying the same entries gives the same logical state everywhere (what differs is only where bytes
+//! lie); `wal_runs` counts the runs that lie in each WAL file, and a file that is not in it holds nothing live of this
+//! partition. The state hash covers the logical state alone.
+
+use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
+use crate::outputs::ExtentRun;
+use crate::place::Place;
+use broker::queue::{QueueState, Run, SeqRanges};
+use broker::{ChannelKey, QueueId};
+use hashbrown::{HashMap, HashSet};
+use std::collections::BTreeMap;
+use storage::Location;
+
+/// A map whose hash is the same in every run: simulations replay.
+pub type FixedMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
+
+/// What the leader wants to hear of while entries are applied. Followers and replays pass [`Unobserved`].
+pub trait Observer {
+    /// A batch came in: `count` messages of `queue` from `first`.
+    fn published(&mut self, queue: QueueId, first: u64, count: u32);
+}
+
+/// Nobody listens.
+pub struct Unobserved;
+
+impl Observer for Unobserved {
+    fn published(&mut self, _: QueueId, _: u64, _: u32) {}
+}
+
+/// What of an extent file is still live here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentUse {
+    /// Messages in the file.
+    pub messages: u64,
+    /// Live ones.
+    pub live: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// The replicated state of one partition.
+#[derive(Clone, Debug, Default)]
+pub struct Queues {
+    pub(crate) queues: FixedMap<QueueId, QueueState<Place>>,
+    pub(crate) publishers: FixedMap<ChannelKey, u64>,
+    pub(crate) time_ms: u64,
+    /// Per WAL file: runs that lie in it.
+    wal_runs: BTreeMap<u32, u64>,
+    /// Per extent: how much of it is live.
+    extents: BTreeMap<u32, ExtentUse>,
+    wal_run_count: u64,
+}
+
+impl Queues {
+    /// The queue, if it ever held a message.
+    pub fn queue(&self, queue: QueueId) -> Option<&QueueState<Place>> {
+        self.queues.get(&queue)
+    }
+
+    /// The ids of all queues that have state here, ascending.
+    pub fn queue_ids(&self) -> Vec<QueueId> {
+        let mut ids: Vec<_> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The last publish number taken in from `publisher`.
+    pub fn last_publish_seq(&self, publisher: ChannelKey) -> u64 {
+        self.publishers.get(&publisher).copied().unwrap_or(0)
+    }
+
+    /// The leader's time in the last entry; never falls.
+    pub fn time_ms(&self) -> u64 {
+        self.time_ms
+    }
+
+    /// The oldest WAL file in which something live lies.
+    pub fn oldest_wal_file(&self) -> Option<u32> {
+        self.wal_runs.keys().next().copied()
+    }
+
+    /// How many runs lie in WAL files: what the index of unflushed messages costs, times about 48 bytes.
+    pub fn wal_run_count(&self) -> u64 {
+        self.wal_run_count
+    }
+
+    /// The extents that hold something of this partition, used up ones included until they are forgotten.
+    pub fn extents(&self) -> &BTreeMap<u32, ExtentUse> {
+        &self.extents
+    }
+
+    /// Notes an extent that is about to be referred to.
+    pub fn add_extent(&mut self, id: u32, messages: u64, bytes: u64) {
+        let before = self.extents.insert(id, ExtentUse { messages, live: 0, bytes });
+        assert!(before.is_none(), "extent ids are used once");
+    }
+
+    /// Forgets an extent in which nothing is live.
+    pub fn forget_extent(&mut self, id: u32) {
+        let gone = self.extents.remove(&id);
+        assert!(gone.is_some_and(|e| e.live == 0), "an extent with live messages is kept");
+    }
+
+    /// Applies one entry whose body lies at `body`.
+    pub fn apply(&mut self, entry: &[u8], body: Location, observer: &mut impl Observer) -> Result<(), EntryDamaged> {
+        let mut commands = Commands::parse(entry)?;
+        self.time_ms = self.time_ms.max(commands.time_ms);
+        while let Some(command) = commands.next()? {
+            match command {
+                LogCommand::Publish(batch) => self.publish(&batch, body, observer),
+                LogCommand::Settle { queue, ranges, .. } => self.settle(queue, ranges),
+                LogCommand::Requeue { queue, counts_against, ranges } => {
+                    if let Some(state) = self.queues.get_mut(&queue) {
+                        for (first, count) in ranges {
+                            (first..first + count).for_each(|seq| state.requeue(seq, counts_against));
+                        }
+                    }
+                }
+                LogCommand::Sent { queue, dispatched_below } => {
+                    if let Some(state) = self.queues.get_mut(&queue) {
+                        state.raise_dispatched_below(dispatched_below);
+                    }
+                }
+                LogCommand::Delete { queue } => self.delete(queue),
+                LogCommand::Closed { publisher } => {
+                    self.publishers.remove(&publisher);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, batch: &Batch<'_>, body: Location, observer: &mut impl Observer) {
+        let place = Place::in_record(body, batch.offset, batch.bytes());
+        let count = batch.messages();
+        let repeated = self.repeated(batch);
+        for queue in batch.targets() {
+            let state = self.queues.entry(queue).or_default();
+            let first = state.publish(count, place);
+            self.wal_run_count += 1;
+            *self.wal_runs.entry(wal_file(place)).or_default() += 1;
+            observer.published(queue, first, count);
+            // A repeat of what is here already (sent again after a change of leader) takes numbers, so that leader and
+            // followers count alike, and ends at once.
+            for &offset in &repeated {
+                self.settle(queue, std::iter::once((first + u64::from(offset), 1)));
+            }
+        }
+    }
+
+    /// Offsets of messages that the log has already; empty in all but the moments after a change of leader.
+    fn repeated(&mut self, batch: &Batch<'_>) -> Vec<u32> {
+        let publisher = batch.publisher();
+        if publisher == ChannelKey::NOBODY {
+            return Vec::new();
+        }
+        let first = batch.first_publish_seq();
+        let last = self.publishers.entry(publisher).or_insert(0);
+        let mut repeated = Vec::new();
+        let mut highest = *last;
+        if first > *last && batch.messages() == 1 {
+            *last = first;
+            return repeated;
+        }
+        for (offset, message) in batch.iter().enumerate() {
+            let seq = first + u64::from(message.publish_delta());
+            if seq <= highest {
+                repeated.push(offset as u32);
+            } else {
+                highest = seq;
+            }
+        }
+        *last = highest;
+        repeated
+    }
+
+    fn settle(&mut self, queue: QueueId, ranges: impl Iterator<Item = (u64, u64)>) {
+        let Some(state) = self.queues.get_mut(&queue) else { return };
+        let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
+        for (first, count) in ranges {
+            // Most settles concern runs in the WAL only; extents are counted by message, so the live ones are counted
+            // before and after.
+            if extents.is_empty() {
+                state.settle(first, count, &mut |run| run_gone(run, wal_runs, wal_run_count));
+            } else {
+                count_extents(state, first, count, extents);
+                state.settle(first, count, &mut |run| run_gone(run, wal_runs, wal_run_count));
+            }
+        }
+    }
+
+    fn delete(&mut self, queue: QueueId) {
+        let Some(state) = self.queues.remove(&queue) else { return };
+        for run in state.runs().iter() {
+            match run.place {
+                Place::Wal { .. } => run_gone(run, &mut self.wal_runs, &mut self.wal_run_count),
+                Place::Extent { id, .. } => {
+                    let extent = self.extents.get_mut(&id).expect("a run's extent is known");
+                    extent.live -= u64::from(run.live());
+                }
+            }
+        }
+    }
+
+    /// Puts runs of a queue whose live messages were copied to an extent into their new places. Which messages are live
+    /// stays the same: what was settled since they were copied is not revived.
+    pub fn move_runs(&mut self, queue: QueueId, copied: &[Place], extent: u32, new: &[ExtentRun]) {
+        let Some(state) = self.queues.get_mut(&queue) else { return };
+        let before = state.runs().live();
+        let copied: HashSet<Place, foldhash::fast::FixedState> = copied.iter().copied().collect();
+        let (mut kept, mut live) = (Vec::new(), SeqRanges::new());
+        for run in state.runs_mut().take() {
+            if copied.contains(&run.place) {
+                uncount(&run, &mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
+                run.live_ranges().for_each(|(first, count)| live.insert_range(first, count));
+            } else {
+                kept.push(run);
+            }
+        }
+        let mut moved = Vec::new();
+        for run in new {
+            let place = Place::Extent { id: extent, run: run.run };
+            let within = live.iter().filter_map(|(first, count)| {
+                let (low, high) = (first.max(run.first), (first + count).min(run.past));
+                (low < high).then(|| (low, high - low))
+            });
+            moved.extend(Run::restore(run.first, (run.past - run.first) as u32, place, within));
+        }
+        let moved_live: Vec<_> = moved.iter().map(|r| (r.place, u64::from(r.live()))).collect();
+        kept.extend(moved);
+        kept.sort_by_key(|run| run.first);
+        kept.into_iter().for_each(|run| state.runs_mut().push(run));
+        assert_eq!(state.runs().live(), before, "moving bytes settles nothing and revives nothing");
+        for (place, live) in moved_live {
+            self.count(place, live);
+        }
+    }
+
+    fn count(&mut self, place: Place, live: u64) {
+        match place {
+            Place::Wal { file, .. } => {
+                *self.wal_runs.entry(file).or_default() += 1;
+                self.wal_run_count += 1;
+            }
+            Place::Extent { id, .. } => self.extents.get_mut(&id).expect("an extent is added first").live += live,
+        }
+    }
+
+    /// Puts a queue back as a checkpoint has it; its extents were added before.
+    pub(crate) fn restore(&mut self, queue: QueueId, state: QueueState<Place>) {
+        let places: Vec<_> = state.runs().iter().map(|r| (r.place, u64::from(r.live()))).collect();
+        for (place, live) in places {
+            self.count(place, live);
+        }
+        self.queues.insert(queue, state);
+    }
+
+    /// A hash over the logical state: equal on all members that applied the same entries.
+    pub fn state_hash(&self) -> u64 {
+        use std::hash::{BuildHasher, Hash, Hasher};
+        let mut hasher = foldhash::fast::FixedState::with_seed(7).build_hasher();
+        for queue in self.queue_ids() {
+            let state = &self.queues[&queue];
+            (queue, state.next_seq(), state.dispatched_below(), state.runs().live()).hash(&mut hasher);
+            let mut from = 0;
+            while let Some((seq, _)) = state.runs().next_live(from) {
+                seq.hash(&mut hasher);
+                from = seq + 1;
+            }
+            for (seq, counts) in state.counts() {
+                (seq, counts.acquired, counts.delivery).hash(&mut hasher);
+            }
+        }
+        let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, *v)).collect();
+        publishers.sort_unstable();
+        publishers.hash(&mut hasher);
+        self.time_ms.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+fn wal_file(place: Place) -> u32 {
+    match place {
+        Place::Wal { file, .. } => file,
+        Place::Extent { .. } => unreachable!("new messages lie in the WAL"),
+    }
+}
+
+fn run_gone(run: &Run<Place>, wal_runs: &mut BTreeMap<u32, u64>, wal_run_count: &mut u64) {
+    if let Place::Wal { file, .. } = run.place {
+        let left = wal_runs.get_mut(&file).expect("a run's file is counted");
+        *left -= 1;
+        *wal_run_count -= 1;
+        if *left == 0 {
+            wal_runs.remove(&file);
+        }
+    }
+}
+
+fn uncount(
+    run: &Run<Place>,
+    wal_runs: &mut BTreeMap<u32, u64>,
+    extents: &mut BTreeMap<u32, ExtentUse>,
+    wal_run_count: &mut u64,
+) {
+    match run.place {
+        Place::Wal { .. } => run_gone(run, wal_runs, wal_run_count),
+        Place::Extent { id, .. } => {
+            extents.get_mut(&id).expect("a run's extent is known").live -= u64::from(run.live());
+        }
+    }
+}
+
+/// Takes what is about to be settled off the extents that it lies in.
+fn count_extents(state: &QueueState<Place>, first: u64, count: u64, extents: &mut BTreeMap<u32, ExtentUse>) {
+    let mut from = first;
+    while let Some((seq, run)) = state.runs().next_live(from) {
+        if seq >= first + count {
+            return;
+        }
+        match run.place {
+            Place::Extent { id, .. } => {
+                extents.get_mut(&id).expect("a run's extent is known").live -= 1;
+                from = seq + 1;
+            }
+            Place::Wal { .. } => from = run.past(),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Keeping the log short: live messages of old WAL files into extents, checkpoints, extents that are used up deleted.
+//!
+//! Invariants: a WAL file or an extent is given up only when neither of the two newest checkpoints needs it; one job of
+//! a kind is under way at a time; with nothing to gain there is no job, so an idle node writes nothing.
+
+use crate::checkpoint;
+use crate::machine::Queues;
+use crate::outputs::{CopyRun, ExtentReady, Job};
+use crate::partition::{Context, QueuePartition};
+use crate::place::Place;
+use broker::QueueId;
+use consensus::{LogIndex, Position};
+use std::collections::{BTreeMap, VecDeque};
+
+/// One extent takes up to this many bytes of messages, by estimate.
+const EXTENT_BYTES_MAX: u64 = 32 << 20;
+/// Runs that one extent job copies at most: bounds its memory.
+const COPY_RUNS_MAX: usize = 65_536;
+/// An extent with less than this share of its messages live is copied together with others of its partition.
+const SPARSE_PERCENT: u64 = 40;
+/// A partition counts as idle this long after its last entry.
+const IDLE_MS: u64 = 3_000;
+/// Checkpoints that are kept, and whose files are.
+const CHECKPOINTS_KEPT: usize = 2;
+
+/// What the node's shell knows of its WAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalState {
+    /// The file that is written now.
+    pub current_file: u32,
+    /// Files up to this one are to be given up: too much log is kept. 0 asks for nothing.
+    pub retire_through: u32,
+    /// A checkpoint is due when replay would start more than this many files before the current one.
+    pub checkpoint_lag_files: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    applied: LogIndex,
+    /// The oldest WAL file that it needs: for replay, or because live messages lay there.
+    needs_file: u32,
+    /// Replay from it starts here.
+    replay_file: u32,
+}
+
+/// The state of a partition's upkeep.
+#[derive(Default)]
+pub struct Maintenance {
+    applied_since: bool,
+    last_applied_ms: u64,
+    /// Nothing was applied for a while and the last look found nothing to do.
+    is_quiet: bool,
+    saving: Option<Kept>,
+    kept: VecDeque<Kept>,
+    is_copying: bool,
+    /// Extents without live messages, and how many checkpoints have been saved without them.
+    used_up: BTreeMap<u32, usize>,
+}
+
+impl Maintenance {
+    pub(crate) fn note_applied(&mut self, now_ms: u64) {
+        self.applied_since = true;
+        self.is_quiet = false;
+        self.last_applied_ms = now_ms;
+    }
+
+    /// Takes over a checkpoint found at start. Its predecessor is not counted on.
+    pub(crate) fn restored(&mut self, applied: LogIndex, needs_file: u32, replay_file: u32) {
+        self.kept.push_back(Kept { applied, needs_file, replay_file });
+    }
+}
+
+impl QueuePartition {
+    /// The oldest WAL file that this member needs; files before may be recycled once no other partition needs them.
+    pub fn needs_file(&self, current_file: u32) -> u32 {
+        let kept = self.maintenance.kept.iter().map(|k| k.needs_file);
+        let kept = match self.maintenance.kept.len() {
+            // Without a checkpoint the whole log is the state.
+            0 => Some(self.replica.table().oldest_file().unwrap_or(current_file)),
+            _ => kept.min(),
+        };
+        kept.into_iter().chain(self.needs_now(current_file)).min().unwrap_or(current_file)
+    }
+
+    /// What a checkpoint made now would need.
+    fn needs_now(&self, current_file: u32) -> Option<u32> {
+        let table = self.replica.table();
+        let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
+        let replay = replay.map_or(current_file, |b| crate::place::file_u32(b.file));
+        self.queues.oldest_wal_file().into_iter().chain([replay]).min()
+    }
+
+    /// Looks after the log; called a few times a second and whenever a WAL file is full.
+    pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
+        self.note_used_up();
+        let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
+        if !self.maintenance.is_copying {
+            // An idle partition gives up old files even if nothing presses: what little lives there moves.
+            let retire =
+                if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
+            let mut runs = self.runs_in_files(retire);
+            if runs.is_empty() {
+                runs = self.runs_in_sparse_extents();
+            }
+            if !runs.is_empty() {
+                self.maintenance.is_copying = true;
+                cx.out.jobs.push(Job::WriteExtent { partition: self.id(), runs });
+            }
+        }
+        if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
+            self.save_checkpoint(wal.current_file, cx);
+        }
+        self.maintenance.is_quiet = idle && self.maintenance.saving.is_none() && !self.maintenance.is_copying;
+    }
+
+    /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was filled.
+    pub fn wants_maintenance(&self) -> bool {
+        !self.maintenance.is_quiet
+    }
+
+    fn wants_checkpoint(&self, wal: WalState, idle: bool) -> bool {
+        let m = &self.maintenance;
+        let Some(now) = self.needs_now(wal.current_file) else { return false };
+        let needs = self.needs_file(wal.current_file);
+        let frees_files = now > needs;
+        let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
+        let replay = m.kept.back().map_or_else(|| self.replica.table().oldest_file(), |k| Some(k.replay_file));
+        let lags = m.applied_since && replay.is_some_and(|f| f + wal.checkpoint_lag_files < wal.current_file);
+        lags || (frees_files && needs <= wal.retire_through)
+            || (idle && (frees_files || frees_extents))
+            || (frees_extents && m.applied_since && m.used_up.len() > 4)
+    }
+
+    fn save_checkpoint(&mut self, current_file: u32, cx: &mut Context<'_>) {
+        let applied = Position { index: self.applied, term: self.applied_term };
+        let vote = self.replica.stored_vote();
+        let head = checkpoint::Head { applied, vote, membership: self.replica.group().membership() };
+        let mut payload = Vec::new();
+        head.encode(&mut payload);
+        checkpoint::encode_queues(&self.queues, &mut payload);
+        let needs_file = self.needs_now(current_file).unwrap_or(current_file);
+        let table = self.replica.table();
+        let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
+        let replay_file = replay.map_or(current_file, |b| crate::place::file_u32(b.file));
+        self.maintenance.saving = Some(Kept { applied: self.applied, needs_file, replay_file });
+        self.maintenance.applied_since = false;
+        cx.out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied: self.applied, replay_file });
+    }
+
+    /// The checkpoint under way is on the disk.
+    pub fn checkpoint_saved(&mut self, cx: &mut Context<'_>) {
+        let saved = self.maintenance.saving.take().expect("a checkpoint was under way");
+        let m = &mut self.maintenance;
+        m.kept.push_back(saved);
+        while m.kept.len() > CHECKPOINTS_KEPT {
+            m.kept.pop_front();
+        }
+        // The log is needed from the older checkpoint on: it is what replay falls back to.
+        let compact = m.kept.front().map_or(saved.applied, |k| k.applied);
+        m.used_up.values_mut().for_each(|seen| *seen += 1);
+        let gone: Vec<u32> =
+            m.used_up.iter().filter(|(_, seen)| **seen >= CHECKPOINTS_KEPT).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.maintenance.used_up.remove(&id);
+            self.queues.forget_extent(id);
+            cx.out.jobs.push(Job::DropExtent { id });
+        }
+        if self.maintenance.kept.len() == CHECKPOINTS_KEPT {
+            self.replica.compact(compact);
+        }
+    }
+
+    /// The extent under way is on the disk: its runs take the place of those that were copied.
+    pub fn extent_ready(&mut self, ready: &ExtentReady) {
+        assert!(std::mem::take(&mut self.maintenance.is_copying), "an extent was under way");
+        self.queues.add_extent(ready.id, ready.messages, ready.bytes);
+        let mut copied: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
+        for (queue, place) in &ready.copied {
+            copied.entry(*queue).or_default().push(*place);
+        }
+        for (queue, places) in &copied {
+            let new: Vec<_> = ready.runs.iter().filter(|r| r.queue == *queue).copied().collect();
+            self.queues.move_runs(*queue, places, ready.id, &new);
+        }
+        self.note_used_up();
+    }
+
+    /// The copy was given up (nothing of it was live any more when it was read).
+    pub fn extent_abandoned(&mut self) {
+        self.maintenance.is_copying = false;
+    }
+
+    fn note_used_up(&mut self) {
+        for (id, extent) in self.queues.extents() {
+            if extent.live == 0 {
+                self.maintenance.used_up.entry(*id).or_insert(0);
+            }
+        }
+    }
+
+    /// Live runs in WAL files up to `through`.
+    fn runs_in_files(&self, through: u32) -> Vec<CopyRun> {
+        if through == 0 || self.queues.oldest_wal_file().is_none_or(|oldest| oldest > through) {
+            return Vec::new();
+        }
+        self.collect(|place| matches!(place, Place::Wal { file, .. } if *file <= through))
+    }
+
+    /// Live runs of extents of which most is settled.
+    fn runs_in_sparse_extents(&self) -> Vec<CopyRun> {
+        let sparse: Vec<u32> = self
+            .queues
+            .extents()
+            .iter()
+            .filter(|(_, e)| e.live > 0 && e.live * 100 < e.messages * SPARSE_PERCENT)
+            .map(|(id, _)| *id)
+            .collect();
+        if sparse.is_empty() {
+            return Vec::new();
+        }
+        self.collect(|place| matches!(place, Place::Extent { id, .. } if sparse.contains(id)))
+    }
+
+    fn collect(&self, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
+        let (mut runs, mut bytes) = (Vec::new(), 0u64);
+        for queue in self.queues.queue_ids() {
+            collect_queue(&self.queues, queue, &wanted, &mut runs, &mut bytes);
+            if bytes >= EXTENT_BYTES_MAX || runs.len() >= COPY_RUNS_MAX {
+                break;
+            }
+        }
+        runs
+    }
+}
+
+fn collect_queue(
+    queues: &Queues,
+    queue: QueueId,
+    wanted: &impl Fn(&Place) -> bool,
+    runs: &mut Vec<CopyRun>,
+    bytes: &mut u64,
+) {
+    let Some(state) = queues.queue(queue) else { return };
+    let mut joins = false;
+    for run in state.runs().iter() {
+        if !wanted(&run.place) {
+            joins = false;
+            continue;
+        }
+        if *bytes >= EXTENT_BYTES_MAX || runs.len() >= COPY_RUNS_MAX {
+            return;
+        }
+        *bytes += match run.place {
+            Place::Wal { bytes, .. } => u64::from(bytes) * u64::from(run.live()) / u64::from(run.count),
+            Place::Extent { id, .. } => {
+                let extent = queues.extents()[&id];
+                extent.bytes * u64::from(run.live()) / extent.messages.max(1)
+            }
+        };
+        let live = run.live_ranges().collect();
+        runs.push(CopyRun { queue, place: run.place, first: run.first, count: run.count, live, joins });
+        joins = true;
+    }
+}

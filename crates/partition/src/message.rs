@@ -1,0 +1,115 @@
+//! A stored message: the bytes that go into a log entry, an extent and a transient queue alike, and the view of them.
+//!
+//! ```text
+//! 0        4            8              12   13   14     16
+//! body_len properties   publish_delta  ex   rk   flags  exchange, routing key, properties, body
+//! u32 LE   u32 LE       u32 LE         u8   u8   u16    verbatim
+//! ```
+//!
+//! Invariant: what is behind the header has exactly the lengths it says. `publish_delta` is the distance of the publish
+//! number from the first of its batch; outside a log entry it means nothing. `flags` is 0 in this version.
+
+use crate::command::Message;
+use bytes::Bytes;
+
+/// Bytes before the exchange name.
+pub const MESSAGE_HEADER_BYTES: usize = 16;
+
+/// Largest stored message: RabbitMQ's 16 MiB body plus its names and properties.
+pub const MESSAGE_BYTES_MAX: usize = (16 << 20) + (1 << 20);
+
+/// Bytes that `message` takes when stored.
+pub fn stored_bytes(message: &Message) -> usize {
+    MESSAGE_HEADER_BYTES
+        + message.exchange.len()
+        + message.routing_key.len()
+        + message.properties.len()
+        + message.body.len()
+}
+
+/// Appends `message` as stored.
+pub fn store(message: &Message, publish_delta: u32, out: &mut Vec<u8>) {
+    assert!(message.exchange.len() <= 255 && message.routing_key.len() <= 255, "short strings are at most 255 bytes");
+    assert!(stored_bytes(message) <= MESSAGE_BYTES_MAX, "a message is within its limit before it gets here");
+    let mut header = [0u8; MESSAGE_HEADER_BYTES];
+    header[0..4].copy_from_slice(&(message.body.len() as u32).to_le_bytes());
+    header[4..8].copy_from_slice(&(message.properties.len() as u32).to_le_bytes());
+    header[8..12].copy_from_slice(&publish_delta.to_le_bytes());
+    header[12] = message.exchange.len() as u8;
+    header[13] = message.routing_key.len() as u8;
+    out.extend_from_slice(&header);
+    out.extend_from_slice(&message.exchange);
+    out.extend_from_slice(&message.routing_key);
+    out.extend_from_slice(&message.properties);
+    out.extend_from_slice(&message.body);
+}
+
+/// A stored message, seen in place.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageView<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> MessageView<'a> {
+    /// The message at the start of `bytes`; `None` if they are too few for it.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        if bytes.len() < MESSAGE_HEADER_BYTES {
+            return None;
+        }
+        let view = MessageView { bytes };
+        let len = view.len();
+        (len <= bytes.len()).then(|| MessageView { bytes: &bytes[..len] })
+    }
+
+    /// Bytes of the whole message, header included.
+    #[allow(clippy::len_without_is_empty)] // A message has a header at least.
+    pub fn len(&self) -> usize {
+        MESSAGE_HEADER_BYTES
+            + usize::from(self.bytes[12])
+            + usize::from(self.bytes[13])
+            + self.word(4) as usize
+            + self.word(0) as usize
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes([self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]])
+    }
+
+    /// Distance of its publish number from the first of its batch.
+    pub fn publish_delta(&self) -> u32 {
+        self.word(8)
+    }
+
+    /// The exchange that it was published to.
+    pub fn exchange(&self) -> &'a [u8] {
+        &self.bytes[MESSAGE_HEADER_BYTES..][..usize::from(self.bytes[12])]
+    }
+
+    /// Its routing key.
+    pub fn routing_key(&self) -> &'a [u8] {
+        &self.bytes[MESSAGE_HEADER_BYTES + usize::from(self.bytes[12])..][..usize::from(self.bytes[13])]
+    }
+
+    /// Its content header from the property flags on.
+    pub fn properties(&self) -> &'a [u8] {
+        &self.bytes[self.properties_at()..self.body_at()]
+    }
+
+    /// Its body.
+    pub fn body(&self) -> &'a [u8] {
+        &self.bytes[self.body_at()..]
+    }
+
+    /// Its body as a slice of `message`, which is what this view was parsed from.
+    pub fn body_of(&self, message: &Bytes) -> Bytes {
+        message.slice(self.body_at()..self.bytes.len())
+    }
+
+    fn properties_at(&self) -> usize {
+        MESSAGE_HEADER_BYTES + usize::from(self.bytes[12]) + usize::from(self.bytes[13])
+    }
+
+    fn body_at(&self) -> usize {
+        self.properties_at() + self.word(4) as usize
+    }
+}

@@ -1,0 +1,187 @@
+//! What a partition wants done: written, sent, read, copied. The shell carries it out and reports back.
+
+use crate::command::Effect;
+use crate::place::Place;
+use broker::{PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{LogIndex, NodeId};
+use storage::{Location, Record};
+
+/// How soon a write must be on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SyncWish {
+    /// With the next sync, which starts as soon as the disk is free.
+    Now,
+    /// At the latest this many milliseconds after it was written; a sync for someone else will do.
+    Within(u32),
+}
+
+/// Names a write of one partition; grows by one a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Records for the WAL. Answered by `wal_written` if `report_written`, and by `wal_synced` always, in order.
+#[derive(Clone, Debug)]
+pub struct WalWrite {
+    /// Whose.
+    pub partition: PartitionId,
+    /// Its name.
+    pub ticket: Ticket,
+    /// What to append, in order. May be empty: then it is a barrier for what was written before.
+    pub records: Vec<Record>,
+    /// How soon.
+    pub sync: SyncWish,
+    /// Whether somebody waits for *written* rather than for *synced*.
+    pub report_written: bool,
+}
+
+/// Bytes to read, answered by `read_done` with the same purpose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Read {
+    /// Whose.
+    pub partition: PartitionId,
+    /// Where and how much.
+    pub at: ReadAt,
+    /// What for; handed back.
+    pub purpose: ReadPurpose,
+}
+
+/// What to read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReadAt {
+    /// A stretch of a WAL file. What it holds checks itself.
+    Wal(Location),
+    /// Messages of a run of an extent, from a sequence number on, until about `bytes_max` bytes are together.
+    Extent {
+        /// The extent.
+        id: u32,
+        /// Its run.
+        run: u32,
+        /// The first message wanted.
+        from: u64,
+        /// One past the last message wanted.
+        past: u64,
+        /// Enough.
+        bytes_max: u32,
+    },
+    /// The bodies of these records of the WAL, in order: entries for a follower that lags.
+    Records(Vec<Location>),
+}
+
+/// Why something is read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReadPurpose {
+    /// The next messages of a queue.
+    Messages {
+        /// The queue.
+        queue: QueueId,
+        /// The message that is waited for.
+        seq: u64,
+        /// Where it lay when the read was asked for.
+        place: Place,
+    },
+    /// Log entries from this index on.
+    Entries {
+        /// The first.
+        from: LogIndex,
+    },
+}
+
+/// What a read found.
+#[derive(Clone, Debug)]
+pub enum ReadBytes {
+    /// The bytes of [`ReadAt::Wal`].
+    Wal(Bytes),
+    /// Messages with their numbers, ascending.
+    Extent(Vec<(u64, Bytes)>),
+    /// One body a record.
+    Records(Vec<Bytes>),
+}
+
+/// A run whose live messages are to be copied into an extent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CopyRun {
+    /// Its queue.
+    pub queue: QueueId,
+    /// Where it lies now.
+    pub place: Place,
+    /// The number of its first message, live or not.
+    pub first: u64,
+    /// How many messages it covers.
+    pub count: u32,
+    /// The live ones, as `(first, count)`.
+    pub live: Vec<(u64, u64)>,
+    /// Nothing of the queue lies between the run before in the list and this one: they may become one run.
+    pub joins: bool,
+}
+
+/// Work for the maintenance thread; one of a kind a partition at a time.
+#[derive(Clone, Debug)]
+pub enum Job {
+    /// Copy live messages into a new extent; answered by `extent_ready`.
+    WriteExtent {
+        /// Whose.
+        partition: PartitionId,
+        /// In the order of queues and numbers.
+        runs: Vec<CopyRun>,
+    },
+    /// Make this the partition's newest checkpoint; answered by `checkpoint_saved`.
+    SaveCheckpoint {
+        /// Whose.
+        partition: PartitionId,
+        /// Its state, as of `applied`.
+        payload: Vec<u8>,
+        /// The last entry in it.
+        applied: LogIndex,
+        /// Replay starts here: in this WAL file, which and whose successors hold every entry after `applied`.
+        replay_file: u32,
+    },
+    /// Delete an extent file that no checkpoint refers to any more.
+    DropExtent {
+        /// Which.
+        id: u32,
+    },
+}
+
+/// One message range of a new extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentRun {
+    /// The queue.
+    pub queue: QueueId,
+    /// The number of the run in the extent.
+    pub run: u32,
+    /// Its first message.
+    pub first: u64,
+    /// One past its last message.
+    pub past: u64,
+}
+
+/// A finished [`Job::WriteExtent`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentReady {
+    /// The new extent.
+    pub id: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Messages in it.
+    pub messages: u64,
+    /// Its runs.
+    pub runs: Vec<ExtentRun>,
+    /// Which of the runs in the job were copied, whole; the rest did not fit.
+    pub copied: Vec<(QueueId, Place)>,
+}
+
+/// Everything that came out of a step. Reused from step to step.
+#[derive(Default)]
+pub struct Outputs {
+    /// For channels.
+    pub effects: Vec<Effect>,
+    /// For the WAL.
+    pub wal: Vec<WalWrite>,
+    /// For the readers.
+    pub reads: Vec<Read>,
+    /// For the maintenance thread.
+    pub jobs: Vec<Job>,
+    /// For other members: one frame each, see [`crate::replica`].
+    pub frames: Vec<(NodeId, PartitionId, Bytes)>,
+}

@@ -1,0 +1,357 @@
+//! One member of one queue partition: consensus, the queue machines and the leader's dispatch, as one sans-io machine.
+//!
+//! Inputs: commands, frames of other members, writes done, reads done, jobs done, ticks. Outputs: see
+//! [`crate::outputs::Outputs`]. The caller hands in all commands of a loop, then calls [`QueuePartition::flush`] once:
+//! whatever arrived becomes one log entry (per MiB), without waiting for more.
+
+use crate::command::{Effect, Level, Outlets, Reply};
+use crate::entry::Reason;
+use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
+use crate::machine::{Queues, Unobserved};
+use crate::maintenance::Maintenance;
+use crate::outputs::{Outputs, Ticket};
+use crate::replica::Replica;
+use crate::tail::Tail;
+use broker::{ChannelKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
+use storage::Location;
+
+/// What all partitions of a shard share in a step.
+pub struct Context<'a> {
+    /// The wall clock, milliseconds since the epoch: stamped into entries, never compared across nodes.
+    pub now_ms: u64,
+    /// The newest entries in memory.
+    pub tail: &'a mut Tail,
+    /// How much consumers' connections still take.
+    pub outlets: &'a mut dyn Outlets,
+    /// Where everything that comes out goes.
+    pub out: &'a mut Outputs,
+}
+
+/// One member of one queue partition.
+pub struct QueuePartition {
+    pub(crate) replica: Replica,
+    pub(crate) queues: Queues,
+    pub(crate) leader: Option<Box<Leader>>,
+    pub(crate) applied: LogIndex,
+    pub(crate) applied_term: Term,
+    pub(crate) maintenance: Maintenance,
+}
+
+impl QueuePartition {
+    /// A member over a replica and the state that its checkpoint holds, as of `applied`.
+    pub fn new(replica: Replica, queues: Queues, applied: LogIndex, applied_term: Term) -> Self {
+        QueuePartition { replica, queues, leader: None, applied, applied_term, maintenance: Maintenance::default() }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> PartitionId {
+        self.replica.id()
+    }
+
+    /// Whether this member leads and takes commands.
+    pub fn is_leading(&self) -> bool {
+        self.leader.is_some()
+    }
+
+    /// The replicated state.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The replica, for questions.
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// The replica, for changes of members and leaders.
+    pub fn replica_mut(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+
+    /// The last applied entry.
+    pub fn applied(&self) -> LogIndex {
+        self.applied
+    }
+
+    /// Bytes that were taken in and are not committed: what back-pressure looks at.
+    pub fn in_flight_bytes(&self) -> usize {
+        self.leader.as_ref().map_or(0, |l| l.in_flight_bytes)
+    }
+
+    /// The value at risk of a selective queue now: the sum over what was, or is about to be, confirmed without a sync.
+    pub fn value_at_risk(&self, queue: QueueId) -> u64 {
+        self.leader.as_ref().and_then(|l| l.queues.get(&queue)).map_or(0, |q| q.at_risk)
+    }
+
+    /// Value at risk over all queues that this member leads.
+    pub fn values_at_risk(&self) -> u64 {
+        self.leader.as_ref().map_or(0, |l| l.queues.values().map(|q| q.at_risk).sum())
+    }
+
+    /// A tick went by (150 ms): heartbeats, elections.
+    pub fn tick(&mut self, cx: &mut Context<'_>) {
+        self.replica.tick();
+        // A handing over of leadership that came to nothing is given up here, and with it the reason to hold entries back.
+        self.propose_held(false);
+        self.drive(cx);
+    }
+
+    /// A frame came from another member.
+    pub fn step(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
+        self.replica.step(from, frame);
+        self.drive(cx);
+    }
+
+    /// A write was handed to the operating system; `bodies` are the places of its entries, in order.
+    pub fn wal_written(&mut self, ticket: Ticket, bodies: &[Location], cx: &mut Context<'_>) {
+        self.replica.wal_written(ticket, bodies, cx.out);
+    }
+
+    /// Every write up to this one is on the disk.
+    pub fn wal_synced(&mut self, ticket: Ticket, cx: &mut Context<'_>) {
+        self.replica.wal_synced(ticket, cx.out);
+        let Some(leader) = &mut self.leader else { return };
+        while leader.barriers.front().is_some_and(|b| b.0 <= ticket) {
+            let (_, channel, request) = leader.barriers.pop_front().expect("there is a first");
+            cx.out.effects.push(Effect::Reply { channel, request, reply: Reply::Done });
+        }
+    }
+
+    /// Ends a loop: proposes what commands left, takes out what the group has to say, applies what is committed and
+    /// hands out messages.
+    pub fn flush(&mut self, cx: &mut Context<'_>) {
+        self.finish_entry(cx.now_ms);
+        self.drive(cx);
+        self.note_written(cx);
+        self.dispatch(cx);
+        // Watermarks and no-ack settles that dispatching made belong to the log too.
+        if self.finish_entry(cx.now_ms) {
+            self.drive(cx);
+        }
+    }
+
+    /// Closes the entry being built, if there is something to say, and proposes it.
+    pub(crate) fn finish_entry(&mut self, now_ms: u64) -> bool {
+        let Some(leader) = &mut self.leader else { return false };
+        let mut settled = Vec::new();
+        for id in std::mem::take(&mut leader.settling) {
+            let Some(queue) = leader.queues.get_mut(&id) else { continue };
+            queue.settling = false;
+            for (ranges, reason) in [(&mut queue.acked, Reason::Acked), (&mut queue.discarded, Reason::Discarded)] {
+                if !ranges.is_empty() {
+                    let ranges: Vec<(u64, u64)> = ranges.drain().collect();
+                    leader.builder.settle(id, reason, &ranges);
+                }
+            }
+            queue.settles_in_flight += 1;
+            settled.push(id);
+        }
+        for id in std::mem::take(&mut leader.published) {
+            let Some(queue) = leader.queues.get_mut(&id) else { continue };
+            queue.published = false;
+            // Its consumers will be given these at once: the entry says so itself, which spares one of its own.
+            if let Some(below) = queue.sent_below() {
+                queue.sent_proposed = below;
+                leader.builder.sent(id, below);
+            }
+        }
+        if leader.builder.is_empty() {
+            return false;
+        }
+        let (data, batches) = leader.builder.finish(now_ms.max(self.queues.time_ms()));
+        let entry = InFlight {
+            index: LogIndex(0),
+            on_written: std::mem::take(&mut leader.on_written),
+            on_synced: std::mem::take(&mut leader.on_synced),
+            values: std::mem::take(&mut leader.values),
+            batches,
+            settled,
+            raised: std::mem::take(&mut leader.raised),
+            written_done: false,
+            bytes: data.len(),
+        };
+        leader.in_flight_bytes += entry.bytes;
+        leader.held.push_back((data, entry));
+        self.propose_held(true);
+        true
+    }
+
+    /// Proposes finished entries, as far as the log takes them. `just_finished`: the last one was finished now.
+    fn propose_held(&mut self, just_finished: bool) {
+        let Some(leader) = &mut self.leader else { return };
+        while let Some((data, _)) = leader.held.front() {
+            let Some(index) = self.replica.propose(data.clone()) else { return };
+            let (data, mut entry) = leader.held.pop_front().expect("there is a first");
+            // What was raised since an entry was finished stands in a later one, which may be lost where this one is kept.
+            let knows_sent = just_finished && leader.held.is_empty();
+            entry.index = index;
+            for batch in &entry.batches {
+                for id in &batch.targets {
+                    let Some(queue) = leader.queues.get_mut(id) else { continue };
+                    queue.pending.push_back(PendingBatch {
+                        index,
+                        first: queue.proposed_seq,
+                        count: batch.messages,
+                        level: batch.level,
+                        sent_below: if knows_sent { queue.sent_proposed } else { 0 },
+                        bytes: data.slice(batch.offset as usize..(batch.offset + batch.bytes) as usize),
+                    });
+                    queue.proposed_seq += u64::from(batch.messages);
+                }
+            }
+            leader.in_flight.push_back(entry);
+        }
+    }
+
+    /// Takes out what the group has to say and applies what is committed.
+    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
+        loop {
+            self.replica.drive(cx.out);
+            let (mut applied, mut changes_members) = (false, false);
+            while let Some(committed) = self.replica.next_committed() {
+                applied = true;
+                changes_members |= committed.entry.kind == EntryKind::Membership;
+                self.apply(&committed.entry, committed.body, cx);
+            }
+            self.note_role(cx);
+            if !applied {
+                break;
+            }
+            self.replica.applied(self.applied, changes_members);
+            self.propose_held(false);
+        }
+    }
+
+    fn apply(&mut self, entry: &consensus::Entry, body: Location, cx: &mut Context<'_>) {
+        assert_eq!(entry.index, self.applied.next(), "entries are applied in order, each once");
+        self.applied = entry.index;
+        self.applied_term = entry.term;
+        if entry.kind != EntryKind::Command {
+            return;
+        }
+        if let Err(damage) = self.queues.apply(&entry.data, body, &mut Unobserved) {
+            // Not skipped: members would part. The node stops; its log is kept for whoever finds out why.
+            panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);
+        }
+        self.maintenance.note_applied(cx.now_ms);
+        let Some(leader) = &mut self.leader else { return };
+        if leader.in_flight.front().is_none_or(|f| f.index != entry.index) {
+            return;
+        }
+        let done = leader.in_flight.pop_front().expect("there is a first");
+        leader.in_flight_bytes -= done.bytes;
+        if !done.written_done {
+            confirm(done.on_written, &mut cx.out.effects);
+        }
+        confirm(done.on_synced, &mut cx.out.effects);
+        for (id, value) in done.values {
+            if let Some(queue) = leader.queues.get_mut(&id) {
+                queue.at_risk -= value;
+            }
+        }
+        for id in done.settled {
+            if let Some(queue) = leader.queues.get_mut(&id) {
+                queue.settles_in_flight -= 1;
+                Leader::touch(&mut leader.dirty, id, queue);
+            }
+        }
+        for id in done.raised {
+            if let Some(queue) = leader.queues.get_mut(&id) {
+                Leader::touch(&mut leader.dirty, id, queue);
+            }
+        }
+        let mut waiting = 0;
+        for batch in &done.batches {
+            for id in &batch.targets {
+                let Some(queue) = leader.queues.get_mut(id) else { continue };
+                let Some(pending) = queue.pending.pop_front() else { continue };
+                assert_eq!(pending.index, entry.index, "batches are applied in the order in which they were proposed");
+                if queue.counted > 0 {
+                    queue.counted -= 1;
+                } else {
+                    queue.dispatch.add_ready(u64::from(pending.count));
+                }
+                let past = pending.first + u64::from(pending.count);
+                let state = self.queues.queue(*id).expect("a queue that was published to has state");
+                assert!(state.next_seq() == past || !queue.pending.is_empty(), "leader and log number messages alike");
+                waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
+                Leader::touch(&mut leader.dirty, *id, queue);
+            }
+        }
+        cx.tail.put(body, entry.data.clone(), waiting);
+    }
+
+    /// Written entries: confirms and deliveries that wait for no sync.
+    fn note_written(&mut self, cx: &mut Context<'_>) {
+        let Some(leader) = &mut self.leader else { return };
+        let written = self.replica.written_index();
+        if written <= leader.written {
+            return;
+        }
+        leader.written = written;
+        for entry in leader.in_flight.iter_mut().take_while(|e| e.index <= written) {
+            if entry.written_done {
+                continue;
+            }
+            entry.written_done = true;
+            confirm(std::mem::take(&mut entry.on_written), &mut cx.out.effects);
+            for batch in entry.batches.iter().filter(|b| b.level == Level::Written) {
+                for id in &batch.targets {
+                    if let Some(queue) = leader.queues.get_mut(id) {
+                        if queue.make_ready(written) {
+                            Leader::touch(&mut leader.dirty, *id, queue);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Becomes a leader once an entry of its own term is applied; stops being one at once.
+    fn note_role(&mut self, cx: &mut Context<'_>) {
+        let status = self.replica.group().status();
+        let leads = status.role == Role::Leader;
+        if let Some(leader) = &mut self.leader {
+            if leads && leader.term == status.term {
+                return;
+            }
+            // Publishes may yet be committed by the next leader; their channels hear that nobody promises it.
+            let mut gone = std::mem::take(&mut leader.on_written);
+            gone.append(&mut leader.on_synced);
+            for entry in leader.in_flight.drain(..).chain(leader.held.drain(..).map(|h| h.1)) {
+                gone.extend(entry.on_written);
+                gone.extend(entry.on_synced);
+            }
+            for ConfirmRange { channel, first, count } in gone {
+                cx.out.effects.push(Effect::Refuse { channel, first, count });
+            }
+            self.leader = None;
+        }
+        if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
+            self.leader = Some(Box::new(Leader::new(status.term)));
+        }
+    }
+
+    /// Queues that have state here: the shell compares them with the topology and deletes orphans.
+    pub fn queue_ids(&self) -> Vec<QueueId> {
+        self.queues.queue_ids()
+    }
+
+    /// Publishers that are remembered.
+    pub fn publishers(&self) -> usize {
+        self.queues.publishers.len()
+    }
+
+    /// Whether a channel's publishes are remembered here.
+    pub fn knows_publisher(&self, channel: ChannelKey) -> bool {
+        self.queues.publishers.contains_key(&channel)
+    }
+}
+
+fn confirm(ranges: Vec<ConfirmRange>, effects: &mut Vec<Effect>) {
+    for ConfirmRange { channel, first, count } in ranges {
+        effects.push(Effect::Confirm { channel, first, count });
+    }
+}

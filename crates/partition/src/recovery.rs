@@ -1,0 +1,147 @@
+//! A partition from what a data folder holds: its checkpoint, then its records of the WAL in the order of the log.
+//!
+//! Invariant: a record with an index that is there already replaces it and everything behind it (a new leader wrote
+//! over an uncommitted tail); records at or below the checkpoint are passed over. Bodies of entries to be applied again
+//! are in memory until they are: about one checkpoint interval.
+
+use crate::checkpoint::{self, CheckpointDamaged};
+use crate::log_partition::LogPartition;
+use crate::machine::Queues;
+use crate::partition::QueuePartition;
+use crate::replica::{Replica, body_of, entry_of};
+use broker::PartitionId;
+use bytes::Bytes;
+use consensus::{Config, Entry, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, Term};
+use storage::{Location, RecordKind};
+
+/// Collects one partition's records.
+pub struct Recovery {
+    id: PartitionId,
+    checkpoint: Option<(checkpoint::Head, Bytes)>,
+    vote: (Term, Option<NodeId>),
+    applied: Position,
+    entries: Vec<(Entry, Location)>,
+    replay_file: u32,
+    queues: Option<Queues>,
+}
+
+impl Recovery {
+    /// A queue partition: starts from its newest checkpoint, whose replay starts in `replay_file`; or from nothing.
+    pub fn queues(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
+        let mut recovery = Recovery::log(id, checkpoint)?;
+        recovery.queues = recovery.checkpoint.as_ref().map(|(_, s)| checkpoint::decode_queues(s)).transpose()?;
+        Ok(recovery)
+    }
+
+    /// A partition whose state is the caller's to read.
+    pub fn log(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
+        let replay_file = checkpoint.map_or(0, |c| c.1);
+        let checkpoint = checkpoint.map(|(payload, _)| checkpoint::Head::decode(payload)).transpose()?;
+        let (vote, applied) = match &checkpoint {
+            Some((head, _)) => (head.vote, head.applied),
+            None => ((Term(0), None), Restored::BOOTSTRAP),
+        };
+        Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file, queues: None })
+    }
+
+    /// Whose it is.
+    pub fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// The last entry in the checkpoint.
+    pub fn applied(&self) -> LogIndex {
+        self.applied.index
+    }
+
+    /// The entries behind the checkpoint as found so far, with their bodies as stored: for tools and the simulator.
+    pub fn entries(&self) -> Vec<(LogIndex, Term, Bytes)> {
+        self.entries.iter().map(|(entry, _)| (entry.index, entry.term, body_of(entry))).collect()
+    }
+
+    /// Replay starts in this WAL file; 0 for the first there is.
+    pub fn replay_file(&self) -> u32 {
+        self.replay_file
+    }
+
+    /// The oldest WAL file that is needed: for replay, or because live messages lie there.
+    pub fn needs_file(&self) -> u32 {
+        let oldest = self.queues.as_ref().and_then(Queues::oldest_wal_file);
+        oldest.map_or(self.replay_file, |f| f.min(self.replay_file))
+    }
+
+    /// The extents that the checkpoint refers to.
+    pub fn extents(&self) -> Vec<u32> {
+        self.queues.as_ref().map(|q| q.extents().keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// Takes in the next record of this partition.
+    pub fn record(&mut self, kind: RecordKind, term: u64, index: u64, body: Bytes, at: Location) {
+        match kind {
+            RecordKind::Entry => self.entry(Term(term), LogIndex(index), body, at),
+            RecordKind::HardState => {
+                let vote = body.get(..8).map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight bytes")));
+                let found = (Term(term), Some(vote).filter(|v| *v != 0).map(NodeId));
+                // A checkpoint may know a later vote than the records that replay starts with.
+                if found.0 >= self.vote.0 {
+                    self.vote = found;
+                }
+            }
+            // Not written by this version for queue partitions.
+            RecordKind::Membership | RecordKind::SnapshotMark | RecordKind::Tombstone => {}
+        }
+    }
+
+    fn entry(&mut self, term: Term, index: LogIndex, body: Bytes, at: Location) {
+        if index <= self.applied.index {
+            return;
+        }
+        let offset = (index.0 - self.applied.index.0 - 1) as usize;
+        assert!(offset <= self.entries.len(), "partition {}: the log has a gap before entry {index}", self.id.0);
+        self.entries.truncate(offset);
+        self.entries.push((entry_of(index, term, body), at));
+    }
+
+    /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
+    /// that has nothing on disk yet.
+    pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> QueuePartition {
+        let (needs_file, replay_file, applied) = (self.needs_file(), self.replay_file, self.applied);
+        let queues = self.queues.take();
+        let replica = self.replica(node, config, founders);
+        let restored = queues.is_some();
+        let mut partition = QueuePartition::new(replica, queues.unwrap_or_default(), applied.index, applied.term);
+        if restored {
+            partition.maintenance.restored(applied.index, needs_file, replay_file);
+        }
+        partition
+    }
+
+    /// A partition whose machine is the caller's, with the state that its checkpoint holds.
+    pub fn finish_log(self, node: NodeId, config: Config, founders: &[NodeId]) -> (LogPartition, Option<Bytes>) {
+        let state = self.checkpoint.as_ref().map(|(_, state)| state.clone());
+        let (replay_file, applied) = (self.replay_file, self.applied);
+        let replica = self.replica(node, config, founders);
+        let kept = state.as_ref().map(|_| replay_file);
+        (LogPartition::new(replica, applied, kept), state)
+    }
+
+    fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Replica {
+        let Recovery { id, checkpoint, vote, applied, entries, .. } = self;
+        let membership =
+            checkpoint.map_or_else(|| Membership::of_voters(founders.iter().copied()), |(head, _)| head.membership);
+        let term = vote.0.max(applied.term);
+        let vote = if term == vote.0 { vote.1 } else { None };
+        let places: Vec<_> = entries.iter().map(|(e, at)| (e.index, e.term, *at)).collect();
+        let restored = Restored {
+            hard_state: HardState { term, vote, commit: applied.index },
+            membership,
+            changes: Vec::new(),
+            compacted: applied,
+            applied: applied.index,
+            evicted: Vec::new(),
+            entries: entries.into_iter().map(|e| e.0).collect(),
+        };
+        let group = Group::new(config, restored).expect("the settings are checked where they are read");
+        Replica::new(id, node, group, (term, vote), applied.index, &places)
+    }
+}

@@ -1,0 +1,400 @@
+//! A partition of one member over a WAL that writes and syncs when the test says so.
+#![allow(clippy::unwrap_used)]
+
+use broker::queue::Consumer;
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{Config, NodeId};
+use partition::command::{
+    Command, Delivery, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Selective,
+    Target,
+};
+use partition::outputs::{Outputs, ReadAt, ReadBytes, WalWrite};
+use partition::{Context, QueuePartition, Recovery, Tail};
+use smallvec::smallvec;
+use std::collections::VecDeque;
+use storage::{FileNo, Location, RecordKind};
+
+struct Open;
+impl Outlets for Open {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        usize::MAX
+    }
+}
+
+/// One record of the pretended log: kind, term, index, body and where it lies.
+type Kept = (RecordKind, u64, u64, Bytes, Location);
+
+struct Rig {
+    partition: QueuePartition,
+    tail: Tail,
+    out: Outputs,
+    log: Vec<Kept>,
+    offset: u32,
+    unwritten: VecDeque<WalWrite>,
+    unsynced: VecDeque<partition::outputs::Ticket>,
+    effects: Vec<Effect>,
+    now: u64,
+}
+
+const QUEUE: QueueId = QueueId(7);
+const PUBLISHER: ChannelKey = ChannelKey(100);
+const READER: ChannelKey = ChannelKey(200);
+
+fn consumer(number: u32) -> ConsumerKey {
+    ConsumerKey { channel: READER, number }
+}
+
+impl Rig {
+    fn new(log: Vec<Kept>, cache: usize) -> Rig {
+        let mut recovery = Recovery::queues(PartitionId(3), None).unwrap();
+        for (kind, term, index, body, at) in &log {
+            recovery.record(*kind, *term, *index, body.clone(), *at);
+        }
+        let config = Config::new(NodeId(1), 3, 42);
+        let offset = log.last().map_or(4096, |l| l.4.offset + l.4.bytes);
+        let mut rig = Rig {
+            partition: recovery.finish(NodeId(1), config, &[NodeId(1)]),
+            tail: Tail::new(cache),
+            out: Outputs::default(),
+            log,
+            offset,
+            unwritten: VecDeque::new(),
+            unsynced: VecDeque::new(),
+            effects: Vec::new(),
+            now: 1000,
+        };
+        for _ in 0..50 {
+            rig.with(|p, cx| p.tick(cx));
+            rig.run();
+        }
+        assert!(rig.partition.is_leading(), "a group of one leads itself");
+        rig
+    }
+
+    fn with(&mut self, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
+        self.now += 1;
+        let mut open = Open;
+        let mut cx = Context { now_ms: self.now, tail: &mut self.tail, outlets: &mut open, out: &mut self.out };
+        f(&mut self.partition, &mut cx);
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        self.effects.append(&mut self.out.effects);
+        self.unwritten.extend(self.out.wal.drain(..));
+    }
+
+    fn write(&mut self) {
+        while let Some(write) = self.unwritten.pop_front() {
+            let mut places = Vec::new();
+            for record in write.records {
+                let at = Location { file: FileNo(1), offset: self.offset, bytes: record.body.len() as u32 };
+                self.offset += at.bytes + 40;
+                if record.kind == RecordKind::Entry {
+                    places.push(at);
+                }
+                self.log.push((record.kind, record.term, record.index, record.body, at));
+            }
+            self.with(|p, cx| p.wal_written(write.ticket, &places, cx));
+            self.unsynced.push_back(write.ticket);
+        }
+    }
+
+    fn sync(&mut self) {
+        while let Some(ticket) = self.unsynced.pop_front() {
+            self.with(|p, cx| p.wal_synced(ticket, cx));
+        }
+    }
+
+    fn read(&mut self) {
+        for read in std::mem::take(&mut self.out.reads) {
+            let ReadAt::Wal(at) = read.at else { panic!("nothing is in extents here") };
+            let (_, _, _, body, place) = self
+                .log
+                .iter()
+                .find(|l| l.4.offset <= at.offset && at.offset + at.bytes <= l.4.offset + l.4.bytes)
+                .unwrap();
+            let from = (at.offset - place.offset) as usize;
+            let bytes = body.slice(from..from + at.bytes as usize);
+            self.with(|p, cx| p.read_done(read.purpose, Some(ReadBytes::Wal(bytes)), cx));
+        }
+    }
+
+    /// Until nothing moves any more.
+    fn run(&mut self) {
+        for _ in 0..1000 {
+            self.with(|p, cx| p.flush(cx));
+            if self.unwritten.is_empty() && self.unsynced.is_empty() && self.out.reads.is_empty() {
+                return;
+            }
+            self.write();
+            self.sync();
+            self.read();
+        }
+        panic!("it never comes to rest");
+    }
+
+    fn command(&mut self, command: Command) {
+        self.with(|p, cx| p.command(command, cx));
+    }
+
+    fn publish(&mut self, seq: u64, text: &str, durability: Durability, selective: Option<Selective>) {
+        let message = Message {
+            exchange: Bytes::new(),
+            routing_key: Bytes::from_static(b"q"),
+            properties: Bytes::from_static(&[0, 0]),
+            body: Bytes::copy_from_slice(text.as_bytes()),
+        };
+        let targets = smallvec![Target { queue: QUEUE, durability, selective }];
+        self.command(Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, targets, message }));
+    }
+
+    fn publish_synced(&mut self, seq: u64, text: &str) {
+        self.publish(seq, text, Durability::Level(Level::Synced), None);
+    }
+
+    fn consume(&mut self, number: u32, prefetch: u32, no_ack: bool) {
+        let consumer =
+            Consumer { key: consumer(number), prefetch, no_ack, exclusive: false, priority: 0, granted_only: false };
+        self.command(Command::Consume { queue: QUEUE, consumer, request: RequestId(1) });
+    }
+
+    fn settle(&mut self, number: u32, first: u64, count: u64, outcome: Outcome) {
+        self.command(Command::Settle { queue: QUEUE, holder: consumer(number), first, count, outcome });
+    }
+
+    fn confirmed(&mut self) -> Vec<u64> {
+        let mut confirmed = Vec::new();
+        self.effects.retain(|e| match e {
+            Effect::Confirm { first, count, .. } => {
+                confirmed.extend(*first..*first + *count);
+                false
+            }
+            _ => true,
+        });
+        confirmed
+    }
+
+    fn delivered(&mut self) -> Vec<Delivery> {
+        let mut delivered = Vec::new();
+        self.effects.retain(|e| match e {
+            Effect::Deliver(d) => {
+                delivered.push(d.clone());
+                false
+            }
+            _ => true,
+        });
+        delivered
+    }
+
+    fn stat(&mut self) -> (u64, u64, u64) {
+        self.command(Command::Stat { queue: QUEUE, channel: READER, request: RequestId(9) });
+        self.run();
+        let Some(Effect::Reply { reply: Reply::Stat { ready, unacked, consumers }, .. }) = self.effects.pop() else {
+            panic!("a stat is answered")
+        };
+        (ready, unacked, consumers)
+    }
+
+    fn restarted(self) -> Rig {
+        Rig::new(self.log, 1 << 20)
+    }
+}
+
+fn texts(deliveries: &[Delivery]) -> Vec<String> {
+    let text = |d: &Delivery| partition::message::MessageView::parse(&d.message).unwrap().body().to_vec();
+    deliveries.iter().map(|d| String::from_utf8(text(d)).unwrap()).collect()
+}
+
+#[test]
+fn a_synced_publish_is_confirmed_by_the_sync_and_a_written_one_by_the_write() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "a");
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.confirmed(), [], "written is not synced");
+    rig.sync();
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.confirmed(), [1]);
+
+    rig.publish(2, "b", Durability::Level(Level::Written), None);
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.confirmed(), [], "not even written");
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.confirmed(), [2]);
+    rig.sync();
+    rig.run();
+    assert_eq!(rig.confirmed(), [], "once is enough");
+}
+
+#[test]
+fn a_written_message_is_delivered_and_settled_before_its_sync() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.consume(1, 10, false);
+    rig.publish(1, "a", Durability::Level(Level::Written), None);
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    let delivered = rig.delivered();
+    assert_eq!(texts(&delivered), ["a"]);
+    rig.settle(1, delivered[0].seq, 1, Outcome::Ack);
+    rig.run();
+    assert_eq!(rig.stat(), (0, 0, 1));
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
+}
+
+#[test]
+fn messages_come_in_order_and_go_back_to_their_old_place() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=5 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.run();
+    assert_eq!(rig.confirmed(), [1, 2, 3, 4, 5]);
+    rig.consume(1, 3, false);
+    rig.run();
+    let first = rig.delivered();
+    assert_eq!(texts(&first), ["m1", "m2", "m3"]);
+    assert!(first.iter().all(|d| !d.redelivered && d.counts.acquired == 0));
+    rig.settle(1, first[1].seq, 1, Outcome::Nack);
+    rig.run();
+    let again = rig.delivered();
+    assert_eq!(texts(&again), ["m2"], "it goes out again before what is behind it");
+    assert!(again[0].redelivered && again[0].counts.acquired == 1 && again[0].counts.delivery == 0);
+    rig.command(Command::Detach { channel: READER });
+    rig.consume(2, 0, false);
+    rig.run();
+    let rest = rig.delivered();
+    assert_eq!(texts(&rest), ["m1", "m2", "m3", "m4", "m5"]);
+    assert_eq!(rest.iter().map(|d| d.redelivered).collect::<Vec<_>>(), [true, true, true, false, false]);
+    assert_eq!(rest[1].counts.delivery, 1, "a lost channel counts, a nack does not");
+}
+
+#[test]
+fn a_restart_brings_back_what_was_not_settled_and_flags_what_may_have_been_sent() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=6 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.consume(1, 2, false);
+    rig.run();
+    let first = rig.delivered();
+    assert_eq!(texts(&first), ["m1", "m2"]);
+    rig.settle(1, first[0].seq, 1, Outcome::Ack);
+    rig.run();
+    let before = rig.partition.queues().state_hash();
+    let mut rig = rig.restarted();
+    assert_eq!(rig.partition.queues().state_hash(), before, "replay gives the same state");
+    rig.consume(1, 0, false);
+    rig.run();
+    let after = rig.delivered();
+    assert_eq!(texts(&after), ["m2", "m3", "m4", "m5", "m6"]);
+    assert!(after[0].redelivered && after[1].redelivered);
+}
+
+#[test]
+fn messages_that_left_memory_are_read_back() {
+    let mut rig = Rig::new(Vec::new(), 300);
+    for seq in 1..=40 {
+        rig.publish_synced(seq, &format!("message number {seq}"));
+        rig.run();
+    }
+    assert!(rig.tail.bytes() <= 300);
+    rig.consume(1, 0, true);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), (1..=40).map(|i| format!("message number {i}")).collect::<Vec<_>>());
+    assert_eq!(rig.stat(), (0, 0, 1));
+}
+
+#[test]
+fn get_purge_and_stat_see_what_was_published_before_them() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=4 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.command(Command::Get { queue: QUEUE, channel: READER, no_ack: false, request: RequestId(1) });
+    rig.command(Command::Stat { queue: QUEUE, channel: READER, request: RequestId(2) });
+    rig.command(Command::Purge { queue: QUEUE, channel: READER, request: RequestId(3) });
+    rig.command(Command::Get { queue: QUEUE, channel: READER, no_ack: true, request: RequestId(4) });
+    rig.run();
+    let replies: Vec<_> = rig
+        .effects
+        .iter()
+        .filter_map(|e| if let Effect::Reply { reply, .. } = e { Some(reply) } else { None })
+        .collect();
+    let Reply::Got { delivery, ready } = replies[0] else { panic!("{replies:?}") };
+    assert_eq!((texts(std::slice::from_ref(delivery)), *ready), (vec!["m1".to_string()], 3));
+    assert_eq!(replies[1..], [&Reply::Stat { ready: 3, unacked: 1, consumers: 0 }, &Reply::Counted(3), &Reply::Empty]);
+    rig.command(Command::Detach { channel: READER });
+    rig.run();
+    assert_eq!(rig.stat(), (1, 0, 0));
+}
+
+#[test]
+fn the_value_at_risk_never_passes_its_cap() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    let rule = Some(Selective { cap: 100, interval_ms: 50 });
+    for (seq, value) in [(1, 60), (2, 30), (3, 20), (4, 5)] {
+        rig.publish(seq, "x", Durability::Selective { value }, rule);
+        assert!(rig.partition.value_at_risk(QUEUE) <= 100);
+    }
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.confirmed(), [1, 2, 4], "the third would pass the cap: it waits for the sync");
+    assert_eq!(rig.partition.value_at_risk(QUEUE), 95);
+    rig.run();
+    assert_eq!(rig.confirmed(), [3]);
+    assert_eq!(rig.partition.value_at_risk(QUEUE), 0);
+}
+
+#[test]
+fn a_sync_asked_for_is_answered_after_everything_before_it() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish(1, "x", Durability::Level(Level::Written), None);
+    rig.command(Command::Sync { channel: PUBLISHER, request: RequestId(5) });
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    let answered = |rig: &Rig| rig.effects.iter().any(|e| matches!(e, Effect::Reply { request: RequestId(5), .. }));
+    assert!(!answered(&rig));
+    rig.sync();
+    rig.with(|p, cx| p.flush(cx));
+    assert!(answered(&rig));
+}
+
+#[test]
+fn a_deleted_queue_leaves_nothing_and_takes_nothing_late() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "a");
+    rig.consume(1, 0, false);
+    rig.run();
+    rig.command(Command::Close {
+        queue: QUEUE,
+        if_unused: true,
+        if_empty: false,
+        channel: READER,
+        request: RequestId(2),
+    });
+    rig.run();
+    assert!(
+        rig.effects.iter().any(|e| matches!(e, Effect::Reply { reply: Reply::DeleteRefused { in_use: true }, .. }))
+    );
+    rig.command(Command::Close {
+        queue: QUEUE,
+        if_unused: false,
+        if_empty: false,
+        channel: READER,
+        request: RequestId(3),
+    });
+    rig.command(Command::Delete { queue: QUEUE });
+    rig.publish_synced(2, "late");
+    rig.run();
+    assert_eq!(rig.confirmed(), [1, 2]);
+    assert!(rig.effects.iter().any(|e| matches!(e, Effect::Cancelled { .. })));
+    assert_eq!(rig.partition.queue_ids(), []);
+    assert_eq!(rig.partition.in_flight_bytes(), 0);
+}

@@ -1,0 +1,165 @@
+//! A durable partition on its shard: commands and completions in, effects out, writes and reads on their way.
+//!
+//! Invariant: all writes of one turn of the shard leave together at its end ([`Turn::end`]), so that one write and one
+//! sync serve every partition that had something to say.
+
+use super::completions::{Completion, Completions};
+use super::upkeep_thread::Task;
+use super::wal_thread::WalHandle;
+use crate::shard::Partition;
+use amqp::Millis;
+use broker::{PartitionId, QueueId};
+use partition::outputs::{Read, WalWrite};
+use partition::{Command, Context, Effect, Outlets, Outputs, QueuePartition, Tail, WalState};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How often a partition that is not quiet looks after its log.
+const UPKEEP_EVERY_MS: u64 = 500;
+
+/// The wall clock, milliseconds since the epoch.
+pub(crate) fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+/// What the durable partitions of one shard share. Lives on the shard's thread.
+pub(crate) struct Turn {
+    pub(crate) wal: WalHandle,
+    pub(crate) reads: Sender<Read>,
+    pub(crate) upkeep: Sender<Task>,
+    /// WAL files that a replay may have to read beyond the one being written.
+    pub(crate) checkpoint_lag_files: u32,
+    pub(crate) tail: RefCell<Tail>,
+    pub(crate) writes: RefCell<Vec<WalWrite>>,
+}
+
+impl Turn {
+    /// The shard's turn is over: what its partitions want written goes to the WAL thread.
+    pub(crate) fn end(&self) {
+        self.wal.write(&mut self.writes.borrow_mut());
+    }
+
+    pub(crate) fn wal_state(&self) -> WalState {
+        let gauges = self.wal.gauges();
+        WalState {
+            current_file: gauges.current_file.load(Ordering::Relaxed),
+            retire_through: gauges.retire_through.load(Ordering::Relaxed),
+            checkpoint_lag_files: self.checkpoint_lag_files,
+        }
+    }
+
+    /// Sends out what a step left, effects aside.
+    pub(crate) fn carry_out(&self, out: &mut Outputs) {
+        self.writes.borrow_mut().append(&mut out.wal);
+        for read in out.reads.drain(..) {
+            // The threads outlive the shards; if one is gone the process is on its way down.
+            let _ = self.reads.send(read);
+        }
+        for job in out.jobs.drain(..) {
+            let _ = self.upkeep.send(Task::Job(job));
+        }
+    }
+}
+
+/// One durable partition.
+pub(crate) struct DurablePartition {
+    partition: QueuePartition,
+    turn: Rc<Turn>,
+    completions: Completions,
+    taken: Vec<Completion>,
+    out: Outputs,
+    upkeep_at: Option<Millis>,
+    told_needs: Option<u32>,
+}
+
+impl DurablePartition {
+    pub(crate) fn new(partition: QueuePartition, turn: Rc<Turn>, completions: Completions) -> Self {
+        let out = Outputs::default();
+        DurablePartition { partition, turn, completions, taken: Vec::new(), out, upkeep_at: Some(0), told_needs: None }
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> PartitionId {
+        self.partition.id()
+    }
+
+    fn complete(completion: Completion, partition: &mut QueuePartition, cx: &mut Context<'_>) -> bool {
+        match completion {
+            Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
+            Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
+            Completion::Read(purpose, bytes) => partition.read_done(purpose, bytes, cx),
+            Completion::Extent(Some(ready)) => {
+                partition.extent_ready(&ready);
+                return true;
+            }
+            Completion::Extent(None) => {
+                partition.extent_abandoned();
+                return true;
+            }
+            Completion::Checkpoint => {
+                partition.checkpoint_saved(cx);
+                return true;
+            }
+            Completion::Rolled => return true,
+        }
+        false
+    }
+}
+
+impl Partition for DurablePartition {
+    fn declare(&mut self, _queue: QueueId) {
+        // A durable queue costs nothing here until a message or a consumer comes.
+    }
+
+    fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+        let turn = self.turn.clone();
+        let mut tail = turn.tail.borrow_mut();
+        let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets, out: &mut self.out };
+        self.completions.take(&mut self.taken);
+        let mut look = self.upkeep_at.is_some_and(|at| at <= now);
+        for completion in self.taken.drain(..) {
+            look |= Self::complete(completion, &mut self.partition, &mut cx);
+        }
+        for command in commands.drain(..) {
+            self.partition.command(command, &mut cx);
+        }
+        self.partition.flush(&mut cx);
+        if look {
+            let wal = turn.wal_state();
+            self.partition.maintain(wal, &mut cx);
+            let needs = self.partition.needs_file(wal.current_file);
+            if self.told_needs != Some(needs) {
+                self.told_needs = Some(needs);
+                turn.wal.needs(self.partition.id(), needs);
+            }
+        }
+        self.upkeep_at = match self.upkeep_at {
+            _ if !self.partition.wants_maintenance() => None,
+            Some(at) if !look && at > now => Some(at),
+            _ => Some(now + UPKEEP_EVERY_MS),
+        };
+        effects.append(&mut self.out.effects);
+        assert!(self.out.frames.is_empty(), "a group of one has nobody to talk to");
+        turn.carry_out(&mut self.out);
+    }
+
+    fn end_turn(&mut self) {
+        self.turn.end();
+    }
+
+    fn poll_timeout(&self) -> Option<Millis> {
+        self.upkeep_at
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.partition.in_flight_bytes() as u64
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        // Bodies leave memory as the tail's budget says; nothing here grows with a backlog.
+        0
+    }
+}

@@ -1,0 +1,176 @@
+//! Partition 0 on its shard: the log that decides about the topology.
+//!
+//! Invariant: a command is applied to the node's topology before its proposer hears of it, and in the order of the log.
+
+use super::completions::{Completion, Completions};
+use super::durable::{Turn, wall_ms};
+use crate::node::PartitionWaker;
+use crate::shard::Partition;
+use crate::topology_log::{Answer, Changes, TopologyLog};
+use amqp::Millis;
+use broker::QueueId;
+use broker::topology::Command as Change;
+use bytes::Bytes;
+use partition::log_partition::AppliedEntry;
+use partition::{Command, Effect, LogPartition, Outlets, Outputs, Reply};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const UPKEEP_EVERY_MS: u64 = 1_000;
+
+/// What waits to be proposed.
+#[derive(Clone, Default)]
+pub(crate) struct Proposals {
+    list: Arc<Mutex<Vec<(Bytes, Answer)>>>,
+}
+
+impl Proposals {
+    fn take(&self) -> Vec<(Bytes, Answer)> {
+        std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The way in for proposers.
+pub(crate) struct MetadataLog {
+    pub(crate) proposals: Proposals,
+    pub(crate) waker: PartitionWaker,
+}
+
+impl TopologyLog for MetadataLog {
+    fn propose(&self, command: Change, answer: Answer) {
+        self.proposals.list.lock().unwrap_or_else(PoisonError::into_inner).push((command.encode(), answer));
+        self.waker.wake();
+    }
+}
+
+/// The partition itself.
+pub(crate) struct MetadataPartition {
+    pub(crate) log: LogPartition,
+    pub(crate) turn: Rc<Turn>,
+    pub(crate) completions: Completions,
+    pub(crate) proposals: Proposals,
+    pub(crate) changes: Changes,
+    answers: BTreeMap<u64, Answer>,
+    next_token: u64,
+    taken: Vec<Completion>,
+    out: Outputs,
+    applied: Vec<AppliedEntry>,
+    upkeep_at: Option<Millis>,
+    told_needs: Option<u32>,
+    /// Syncs asked for: answered when the ticket is synced.
+    barriers: Vec<(partition::outputs::Ticket, Effect)>,
+}
+
+impl MetadataPartition {
+    pub(crate) fn new(
+        log: LogPartition,
+        turn: Rc<Turn>,
+        completions: Completions,
+        proposals: Proposals,
+        changes: Changes,
+    ) -> Self {
+        MetadataPartition {
+            log,
+            turn,
+            completions,
+            proposals,
+            changes,
+            answers: BTreeMap::new(),
+            next_token: 1,
+            taken: Vec::new(),
+            out: Outputs::default(),
+            applied: Vec::new(),
+            upkeep_at: Some(0),
+            told_needs: None,
+            barriers: Vec::new(),
+        }
+    }
+
+    fn upkeep(&mut self, now: Millis) {
+        let wal = self.turn.wal_state();
+        let changes = &self.changes;
+        self.log.maintain(wal, wall_ms(), || changes.snapshot(), &mut self.out);
+        let needs = self.log.needs_file(wal.current_file);
+        if self.told_needs != Some(needs) {
+            self.told_needs = Some(needs);
+            self.turn.wal.needs(self.log.id(), needs);
+        }
+        self.upkeep_at = self.log.wants_maintenance(wal.current_file).then_some(now + UPKEEP_EVERY_MS);
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Sync { channel, request } => {
+                let ticket = self.log.barrier(&mut self.out);
+                self.barriers.push((ticket, Effect::Reply { channel, request, reply: Reply::Done }));
+            }
+            // Queues do not live here.
+            other => tracing::debug!(?other, "a command for a queue went to the topology's partition"),
+        }
+    }
+}
+
+impl Partition for MetadataPartition {
+    fn declare(&mut self, _queue: QueueId) {}
+
+    fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, _: &mut dyn Outlets) {
+        let mut look = self.upkeep_at.is_some_and(|at| at <= now);
+        self.completions.take(&mut self.taken);
+        for completion in self.taken.drain(..) {
+            match completion {
+                Completion::Written(ticket, bodies) => self.log.wal_written(ticket, &bodies, &mut self.out),
+                Completion::Synced(ticket) => {
+                    self.log.wal_synced(ticket, &mut self.out);
+                    let (done, left) = std::mem::take(&mut self.barriers).into_iter().partition(|b| b.0 <= ticket);
+                    self.barriers = left;
+                    let done: Vec<(_, Effect)> = done;
+                    effects.extend(done.into_iter().map(|b| b.1));
+                }
+                Completion::Read(purpose, bytes) => self.log.read_done(purpose, bytes),
+                Completion::Checkpoint => {
+                    self.log.checkpoint_saved();
+                    look = true;
+                }
+                Completion::Rolled => look = true,
+                Completion::Extent(_) => unreachable!("the topology writes no extents"),
+            }
+        }
+        for command in commands.drain(..) {
+            self.command(command);
+        }
+        for (change, answer) in self.proposals.take() {
+            let token = self.next_token;
+            self.next_token += 1;
+            // Dropped unanswered only if this member does not lead, which a group of one always does.
+            if self.log.propose(&change, token) {
+                self.answers.insert(token, answer);
+            }
+        }
+        self.log.flush(wall_ms(), &mut self.out, &mut self.applied);
+        for entry in self.applied.drain(..) {
+            let change = Change::decode(&entry.data).unwrap_or_else(|error| {
+                panic!("topology entry {}: {error:?}; the log is kept as it is", entry.index);
+            });
+            let applied = self.changes.apply(&change);
+            let answer = entry.token.and_then(|token| self.answers.remove(&token));
+            if let (Some(applied), Some(answer)) = (applied, answer) {
+                answer.send(applied);
+            }
+            self.upkeep_at.get_or_insert(now + UPKEEP_EVERY_MS);
+        }
+        if look {
+            self.upkeep(now);
+        }
+        assert!(self.out.frames.is_empty(), "a group of one has nobody to talk to");
+        self.turn.carry_out(&mut self.out);
+    }
+
+    fn end_turn(&mut self) {
+        self.turn.end();
+    }
+
+    fn poll_timeout(&self) -> Option<Millis> {
+        self.upkeep_at
+    }
+}

@@ -1,0 +1,383 @@
+//! What must hold in every run: checked at every step, by an observer that sees all nodes and is told everything.
+//!
+//! - [`raft`]: one leader a term, logs match, a leader has everything committed, what is committed never changes, members
+//!   are equal at equal index.
+//! - [`messages`]: a model of the queues, made from the committed log by rules of its own.
+//! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap, deliveries are of what was
+//!   published, in order, once without a flag, never of what is settled.
+//!
+//! Invariant: a checker that finds something panics with its name in brackets; a canary looks for that name.
+
+pub mod messages;
+pub mod raft;
+
+use crate::node::{Restored, Said, View};
+use crate::schedule::Micros;
+use broker::{ChannelKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{LogIndex, NodeId, Term};
+use messages::{Found, Model};
+use partition::message::MessageView;
+use partition::{Delivery, Effect, QueuePartition, Reply};
+use raft::Group;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ends the run: a checker found something.
+#[track_caller]
+pub fn violated(checker: &str, what: &str) -> ! {
+    panic!("[{checker}] {what}")
+}
+
+/// What a publisher asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// No confirm.
+    Nothing,
+    /// Confirm once written.
+    Written,
+    /// Confirm once synced.
+    Synced,
+    /// Written, as long as the value at risk of its queues stays within their caps.
+    Selective {
+        /// What it adds.
+        value: u64,
+    },
+}
+
+/// A message that a client published, perhaps several times.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// Its partition, by number.
+    pub group: usize,
+    /// Who published it.
+    pub channel: ChannelKey,
+    /// Its publish number; 0 without confirms.
+    pub seq: u64,
+    /// Counts the publishes of its publisher, confirms or not.
+    pub number: u64,
+    /// Where it goes.
+    pub targets: Vec<QueueId>,
+    /// What was asked for.
+    pub asked: Asked,
+    /// Its body.
+    pub body: Bytes,
+    /// A partition said that it is safe.
+    pub confirmed: bool,
+    /// It is in the committed log.
+    pub committed: bool,
+    /// Power was cut somewhere while it was confirmed as written and not yet committed: it may be lost.
+    pub at_mercy: bool,
+}
+
+/// All checkers and what they know.
+pub struct Checks {
+    groups: Vec<Group>,
+    models: Vec<Model>,
+    published: Vec<Published>,
+    by_number: BTreeMap<(ChannelKey, u64), u64>,
+    caps: BTreeMap<QueueId, u64>,
+    /// Confirmed as written and not committed.
+    at_risk: BTreeSet<u64>,
+    /// Given out without the flag: queue and message.
+    unflagged: BTreeSet<(QueueId, u64)>,
+    /// The last number given out without the flag, by queue and term.
+    order: BTreeMap<(QueueId, Term), u64>,
+    /// Settles that clients asked for.
+    settle_asked: BTreeSet<(QueueId, u64)>,
+    /// Figures of the run.
+    pub figures: Figures,
+}
+
+/// How much happened: a run in which nothing happens shows nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Messages published, repetitions not counted.
+    pub published: u64,
+    /// Confirms given.
+    pub confirmed: u64,
+    /// Messages delivered, with repetitions.
+    pub delivered: u64,
+    /// Of these, with the flag.
+    pub redelivered: u64,
+    /// Entries committed.
+    pub committed: u64,
+    /// Leaders elected.
+    pub leaders: u64,
+    /// Nodes started, the first time included.
+    pub starts: u64,
+    /// Of the crashes, by loss of power.
+    pub power_cuts: u64,
+    /// Snapshots installed.
+    pub snapshots: u64,
+    /// Confirmed at *written*, and lost with the power before they were synced anywhere that counts.
+    pub lost_with_power: u64,
+    /// Checkpoints that nodes started from.
+    pub checkpoints_used: u64,
+}
+
+impl Figures {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Figures) {
+        let Figures {
+            published,
+            confirmed,
+            delivered,
+            redelivered,
+            committed,
+            leaders,
+            starts,
+            power_cuts,
+            snapshots,
+            lost_with_power,
+            checkpoints_used,
+        } = other;
+        self.published += published;
+        self.confirmed += confirmed;
+        self.delivered += delivered;
+        self.redelivered += redelivered;
+        self.committed += committed;
+        self.leaders += leaders;
+        self.starts += starts;
+        self.power_cuts += power_cuts;
+        self.snapshots += snapshots;
+        self.lost_with_power += lost_with_power;
+        self.checkpoints_used += checkpoints_used;
+    }
+}
+
+impl Checks {
+    /// Checkers for these partitions; `caps` are those of selective queues.
+    pub fn new(partitions: &[PartitionId], caps: BTreeMap<QueueId, u64>) -> Self {
+        Checks {
+            groups: partitions.iter().map(|_| Group::default()).collect(),
+            models: partitions.iter().map(|_| Model::default()).collect(),
+            published: Vec::new(),
+            by_number: BTreeMap::new(),
+            caps,
+            at_risk: BTreeSet::new(),
+            unflagged: BTreeSet::new(),
+            order: BTreeMap::new(),
+            settle_asked: BTreeSet::new(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// A client is about to publish this; the number of the message comes back, and stands in its body.
+    pub fn publish(&mut self, published: Published) -> u64 {
+        let id = self.published.len() as u64;
+        if published.seq != 0 {
+            self.by_number.insert((published.channel, published.seq), id);
+        }
+        self.published.push(published);
+        self.figures.published += 1;
+        id
+    }
+
+    /// The number that the next message gets.
+    pub fn next_id(&self) -> u64 {
+        self.published.len() as u64
+    }
+
+    /// A message by its number.
+    pub fn message(&self, id: u64) -> &Published {
+        &self.published[id as usize]
+    }
+
+    /// A client settles these.
+    pub fn settle_asked(&mut self, queue: QueueId, first: u64, count: u64) {
+        self.settle_asked.extend((first..first + count).map(|seq| (queue, seq)));
+    }
+
+    /// A node came up with what its disk holds.
+    pub fn started(&mut self, node: NodeId, restored: Vec<Restored>) {
+        self.figures.starts += 1;
+        for (group, (applied, entries)) in self.groups.iter_mut().zip(restored) {
+            self.figures.checkpoints_used += u64::from(applied > LogIndex(1));
+            group.started(node, applied, entries);
+        }
+    }
+
+    /// A node is down.
+    pub fn stopped(&mut self, node: NodeId) {
+        self.groups.iter_mut().for_each(|g| g.stopped(node));
+    }
+
+    /// Power is cut on a node: what was confirmed as written only may be lost from now on, up to its queue's cap.
+    pub fn power_cut(&mut self) {
+        self.figures.power_cuts += 1;
+        for id in std::mem::take(&mut self.at_risk) {
+            self.published[id as usize].at_mercy = true;
+        }
+    }
+
+    /// An entry was appended to a node's log.
+    pub fn appended(&mut self, node: NodeId, group: usize, term: Term, index: LogIndex, body: Bytes) {
+        self.groups[group].appended(node, index, term, body);
+    }
+
+    /// A node took a step: how its partition stands now.
+    pub fn observe(&mut self, node: NodeId, group: usize, view: View, partition: &QueuePartition) {
+        let (raft, model) = (&mut self.groups[group], &mut self.models[group]);
+        let mut found = Vec::new();
+        self.figures.leaders += u64::from(raft.observe_role(node, &view));
+        self.figures.committed += raft.observe_applied(node, &view, partition, &mut |index, body| {
+            model.commit(index.0, body, &self.published, &self.settle_asked, &mut found);
+        });
+        for found in found {
+            match found {
+                Found::Committed(id) => {
+                    self.published[id as usize].committed = true;
+                    self.at_risk.remove(&id);
+                }
+                Found::Delivered { queue, id, redelivered } => self.flag(queue, id, redelivered),
+            }
+        }
+    }
+
+    fn flag(&mut self, queue: QueueId, id: u64, redelivered: bool) {
+        if !redelivered && !self.unflagged.insert((queue, id)) && !self.published[id as usize].at_mercy {
+            violated("duplicate", &format!("message {id} went out of queue {} twice without redelivered", queue.0));
+        }
+    }
+
+    /// A partition said this to a client.
+    pub fn said(&mut self, group: usize, said: Said, effect: &Effect) {
+        match effect {
+            Effect::Confirm { channel, first, count } => {
+                for seq in *first..*first + *count {
+                    self.confirmed(*channel, seq);
+                }
+            }
+            Effect::Deliver(delivery) | Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => {
+                self.delivered(group, said, delivery);
+            }
+            _ => {}
+        }
+    }
+
+    fn confirmed(&mut self, channel: ChannelKey, seq: u64) {
+        let Some(&id) = self.by_number.get(&(channel, seq)) else {
+            violated("confirm", &format!("publish {seq} of channel {} was confirmed and never published", channel.0));
+        };
+        let published = &mut self.published[id as usize];
+        if std::mem::replace(&mut published.confirmed, true) {
+            return;
+        }
+        self.figures.confirmed += 1;
+        if published.committed {
+            return;
+        }
+        if published.asked == Asked::Synced {
+            violated("confirm", &format!("message {id} was confirmed as synced and is not committed"));
+        }
+        self.at_risk.insert(id);
+        if let Asked::Selective { .. } = published.asked {
+            let targets = published.targets.clone();
+            targets.into_iter().for_each(|queue| self.check_cap(queue));
+        }
+    }
+
+    fn check_cap(&self, queue: QueueId) {
+        let Some(&cap) = self.caps.get(&queue) else { return };
+        let value = |id: &u64| {
+            let published = &self.published[*id as usize];
+            match published.asked {
+                Asked::Selective { value } if published.targets.contains(&queue) => value,
+                _ => 0,
+            }
+        };
+        let at_risk: u64 = self.at_risk.iter().map(value).sum();
+        if at_risk > cap {
+            violated("cap", &format!("a value of {at_risk} is at risk in queue {}, where {cap} is the cap", queue.0));
+        }
+    }
+
+    fn delivered(&mut self, group: usize, said: Said, delivery: &Delivery) {
+        self.figures.delivered += 1;
+        self.figures.redelivered += u64::from(delivery.redelivered);
+        let id = self.identify(delivery);
+        if !delivery.needs_ack {
+            self.settle_asked.insert((delivery.queue, delivery.seq));
+        }
+        if !delivery.redelivered {
+            let last = self.order.entry((delivery.queue, said.term)).or_insert(0);
+            if delivery.seq <= *last {
+                let (queue, seq) = (delivery.queue.0, delivery.seq);
+                violated("order", &format!("message {seq} of queue {queue} went out after {last}"));
+            }
+            *last = delivery.seq;
+        }
+        let model = &mut self.models[group];
+        if let Some(Found::Delivered { queue, id, redelivered }) = model.delivered(delivery, id, said.applied.0) {
+            self.flag(queue, id, redelivered);
+        }
+    }
+
+    /// Which message a delivery is of; it must be one that was published, to this queue, with these bytes.
+    fn identify(&self, delivery: &Delivery) -> u64 {
+        let what = || format!("message {} of queue {}", delivery.seq, delivery.queue.0);
+        let Some(view) = MessageView::parse(&delivery.message) else {
+            violated("published", &format!("{} cannot be read", what()));
+        };
+        let id = id_of(view.body());
+        match id.and_then(|id| self.published.get(id as usize)) {
+            Some(p) if p.body[..] == *view.body() && p.targets.contains(&delivery.queue) => id.expect("it was found"),
+            _ => violated("published", &format!("{} was never published there", what())),
+        }
+    }
+
+    /// At the end: confirmed means present, and nothing is left behind.
+    pub fn finish(&mut self, now: Micros) {
+        for (id, published) in self.published.iter().enumerate() {
+            if published.confirmed && !published.committed {
+                if !published.at_mercy {
+                    violated("lost", &format!("message {id} was confirmed ({:?}) and is gone", published.asked));
+                }
+                self.figures.lost_with_power += 1;
+            }
+        }
+        for model in &self.models {
+            if let Some((queue, seq, id)) = model.first_live() {
+                let queue = queue.0;
+                violated("liveness", &format!("message {seq} (id {id}) of queue {queue} is still there at {now}"));
+            }
+        }
+    }
+
+    /// Whether everything that is committed is settled.
+    pub fn is_drained(&self) -> bool {
+        self.models.iter().all(|m| m.live() == 0)
+    }
+
+    /// Whether everything that was confirmed is committed, or was lost with the power.
+    pub fn is_safe(&self) -> bool {
+        self.at_risk.is_empty()
+    }
+
+    /// Messages committed and not settled.
+    pub fn live(&self) -> u64 {
+        self.models.iter().map(Model::live).sum()
+    }
+
+    /// The last committed entry of a partition, as far as a member has applied it.
+    pub fn committed(&self, group: usize) -> LogIndex {
+        self.groups[group].committed()
+    }
+}
+
+/// The number of a message, as its body begins with it.
+pub fn id_of(body: &[u8]) -> Option<u64> {
+    body.get(..8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes")))
+}
+
+/// A body for message `id`, of at least 16 bytes: every byte follows from the number.
+pub fn body_of(id: u64, bytes: usize) -> Bytes {
+    let mut body = Vec::with_capacity(bytes.max(16));
+    body.extend_from_slice(&id.to_le_bytes());
+    let mut random = crate::random::Random::new(id);
+    while body.len() < bytes.max(16) {
+        body.extend_from_slice(&random.next().to_le_bytes());
+    }
+    body.truncate(bytes.max(16));
+    body.into()
+}

@@ -1,0 +1,167 @@
+//! The promises of Raft for one group, and equal state at equal index.
+//!
+//! Invariant: `committed` is what the first member that applied an entry applied; every other member, at any time later, must
+//! agree. It is longer than what any single member knows, and never shorter than what any client was told.
+
+use super::violated;
+use crate::node::View;
+use bytes::Bytes;
+use consensus::{LogIndex, NodeId, Restored, Term};
+use partition::QueuePartition;
+use partition::machine::{Queues, Unobserved};
+use std::collections::BTreeMap;
+use storage::{FileNo, Location};
+
+/// A member's log as it was told to write it.
+#[derive(Debug, Default)]
+struct Mirror {
+    log: BTreeMap<u64, (Term, Bytes)>,
+    applied: u64,
+}
+
+/// What is known of one group.
+#[derive(Default)]
+pub struct Group {
+    leaders: BTreeMap<Term, NodeId>,
+    /// Each entry that was ever appended anywhere, with the term of the one before it where that is known.
+    entries: BTreeMap<(u64, Term), (Bytes, Option<Term>)>,
+    mirrors: BTreeMap<NodeId, Mirror>,
+    /// From the first index after the beginning on.
+    committed: Vec<(Term, Bytes)>,
+    reference: Queues,
+    hashes: BTreeMap<u64, u64>,
+}
+
+const FIRST: u64 = Restored::BOOTSTRAP.index.0 + 1;
+
+impl Group {
+    /// A member came up.
+    pub fn started(&mut self, node: NodeId, applied: LogIndex, entries: Vec<(LogIndex, Term, Bytes)>) {
+        let log = entries.into_iter().map(|(index, term, body)| (index.0, (term, body))).collect();
+        self.mirrors.insert(node, Mirror { log, applied: applied.0 });
+    }
+
+    /// A member is down.
+    pub fn stopped(&mut self, node: NodeId) {
+        self.mirrors.remove(&node);
+    }
+
+    /// A member's log begins anew behind a snapshot.
+    pub fn installed(&mut self, node: NodeId, applied: LogIndex) {
+        self.mirrors.insert(node, Mirror { log: BTreeMap::new(), applied: applied.0 });
+    }
+
+    /// A member appended an entry.
+    pub fn appended(&mut self, node: NodeId, index: LogIndex, term: Term, body: Bytes) {
+        let index = index.0;
+        let mirror = self.mirrors.entry(node).or_default();
+        if index <= mirror.applied {
+            violated("committed", &format!("{node} writes over entry {index}, which it has applied"));
+        }
+        mirror.log.split_off(&index);
+        let before = index.checked_sub(1).and_then(|i| mirror.log.get(&i)).map(|e| e.0);
+        let (known, known_before) = self.entries.entry((index, term)).or_insert((body.clone(), before));
+        if *known != body || (before.is_some() && known_before.is_some() && *known_before != before) {
+            violated("log-matching", &format!("entry {index}@{} is not the same on {node}", term.0));
+        }
+        if known_before.is_none() {
+            *known_before = before;
+        }
+        mirror.log.insert(index, (term, body));
+    }
+
+    /// Looks whether a member leads; true if that is new.
+    pub fn observe_role(&mut self, node: NodeId, view: &View) -> bool {
+        if !view.leads {
+            return false;
+        }
+        match self.leaders.get(&view.term) {
+            Some(leader) if *leader == node => return false,
+            Some(leader) => violated("one-leader", &format!("{leader} and {node} both lead term {}", view.term.0)),
+            None => {}
+        }
+        self.leaders.insert(view.term, node);
+        self.check_complete(node, view);
+        true
+    }
+
+    /// A new leader has every committed entry.
+    fn check_complete(&self, node: NodeId, view: &View) {
+        let mirror = self.mirrors.get(&node).unwrap_or_else(|| violated("one-leader", "a leader that is down"));
+        let from = view.compacted.0.max(FIRST - 1) + 1;
+        for index in from..FIRST + self.committed.len() as u64 {
+            let (term, _) = &self.committed[(index - FIRST) as usize];
+            if mirror.log.get(&index).map(|e| e.0) != Some(*term) {
+                let found = mirror.log.get(&index).map(|e| e.0);
+                violated(
+                    "leader-complete",
+                    &format!("{node} leads term {} with {found:?} at {index}, committed in term {}", view.term.0, term.0),
+                );
+            }
+        }
+    }
+
+    /// Looks at what a member has applied; entries that nobody had applied before go to `commit`. Returns how many.
+    pub fn observe_applied(
+        &mut self,
+        node: NodeId,
+        view: &View,
+        partition: &QueuePartition,
+        commit: &mut dyn FnMut(LogIndex, &Bytes),
+    ) -> u64 {
+        let Some(mirror) = self.mirrors.get_mut(&node) else { return 0 };
+        let before = mirror.applied;
+        let mut fresh = 0;
+        for index in before + 1..=view.applied.0 {
+            let Some((term, body)) = mirror.log.get(&index) else {
+                violated("committed", &format!("{node} applied entry {index}, which was never appended there"));
+            };
+            match self.committed.get((index - FIRST) as usize) {
+                Some((known_term, known)) if known_term == term && known == body => {}
+                Some((known_term, _)) => violated(
+                    "committed",
+                    &format!("{node} applied {index}@{} where {index}@{} was committed", term.0, known_term.0),
+                ),
+                None => {
+                    assert_eq!(index - FIRST, self.committed.len() as u64, "entries are applied in order");
+                    self.committed.push((*term, body.clone()));
+                    apply(&mut self.reference, body);
+                    self.hashes.insert(index, self.reference.state_hash());
+                    commit(LogIndex(index), body);
+                    fresh += 1;
+                }
+            }
+        }
+        if view.applied.0 != before || before == 0 {
+            mirror.applied = view.applied.0;
+            // What is applied and compacted is never looked at again.
+            let kept = mirror.log.split_off(&view.compacted.0);
+            mirror.log = kept;
+            self.check_state(node, view.applied.0, partition);
+        }
+        fresh
+    }
+
+    /// The state of a member is the one that everybody has at that index.
+    pub fn check_state(&self, node: NodeId, applied: u64, partition: &QueuePartition) {
+        if let Some(hash) = self.hashes.get(&applied) {
+            if partition.queues().state_hash() != *hash {
+                violated("equal-state", &format!("{node} differs from the others at index {applied}"));
+            }
+        }
+    }
+
+    /// The last entry that a member is known to have applied.
+    pub fn committed(&self) -> LogIndex {
+        LogIndex(FIRST - 1 + self.committed.len() as u64)
+    }
+}
+
+fn apply(reference: &mut Queues, body: &Bytes) {
+    // Empty entries and changes of members say nothing to the queues.
+    if body.first() != Some(&partition::entry::ENTRY_VERSION) {
+        return;
+    }
+    let at = Location { file: FileNo(1), offset: 0, bytes: body.len() as u32 };
+    reference.apply(body, at, &mut Unobserved).expect("a committed entry can be read");
+}

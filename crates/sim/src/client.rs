@@ -1,0 +1,497 @@
+//! Clients: publishers that resend until they are confirmed, and readers that consume, get, ack, give back and purge.
+//!
+//! A client knows nothing but what nodes tell it. Invariants: a publisher sends, on each connection, all its unconfirmed
+//! publishes in order before anything new, under the numbers that they had; a reader settles only what it was given on the
+//! same channel, each once.
+
+use crate::checks::{Asked, Checks, Published, body_of};
+use crate::node::SessionId;
+use crate::random::Random;
+use crate::schedule::{MS, Micros, SECOND};
+use broker::queue::Consumer;
+use broker::{ChannelKey, ConsumerKey, QueueId};
+use bytes::Bytes;
+use partition::command::{Durability, Level, Outcome, Selective, Target};
+use partition::{Command, Effect, Message, Publish, Reply, RequestId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Publishes that a publisher has under way at most.
+const WINDOW: usize = 40;
+/// How long a publisher waits for a confirm before it tries another node.
+const CONFIRM_TIMEOUT: Micros = 2 * SECOND;
+/// How long a reader waits for any sign of life before it tries another node.
+const REPLY_TIMEOUT: Micros = 3 * SECOND;
+
+/// How a queue keeps its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// Confirm once written.
+    Written,
+    /// Confirm once synced.
+    Synced,
+    /// Written within a cap.
+    Selective(Selective),
+}
+
+/// A queue, as clients know it.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueSettings {
+    /// Its id.
+    pub id: QueueId,
+    /// How it keeps its messages.
+    pub keeping: Keeping,
+}
+
+/// What a client wants of the world.
+#[derive(Debug)]
+pub enum Wish {
+    /// A connection to some node, for this channel.
+    Open(ChannelKey),
+    /// A command on its connection.
+    Send(Command),
+    /// The end of its connection, and of the channel if `ended`.
+    Close {
+        /// The channel is over; otherwise it goes on elsewhere.
+        ended: bool,
+    },
+    /// To be woken.
+    Wake(Micros),
+}
+
+/// One client. `group` is its partition, by number.
+pub struct Client {
+    /// Its partition.
+    pub group: usize,
+    /// Its connection.
+    pub session: Option<SessionId>,
+    channels: u64,
+    next_channel: u64,
+    channel: ChannelKey,
+    random: Random,
+    queues: Vec<QueueSettings>,
+    heard: Micros,
+    part: Part,
+}
+
+enum Part {
+    Publisher(Publisher),
+    Reader(Reader),
+}
+
+struct Publisher {
+    confirms: bool,
+    next_seq: u64,
+    number: u64,
+    unconfirmed: VecDeque<(u64, u64, Command)>,
+    body_bytes_max: u64,
+    pause_max: Micros,
+    sessions: u32,
+}
+
+struct Reader {
+    consumers: BTreeMap<u32, (QueueId, u32)>,
+    next_consumer: u32,
+    next_request: u64,
+    /// What it holds: queue, holder, number, when it is settled.
+    held: VecDeque<(QueueId, ConsumerKey, u64, Micros)>,
+    prefetch: u32,
+    no_ack: bool,
+    granted_only: bool,
+    gets: bool,
+    think_max: Micros,
+    unruly: bool,
+}
+
+/// What a client is told from outside.
+pub struct Now<'a> {
+    /// The time.
+    pub now: Micros,
+    /// Publishing and mischief are over: what is there is to be drained.
+    pub draining: bool,
+    /// Where it says what it does.
+    pub checks: &'a mut Checks,
+    /// What it wants.
+    pub wishes: &'a mut Vec<Wish>,
+}
+
+impl Client {
+    fn new(number: u64, group: usize, queues: &[QueueSettings], mut random: Random, part: Part) -> Client {
+        let channels = (number + 1) << 32;
+        let random = random.fork();
+        Client {
+            group,
+            session: None,
+            channels,
+            next_channel: 1,
+            channel: ChannelKey(channels),
+            random,
+            queues: queues.to_vec(),
+            heard: 0,
+            part,
+        }
+    }
+
+    /// A publisher to the queues of a partition.
+    pub fn publisher(number: u64, group: usize, queues: &[QueueSettings], mut random: Random) -> Client {
+        let confirms = !random.chance(15);
+        let body_bytes_max = *random.pick(&[40, 200, 2_000, 20_000]);
+        let pause_max = *random.pick(&[20 * MS, 80 * MS, 300 * MS]);
+        let publisher = Publisher {
+            confirms,
+            next_seq: 1,
+            number: 1,
+            unconfirmed: VecDeque::new(),
+            body_bytes_max,
+            pause_max,
+            sessions: 0,
+        };
+        Client::new(number, group, queues, random, Part::Publisher(publisher))
+    }
+
+    /// A reader of the queues of a partition. An unruly one gives back, purges, and leaves.
+    pub fn reader(number: u64, group: usize, queues: &[QueueSettings], mut random: Random, unruly: bool) -> Client {
+        let reader = Reader {
+            consumers: BTreeMap::new(),
+            next_consumer: 1,
+            next_request: 1,
+            held: VecDeque::new(),
+            prefetch: *random.pick(&[0, 1, 3, 10, 100]),
+            no_ack: unruly && random.chance(15),
+            granted_only: unruly && random.chance(15),
+            gets: unruly && random.chance(20),
+            think_max: *random.pick(&[MS, 5 * MS, 40 * MS]),
+            unruly,
+        };
+        Client::new(number, group, queues, random, Part::Reader(reader))
+    }
+
+    /// Whether it waits for nothing.
+    pub fn is_done(&self) -> bool {
+        match &self.part {
+            Part::Publisher(p) => p.unconfirmed.is_empty(),
+            Part::Reader(_) => true,
+        }
+    }
+
+    /// One line about how it stands.
+    pub fn describe(&self) -> String {
+        let session = self.session;
+        match &self.part {
+            Part::Publisher(p) => {
+                let first = p.unconfirmed.front().map(|u| (u.0, u.1));
+                format!("publisher {} {session:?} unconfirmed {} from {first:?}", self.channel.0, p.unconfirmed.len())
+            }
+            Part::Reader(r) => {
+                format!("reader {} {session:?} consumers {:?} held {}", self.channel.0, r.consumers, r.held.len())
+            }
+        }
+    }
+
+    /// It was woken.
+    pub fn wake(&mut self, n: &mut Now<'_>) {
+        let pause = match &self.part {
+            Part::Publisher(p) if self.session.is_some() => self.random.between(1, p.pause_max),
+            _ => self.random.between(1, 10) * MS,
+        };
+        n.wishes.push(Wish::Wake(pause));
+        if self.session.is_none() {
+            return self.open(n);
+        }
+        match &self.part {
+            Part::Publisher(_) => self.publish(n),
+            Part::Reader(_) => self.read(n),
+        }
+    }
+
+    fn open(&mut self, n: &mut Now<'_>) {
+        self.heard = n.now;
+        let is_reader = matches!(self.part, Part::Reader(_));
+        if is_reader || self.next_channel == 1 {
+            self.channel = ChannelKey(self.channels + self.next_channel);
+            self.next_channel += 1;
+        }
+        n.wishes.push(Wish::Open(self.channel));
+    }
+
+    /// It has a connection.
+    pub fn opened(&mut self, n: &mut Now<'_>) {
+        let draining = n.draining;
+        match &mut self.part {
+            Part::Publisher(p) => {
+                p.sessions += 1;
+                n.wishes.extend(p.unconfirmed.iter().map(|(_, _, command)| Wish::Send(command.clone())));
+            }
+            Part::Reader(r) => {
+                r.held.clear();
+                r.consumers.clear();
+                if !r.gets || draining {
+                    for queue in self.queues.clone() {
+                        self.consume(queue.id, n);
+                    }
+                }
+            }
+        }
+    }
+
+    fn consume(&mut self, queue: QueueId, n: &mut Now<'_>) {
+        let Part::Reader(r) = &mut self.part else { return };
+        let number = r.next_consumer;
+        r.next_consumer += 1;
+        let (no_ack, granted_only) = (r.no_ack && !n.draining, r.granted_only && !n.draining);
+        r.consumers.insert(number, (queue, if no_ack { 0 } else { r.prefetch }));
+        let key = ConsumerKey { channel: self.channel, number };
+        let consumer = Consumer {
+            key,
+            prefetch: r.prefetch,
+            no_ack,
+            exclusive: false,
+            priority: self.random.below(3) as i32,
+            granted_only,
+        };
+        let request = RequestId(r.next_request);
+        r.next_request += 1;
+        n.wishes.push(Wish::Send(Command::Consume { queue, consumer, request }));
+    }
+
+    /// Its connection is gone.
+    pub fn lost(&mut self) {
+        self.session = None;
+        if let Part::Reader(r) = &mut self.part {
+            r.held.clear();
+            r.consumers.clear();
+        }
+    }
+
+    fn close(&mut self, ended: bool, n: &mut Now<'_>) {
+        n.wishes.push(Wish::Close { ended });
+        self.lost();
+    }
+
+    /// A node says something on its connection.
+    pub fn hear(&mut self, effect: Effect, n: &mut Now<'_>) {
+        self.heard = n.now;
+        match effect {
+            Effect::Confirm { first, count, .. } => {
+                if let Part::Publisher(p) = &mut self.part {
+                    p.unconfirmed.retain(|(seq, _, _)| *seq < first || *seq >= first + count);
+                }
+            }
+            Effect::Refuse { .. } => self.close(false, n),
+            Effect::Reply { reply: Reply::NotLeader, .. } => {
+                let ended = matches!(self.part, Part::Reader(_));
+                self.close(ended, n);
+            }
+            Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => self.hold(delivery, n),
+            Effect::Deliver(delivery) => self.hold(delivery, n),
+            Effect::GrantWanted { consumer, queue, .. } => {
+                let count = self.random.between(1, 5) as u32;
+                n.wishes.push(Wish::Send(Command::Grant { queue, consumer, count }));
+            }
+            Effect::Reply { .. }
+            | Effect::Cancelled { .. }
+            | Effect::Unused { .. }
+            | Effect::GrantReturned { .. } => {}
+        }
+    }
+
+    fn hold(&mut self, delivery: partition::Delivery, n: &mut Now<'_>) {
+        let Part::Reader(r) = &mut self.part else { return };
+        if !delivery.needs_ack {
+            return;
+        }
+        let think = if n.draining { MS } else { self.random.between(1, r.think_max) };
+        let key = delivery.consumer;
+        r.held.push_back((delivery.queue, key, delivery.seq, n.now + think));
+        let prefetch = r.consumers.get(&key.number).map_or(0, |c| c.1);
+        let held = r.held.iter().filter(|h| h.1 == key).count();
+        if prefetch != 0 && held > prefetch as usize {
+            crate::checks::violated("prefetch", &format!("a consumer with prefetch {prefetch} holds {held} messages"));
+        }
+    }
+
+    fn publish(&mut self, n: &mut Now<'_>) {
+        let Part::Publisher(p) = &mut self.part else { return };
+        if !p.unconfirmed.is_empty() && n.now > self.heard + CONFIRM_TIMEOUT {
+            return self.close(false, n);
+        }
+        if n.draining {
+            return;
+        }
+        if p.confirms && p.unconfirmed.is_empty() && p.sessions == 1 && self.random.chance(1) {
+            // The channel ends; the next one is another publisher to the log.
+            (p.next_seq, p.number, p.sessions) = (1, 1, 0);
+            self.next_channel += 1;
+            let next = ChannelKey(self.channels + self.next_channel);
+            self.close(true, n);
+            self.channel = next;
+            return;
+        }
+        let burst = self.random.between(1, 4);
+        for _ in 0..burst {
+            if p.unconfirmed.len() >= WINDOW {
+                break;
+            }
+            if p.unconfirmed.is_empty() {
+                self.heard = n.now;
+            }
+            let seq = if p.confirms { p.next_seq } else { 0 };
+            let bytes = self.random.between(16, p.body_bytes_max) as usize;
+            let (command, id) =
+                compose(self.group, self.channel, seq, p.number, &self.queues, bytes, &mut self.random, n.checks);
+            p.next_seq += 1;
+            p.number += 1;
+            if p.confirms {
+                p.unconfirmed.push_back((seq, id, command.clone()));
+            }
+            n.wishes.push(Wish::Send(command));
+        }
+    }
+
+    fn read(&mut self, n: &mut Now<'_>) {
+        let (channel, group_queues) = (self.channel, self.queues.clone());
+        let Part::Reader(r) = &mut self.part else { return };
+        if n.now > self.heard + REPLY_TIMEOUT {
+            // Nothing was heard for long: is anybody there?
+            self.heard = n.now;
+            if self.random.chance(50) {
+                return self.close(true, n);
+            }
+        }
+        let ask = |r: &mut Reader| {
+            r.next_request += 1;
+            RequestId(r.next_request)
+        };
+        if n.draining && (r.gets || r.granted_only || r.no_ack) {
+            (r.gets, r.granted_only, r.no_ack) = (false, false, false);
+            return self.close(true, n);
+        }
+        while let Some((queue, holder, seq, _)) = r.held.front().copied().filter(|h| h.3 <= n.now) {
+            // What follows in a row goes with it, as an ack of several does.
+            let mut count = 0;
+            while r.held.front().is_some_and(|h| (h.0, h.1, h.2) == (queue, holder, seq + count)) {
+                r.held.pop_front();
+                count += 1;
+            }
+            let outcome = match self.random.below(100) {
+                _ if n.draining || !r.unruly => Outcome::Ack,
+                0..70 => Outcome::Ack,
+                70..82 => Outcome::Nack,
+                82..92 => Outcome::Reject,
+                _ => Outcome::Discard,
+            };
+            if matches!(outcome, Outcome::Ack | Outcome::Discard) {
+                n.checks.settle_asked(queue, seq, count);
+            }
+            n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count, outcome }));
+        }
+        if !r.held.is_empty() && r.held.iter().all(|h| h.3 > n.now) && self.random.chance(20) {
+            // Settled out of order at times.
+            let at = self.random.below(r.held.len() as u64) as usize;
+            let (queue, holder, seq, _) = r.held.remove(at).expect("it is there");
+            n.checks.settle_asked(queue, seq, 1);
+            let outcome = Outcome::Ack;
+            n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count: 1, outcome }));
+        }
+        if r.gets && r.held.len() < 8 {
+            let queue = self.random.pick(&group_queues).id;
+            let (no_ack, request) = (r.no_ack, ask(r));
+            n.wishes.push(Wish::Send(Command::Get { queue, channel, no_ack, request }));
+        }
+        if n.draining {
+            let (queue, request) = (self.random.pick(&group_queues).id, ask(r));
+            n.wishes.push(Wish::Send(Command::Stat { queue, channel, request }));
+            return;
+        }
+        if !r.unruly {
+            return;
+        }
+        match self.random.below(2_000) {
+            0..3 => {
+                let (queue, request) = (self.random.pick(&group_queues).id, ask(r));
+                n.wishes.push(Wish::Send(Command::Purge { queue, channel, request }));
+            }
+            3..20 => {
+                let (queue, request) = (self.random.pick(&group_queues).id, ask(r));
+                n.wishes.push(Wish::Send(Command::Stat { queue, channel, request }));
+            }
+            20..30 => {
+                let request = ask(r);
+                n.wishes.push(Wish::Send(Command::Sync { channel, request }));
+            }
+            30..40 => {
+                let Some((&number, &(queue, _))) = r.consumers.first_key_value() else { return };
+                let request = ask(r);
+                r.consumers.remove(&number);
+                let consumer = ConsumerKey { channel, number };
+                n.wishes.push(Wish::Send(Command::Cancel { queue, consumer, request }));
+                self.consume(queue, n);
+            }
+            40..52 => self.close(true, n),
+            _ => {}
+        }
+    }
+}
+
+/// A publish to one queue, or to two at times.
+#[allow(clippy::too_many_arguments)] // A message has that many sides.
+fn compose(
+    group: usize,
+    channel: ChannelKey,
+    seq: u64,
+    number: u64,
+    queues: &[QueueSettings],
+    bytes: usize,
+    random: &mut Random,
+    checks: &mut Checks,
+) -> (Command, u64) {
+    let mut chosen = vec![*random.pick(queues)];
+    if random.chance(20) {
+        let second = *random.pick(queues);
+        if second.id != chosen[0].id {
+            chosen.push(second);
+        }
+    }
+    let value = random.between(1, 40);
+    let mut asked = Asked::Written;
+    let targets = chosen.iter().map(|queue| {
+        let (durability, selective) = match queue.keeping {
+            Keeping::Written => (Durability::Level(Level::Written), None),
+            Keeping::Synced => (Durability::Level(Level::Synced), None),
+            Keeping::Selective(rule) => (Durability::Selective { value }, Some(rule)),
+        };
+        Target { queue: queue.id, durability, selective }
+    });
+    let targets = targets.collect();
+    for queue in &chosen {
+        match queue.keeping {
+            Keeping::Synced => asked = Asked::Synced,
+            Keeping::Selective(_) if asked == Asked::Written => asked = Asked::Selective { value },
+            _ => {}
+        }
+    }
+    if seq == 0 {
+        asked = Asked::Nothing;
+    }
+    let id = checks.next_id();
+    let body = body_of(id, bytes);
+    let published = Published {
+        group,
+        channel,
+        seq,
+        number,
+        targets: chosen.iter().map(|q| q.id).collect(),
+        asked,
+        body: body.clone(),
+        confirmed: false,
+        committed: false,
+        at_mercy: false,
+    };
+    assert_eq!(checks.publish(published), id, "a message gets the number that stands in it");
+    let message = Message {
+        exchange: Bytes::from_static(b"amq.direct"),
+        routing_key: Bytes::from_static(b"q"),
+        properties: Bytes::from_static(&[0x10, 0, 2]),
+        body,
+    };
+    (Command::Publish(Publish { channel, publish_seq: seq, targets, message }), id)
+}

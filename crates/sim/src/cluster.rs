@@ -1,0 +1,469 @@
+//! A whole cluster in one thread: nodes, links, clients and weather under one clock and one seed.
+//!
+//! Invariant: a run is a function of its seed and options. Nothing here reads a clock, the system's randomness or an
+//! unordered map; a failure is found again from its seed.
+
+use crate::checks::{Checks, Figures, violated};
+use crate::client::{Client, Keeping, Now, QueueSettings, Wish};
+use crate::network::Network;
+use crate::node::{Happening, Node, Outcome, SessionId, Settings};
+use crate::plan::{Options, Plan};
+use crate::random::Random;
+use crate::schedule::{MS, Micros, SECOND, Schedule};
+use crate::trace::Trace;
+use broker::{ChannelKey, PartitionId};
+use bytes::Bytes;
+use consensus::NodeId;
+use partition::{Command, Effect};
+use std::collections::BTreeMap;
+use storage::disk::{Crash, SurvivalUnit};
+
+mod weather;
+
+/// After this long without faults everything must be confirmed, settled, and equal.
+const LIVENESS_MAX: Micros = 120 * SECOND;
+/// Every partition has a number that a group of the log can have, 0 being the topology's.
+const FIRST_PARTITION: u32 = 1;
+
+/// What happens next, anywhere.
+enum Event {
+    Node { node: usize, life: u32, happening: Happening },
+    Frame { from: NodeId, to: usize, partition: PartitionId, frame: Bytes },
+    Client { client: usize },
+    Command { session: SessionId, command: Command },
+    Close { session: SessionId, ended: bool },
+    Effect { session: SessionId, effect: Effect },
+    Reset { session: SessionId },
+    Weather,
+    Restart { node: usize, life: u32 },
+    Look,
+}
+
+/// A client's connection, as the world sees it.
+struct Link {
+    client: usize,
+    node: usize,
+    /// When the last thing on it arrives, in each direction: a connection keeps its order.
+    to_node: Micros,
+    to_client: Micros,
+}
+
+/// A cluster while it runs.
+pub struct Cluster {
+    schedule: Schedule<Event>,
+    random: Random,
+    network: Network,
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+    links: BTreeMap<SessionId, Link>,
+    next_session: u64,
+    checks: Checks,
+    trace: Trace,
+    plan: Plan,
+    options: Options,
+    draining: bool,
+    /// Down, and not to be started by itself.
+    deadline: Micros,
+}
+
+impl Cluster {
+    /// A cluster that is about to start.
+    pub fn new(seed: u64, options: Options) -> Cluster {
+        let mut random = Random::new(seed);
+        let plan = Plan::new(&mut random, &options);
+        let members: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
+        let partitions: Vec<PartitionId> =
+            (0..plan.groups.len() as u32).map(|i| PartitionId(FIRST_PARTITION + i)).collect();
+        let settings = Settings {
+            members: members.clone(),
+            partitions: partitions.clone(),
+            seed,
+            file_bytes: plan.file_bytes,
+            tail_bytes: plan.tail_bytes,
+            tight: plan.tight,
+            upkeep: plan.upkeep,
+            bug: options.bug,
+        };
+        let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
+        let mut clients = Vec::new();
+        for (group, queues) in plan.groups.iter().enumerate() {
+            for _ in 0..plan.publishers {
+                clients.push(Client::publisher(clients.len() as u64, group, queues, random.fork()));
+            }
+            for _ in 0..plan.readers {
+                clients.push(Client::reader(clients.len() as u64, group, queues, random.fork(), plan.unruly));
+            }
+        }
+        let caps = plan.groups.iter().flatten().filter_map(cap_of).collect();
+        Cluster {
+            schedule: Schedule::default(),
+            random,
+            network: Network::default(),
+            nodes,
+            clients,
+            links: BTreeMap::new(),
+            next_session: 1,
+            checks: Checks::new(&partitions, caps),
+            trace: Trace::new(options.trace),
+            deadline: plan.duration + LIVENESS_MAX,
+            plan,
+            options,
+            draining: false,
+        }
+    }
+
+    /// Runs to the end: a time of work and faults, then a time to heal and drain. Panics if a checker, or an assertion of the
+    /// engine, finds something.
+    pub fn run(&mut self) -> Figures {
+        for node in 0..self.nodes.len() {
+            self.start(node);
+        }
+        for client in 0..self.clients.len() {
+            self.schedule.after(self.random.below(100) * MS, Event::Client { client });
+        }
+        self.schedule.after(500 * MS, Event::Weather);
+        self.schedule.at(self.plan.duration, Event::Look);
+        while let Some(event) = self.schedule.next() {
+            if matches!(event, Event::Look) {
+                if self.look() {
+                    self.checks.finish(self.schedule.now());
+                    return self.checks.figures;
+                }
+                continue;
+            }
+            self.step(event);
+        }
+        unreachable!("ticks never end")
+    }
+
+    /// The trace so far, its last lines.
+    pub fn trace(&self, lines: usize) -> String {
+        self.trace.last(lines)
+    }
+
+    /// How everything stands.
+    pub fn describe(&self) -> String {
+        let mut text = format!("at {:.6} of {:?}\n", self.schedule.now() as f64 / 1e6, self.plan);
+        for node in &self.nodes {
+            text += &format!("{}\n", node.describe());
+        }
+        for client in &self.clients {
+            text += &format!("{}\n", client.describe());
+        }
+        for group in 0..self.plan.groups.len() {
+            text += &format!("committed {} live {}\n", self.checks.committed(group), self.checks.live());
+        }
+        text
+    }
+
+    /// After the faults: whether everything is as it should be, now.
+    fn look(&mut self) -> bool {
+        if !self.draining {
+            self.draining = true;
+            self.heal();
+        }
+        let now = self.schedule.now();
+        let quiet = self.clients.iter().all(Client::is_done) && self.checks.is_drained() && self.checks.is_safe();
+        let all_up = self.nodes.iter().all(Node::is_up);
+        let equal = (0..self.plan.groups.len()).all(|group| {
+            let committed = self.checks.committed(group);
+            self.nodes.iter().all(|n| n.view(group).is_some_and(|v| v.applied == committed))
+        });
+        if quiet && all_up && equal {
+            return true;
+        }
+        if now > self.deadline {
+            self.checks.finish(now);
+            let what = format!("quiet {quiet} all up {all_up} equal {equal}\n{}", self.describe());
+            violated("liveness", &what);
+        }
+        self.schedule.after(200 * MS, Event::Look);
+        false
+    }
+
+    fn step(&mut self, event: Event) {
+        let now = self.schedule.now();
+        match event {
+            Event::Node { node, life, happening } => {
+                if self.nodes[node].life == life {
+                    let mut out = Outcome::default();
+                    self.nodes[node].happen(now, happening, &mut out);
+                    self.settle(node, out);
+                }
+            }
+            Event::Frame { from, to, partition, frame } => {
+                let mut out = Outcome::default();
+                self.nodes[to].receive(from, partition, frame, &mut out);
+                self.settle(to, out);
+            }
+            Event::Command { session, command } => {
+                let Some(node) = self.links.get(&session).map(|l| l.node) else { return };
+                let mut out = Outcome::default();
+                self.trace.line(now, || format!("n{} <- s{} {}", node + 1, session.0, brief_command(&command)));
+                self.nodes[node].command(session, command, &mut out);
+                self.settle(node, out);
+            }
+            Event::Close { session, ended } => {
+                let Some(link) = self.links.remove(&session) else { return };
+                let mut out = Outcome::default();
+                self.trace.line(now, || format!("n{} <- s{} closes, ended {ended}", link.node + 1, session.0));
+                self.nodes[link.node].close(session, ended, &mut out);
+                self.settle(link.node, out);
+            }
+            Event::Effect { session, effect } => {
+                let Some(client) = self.links.get(&session).map(|l| l.client) else { return };
+                if self.clients[client].session == Some(session) {
+                    self.with_client(client, |c, n| c.hear(effect, n));
+                }
+            }
+            Event::Reset { session } => {
+                let Some(link) = self.links.remove(&session) else { return };
+                if self.clients[link.client].session == Some(session) {
+                    self.clients[link.client].lost();
+                }
+            }
+            Event::Client { client } => self.with_client(client, Client::wake),
+            Event::Weather => self.weather(),
+            Event::Restart { node, life } => {
+                if self.nodes[node].life == life && !self.nodes[node].is_up() {
+                    self.start(node);
+                }
+            }
+            Event::Look => unreachable!("taken by the loop"),
+        }
+    }
+
+    /// Carries out what came out of a step of a node, and looks at how it stands.
+    fn settle(&mut self, node: usize, out: Outcome) {
+        let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
+        let Outcome { later, frames, effects, resets, appended, stopped } = out;
+        for (partition, term, index, body) in appended {
+            let group = group_of(partition);
+            self.trace.line(now, || format!("{id} p{group} append {index}@{} {}", term.0, brief_entry(&body)));
+            self.checks.appended(id, group, term, index, body);
+        }
+        if self.nodes[node].is_up() {
+            for group in 0..self.plan.groups.len() {
+                let (Some(view), Some(partition)) = (self.nodes[node].view(group), self.nodes[node].partition(group))
+                else {
+                    continue;
+                };
+                self.checks.observe(id, group, view, partition);
+            }
+        }
+        for (after, happening) in later {
+            self.schedule.after(after, Event::Node { node, life, happening });
+        }
+        for (to, partition, frame) in frames {
+            for after in self.network.send(id, to, &mut self.random) {
+                let to = (to.0 - 1) as usize;
+                let frame = frame.clone();
+                self.schedule.after(after, Event::Frame { from: id, to, partition, frame });
+            }
+        }
+        for (partition, said, effect) in effects {
+            let group = group_of(partition);
+            self.trace.line(now, || format!("{id} p{group} says {} ({said:?})", brief_effect(&effect)));
+            self.checks.said(group, said, &effect);
+            let Some(session) = channel_of(&effect).and_then(|c| self.nodes[node].session_of(c)) else { continue };
+            self.to_client(session, |session| Event::Effect { session, effect });
+        }
+        for session in resets {
+            self.to_client(session, |session| Event::Reset { session });
+        }
+        if let Some(why) = stopped {
+            self.trace.line(now, || format!("{id} stops: {why}"));
+            self.fall(node);
+        } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
+            self.fall(node);
+        }
+    }
+
+    fn to_client(&mut self, session: SessionId, event: impl FnOnce(SessionId) -> Event) {
+        let after = self.random.between(50, 300);
+        let now = self.schedule.now();
+        let Some(link) = self.links.get_mut(&session) else { return };
+        link.to_client = (now + after).max(link.to_client + 1);
+        let at = link.to_client;
+        self.schedule.at(at, event(session));
+    }
+
+    fn with_client(&mut self, client: usize, act: impl FnOnce(&mut Client, &mut Now<'_>)) {
+        let now = self.schedule.now();
+        let mut wishes = Vec::new();
+        let mut n = Now { now, draining: self.draining, checks: &mut self.checks, wishes: &mut wishes };
+        let before = self.clients[client].session;
+        act(&mut self.clients[client], &mut n);
+        let mut session = before;
+        for wish in wishes {
+            match wish {
+                Wish::Wake(after) => self.schedule.after(after, Event::Client { client }),
+                Wish::Open(channel) => {
+                    self.open(client, channel);
+                    session = self.clients[client].session;
+                }
+                Wish::Send(command) => self.to_node(session, |session| Event::Command { session, command }),
+                Wish::Close { ended } => {
+                    self.to_node(session, |session| Event::Close { session, ended });
+                    session = None;
+                }
+            }
+        }
+    }
+
+    fn to_node(&mut self, session: Option<SessionId>, event: impl FnOnce(SessionId) -> Event) {
+        let Some(session) = session else { return };
+        let after = self.random.between(50, 300);
+        let now = self.schedule.now();
+        let Some(link) = self.links.get_mut(&session) else { return };
+        link.to_node = (now + after).max(link.to_node + 1);
+        let at = link.to_node;
+        self.schedule.at(at, event(session));
+    }
+
+    /// Connects a client to a node that somebody says leads, or to any.
+    fn open(&mut self, client: usize, channel: ChannelKey) {
+        let group = self.clients[client].group;
+        let asked = self.random.below(self.nodes.len() as u64) as usize;
+        let hint = self.nodes[asked].view(group).and_then(|v| v.leader).map(|l| (l.0 - 1) as usize);
+        let node = match hint {
+            Some(hint) if self.random.chance(80) => hint,
+            _ => self.random.below(self.nodes.len() as u64) as usize,
+        };
+        let session = SessionId(self.next_session);
+        self.next_session += 1;
+        if !self.nodes[node].open(session, group, channel) {
+            return;
+        }
+        let now = self.schedule.now();
+        self.trace.line(now, || format!("c{client} opens s{} channel {} on n{}", session.0, channel.0, node + 1));
+        self.links.insert(session, Link { client, node, to_node: now, to_client: now });
+        self.clients[client].session = Some(session);
+        self.with_client(client, Client::opened);
+    }
+
+    fn start(&mut self, node: usize) {
+        let now = self.schedule.now();
+        let id = self.nodes[node].id;
+        let mut out = Outcome::default();
+        match self.nodes[node].start(now, &mut out) {
+            Ok(restored) => {
+                self.trace.line(now, || {
+                    let short: Vec<_> = restored
+                        .iter()
+                        .map(|(applied, log)| format!("applied {applied} log to {:?}", log.last().map(|e| (e.0, e.1))))
+                        .collect();
+                    format!("{id} starts: {short:?}")
+                });
+                self.checks.started(id, restored);
+                self.settle(node, out);
+            }
+            Err(error) => {
+                assert!(
+                    self.nodes[node].disk.down().is_some() || error.is_full() || self.nodes[node].has_faults,
+                    "{id} cannot start: {error}"
+                );
+                self.trace.line(now, || format!("{id} fails to start: {error}"));
+                self.fall(node);
+            }
+        }
+    }
+
+    /// A node is down, by a crash that its disk met, or because it stopped itself. It comes back after a while.
+    fn fall(&mut self, node: usize) {
+        let id = self.nodes[node].id;
+        for session in self.nodes[node].stop() {
+            self.to_client(session, |session| Event::Reset { session });
+        }
+        self.checks.stopped(id);
+        let crash = self.nodes[node].disk.down();
+        if crash.is_none() {
+            self.nodes[node].disk.crash(Crash::Process);
+        }
+        if crash == Some(Crash::Power) {
+            self.checks.power_cut();
+        }
+        let survival = *self.random.pick(&[
+            SurvivalUnit::Nothing,
+            SurvivalUnit::Page,
+            SurvivalUnit::Sector,
+            SurvivalUnit::Sector,
+            SurvivalUnit::Everything,
+        ]);
+        self.nodes[node].disk.set_survival(survival);
+        self.nodes[node].disk.clear_faults();
+        self.nodes[node].has_faults = false;
+        self.nodes[node].disk.restart();
+        let after = if self.draining { 10 * MS } else { self.random.between(50, 4_000) * MS };
+        let life = self.nodes[node].life;
+        let now = self.schedule.now();
+        self.trace.line(now, || format!("{id} is down ({crash:?}, {survival:?})"));
+        self.schedule.after(after, Event::Restart { node, life });
+    }
+}
+
+fn cap_of(queue: &QueueSettings) -> Option<(broker::QueueId, u64)> {
+    match queue.keeping {
+        Keeping::Selective(rule) => Some((queue.id, rule.cap)),
+        _ => None,
+    }
+}
+
+fn group_of(partition: PartitionId) -> usize {
+    (partition.0 - FIRST_PARTITION) as usize
+}
+
+fn channel_of(effect: &Effect) -> Option<ChannelKey> {
+    Some(match effect {
+        Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => *channel,
+        Effect::Deliver(delivery) => delivery.consumer.channel,
+        Effect::Cancelled { consumer, .. }
+        | Effect::GrantWanted { consumer, .. }
+        | Effect::GrantReturned { consumer, .. } => consumer.channel,
+        Effect::Unused { .. } => return None,
+    })
+}
+
+fn brief_command(command: &Command) -> String {
+    match command {
+        Command::Publish(p) => {
+            let id = crate::checks::id_of(&p.message.body);
+            let targets: Vec<_> = p.targets.iter().map(|t| (t.queue.0, t.durability)).collect();
+            format!("publish {} of {} id {id:?} to {targets:?}", p.publish_seq, p.channel.0)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_effect(effect: &Effect) -> String {
+    match effect {
+        Effect::Deliver(d) | Effect::Reply { reply: partition::Reply::Got { delivery: d, .. }, .. } => {
+            let id = partition::message::MessageView::parse(&d.message).and_then(|v| crate::checks::id_of(v.body()));
+            format!("deliver q{} {} id {id:?} to {:?} redelivered {}", d.queue.0, d.seq, d.consumer, d.redelivered)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_entry(body: &Bytes) -> String {
+    use partition::entry::{Commands, LogCommand};
+    let Ok(mut commands) = Commands::parse(body) else { return format!("{} bytes", body.len()) };
+    let mut text = String::new();
+    while let Ok(Some(command)) = commands.next() {
+        text += &match command {
+            LogCommand::Publish(b) => {
+                let ids: Vec<_> = b.iter().filter_map(|m| crate::checks::id_of(m.body())).collect();
+                let to: Vec<_> = b.targets().map(|q| q.0).collect();
+                format!("publish {}:{} ids {ids:?} to {to:?}; ", b.publisher().0, b.first_publish_seq())
+            }
+            LogCommand::Settle { queue, reason, ranges } => {
+                format!("settle q{} {reason:?} {:?}; ", queue.0, ranges.collect::<Vec<_>>())
+            }
+            LogCommand::Requeue { queue, ranges, .. } => {
+                format!("requeue q{} {:?}; ", queue.0, ranges.collect::<Vec<_>>())
+            }
+            other => format!("{other:?}; "),
+        };
+    }
+    text
+}

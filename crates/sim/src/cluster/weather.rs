@@ -1,0 +1,166 @@
+//! What goes wrong next, and how it ends.
+//!
+//! Invariant: nothing that happens here breaks a promise of the disk or the network that the engine is told it may rely
+//! on: synced bytes stay, frames arrive unaltered, a node that lost its disk does not come back under its id.
+
+use super::{Cluster, Event};
+use crate::network::Weather;
+use crate::schedule::{MS, SECOND};
+use consensus::NodeId;
+
+use storage::disk::{Crash, Fault};
+
+/// How many disk operations ahead a scheduled fault may strike.
+const OPERATIONS_AHEAD_MAX: u64 = 40;
+
+impl Cluster {
+    /// Something changes, if the plan says so.
+    pub(super) fn weather(&mut self) {
+        if self.draining {
+            return;
+        }
+        let pause = self.random.between(20 * MS, self.plan.calm_max);
+        self.schedule.after(pause, Event::Weather);
+        let faults = self.options.faults;
+        match self.random.below(100) {
+            0..22 if faults.network => self.network_weather(),
+            22..40 if faults.network => self.cut_links(),
+            40..58 if faults.crashes => self.crash_one(Crash::Process),
+            58..74 if faults.power => self.crash_one(Crash::Power),
+            74..77 if faults.power => self.crash_all(Crash::Power),
+            77..79 if faults.crashes => self.crash_all(Crash::Process),
+            79..85 if faults.pauses => {
+                let node = self.any_node();
+                let until = self.schedule.now() + self.random.between(50 * MS, 4 * SECOND);
+                self.nodes[node].paused_until = until;
+                self.note(node, "stalls");
+            }
+            85..88 if faults.pauses => {
+                let node = self.any_node();
+                self.nodes[node].clock_ms = self.random.below(20_000) as i64 - 10_000;
+                self.note(node, "has another time");
+            }
+            88..92 if faults.disks => {
+                let node = self.any_node();
+                self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]);
+                self.note(node, "has a disk of another speed");
+            }
+            92..95 if faults.disks => {
+                let node = self.any_node();
+                let fault = *self.random.pick(&[Fault::SyncError, Fault::WriteError, Fault::Full]);
+                self.strike(node, fault);
+            }
+            95..97 => {
+                let node = self.any_node();
+                self.nodes[node].full_outlets = *self.random.pick(&[0, 0, 10, 60]);
+            }
+            97..100 => self.move_leader(),
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, node: usize, what: &str) {
+        let now = self.schedule.now();
+        let id = self.nodes[node].id;
+        self.trace.line(now, || format!("{id} {what}"));
+    }
+
+    fn any_node(&mut self) -> usize {
+        self.random.below(self.nodes.len() as u64) as usize
+    }
+
+    fn network_weather(&mut self) {
+        let delay_max = *self.random.pick(&[300, 2_000, 20_000, 300_000]);
+        self.network.weather = Weather {
+            loss: *self.random.pick(&[0, 0, 1, 5, 25]),
+            doubled: *self.random.pick(&[0, 0, 2, 10]),
+            delay_min: 50,
+            delay_max,
+        };
+        let (now, weather) = (self.schedule.now(), self.network.weather);
+        self.trace.line(now, || format!("{weather:?}"));
+    }
+
+    fn cut_links(&mut self) {
+        let ids: Vec<NodeId> = self.nodes.iter().map(|n| n.id).collect();
+        let (one, other) = (*self.random.pick(&ids), *self.random.pick(&ids));
+        self.network.mend();
+        match self.random.below(5) {
+            // A cluster that is cut most of the time does little.
+            0 | 1 => {}
+            2 => self.network.cut(one, other),
+            3 => {
+                self.network.cut(one, other);
+                self.network.cut(other, one);
+            }
+            _ => {
+                for id in ids {
+                    self.network.cut(one, id);
+                    if self.random.chance(70) {
+                        self.network.cut(id, one);
+                    }
+                }
+            }
+        }
+        let (now, network) = (self.schedule.now(), format!("{:?}", self.network));
+        self.trace.line(now, || network);
+    }
+
+    /// A node goes down: now, or in the middle of one of its next disk operations.
+    fn crash_one(&mut self, crash: Crash) {
+        let node = self.any_node();
+        if !self.nodes[node].is_up() {
+            return;
+        }
+        if self.random.chance(50) {
+            return self.strike(node, Fault::Crash(crash));
+        }
+        self.nodes[node].disk.crash(crash);
+        self.fall(node);
+    }
+
+    fn crash_all(&mut self, crash: Crash) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].is_up() {
+                self.nodes[node].disk.crash(crash);
+                self.fall(node);
+            }
+        }
+    }
+
+    fn strike(&mut self, node: usize, fault: Fault) {
+        let ahead = self.random.below(OPERATIONS_AHEAD_MAX);
+        let disk = &self.nodes[node].disk;
+        disk.schedule(disk.operations() + ahead, fault);
+        self.nodes[node].has_faults = true;
+        self.note(node, &format!("will meet {fault:?} within {ahead} operations"));
+    }
+
+    /// Leadership changes hands without a fault.
+    fn move_leader(&mut self) {
+        let group = self.random.below(self.plan.groups.len() as u64) as usize;
+        let (from, to) = (self.any_node(), self.any_node());
+        let to = self.nodes[to].id;
+        self.nodes[from].transfer(group, to);
+    }
+
+    /// The faults are over: all links, disks and clocks are well, everyone comes up.
+    pub(super) fn heal(&mut self) {
+        let now = self.schedule.now();
+        self.trace.line(now, || "the faults are over".to_owned());
+        self.network.mend();
+        self.network.weather = Weather::FAIR;
+        for node in 0..self.nodes.len() {
+            let n = &mut self.nodes[node];
+            n.paused_until = 0;
+            n.disk_slowness = 1;
+            n.full_outlets = 0;
+            n.disk.clear_faults();
+            n.has_faults = false;
+            if !n.is_up() {
+                let life = n.life;
+                self.schedule.after(10 * MS, Event::Restart { node, life });
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Links between nodes, and their weather: what is sent may be lost, late, doubled, overtaken, or cut off in one direction.
+//!
+//! Invariant: a frame arrives as it was sent or not at all. Peer links of the server are TCP, which keeps order; here order
+//! is not kept, because Raft and the frames beside it must not need it.
+
+use crate::random::Random;
+use crate::schedule::Micros;
+use consensus::NodeId;
+use std::collections::BTreeSet;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weather {
+    /// Frames lost, in percent.
+    pub loss: u64,
+    /// Frames that arrive twice, in percent.
+    pub doubled: u64,
+    /// Shortest way.
+    pub delay_min: Micros,
+    /// Longest way; the difference reorders.
+    pub delay_max: Micros,
+}
+
+impl Weather {
+    /// Nothing is lost, and nothing is late.
+    pub const FAIR: Weather = Weather { loss: 0, doubled: 0, delay_min: 100, delay_max: 300 };
+}
+
+/// The links.
+#[derive(Debug)]
+pub struct Network {
+    /// How bad it is now.
+    pub weather: Weather,
+    cut: BTreeSet<(NodeId, NodeId)>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network { weather: Weather::FAIR, cut: BTreeSet::new() }
+    }
+}
+
+impl Network {
+    /// Nothing gets from `from` to `to`; the other direction is as it was.
+    pub fn cut(&mut self, from: NodeId, to: NodeId) {
+        self.cut.insert((from, to));
+    }
+
+    /// Mends every link.
+    pub fn mend(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Whether frames get through at all.
+    pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+        self.cut.contains(&(from, to))
+    }
+
+    /// After how long a frame arrives; none, once or twice.
+    pub fn send(&self, from: NodeId, to: NodeId, random: &mut Random) -> Vec<Micros> {
+        let weather = self.weather;
+        if self.is_cut(from, to) || random.chance(weather.loss) {
+            return Vec::new();
+        }
+        let copies = 1 + u64::from(random.chance(weather.doubled));
+        (0..copies).map(|_| random.between(weather.delay_min, weather.delay_max)).collect()
+    }
+}

@@ -1,0 +1,672 @@
+//! One node: partitions over a faulty disk, and a shell that carries out what they want as the server's threads do.
+//!
+//! ```text
+//! inbox ──turn──▶ partitions ──WalWrite──▶ log thread: append ▸ written ▸ sync ▸ synced ──┐
+//!   ▲               │  │ └──Read──▶ reader thread ────────────────────────────────────────┤
+//!   │               │  └──Job──▶ upkeep thread: extents, checkpoints ─────────────────────┤
+//!   └───────────────┴──────────────── completions ◀───────────────────────────────────────┘
+//! ```
+//!
+//! Invariants: each thread does one thing at a time and takes virtual time for it; a disk operation happens at one moment,
+//! so a crash falls before it, in its middle, or after it; what was reported to a partition had been done by then, and
+//! an answer of an earlier life of the node never arrives. A node that a fault hits stops as the server does: at once.
+
+use crate::bug::Bug;
+use crate::random::Random;
+use crate::schedule::{MS, Micros};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{LogIndex, NodeId, Role, Term};
+use partition::outputs::{Job, Outputs, Read, ReadBytes, ReadPurpose, SyncWish, Ticket, WalWrite};
+use partition::{Command, Context, Effect, Outlets, QueuePartition, Tail, WalState};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use storage::wal::SparePreparer;
+use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record, RecordKind, Wal};
+
+mod files;
+mod start;
+
+pub use start::Restored;
+
+/// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
+const TURN_BYTES_MAX: usize = 48 << 10;
+/// Closed log files are kept up to this many bytes before live messages are copied out of them.
+const RETAINED_BYTES_MAX: u64 = 1 << 20;
+/// How often a partition looks after its log.
+const UPKEEP_EVERY: Micros = 500 * MS;
+/// Wall clock of the cluster at the start of a run, milliseconds.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// One connection of a client to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// What never changes while a cluster runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The voters of every partition.
+    pub members: Vec<NodeId>,
+    /// Partitions, the same on every node.
+    pub partitions: Vec<PartitionId>,
+    /// Where all choices come from.
+    pub seed: u64,
+    /// Size of log files.
+    pub file_bytes: u32,
+    /// Memory for the newest entries.
+    pub tail_bytes: usize,
+    /// Small limits in consensus, so that a short run meets them.
+    pub tight: bool,
+    /// Whether extents and checkpoints are made.
+    pub upkeep: bool,
+    /// What the shell does wrong.
+    pub bug: Option<Bug>,
+}
+
+/// Something that happens on a node.
+#[derive(Debug)]
+pub enum Happening {
+    /// The shard takes what is in its inbox.
+    Turn,
+    /// The log thread writes what waits.
+    Write,
+    /// The log thread syncs.
+    Sync,
+    /// A sync nobody asked for is due, if it was not made meanwhile.
+    SyncDue,
+    /// A read is done.
+    Read(Read),
+    /// The upkeep thread did its first job.
+    Job,
+    /// A slice of work on spare log files.
+    Spare,
+    /// 150 ms are over.
+    Tick,
+    /// Partitions look after their logs, and the log notes how far it is durable.
+    Maintain,
+}
+
+/// What a partition waits for.
+#[derive(Debug)]
+enum Completion {
+    Written(Ticket, Vec<Location>),
+    Synced(Ticket),
+    Read(ReadPurpose, Option<ReadBytes>),
+    Extent(Option<partition::outputs::ExtentReady>),
+    Checkpoint,
+}
+
+/// What came out of a step of a node.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What happens on this node, and after how long.
+    pub later: Vec<(Micros, Happening)>,
+    /// Frames for other nodes.
+    pub frames: Vec<(NodeId, PartitionId, Bytes)>,
+    /// For clients: what a partition says, as of an applied index in the term of its leader.
+    pub effects: Vec<(PartitionId, Said, Effect)>,
+    /// Sessions that the node closed, because its partition does not lead any more.
+    pub resets: Vec<SessionId>,
+    /// Entries that a partition appended: partition, term, index, body as stored.
+    pub appended: Vec<(PartitionId, Term, LogIndex, Bytes)>,
+    /// What made the node stop, if it did.
+    pub stopped: Option<String>,
+}
+
+/// By whom and when something was said to a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Said {
+    /// The term of the leader.
+    pub term: Term,
+    /// What it had applied.
+    pub applied: LogIndex,
+}
+
+/// A partition as an observer sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Its term.
+    pub term: Term,
+    /// It leads, as Raft sees it.
+    pub leads: bool,
+    /// It takes commands.
+    pub serves: bool,
+    /// Whom it follows.
+    pub leader: Option<NodeId>,
+    /// The last applied entry.
+    pub applied: LogIndex,
+    /// The last entry that is no longer in its log.
+    pub compacted: LogIndex,
+    /// The end of its log.
+    pub last: LogIndex,
+}
+
+/// What came on a client's connection.
+#[derive(Debug)]
+enum Input {
+    Command(Command),
+    /// The connection ended, and the channel with it.
+    ChannelEnds,
+    /// The connection ended; the channel goes on elsewhere.
+    SessionEnds,
+}
+
+#[derive(Debug)]
+struct Session {
+    partition: usize,
+    channel: ChannelKey,
+    /// A publish was refused: those behind it must not overtake it.
+    broken: bool,
+}
+
+/// A node that is up.
+struct Running {
+    _folder: DataFolder<FaultyDisk>,
+    wal: Wal<FaultyDisk>,
+    spares: SparePreparer<FaultyDisk>,
+    checkpoints: CheckpointStore<FaultyDisk>,
+    next_extent: u32,
+    partitions: Vec<QueuePartition>,
+    /// The terms in which they took commands last, to notice a change.
+    serving: Vec<Option<Term>>,
+    tail: Tail,
+    out: Outputs,
+    completions: Vec<Vec<Completion>>,
+    frames: Vec<(NodeId, usize, Bytes)>,
+    commands: VecDeque<(SessionId, Input)>,
+    ticks: u32,
+    look: bool,
+    turn_due: bool,
+    waiting: Vec<WalWrite>,
+    wal_busy: bool,
+    unsynced: BTreeMap<PartitionId, Ticket>,
+    sync_at: Option<Micros>,
+    last_file: FileNo,
+    retire_through: u32,
+    jobs: VecDeque<Job>,
+    reading: u32,
+    sessions: BTreeMap<SessionId, Session>,
+    channels: BTreeMap<ChannelKey, SessionId>,
+    stalled: BTreeSet<(usize, ConsumerKey)>,
+    consumed: BTreeMap<ConsumerKey, QueueId>,
+    held_back: Vec<(usize, Said, Effect)>,
+}
+
+/// One node.
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// Its disk.
+    pub disk: Arc<FaultyDisk>,
+    /// Its lives so far; what was meant for an earlier one must not reach it.
+    pub life: u32,
+    /// It does nothing until then: a stalled machine.
+    pub paused_until: Micros,
+    /// Its disk takes this many times as long.
+    pub disk_slowness: u64,
+    /// How far its clock is off, milliseconds.
+    pub clock_ms: i64,
+    /// A fault waits for one of its next disk operations.
+    pub has_faults: bool,
+    /// Percent of asks whether a connection has room that find none.
+    pub full_outlets: u64,
+    settings: Settings,
+    random: Random,
+    running: Option<Running>,
+    now: Micros,
+}
+
+struct Room<'a> {
+    random: &'a mut Random,
+    full: u64,
+    partition: usize,
+    stalled: &'a mut BTreeSet<(usize, ConsumerKey)>,
+}
+
+impl Outlets for Room<'_> {
+    fn room(&mut self, consumer: ConsumerKey) -> usize {
+        if self.random.chance(self.full) {
+            self.stalled.insert((self.partition, consumer));
+            return 0;
+        }
+        usize::MAX
+    }
+}
+
+impl Node {
+    /// A node with an empty disk, down.
+    pub fn new(id: NodeId, settings: Settings, mut random: Random) -> Node {
+        let disk = Arc::new(FaultyDisk::new(random.next()));
+        Node {
+            id,
+            disk,
+            life: 0,
+            paused_until: 0,
+            disk_slowness: 1,
+            clock_ms: 0,
+            has_faults: false,
+            full_outlets: 0,
+            settings,
+            random,
+            running: None,
+            now: 0,
+        }
+    }
+
+    /// Whether it is up.
+    pub fn is_up(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// The process is gone; what it had on the disk is the disk's matter. Sessions that it had are told.
+    pub fn stop(&mut self) -> Vec<SessionId> {
+        self.life += 1;
+        self.running.take().map(|r| r.sessions.into_keys().collect()).unwrap_or_default()
+    }
+
+    /// How a partition stands, if the node is up.
+    pub fn view(&self, partition: usize) -> Option<View> {
+        let p = &self.running.as_ref()?.partitions[partition];
+        let status = p.replica().group().status();
+        Some(View {
+            term: status.term,
+            leads: status.role == Role::Leader,
+            serves: p.is_leading(),
+            leader: status.leader,
+            applied: p.applied(),
+            compacted: status.compacted.index,
+            last: status.last.index,
+        })
+    }
+
+    /// A partition itself, for looking at its state.
+    pub fn partition(&self, partition: usize) -> Option<&QueuePartition> {
+        self.running.as_ref().map(|r| &r.partitions[partition])
+    }
+
+    /// Hands leadership to another member, if it leads.
+    pub fn transfer(&mut self, partition: usize, to: NodeId) {
+        if let Some(r) = &mut self.running {
+            // Refused where it does not lead, or hands it over already.
+            let _ = r.partitions[partition].replica_mut().group_mut().transfer_leadership(to);
+        }
+    }
+
+    /// One line about how it stands.
+    pub fn describe(&self) -> String {
+        let Some(r) = &self.running else { return format!("{}: down", self.id) };
+        let mut text = format!("{}:", self.id);
+        for p in &r.partitions {
+            let s = p.replica().group().status();
+            text += &format!(
+                " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} | {:?}",
+                p.id().0,
+                s.role,
+                s.term.0,
+                s.last,
+                s.persisted.0,
+                s.commit.0,
+                p.applied().0,
+                s.compacted,
+                p.replica().group().progress(),
+            );
+        }
+        text + &format!(" waiting {} busy {} reading {} jobs {}", r.waiting.len(), r.wal_busy, r.reading, r.jobs.len())
+    }
+
+    /// A frame of another node arrives.
+    pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: Bytes, out: &mut Outcome) {
+        let Some(at) = self.settings.partitions.iter().position(|p| *p == partition) else { return };
+        let Some(r) = &mut self.running else { return };
+        r.frames.push((from, at, frame));
+        self.want_turn(out);
+    }
+
+    /// A client connects; false if nobody listens.
+    pub fn open(&mut self, session: SessionId, partition: usize, channel: ChannelKey) -> bool {
+        let Some(r) = &mut self.running else { return false };
+        r.sessions.insert(session, Session { partition, channel, broken: false });
+        r.channels.insert(channel, session);
+        true
+    }
+
+    /// A command of a client arrives.
+    pub fn command(&mut self, session: SessionId, command: Command, out: &mut Outcome) {
+        let Some(r) = &mut self.running else { return };
+        r.commands.push_back((session, Input::Command(command)));
+        self.want_turn(out);
+    }
+
+    /// A client's connection ends, and its channel with it if `ended`.
+    pub fn close(&mut self, session: SessionId, ended: bool, out: &mut Outcome) {
+        let Some(r) = &mut self.running else { return };
+        r.commands.push_back((session, if ended { Input::ChannelEnds } else { Input::SessionEnds }));
+        self.want_turn(out);
+    }
+
+    /// The client that has this channel here.
+    pub fn session_of(&self, channel: ChannelKey) -> Option<SessionId> {
+        self.running.as_ref()?.channels.get(&channel).copied()
+    }
+
+    /// Something that was to happen happens.
+    pub fn happen(&mut self, now: Micros, happening: Happening, out: &mut Outcome) {
+        self.now = now;
+        if self.running.is_none() {
+            return;
+        }
+        if now < self.paused_until {
+            let jitter = self.random.below(100);
+            out.later.push((self.paused_until - now + jitter, happening));
+            return;
+        }
+        match happening {
+            Happening::Turn => self.turn(out),
+            Happening::Write => self.write(out),
+            Happening::Sync => self.sync(out),
+            Happening::SyncDue => self.sync_due(out),
+            Happening::Read(read) => self.read(read, out),
+            Happening::Job => self.job(out),
+            Happening::Spare => self.spare(out),
+            Happening::Tick => {
+                out.later.push((150 * MS, Happening::Tick));
+                self.up().ticks += 1;
+                self.want_turn(out);
+            }
+            Happening::Maintain => {
+                out.later.push((UPKEEP_EVERY, Happening::Maintain));
+                let r = self.up();
+                r.look = true;
+                let noted = r.wal.note_durable();
+                if noted.is_err() && self.disk.down().is_some() {
+                    out.stopped = Some("crashed while it noted the durable end".to_owned());
+                    return;
+                }
+                self.want_turn(out);
+            }
+        }
+    }
+
+    fn up(&mut self) -> &mut Running {
+        self.running.as_mut().expect("only a node that is up is asked")
+    }
+
+    fn want_turn(&mut self, out: &mut Outcome) {
+        let after = self.random.between(2, 60);
+        let r = self.up();
+        if !r.turn_due {
+            r.turn_due = true;
+            out.later.push((after, Happening::Turn));
+        }
+    }
+
+    fn wall_ms(&self) -> u64 {
+        (EPOCH_MS + self.now / MS).saturating_add_signed(self.clock_ms)
+    }
+
+    /// The shard's turn: everything that came in, partition by partition.
+    fn turn(&mut self, out: &mut Outcome) {
+        let now_ms = self.wall_ms();
+        let (bug, upkeep) = (self.settings.bug, self.settings.upkeep);
+        let r = self.running.as_mut().expect("only a node that is up is asked");
+        r.turn_due = false;
+        let (ticks, look) = (std::mem::take(&mut r.ticks), std::mem::take(&mut r.look));
+        let frames = std::mem::take(&mut r.frames);
+        let mut commands = r.take_commands();
+        if bug == Some(Bug::PublishesSwap) {
+            swap_publishes(&mut commands);
+        }
+        if !r.commands.is_empty() {
+            r.turn_due = true;
+            out.later.push((20, Happening::Turn));
+        }
+        let mut needs = u32::MAX;
+        for at in 0..r.partitions.len() {
+            let mut room =
+                Room { random: &mut self.random, full: self.full_outlets, partition: at, stalled: &mut r.stalled };
+            let mut cx = Context { now_ms, tail: &mut r.tail, outlets: &mut room, out: &mut r.out };
+            let partition = &mut r.partitions[at];
+            let current_file = partition::place::file_u32(r.wal.position().file);
+            let mut look = look;
+            for completion in r.completions[at].drain(..) {
+                look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint);
+                complete(partition, completion, &mut cx);
+            }
+            for (from, _, frame) in frames.iter().filter(|f| f.1 == at) {
+                partition.step(*from, frame, &mut cx);
+            }
+            for _ in 0..ticks {
+                partition.tick(&mut cx);
+            }
+            break_streams(&cx.out.effects, &r.channels, &mut r.sessions);
+            for (session, input) in &commands {
+                let Some(known) = r.sessions.get_mut(session).filter(|s| s.partition == at) else { continue };
+                let (channel, broken) = (known.channel, known.broken);
+                let command = match input {
+                    Input::Command(Command::Publish(_)) if broken => continue,
+                    Input::Command(command) => command.clone(),
+                    Input::ChannelEnds | Input::SessionEnds => {
+                        r.sessions.remove(session);
+                        if r.channels.get(&channel) == Some(session) {
+                            r.channels.remove(&channel);
+                        }
+                        if matches!(input, Input::SessionEnds) {
+                            continue;
+                        }
+                        Command::Detach { channel }
+                    }
+                };
+                if let Command::Consume { queue, consumer, .. } = &command {
+                    r.consumed.insert(consumer.key, *queue);
+                }
+                if let Some(command) = spoil(command, bug) {
+                    partition.command(command, &mut cx);
+                }
+                break_streams(&cx.out.effects, &r.channels, &mut r.sessions);
+            }
+            partition.flush(&mut cx);
+            if upkeep && look {
+                let wal =
+                    WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
+                partition.maintain(wal, &mut cx);
+            }
+            needs = needs.min(partition.needs_file(current_file));
+            // Whoever was told that its connection is full hears that there is room again.
+            let status = partition.replica().group().status();
+            let said = Said { term: status.term, applied: partition.applied() };
+            r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
+        }
+        if upkeep && look && needs != u32::MAX {
+            r.wal.release_before(FileNo(u64::from(needs)));
+        }
+        self.carry_out(out);
+    }
+
+    /// Sends out what the partitions left.
+    fn carry_out(&mut self, out: &mut Outcome) {
+        let bug = self.settings.bug;
+        let slowness = self.disk_slowness;
+        let r = self.running.as_mut().expect("only a node that is up is asked");
+        for write in &r.out.wal {
+            for record in write.records.iter().filter(|record| record.kind == RecordKind::Entry) {
+                let entry = (write.partition, Term(record.term), LogIndex(record.index), record.body.clone());
+                out.appended.push(entry);
+            }
+        }
+        r.waiting.append(&mut r.out.wal);
+        out.frames.append(&mut r.out.frames);
+        for read in r.out.reads.drain(..) {
+            if bug == Some(Bug::ReadIsLost) && matches!(read.purpose, ReadPurpose::Messages { .. }) {
+                continue;
+            }
+            r.reading += 1;
+            out.later.push((self.random.between(20, 400) * slowness, Happening::Read(read)));
+        }
+        let idle = r.jobs.is_empty();
+        r.jobs.extend(r.out.jobs.drain(..));
+        if idle && !r.jobs.is_empty() {
+            out.later.push((self.random.between(500, 20_000) * slowness, Happening::Job));
+        }
+        let mut said: Vec<_> = r.held_back.drain(..).map(|(at, said, e)| (r.partitions[at].id(), said, e)).collect();
+        if let Some(bug) = bug {
+            spoil_effects(&mut said, bug, &mut self.random);
+        }
+        out.effects.append(&mut said);
+        r.note_serving(&mut out.resets);
+        for (at, key) in std::mem::take(&mut r.stalled) {
+            let (Some(session), Some(queue)) = (r.channels.get(&key.channel), r.consumed.get(&key)) else { continue };
+            if r.sessions.get(session).is_some_and(|s| s.partition == at) {
+                let command = Command::Stall { queue: *queue, consumer: key, stalled: false };
+                r.commands.push_back((*session, Input::Command(command)));
+            }
+        }
+        let start = !r.waiting.is_empty() && !r.wal_busy;
+        if !r.commands.is_empty() && !r.turn_due {
+            r.turn_due = true;
+            out.later.push((self.random.between(500, 5_000), Happening::Turn));
+        }
+        if start {
+            r.wal_busy = true;
+            out.later.push((self.random.between(10, 80) * slowness, Happening::Write));
+        }
+    }
+}
+
+impl Running {
+    /// Commands for one turn: all that came, up to some bytes.
+    fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while let Some((_, command)) = self.commands.front() {
+            if let Input::Command(Command::Publish(publish)) = command {
+                bytes += publish.message.body.len() + 128;
+                if bytes > TURN_BYTES_MAX && !taken.is_empty() {
+                    break;
+                }
+            }
+            taken.extend(self.commands.pop_front());
+        }
+        taken
+    }
+
+    /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach again where the leader is.
+    fn note_serving(&mut self, resets: &mut Vec<SessionId>) {
+        for (at, partition) in self.partitions.iter().enumerate() {
+            let term = partition.replica().group().status().term;
+            let now = partition.is_leading().then_some(term);
+            let before = std::mem::replace(&mut self.serving[at], now);
+            if before.is_none() || before == now {
+                continue;
+            }
+            let gone: Vec<_> = self.sessions.iter().filter(|(_, s)| s.partition == at).map(|(id, _)| *id).collect();
+            for id in gone {
+                let session = self.sessions.remove(&id).expect("it was listed");
+                if self.channels.get(&session.channel) == Some(&id) {
+                    self.channels.remove(&session.channel);
+                }
+                resets.push(id);
+            }
+        }
+    }
+}
+
+fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Context<'_>) {
+    match completion {
+        Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
+        Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
+        Completion::Read(purpose, bytes) => partition.read_done(purpose, bytes, cx),
+        Completion::Extent(Some(ready)) => partition.extent_ready(&ready),
+        Completion::Extent(None) => partition.extent_abandoned(),
+        Completion::Checkpoint => partition.checkpoint_saved(cx),
+    }
+}
+
+/// A refused publish breaks its channel's stream: what follows it there must not be taken in before it, or the log would
+/// take the refused one for a repeat when it comes again.
+fn break_streams(
+    effects: &[Effect],
+    channels: &BTreeMap<ChannelKey, SessionId>,
+    sessions: &mut BTreeMap<SessionId, Session>,
+) {
+    for effect in effects {
+        if let Effect::Refuse { channel, .. } = effect {
+            if let Some(session) = channels.get(channel).and_then(|id| sessions.get_mut(id)) {
+                session.broken = true;
+            }
+        }
+    }
+}
+
+/// What a wrong shell makes of a command.
+fn spoil(mut command: Command, bug: Option<Bug>) -> Option<Command> {
+    match (&mut command, bug) {
+        (Command::Settle { .. }, Some(Bug::AcksAreLost)) => return None,
+        (Command::Publish(publish), Some(Bug::CapIsRaised)) => {
+            for rule in publish.targets.iter_mut().filter_map(|t| t.selective.as_mut()) {
+                rule.cap *= 4;
+            }
+        }
+        (Command::Consume { consumer, .. }, Some(Bug::PrefetchIsDoubled)) => consumer.prefetch *= 2,
+        _ => {}
+    }
+    Some(command)
+}
+
+/// Lets two publishes in a row of one channel change places.
+fn swap_publishes(commands: &mut [(SessionId, Input)]) {
+    let is_publish = |input: &Input| matches!(input, Input::Command(Command::Publish(_)));
+    for at in 1..commands.len() {
+        let (before, here) = (&commands[at - 1], &commands[at]);
+        if before.0 == here.0 && is_publish(&before.1) && is_publish(&here.1) {
+            return commands.swap(at - 1, at);
+        }
+    }
+}
+
+/// What a wrong shell makes of effects.
+fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: &mut Random) {
+    let deliveries: Vec<usize> =
+        (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
+    match bug {
+        Bug::DeliveryIsRepeated if random.chance(5) => {
+            let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();
+            said.extend(again);
+        }
+        Bug::FlagIsLost => {
+            for at in deliveries {
+                if let Effect::Deliver(delivery) = &mut said[at].2 {
+                    delivery.redelivered = false;
+                }
+            }
+        }
+        Bug::DeliveriesSwap => {
+            if let [first, second, ..] = deliveries[..] {
+                said.swap(first, second);
+            }
+        }
+        Bug::BodyIsAltered if random.chance(5) => {
+            for at in deliveries.into_iter().take(1) {
+                if let Effect::Deliver(delivery) = &mut said[at].2 {
+                    let mut bytes = delivery.message.to_vec();
+                    if let Some(last) = bytes.last_mut() {
+                        *last ^= 1;
+                    }
+                    delivery.message = bytes.into();
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a write holds a term or a vote and nothing else.
+fn is_vote_only(records: &[Record]) -> bool {
+    !records.is_empty() && records.iter().all(|r| r.kind == RecordKind::HardState)
+}
+
+/// When a write wants to be synced.
+fn deadline(wish: SyncWish, now: Micros) -> Micros {
+    match wish {
+        SyncWish::Now => now,
+        SyncWish::Within(ms) => now + Micros::from(ms) * MS,
+    }
+}

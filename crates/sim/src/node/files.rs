@@ -1,0 +1,236 @@
+//! The threads of a node that touch its disk: log, reader, upkeep. They do what the server's threads do, in virtual time.
+//!
+//! Invariants: *synced* is told only after a sync that began after the write; an extent is synced before its partition
+//! hears of it, and a checkpoint before its partition gives anything up; any error but a full disk stops the node.
+
+use super::{Completion, Happening, Node, Outcome, RETAINED_BYTES_MAX, Running, deadline, is_vote_only};
+use crate::bug::Bug;
+use crate::schedule::{MS, Micros};
+use partition::extent_copy::copy_runs;
+use partition::outputs::{Job, Read, ReadAt, ReadBytes};
+use partition::place::file_u32;
+use storage::extent::{remove_extent, sync_extent_removals};
+use storage::wal::Preparation;
+use storage::{Extent, ExtentId, FileNo, GroupId, Location, Record, RecordKind, StorageError, WalPosition};
+
+/// How long to wait before a write is tried again on a full disk.
+const FULL_RETRY: Micros = 100 * MS;
+/// Messages that one read of an extent brings at most.
+const READ_MESSAGES_MAX: u32 = 4096;
+
+impl Node {
+    /// The log thread takes everything that waits: one write, and a sync behind it if one of them asked.
+    pub(super) fn write(&mut self, out: &mut Outcome) {
+        let (now, bug) = (self.now, self.settings.bug);
+        let r = self.up();
+        assert!(r.wal_busy, "the log thread writes only after it took up work");
+        let writes = std::mem::take(&mut r.waiting);
+        let records: Vec<Record> = writes.iter().flat_map(|w| w.records.iter().cloned()).collect();
+        let mut places = Vec::with_capacity(records.len());
+        match r.wal.append(&records, &mut places) {
+            Ok(_) => {}
+            Err(StorageError::Full { .. }) => {
+                r.waiting.splice(0..0, writes);
+                out.later.push((FULL_RETRY, Happening::Write));
+                return;
+            }
+            Err(error) => return self.fail("the log could not be written", &error, out),
+        }
+        let (mut at, mut wake) = (0, false);
+        for write in writes {
+            let here = at..at + write.records.len();
+            at = here.end;
+            let bodies: Vec<Location> =
+                here.clone().filter(|i| records[*i].kind == RecordKind::Entry).map(|i| places[i]).collect();
+            let due = deadline(write.sync, now);
+            let number = self.partition_number(write.partition);
+            let r = self.up();
+            r.completions[number].push(Completion::Written(write.ticket, bodies));
+            let lie = match bug {
+                Some(Bug::SyncIsALie) => true,
+                Some(Bug::VoteIsNotSynced) => is_vote_only(&write.records) && !r.unsynced.contains_key(&write.partition),
+                _ => false,
+            };
+            if lie {
+                r.completions[number].push(Completion::Synced(write.ticket));
+                wake = true;
+                continue;
+            }
+            r.sync_at = Some(r.sync_at.map_or(due, |at| at.min(due)));
+            r.unsynced.insert(write.partition, write.ticket);
+            wake |= write.report_written && due > now;
+        }
+        if wake {
+            self.want_turn(out);
+        }
+        self.note_roll(out);
+        self.next_log_work(out);
+    }
+
+    /// What the log thread does next: sync if that is due, else write what came meanwhile, else wait.
+    fn next_log_work(&mut self, out: &mut Outcome) {
+        let (now, slowness) = (self.now, self.disk_slowness);
+        let (sync_takes, write_takes) =
+            (self.random.between(200, 3_000) * slowness, self.random.between(10, 80) * slowness);
+        let r = self.up();
+        match r.sync_at {
+            Some(at) if at <= now => {
+                r.wal_busy = true;
+                out.later.push((sync_takes, Happening::Sync));
+            }
+            at => {
+                r.wal_busy = !r.waiting.is_empty();
+                if r.wal_busy {
+                    out.later.push((write_takes, Happening::Write));
+                }
+                if let Some(at) = at {
+                    out.later.push((at - now, Happening::SyncDue));
+                }
+            }
+        }
+    }
+
+    pub(super) fn sync_due(&mut self, out: &mut Outcome) {
+        // A thread that is busy looks at the time itself when it is done.
+        if !self.up().wal_busy && self.up().sync_at.is_some_and(|at| at <= self.now) {
+            self.next_log_work(out);
+        }
+    }
+
+    pub(super) fn sync(&mut self, out: &mut Outcome) {
+        if let Err(error) = self.up().wal.sync() {
+            return self.fail("the log could not be synced", &error, out);
+        }
+        let r = self.up();
+        r.sync_at = None;
+        let synced = std::mem::take(&mut r.unsynced);
+        for (partition, ticket) in &synced {
+            let number = self.partition_number(*partition);
+            self.up().completions[number].push(Completion::Synced(*ticket));
+        }
+        if !synced.is_empty() {
+            self.want_turn(out);
+        }
+        self.next_log_work(out);
+    }
+
+    fn partition_number(&self, partition: broker::PartitionId) -> usize {
+        self.settings.partitions.iter().position(|p| *p == partition).expect("a partition of this node")
+    }
+
+    /// A new file was begun: partitions look whether they keep too much, and a spare is made for the next one.
+    fn note_roll(&mut self, out: &mut Outcome) {
+        let r = self.up();
+        let file = r.wal.position().file;
+        if file == r.last_file {
+            return;
+        }
+        r.last_file = file;
+        r.note_retained();
+        r.look = true;
+        out.later.push((MS, Happening::Spare));
+        self.want_turn(out);
+    }
+
+    pub(super) fn spare(&mut self, out: &mut Outcome) {
+        match self.up().spares.step() {
+            Ok(Preparation::Worked) => out.later.push((self.random.between(1, 5) * MS, Happening::Spare)),
+            Ok(Preparation::Idle) => {}
+            Err(error) if error.is_full() => {}
+            Err(error) => self.fail("a spare log file could not be made", &error, out),
+        }
+    }
+
+    pub(super) fn read(&mut self, read: Read, out: &mut Outcome) {
+        let disk = self.disk.clone();
+        let number = self.partition_number(read.partition);
+        let r = self.up();
+        r.reading -= 1;
+        let bytes = match r.read_at(&disk, &read.at) {
+            Ok(bytes) => Some(bytes),
+            // Given up because its messages moved: the partition knows where they are now.
+            Err(StorageError::Missing { .. }) => None,
+            Err(error) => return self.fail("messages could not be read", &error, out),
+        };
+        r.completions[number].push(Completion::Read(read.purpose, bytes));
+        self.want_turn(out);
+    }
+
+    pub(super) fn job(&mut self, out: &mut Outcome) {
+        let (disk, folder_id) = (self.disk.clone(), self.folder_id());
+        let slowness = self.disk_slowness;
+        let takes = self.random.between(500, 20_000) * slowness;
+        let r = self.up();
+        let done = match r.jobs.front().expect("the upkeep thread has a job") {
+            Job::WriteExtent { partition, runs } => {
+                let id = ExtentId(u64::from(r.next_extent));
+                r.next_extent += 1;
+                let copied = copy_runs(&disk, folder_id, &r.wal.reader(), id, runs);
+                copied.map(|ready| Some((*partition, Completion::Extent(ready))))
+            }
+            Job::SaveCheckpoint { partition, payload, replay_file, .. } => {
+                let replay_from = WalPosition { file: FileNo(u64::from(*replay_file)), offset: 0 };
+                let saved = r.checkpoints.save(GroupId(partition.0), replay_from, payload);
+                saved.map(|_| Some((*partition, Completion::Checkpoint)))
+            }
+            Job::DropExtent { id } => {
+                let removed = remove_extent(&*disk, ExtentId(u64::from(*id)));
+                removed.and_then(|()| sync_extent_removals(&*disk)).map(|()| None)
+            }
+        };
+        match done {
+            Ok(completion) => {
+                r.jobs.pop_front();
+                if let Some((partition, completion)) = completion {
+                    let number = self.partition_number(partition);
+                    self.up().completions[number].push(completion);
+                    self.want_turn(out);
+                }
+            }
+            Err(error) if error.is_full() => {}
+            Err(error) => return self.fail("upkeep failed", &error, out),
+        }
+        if !self.up().jobs.is_empty() {
+            out.later.push((takes, Happening::Job));
+        }
+    }
+
+    /// The server ends at once on an error like this; so does the node.
+    fn fail(&mut self, what: &str, error: &StorageError, out: &mut Outcome) {
+        out.stopped = Some(format!("{what}: {error}"));
+    }
+}
+
+impl Running {
+    fn read_at(&self, disk: &storage::FaultyDisk, at: &ReadAt) -> Result<ReadBytes, StorageError> {
+        let wal = self.wal.reader();
+        match at {
+            ReadAt::Wal(location) => wal.read(*location).map(ReadBytes::Wal),
+            ReadAt::Records(places) => {
+                let bodies: Result<Vec<_>, _> =
+                    places.iter().map(|place| wal.read_record(*place).map(|record| record.body)).collect();
+                bodies.map(ReadBytes::Records)
+            }
+            ReadAt::Extent { id, run, from, past, bytes_max } => {
+                let extent = Extent::open(disk, ExtentId(u64::from(*id)))?;
+                let messages = extent.read(*run as usize, *from, READ_MESSAGES_MAX, *bytes_max)?;
+                let wanted = messages.into_iter().filter(|m| m.seq < *past).map(|m| (m.seq, m.body));
+                Ok(ReadBytes::Extent(wanted.collect()))
+            }
+        }
+    }
+
+    /// Up to which file the log is to be given up, because too much of it is kept.
+    pub(super) fn note_retained(&mut self) {
+        let closed: Vec<_> = self.wal.closed_files().collect();
+        let mut over = closed.iter().map(|c| c.1).sum::<u64>().saturating_sub(RETAINED_BYTES_MAX);
+        self.retire_through = 0;
+        for (file, bytes) in closed {
+            if over == 0 {
+                break;
+            }
+            self.retire_through = file_u32(file);
+            over = over.saturating_sub(bytes);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Starting a node over what its disk holds, as the server does: folder, checkpoints, log, partitions, leftovers.
+//!
+//! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
+
+use super::{Happening, Node, Outcome, Running};
+use crate::bug::Bug;
+use crate::schedule::{MS, Micros};
+use bytes::Bytes;
+use consensus::{Config, LogIndex, Term};
+use partition::{Outputs, Recovery, Tail};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use storage::extent::{list_extents, remove_extent};
+use storage::{
+    CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError, WalOptions,
+    WalPosition, recover,
+};
+
+/// Entries that a partition's log holds after a start, with the applied index it starts from.
+pub type Restored = (LogIndex, Vec<(LogIndex, Term, Bytes)>);
+
+/// A record of the log, as recovery shows it.
+type Shown = (GroupId, RecordKind, u64, u64, Bytes, Location);
+
+impl Node {
+    pub(super) fn folder_id(&self) -> u128 {
+        u128::from(self.settings.seed) << 64 | u128::from(self.id.0)
+    }
+
+    /// Comes up after a crash, or for the first time. What each partition found is handed back, in their order.
+    ///
+    /// - Errors: a crash in the middle of it; damage that nobody caused is a panic.
+    pub fn start(&mut self, now: Micros, out: &mut Outcome) -> Result<Vec<Restored>, StorageError> {
+        assert!(self.running.is_none(), "a node is started once a life");
+        self.now = now;
+        let (running, restored) = self.open_files()?;
+        self.running = Some(running);
+        let first = self.random.below(150) * MS;
+        out.later.push((first, Happening::Tick));
+        out.later.push((first + 50 * MS, Happening::Maintain));
+        self.want_turn(out);
+        Ok(restored)
+    }
+
+    fn open_files(&mut self) -> Result<(Running, Vec<Restored>), StorageError> {
+        let folder_id = self.folder_id();
+        let identity = FolderIdentity {
+            node_name: format!("leveret@n{}", self.id.0),
+            cluster_id: u128::from(self.settings.seed),
+            folder_id,
+        };
+        let folder = DataFolder::open(self.disk.clone(), identity, self.life)?;
+        let mut checkpoints = CheckpointStore::open(&self.disk, folder_id)?;
+        let mut recoveries = Vec::new();
+        for id in &self.settings.partitions {
+            let found = checkpoints.load_newest(GroupId(id.0))?;
+            let found = found.map(|c| (self.read_checkpoint(c.payload), partition::place::file_u32(c.replay_from.file)));
+            let recovery = Recovery::queues(*id, found.as_ref().map(|(payload, file)| (payload, *file)));
+            recoveries.push(recovery.expect("a checkpoint that was saved can be read"));
+        }
+        let from = recoveries.iter().map(Recovery::replay_file).min().unwrap_or(0);
+        let keep_from = recoveries.iter().map(Recovery::needs_file).min().unwrap_or(0);
+        let from = if from == 0 {
+            WalPosition::START
+        } else {
+            WalPosition { file: FileNo(u64::from(from)), offset: 0 }
+        };
+        let mut options = WalOptions::new(self.random.next());
+        options.file_bytes = self.settings.file_bytes;
+        let mut shown: Vec<Shown> = Vec::new();
+        let (wal, report) =
+            recover(&self.disk, folder_id, options, FileNo(u64::from(keep_from)), from, &mut |record, at| {
+                let body = Bytes::copy_from_slice(record.body);
+                shown.push((record.group, record.kind, record.term, record.index, body, at));
+            })?;
+        assert!(report.damage.is_empty(), "damage that nobody caused on {}: {:?}", self.id, report.damage);
+        if self.settings.bug == Some(Bug::TailIsForgotten) && self.life > 1 {
+            shown.truncate(shown.len() - shown.len().min(3));
+        }
+        for (group, kind, term, index, body, at) in shown {
+            let number = self.settings.partitions.iter().position(|p| p.0 == group.0).expect("a partition of this node");
+            recoveries[number].record(kind, term, index, body, at);
+        }
+        let next_extent = self.sweep_extents(&recoveries)?;
+        let restored: Vec<Restored> = recoveries.iter().map(|r| (r.applied(), r.entries())).collect();
+        let partitions: Vec<_> = recoveries
+            .into_iter()
+            .map(|r| {
+                let config = self.config(r.id().0);
+                r.finish(self.id, config, &self.settings.members)
+            })
+            .collect();
+        let count = partitions.len();
+        let last_file = wal.position().file;
+        let spares = wal.spare_preparer();
+        let mut running = Running {
+            _folder: folder,
+            wal,
+            spares,
+            checkpoints,
+            next_extent,
+            partitions,
+            serving: vec![None; count],
+            tail: Tail::new(self.settings.tail_bytes),
+            out: Outputs::default(),
+            completions: (0..count).map(|_| Vec::new()).collect(),
+            frames: Vec::new(),
+            commands: VecDeque::new(),
+            ticks: 0,
+            look: false,
+            turn_due: false,
+            waiting: Vec::new(),
+            wal_busy: false,
+            unsynced: BTreeMap::new(),
+            sync_at: None,
+            last_file,
+            retire_through: 0,
+            jobs: VecDeque::new(),
+            reading: 0,
+            sessions: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            stalled: BTreeSet::new(),
+            consumed: BTreeMap::new(),
+            held_back: Vec::new(),
+        };
+        running.note_retained();
+        Ok((running, restored))
+    }
+
+    fn read_checkpoint(&self, payload: Bytes) -> Bytes {
+        if self.settings.bug != Some(Bug::CheckpointIsAltered) || self.life < 2 {
+            return payload;
+        }
+        let mut bytes = payload.to_vec();
+        // The time stands right behind the head, whose last part says how long it is.
+        let members = u32::from_le_bytes(bytes[33..37].try_into().expect("four bytes")) as usize;
+        bytes[37 + members + 4] ^= 1;
+        bytes.into()
+    }
+
+    fn config(&self, group: u32) -> Config {
+        let config = Config::new(self.id, group, self.settings.seed ^ u64::from(self.life));
+        if !self.settings.tight {
+            return config;
+        }
+        Config {
+            message_bytes_max: 4 << 10,
+            inflight_messages_max: 4,
+            uncommitted_bytes_max: 64 << 10,
+            committed_bytes_max: 16 << 10,
+            cache_bytes_max: 8 << 10,
+            ..config
+        }
+    }
+
+    /// Removes extents that no checkpoint knows; returns the number of the next one.
+    fn sweep_extents(&self, recoveries: &[Recovery]) -> Result<u32, StorageError> {
+        let known: BTreeSet<u32> = recoveries.iter().flat_map(Recovery::extents).collect();
+        let mut next = known.last().map_or(1, |last| last + 1);
+        for id in list_extents(&*self.disk)? {
+            let number = u32::try_from(id.0).expect("extents are numbered in 32 bits");
+            next = next.max(number + 1);
+            if !known.contains(&number) {
+                remove_extent(&*self.disk, id)?;
+            }
+        }
+        Ok(next)
+    }
+}
