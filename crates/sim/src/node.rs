@@ -466,8 +466,7 @@ impl Node {
             }
             partition.flush(&mut cx);
             if upkeep && look {
-                let wal =
-                    WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
+                let wal = WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
                 partition.maintain(wal, &mut cx);
             }
             needs = needs.min(partition.needs_file(current_file));
@@ -624,8 +623,7 @@ fn swap_publishes(commands: &mut [(SessionId, Input)]) {
 
 /// What a wrong shell makes of effects.
 fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: &mut Random) {
-    let deliveries: Vec<usize> =
-        (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
+    let deliveries: Vec<usize> = (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
     match bug {
         Bug::DeliveryIsRepeated if random.chance(5) => {
             let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();

@@ -95,7 +95,10 @@ impl Group {
                 let found = mirror.log.get(&index).map(|e| e.0);
                 violated(
                     "leader-complete",
-                    &format!("{node} leads term {} with {found:?} at {index}, committed in term {}", view.term.0, term.0),
+                    &format!(
+                        "{node} leads term {} with {found:?} at {index}, committed in term {}",
+                        view.term.0, term.0
+                    ),
                 );
             }
         }
