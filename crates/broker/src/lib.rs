@@ -6,4 +6,4 @@ pub mod ids;
 pub mod queue;
 pub mod topology;
 
-pub use ids::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+pub use ids::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};

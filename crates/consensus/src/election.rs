@@ -3,8 +3,8 @@
 //! The library draws a timeout from a global generator whenever it resets. It is configured so that its own timeout never
 //! comes ([`NEVER_TICKS`]), and this timer decides instead, from the seed, the group and the node alone.
 //!
-//! Invariant: a timeout lies in `[election_ticks, 2 * election_ticks)`, and a new one is drawn after every campaign and
-//! every change of term, role or leader, so that two members that collide once part soon.
+//! Invariant: a timeout lies in `[election_ticks, 2 * election_ticks)`, and a member draws a new one whenever it stands, so
+//! that two members that stand together once part soon.
 
 use crate::position::NodeId;
 

@@ -43,9 +43,9 @@ use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::ready::{HardState, ReadState, Ready, decode_read_context, encode_read_context};
 use crate::status::{Progress, ProgressState, Role, Status};
 
-/// The library's buffer of unwritten entries keeps room for this many, about 8 KiB, and gives the rest back when it is
+/// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
 /// empty.
-const UNSTABLE_ROOM_MAX: usize = 64;
+const UNSTABLE_ROOM_MAX: usize = 16;
 
 /// A lawful request that is not done now. Nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -106,8 +106,8 @@ pub struct Group {
     raw: RawNode<LogView>,
     config: Config,
     timer: ElectionTimer,
-    /// Term, role and leader when the timer last looked.
-    seen: (u64, StateRole, u64),
+    /// Whether it led after the last call.
+    led: bool,
     /// Entries were appended and not yet sent.
     broadcast_due: bool,
     /// Numbers of what must be synced and is not reported yet, ascending.
@@ -127,7 +127,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// A member that goes on where `restored` ends. A sole voter leads when this returns.
+    /// A member that goes on where `restored` ends. A sole voter leads when this returns,
+    /// unless it has yet to apply a change of members.
     ///
     /// - Errors: a setting that makes no sense.
     /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
@@ -174,7 +175,7 @@ impl Group {
             .expect("the configuration is validated and the log view never fails");
         let timer = ElectionTimer::new(config.seed, config.group, config.node, config.election_ticks);
         let mut group = Self {
-            seen: (raw.raft.term, raw.raft.state, raw.raft.leader_id),
+            led: false,
             told_vote: (raw.raft.term, raw.raft.vote),
             raw,
             config,
@@ -195,7 +196,7 @@ impl Group {
             );
             group.change_applies(&change.data);
         }
-        if group.membership() == Membership::of_voters([group.config.node]) {
+        if group.raw.raft.prs().is_singleton() {
             group.campaign();
         }
         Ok(group)
@@ -449,9 +450,34 @@ impl Group {
         Ok(())
     }
 
+    /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        // The library answers zero outside of the log.
+        self.raw.raft.raft_log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
+    }
+
     /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
     pub fn membership(&self) -> Membership {
         Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
+    }
+
+    /// Whether this member leads.
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// How many voters the leader has heard of lately, itself included; zero on other members. More than a majority of
+    /// them means that one can be lost without stopping the group.
+    ///
+    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check the count is low.
+    pub fn active_voters(&self) -> usize {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return 0;
+        }
+        let voters = raft.prs().conf().voters();
+        let is_active = |id: u64, progress: &raft::Progress| id == self.config.node.0 || progress.recent_active;
+        raft.prs().iter().filter(|(id, progress)| voters.contains(**id) && is_active(**id, progress)).count()
     }
 
     /// This member's view of itself.
@@ -678,18 +704,13 @@ impl Group {
         raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
     }
 
-    /// Draws a new election timeout when term, role or leader changed, and drops what only a leader keeps.
+    /// Drops what only a leader keeps, once it leads no more.
     fn observe(&mut self) {
-        let raft = &self.raw.raft;
-        let now = (raft.term, raft.state, raft.leader_id);
-        if now != self.seen {
-            let led = self.seen.1 == StateRole::Leader;
-            self.seen = now;
-            self.timer.draw();
-            if led && now.1 != StateRole::Leader {
-                self.raw.mut_store().forget_wanted();
-            }
+        let leads = self.raw.raft.state == StateRole::Leader;
+        if self.led && !leads {
+            self.raw.mut_store().forget_wanted();
         }
+        self.led = leads;
     }
 }
 

@@ -40,7 +40,7 @@ const WAITERS_PER_FETCH_MAX: usize = 16;
 const FETCHES_MAX: usize = 8;
 
 /// The cache keeps room for this many entries when it empties, so that a steady trickle does not allocate.
-const CACHE_ROOM_MIN: usize = 64;
+const CACHE_ROOM_MIN: usize = 16;
 
 /// Entries that a follower needs and that are no longer in memory. Read them from disk and call
 /// [`Group::fetched`](crate::Group::fetched).
@@ -455,4 +455,116 @@ impl raft::Storage for LogView {
 
 fn entry_bytes(entry: &eraftpb::Entry) -> usize {
     entry.data.len() + ENTRY_OVERHEAD_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use raft::Storage;
+
+    use super::*;
+    use crate::entry::EntryKind;
+
+    fn entry(index: u64, term: u64) -> Entry {
+        Entry {
+            index: LogIndex(index),
+            term: Term(term),
+            kind: EntryKind::Command,
+            data: Bytes::from(vec![index as u8; 10]),
+        }
+    }
+
+    /// 1@1 compacted, 2@1 to 99@1 applied and on disk only, 100@2 to 109@2 in memory.
+    fn view() -> LogView {
+        let entries = (100..110).map(|index| entry(index, 2)).collect();
+        LogView::new(RaftState::default(), Position::new(1, 1), &[], entries, LogIndex(99), 1 << 20)
+    }
+
+    fn ask(view: &LogView, low: u64) -> raft::Result<Vec<eraftpb::Entry>> {
+        view.entries(low, 110, 1000, GetEntriesContext::empty(true))
+    }
+
+    fn indexes(entries: &[eraftpb::Entry]) -> Vec<u64> {
+        entries.iter().map(|entry| entry.index).collect()
+    }
+
+    #[test]
+    fn what_is_in_memory_is_answered_up_to_the_asked_bytes_and_at_least_one() {
+        let view = view();
+        assert_eq!(indexes(&ask(&view, 107).expect("cached")), [107, 108, 109]);
+        let few = view.entries(100, 110, 25, GetEntriesContext::empty(true)).expect("cached");
+        assert_eq!(indexes(&few), [100, 101]);
+        let one = view.entries(100, 110, 0, GetEntriesContext::empty(true)).expect("cached");
+        assert_eq!(indexes(&one), [100]);
+    }
+
+    #[test]
+    fn the_place_decides_between_memory_disk_and_snapshot() {
+        let mut view = view();
+        assert_eq!(ask(&view, 1), Err(Error::Store(StorageError::Compacted)));
+        assert_eq!(ask(&view, 50), Err(Error::Store(StorageError::LogTemporarilyUnavailable)));
+        let mut fetches = Vec::new();
+        view.take_fetches(&mut fetches);
+        assert_eq!(fetches, [Fetch { from: LogIndex(50), limit: LogIndex(100), bytes_max: 1000 }]);
+        assert_eq!(view.term(1), Ok(1));
+        assert_eq!(view.term(0), Err(Error::Store(StorageError::Compacted)));
+        assert_eq!(view.term(110), Err(Error::Store(StorageError::Unavailable)));
+    }
+
+    #[test]
+    fn what_is_lent_answers_until_it_is_taken_back() {
+        let mut view = view();
+        ask(&view, 50).expect_err("on disk");
+        let waiters = view.lend(LogIndex(50), (50..60).map(|index| entry(index, 1)).collect());
+        assert_eq!(waiters.len(), 1);
+        assert_eq!(indexes(&ask(&view, 55).expect("lent")), [55, 56, 57, 58, 59]);
+        view.end_loan();
+        ask(&view, 55).expect_err("taken back");
+    }
+
+    #[test]
+    fn questions_that_cannot_be_answered_take_bounded_room() {
+        let view = view();
+        for round in 0..100 {
+            for low in 2..99 {
+                assert_eq!(
+                    ask(&view, low),
+                    Err(Error::Store(StorageError::LogTemporarilyUnavailable)),
+                    "round {round}"
+                );
+            }
+        }
+        let wanted = view.wanted.borrow();
+        assert_eq!(wanted.fetches.len(), FETCHES_MAX);
+        assert!(wanted.fetches.iter().all(|pending| pending.waiters.len() == WAITERS_PER_FETCH_MAX));
+    }
+
+    #[test]
+    fn applied_bodies_go_when_the_budget_is_spent_or_everyone_has_them() {
+        let mut view = view();
+        view.set_cache_bytes_max(0);
+        assert_eq!(view.cache_first(), 100, "what is not applied stays, whatever the budget");
+        view.applied(104, 0);
+        assert_eq!(view.cache_first(), 105);
+        view.set_cache_bytes_max(1 << 20);
+        view.applied(108, 0);
+        assert_eq!(view.cache_first(), 105, "within the budget they stay for who lags");
+        view.applied(109, 107);
+        assert_eq!(view.cache_first(), 108, "no one lags behind 107");
+        assert_eq!(view.cache_bytes(), 2 * (10 + ENTRY_OVERHEAD_BYTES));
+    }
+
+    #[test]
+    fn a_conflicting_tail_is_replaced() {
+        let mut view = view();
+        view.append([entry(105, 3), entry(106, 3)].into_iter().map(Entry::into_raft));
+        assert_eq!(view.last_index(), Ok(106));
+        assert_eq!((view.term(104), view.term(105)), (Ok(2), Ok(3)));
+        assert_eq!(view.cache_bytes(), 7 * (10 + ENTRY_OVERHEAD_BYTES));
+    }
+
+    #[test]
+    #[should_panic(expected = "what is applied is never replaced")]
+    fn an_applied_entry_is_never_replaced() {
+        view().append([entry(99, 3)].into_iter().map(Entry::into_raft));
+    }
 }

@@ -9,6 +9,9 @@
 //!    [`Group::persisted`](crate::Group::persisted) with `number`;
 //! 5. send `messages_after_sync` once `number` is persisted.
 //!
+//! A snapshot is a write like any other, and may be the only one of its `Ready`: `number` is persisted when the snapshot is
+//! installed and synced, not when there is nothing to append. Then its index is reported as applied.
+//!
 //! Steps 1 to 3 need not wait for each other, and the next [`Ready`] may be taken before this one is synced.
 //!
 //! Invariant: the vectors are refilled, not replaced; a `Ready` that is used again allocates nothing once it has grown.

@@ -5,13 +5,15 @@
 //!
 //! | command | does |
 //! |---|---|
-//! | `cluster members=3 [leader=1] [seed=1] [cache=1] [message=1]` | a new group of voters n1..; with a leader, its election is not shown |
+//! | `cluster members=3 [leader=1] [seed=1] [cache=bytes] [message=bytes] [heartbeat=ticks]` | a new group of voters n1..; with a leader, its election is not shown |
 //! | `join n4` | a member that knows nothing |
 //! | `campaign n1`, `tick n1 [times]` | |
 //! | `propose n1 text`, `change n1 voter=n4 learner=n2 remove=n1`, `transfer n1 n2`, `read n1 7` | |
 //! | `sync [n1..]` | everyone, or these |
 //! | `deliver [n1->n2[:Kind] ..]` | all that is on its way, or between these; not the answers |
 //! | `drop [n1->n2[:Kind] ..]` | the same, lost |
+//! | `keep [n1->n2[:Kind] ..]`, `replay` | keeps a copy of these; lets the copies arrive |
+//! | `unreachable n1 n2` | n1 is told that a message to n2 was lost |
 //! | `run` | syncs and delivers until nothing moves |
 //! | `crash n1 [kept]`, `restart n1 [replay]`, `checkpoint n1 [behind]` | |
 //! | `sent n1 n2 ok`, `sent n1 n2 failed` | how a snapshot transfer ended |
@@ -93,11 +95,13 @@ fn new_cluster(arguments: &[&str]) -> Cluster {
         let found = arguments.iter().find_map(|argument| argument.strip_prefix(key)?.strip_prefix('='));
         found.map_or(default, |text| text.parse().expect("a number"))
     };
-    let config: fn(Config) -> Config = match (value("cache", 0), value("message", 0)) {
-        (0, 0) => |config| config,
-        (1, 0) => |config| Config { cache_bytes_max: 1, ..config },
-        (1, 1) => |config| Config { cache_bytes_max: 1, message_bytes_max: 1, ..config },
-        _ => panic!("the limits a script may set are 1"),
+    let or = |value: u64, default: usize| if value == 0 { default } else { value as usize };
+    let (cache, message, heartbeat) = (value("cache", 0), value("message", 0), value("heartbeat", 0));
+    let config = move |config: Config| Config {
+        cache_bytes_max: or(cache, config.cache_bytes_max),
+        message_bytes_max: or(message, config.message_bytes_max),
+        heartbeat_ticks: or(heartbeat, config.heartbeat_ticks),
+        ..config
     };
     let mut cluster = Cluster::new(value("members", 3), value("seed", 1), config);
     let leader = value("leader", 0);
@@ -105,7 +109,9 @@ fn new_cluster(arguments: &[&str]) -> Cluster {
         cluster.with(NodeId(leader), |group| group.campaign());
         cluster.run();
         // Followers learn what is committed.
-        cluster.with(NodeId(leader), |group| group.tick());
+        for _ in 0..or(heartbeat, 1) {
+            cluster.with(NodeId(leader), |group| group.tick());
+        }
         cluster.run();
         cluster.take_trace();
     }
@@ -151,7 +157,12 @@ fn run_on(cluster: &mut Cluster, name: &str, arguments: &[&str], trace: &mut Str
         "sync" => arguments.iter().for_each(|node| cluster.sync(parse_node(node))),
         "deliver" if arguments.is_empty() => cluster.deliver_all(),
         "drop" if arguments.is_empty() => cluster.network.clear(),
-        "deliver" | "drop" => {
+        "replay" => std::mem::take(&mut cluster.kept).into_iter().for_each(|message| cluster.deliver(message)),
+        "unreachable" => {
+            let to = parse_node(arguments[1]);
+            cluster.with(node(), |group| group.report_unreachable(to));
+        }
+        "deliver" | "drop" | "keep" => {
             for pair in arguments {
                 let (pair, kind) = pair.split_once(':').map_or((*pair, None), |(pair, kind)| (pair, Some(kind)));
                 let (from, to) = pair.split_once("->").expect("n1->n2");
@@ -163,8 +174,13 @@ fn run_on(cluster: &mut Cluster, name: &str, arguments: &[&str], trace: &mut Str
                 });
                 cluster.network = rest;
                 let chosen: Vec<_> = chosen;
-                if name == "deliver" {
-                    chosen.into_iter().for_each(|message| cluster.deliver(message));
+                match name {
+                    "deliver" => chosen.into_iter().for_each(|message| cluster.deliver(message)),
+                    "keep" => {
+                        cluster.kept.extend(chosen.iter().cloned());
+                        cluster.network.extend(chosen);
+                    }
+                    _ => {}
                 }
             }
         }

@@ -1,2 +1,29 @@
-//! The `leveret` binary.
-fn main() {}
+//! The `leveret` binary: from the command line to the room that does the work, and back to an exit code.
+//!
+//! Invariant: nothing about messages is decided here. Standard output carries what was asked for, standard error carries errors and the
+//! log, and every error that stops us is one line that says what to do.
+
+mod allocator;
+mod arguments;
+mod descriptors;
+mod exit;
+mod inspect;
+mod logging;
+mod node;
+mod signals;
+mod version;
+
+use std::process::ExitCode;
+
+use arguments::Invocation;
+
+fn main() -> ExitCode {
+    allocator::give_back_freed_pages();
+    let exit = match arguments::parse(std::env::args_os()) {
+        Ok(Invocation::Show(text)) => exit::print(&text),
+        Ok(Invocation::Server(sources)) => node::serve(&sources),
+        Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
+        Err(error) => exit::usage(&error),
+    };
+    exit.into()
+}

@@ -7,7 +7,7 @@
 use crate::command::{Delivery, Effect, Reply};
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue, Waiting};
-use crate::machine::Queues;
+use crate::machine::{FixedMap, Queues};
 use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
@@ -21,10 +21,6 @@ use storage::{FileNo, Location};
 
 /// One read of an extent brings about this much.
 const EXTENT_READ_BYTES: u32 = 256 << 10;
-/// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
-const TURN_MESSAGES_MAX: u64 = 64;
-/// Turns that a loop divides what is ready into, per consumer; below this many messages they alternate one by one.
-const TURNS_PER_CONSUMER: u64 = 8;
 
 enum Next {
     Message(Bytes),
@@ -38,6 +34,7 @@ impl QueuePartition {
         let partition = self.id();
         let Some(leader) = self.leader.as_deref_mut() else { return };
         let mut dirty = std::mem::take(&mut leader.dirty);
+        leader.rooms.clear();
         for id in dirty.drain(..) {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             lq.dirty = false;
@@ -48,6 +45,7 @@ impl QueuePartition {
                 queues: &self.queues,
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
+                rooms: &mut leader.rooms,
             };
             turn.answer(cx);
             turn.hand_out(cx);
@@ -118,6 +116,7 @@ struct Turn<'a> {
     queues: &'a Queues,
     builder: &'a mut crate::entry::EntryBuilder,
     raised: &'a mut Vec<QueueId>,
+    rooms: &'a mut FixedMap<ConsumerKey, usize>,
 }
 
 impl Turn<'_> {
@@ -177,33 +176,42 @@ impl Turn<'_> {
     }
 
     fn hand_out(&mut self, cx: &mut Context<'_>) {
-        let consumers = self.lq.dispatch.consumers() as u64;
-        if consumers == 0 {
-            return;
-        }
-        let share = (self.lq.dispatch.ready() / (consumers * TURNS_PER_CONSUMER)).clamp(1, TURN_MESSAGES_MAX);
-        let mut room = (None, 0usize);
+        let share = self.lq.dispatch.share();
+        // A portion of room is for this step, whichever queue uses it; the last consumer's is at hand without a look-up.
+        let (mut at_hand, mut room) = (None, 0usize);
         while let Some(consumer) = self.lq.dispatch.next_consumer() {
             let (key, no_ack) = (consumer.key, consumer.no_ack);
-            let Some(head) = self.head() else { return };
-            if room.0 != Some(key) || room.1 == 0 {
-                room = (Some(key), cx.outlets.room(key));
-                if room.1 == 0 {
+            let Some(head) = self.head() else { break };
+            if at_hand != Some(key) {
+                self.put_room(at_hand, room);
+                at_hand = Some(key);
+                room = self.rooms.remove(&key).unwrap_or(0);
+            }
+            if room == 0 {
+                room = cx.outlets.room(key);
+                if room == 0 {
                     self.lq.dispatch.set_stalled(key, true);
                     continue;
                 }
             }
             if !self.may_be_sent(head.seq) {
-                return;
+                break;
             }
-            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
-            room.1 = room.1.saturating_sub(message.len());
+            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { break };
+            room = room.saturating_sub(message.len());
             self.lq.dispatch.assign(head, share);
             if no_ack {
                 self.lq.acked.insert_range(head.seq, 1);
             }
             let delivery = self.delivery(key, !no_ack, head, message);
             cx.out.effects.push(Effect::Deliver(delivery));
+        }
+        self.put_room(at_hand, room);
+    }
+
+    fn put_room(&mut self, consumer: Option<ConsumerKey>, room: usize) {
+        if let Some(consumer) = consumer.filter(|_| room > 0) {
+            self.rooms.insert(consumer, room);
         }
     }
 

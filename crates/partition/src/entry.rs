@@ -30,9 +30,9 @@ pub const ENTRY_HEADER_BYTES: usize = 16;
 pub const BATCH_HEADER_BYTES: usize = 32;
 /// An entry that has reached this many bytes takes no more commands; only a single large message makes it longer.
 pub const ENTRY_BYTES_TARGET: usize = 1 << 20;
-/// What nobody waits for (acks, say) is synced after this many milliseconds at the latest, so that the log commits
-/// without client syncs too.
-pub const SYNC_WITHIN_MS_MAX: u16 = 10;
+/// What nobody waits for (acks, say) has no deadline of its own: the node's setting bounds how long anything stays
+/// unsynced, so that the log commits without client syncs too.
+pub const SYNC_WITHIN_MS_MAX: u16 = u16::MAX;
 /// Most queues that one batch goes to; a wider fan-out is several batches.
 pub const TARGETS_MAX: usize = 4096;
 

@@ -9,7 +9,7 @@ use crate::entry::{BatchPlace, EntryBuilder};
 use crate::machine::FixedMap;
 use crate::reader::Reader;
 use broker::queue::{Counts, Dispatch, QueueState, SeqRanges};
-use broker::{ChannelKey, QueueId};
+use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Term};
 use smallvec::SmallVec;
@@ -237,6 +237,8 @@ pub(crate) struct Leader {
     /// Finished entries that the log did not take yet: too much of it is uncommitted.
     pub(crate) held: VecDeque<(Bytes, InFlight)>,
     pub(crate) targets: SmallVec<[QueueId; 1]>,
+    /// What is left of the room that consumers' connections gave in this step.
+    pub(crate) rooms: FixedMap<ConsumerKey, usize>,
 }
 
 /// Deleted queues remembered: late publishes come within milliseconds, so the oldest may be forgotten together.
@@ -265,6 +267,7 @@ impl Leader {
             barriers: VecDeque::new(),
             held: VecDeque::new(),
             targets: SmallVec::new(),
+            rooms: FixedMap::default(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`]: the shell's half of it that both shells share.
 //! - [`log_partition`]: a log for a machine of the caller's: the topology.
+//! - [`transient`]: the same surface for queues that live in one shard's memory.
 //! - [`recovery`]: a partition from what a data folder holds.
 
 pub mod checkpoint;
@@ -30,6 +31,7 @@ pub mod reader;
 pub mod recovery;
 pub mod replica;
 pub mod tail;
+pub mod transient;
 
 pub use command::{Command, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target};
 pub use log_partition::LogPartition;
@@ -38,3 +40,4 @@ pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
 pub use recovery::Recovery;
 pub use tail::Tail;
+pub use transient::TransientQueues;

@@ -71,6 +71,11 @@ impl LogPartition {
         status.role == Role::Leader && self.applied.term == status.term
     }
 
+    /// Stands for election at once: for a group of one, which need not wait for a timeout.
+    pub fn campaign(&mut self) {
+        self.replica.group_mut().campaign();
+    }
+
     /// Appends a command; `false` if this member does not lead.
     pub fn propose(&mut self, data: &[u8], token: u64) -> bool {
         let mut entry = BytesMut::with_capacity(PREFIX.len() + data.len());

@@ -176,12 +176,11 @@ impl Replica {
         }
         let voters = &self.voters;
         let majority = voters.len() / 2 + 1;
-        if voters.len() > 1 {
-            let active =
-                |p: &consensus::Progress| p.node != self.node && p.is_recently_active && voters.contains(&p.node);
-            if 1 + self.group.progress().iter().filter(|p| active(p)).count() <= majority {
-                return status.commit;
-            }
+        if let [_] = voters.as_slice() {
+            return self.written.get(&self.node).copied().unwrap_or_default();
+        }
+        if self.group.active_voters() <= majority {
+            return status.commit;
         }
         let mut indexes: Vec<LogIndex> =
             voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
@@ -204,7 +203,9 @@ impl Replica {
         }
         let Some((index, term)) = last else { return };
         let status = self.group.status();
-        if self.table.term(index) != Some(term) {
+        // Only an entry of the current term says anything: it came from this term's leader, or is its own, so the log up
+        // to it matches the leader's. One of an older term may yet be overwritten (Raft paper, figure 8).
+        if self.table.term(index) != Some(term) || term != status.term {
             return;
         }
         if status.role == Role::Leader {

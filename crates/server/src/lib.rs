@@ -1,1 +1,24 @@
-//! Placeholder: the crate `server` is laid in the next commits.
+//! The shell around the rules: sockets, threads, shards and the sessions between clients and partitions.
+//!
+//! In reading order: what a process starts ([`run`]) from its [`config`], the node ([`node`]), one thread of it ([`shard`],
+//! whose head has the cost of a message), one connection (`connection`), what its client asks for (`session`), how the
+//! topology changes ([`topology_log`]), and the disk's side ([`engine`]).
+//!
+//! It carries rules out and makes none: AMQP's are in `amqp`, the topology's and the queues' in `broker`.
+
+mod channel_key;
+pub mod config;
+mod connection;
+pub mod engine;
+mod listener;
+pub mod node;
+pub mod run;
+mod session;
+pub mod shard;
+pub mod topology_log;
+
+pub use channel_key::BOOT_LIMIT;
+pub use node::{Alarm, MakePartitions, Node, NodeConfig, PartitionWaker, StartError, Wiring};
+pub use session::SYNC_EXCHANGE;
+pub use shard::{Partition, transient_partition};
+pub use topology_log::{Answer, Changes, MemoryLog, TopologyLog};

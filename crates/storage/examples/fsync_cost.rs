@@ -1,8 +1,9 @@
 //! What one write plus one `fdatasync` costs on this machine, by the state of the file it goes to.
 //!
-//! `cargo run --release -p storage --example fsync_cost [FOLDER]` prints a table; docs/formats/wal.md holds one and chooses by it.
-//! CPU is this thread's (user and system) plus the file system's journal thread, bytes are what the block device reports for the whole
-//! machine, so run it on a quiet one. It measures system calls and not this crate, on purpose: the choice comes before the code.
+//! `cargo run --release -p storage --example fsync_cost [FOLDER]` prints a table; docs/formats/wal.md holds one and
+//! chooses by it. CPU is this thread's (user and system) plus the file system's journal thread, bytes are what the
+//! block device reports for the whole machine, so run it on a quiet one. It measures system calls and not this crate,
+//! on purpose: the choice comes before the code.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -102,11 +103,13 @@ fn measure(path: &Path, state: State, bytes: usize) -> io::Result<String> {
     let at = |quantile: f64| latencies_us[((writes - 1) as f64 * quantile) as usize];
     let each = |before: u64, after: u64| (after - before) as f64 / 1000.0 / writes as f64;
     Ok(format!(
-        "{writes} | {:.0} | {:.0} | {:.1} | {:.1} | {:.2} | {:.2}",
+        "{writes} | {:.0} | {:.0} | {:.1} | {} | {:.2} | {:.2}",
         at(0.5),
         at(0.99),
         each(cpu_before, cpu_after),
-        each(journal_before, journal_after),
+        journal_before
+            .zip(journal_after)
+            .map_or("?".to_owned(), |(before, after)| format!("{:.1}", each(before, after))),
         (device_after.1 - device_before.1) as f64 / (writes * bytes as u64) as f64,
         (device_after.0 - device_before.0) as f64 / writes as f64,
     ))
@@ -154,14 +157,14 @@ fn own_cpu_ns() -> io::Result<u64> {
     first_number("/proc/thread-self/schedstat")
 }
 
-/// CPU time of the journal threads (jbd2); zero where they cannot be seen.
-fn journal_cpu_ns() -> u64 {
-    let Ok(processes) = fs::read_dir("/proc") else { return 0 };
-    processes
+/// CPU time of the journal threads (jbd2); `None` where they cannot be seen, as in most containers.
+fn journal_cpu_ns() -> Option<u64> {
+    fs::read_dir("/proc")
+        .ok()?
         .flatten()
         .filter(|process| fs::read_to_string(process.path().join("comm")).is_ok_and(|name| name.starts_with("jbd2")))
         .filter_map(|process| first_number(process.path().join("schedstat")).ok())
-        .sum()
+        .reduce(|sum, thread| sum + thread)
 }
 
 fn first_number(path: impl AsRef<Path>) -> io::Result<u64> {

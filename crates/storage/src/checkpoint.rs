@@ -6,20 +6,22 @@
 //!   8 crc    u32  over 12..128     32 group       u32      56 wal offset  u32     72 zeroes to 128
 //!  12 version u32                  36 reserved    u32 0    60 payload bytes u64
 //!                                  40 generation  u64
-//! 2048 seal: magic [8] "LVRTCKS\0", crc u32 over the rest, generation u64, header crc u32; written after the sync, itself unsynced
-//! 4096 payload
+//! 4096 seal: magic [8] "LVRTCKS\0", crc u32 over the rest, generation u64, header crc u32; written after the sync, itself unsynced
+//! 8192 payload
 //! ```
 //!
-//! Invariant: a save overwrites the older of the two files only, so the newer one stays whole whatever happens meanwhile. Where no whole
-//! one stands beside it (a group's first save, or after damage) the file is written under another name first. So a crash never leaves
-//! a group without a whole file, and a group whose files are all damaged has lost them to the disk.
+//! Invariant: a save overwrites the older of the two files only, so the newer one stays whole whatever happens
+//! meanwhile. Where no whole one stands beside it (a group's first save, or after damage) the file is written under
+//! another name first. So a crash never leaves a group without a whole file, and a group whose files are all damaged
+//! has lost them to the disk.
 //!
-//! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache shows it all the
-//! same, and a log released on its word would be lost with the power. So a save is sealed after its sync, and what is loaded without
-//! its seal is written and synced once more before it is handed out.
+//! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache
+//! shows it all the same, and a log released on its word would be lost with the power. So a save is sealed after its
+//! sync, and what is loaded without its seal is compared with what the disk has, and synced, before it is handed out.
 //!
-//! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly ever change, so
-//! there is no order of file and folder syncs to get wrong. Price: while a save is under way there is one good generation and not two.
+//! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly
+//! ever change, so there is no order of file and folder syncs to get wrong. Price: while a save is under way there is
+//! one good generation and not two.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::disk::{Disk, DiskFile, OpenMode, read_whole, settle};
 use crate::error::{StorageError, at, syncing};
 use crate::fields::{Fields, FieldsMut};
 use crate::wal::{FileNo, GroupId, WalPosition};
@@ -41,10 +43,10 @@ pub const CHECKPOINT_FORMAT_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"LVRTCKP\0";
 const SEAL_MAGIC: [u8; 8] = *b"LVRTCKS\0";
-/// The seal has a sector of its own, so that writing it endangers nothing else.
-const SEAL_OFFSET: usize = 2048;
+/// The seal has a page of its own, so that writing it endangers nothing else.
+const SEAL_OFFSET: usize = 4096;
 const SEAL_BYTES: usize = 24;
-const PAYLOAD_OFFSET: usize = 4096;
+const PAYLOAD_OFFSET: usize = 8192;
 /// Name that a file has until it is whole, if nothing whole is beside it.
 const TEMPORARY_NAME: &str = "checkpoints/new";
 const HEADER_BYTES: usize = 128;
@@ -81,8 +83,8 @@ pub struct CheckpointStore<D: Disk> {
 }
 
 impl<D: Disk> CheckpointStore<D> {
-    /// Opens the folder and reads the headers. Payloads are checked when they are loaded; until all groups were loaded, the positions
-    /// that this store tells may be those of checkpoints that do not hold.
+    /// Opens the folder and reads the headers. Payloads are checked when they are loaded; until all groups were loaded,
+    /// the positions that this store tells may be those of checkpoints that do not hold.
     pub fn open(disk: &Arc<D>, folder_id: u128) -> Result<CheckpointStore<D>, StorageError> {
         disk.create_folder(CHECKPOINT_FOLDER).map_err(at("create", CHECKPOINT_FOLDER))?;
         let mut groups: BTreeMap<GroupId, Places> = BTreeMap::new();
@@ -107,8 +109,9 @@ impl<D: Disk> CheckpointStore<D> {
 
     /// The newest checkpoint of a group that is whole; `None` if the group has no files.
     ///
-    /// A newest one that is damaged is passed over for the one before it and forgotten, so that the next save overwrites it. Whether the
-    /// log still reaches back to the older one's `replay_from` is seen by the recovery. [`StorageError::Corrupt`] if none is whole.
+    /// A newest one that is damaged is passed over for the one before it and forgotten, so that the next save
+    /// overwrites it. Whether the log still reaches back to the older one's `replay_from` is seen by the recovery.
+    /// [`StorageError::Corrupt`] if none is whole.
     pub fn load_newest(&mut self, group: GroupId) -> Result<Option<Checkpoint>, StorageError> {
         let Some(places) = self.groups.get(&group).copied() else { return Ok(None) };
         let mut order = [0, 1];
@@ -134,7 +137,8 @@ impl<D: Disk> CheckpointStore<D> {
     fn load(&self, name: &str, group: GroupId) -> Result<Checkpoint, StorageError> {
         let (header, payload, sealed) = read_checkpoint(&*self.disk, name, group, Some(self.folder_id))?;
         if !sealed {
-            write_durably(&*self.disk, name, &header, &payload)?;
+            let file = self.disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
+            settle(&file, 0, (PAYLOAD_OFFSET + payload.len()) as u64).map_err(syncing(name))?;
             self.disk.sync_folder(CHECKPOINT_FOLDER).map_err(syncing(CHECKPOINT_FOLDER))?;
             file_seal(&*self.disk, name, &header)?;
         }
@@ -155,7 +159,8 @@ impl<D: Disk> CheckpointStore<D> {
     /// Saves a state, durable after `Ok`, and returns its generation.
     ///
     /// - Everything that the payload refers to (extents) is durable before; the log from `replay_from` on is kept.
-    /// - Errors: [`StorageError::SyncFailed`] is final for the node. After any other the checkpoints before are still good.
+    /// - Errors: [`StorageError::SyncFailed`] is final for the node. After any other the checkpoints before are still
+    ///   good.
     pub fn save(&mut self, group: GroupId, replay_from: WalPosition, payload: &[u8]) -> Result<u64, StorageError> {
         assert!(payload.len() <= CHECKPOINT_BYTES_MAX, "a checkpoint has at most {CHECKPOINT_BYTES_MAX} bytes");
         let places = self.groups.get(&group).copied().unwrap_or_default();
@@ -204,11 +209,15 @@ impl<D: Disk> CheckpointStore<D> {
     }
 
     /// The oldest place that the newest checkpoints replay from: what recovery starts with. `None` without checkpoints.
+    ///
+    /// It knows nothing of groups without a checkpoint. So a group is given its first one when it is made, replaying
+    /// from the log's position at that time, or else its records may be taken for not needed.
     pub fn oldest_replay(&self) -> Option<WalPosition> {
         self.groups.values().filter_map(newest).map(|place| place.replay_from).min()
     }
 
-    /// The oldest place that any whole generation replays from. Keeping the log from here lets a recovery fall back to the older one.
+    /// The oldest place that any whole generation replays from. Keeping the log from here lets a recovery fall back to
+    /// the older one.
     pub fn oldest_replay_of_all(&self) -> Option<WalPosition> {
         self.groups.values().flatten().flatten().map(|place| place.replay_from).min()
     }
@@ -269,7 +278,7 @@ fn write_durably<D: Disk>(disk: &D, name: &str, header: &Header, payload: &[u8])
     file.sync_data().map_err(syncing(name))
 }
 
-/// Says that the contents are durable. Not synced: if it is lost, the next load writes the contents once more, and that is all.
+/// Says that the contents are durable. Not synced: if it is lost, the next load looks closer, and that is all.
 fn file_seal<D: Disk>(disk: &D, name: &str, header: &Header) -> Result<(), StorageError> {
     let file = disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
     file.write_at(&header.seal(), SEAL_OFFSET as u64).map_err(at("write", name))

@@ -10,14 +10,15 @@
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
 //!
-//! Invariant: the identity is written once, when the folder is founded, and never changed. A folder with other things in it is never
-//! founded in, so a mistyped path destroys nothing.
+//! Invariant: the identity is written once, when the folder is founded, and never changed. A folder with other things
+//! in it is never founded in, so a mistyped path destroys nothing.
 
 use std::fmt::Write as _;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::disk::{Disk, DiskFile, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
 
 /// Version of the folder as a whole. Other versions are refused.
@@ -55,11 +56,24 @@ pub struct DataFolder<D: Disk> {
     _lock: D::File,
 }
 
+impl DataFolder<RealDisk> {
+    /// Opens the folder at a path of the file system, which is made if it is missing; see [`DataFolder::open`].
+    pub fn open_path(
+        path: &Path,
+        founding: FolderIdentity,
+        process_id: u32,
+    ) -> Result<DataFolder<RealDisk>, StorageError> {
+        let disk = RealDisk::create(path).map_err(|source| unwritable(&path.display().to_string(), source))?;
+        DataFolder::open(Arc::new(disk), founding, process_id)
+    }
+}
+
 impl<D: Disk> DataFolder<D> {
     /// Opens the folder for the node of that name, or founds it with `founding` if it is empty.
     ///
-    /// `process_id` is only written down for the message that a second process gets. Each error is one line that says what to do.
-    /// A node name is 1 to 255 bytes without white space and control characters; anything else is a caller's bug and panics.
+    /// `process_id` is only written down for the message that a second process gets. Each error is one line that says
+    /// what to do. A node name is 1 to 255 bytes without white space and control characters; anything else is a
+    /// caller's bug and panics.
     pub fn open(disk: Arc<D>, founding: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
         let name = &founding.node_name;
         assert!(

@@ -1,11 +1,11 @@
 //! The one way to the data files: a folder of files as the log, the extents and the checkpoints need it.
 //!
 //! Invariant: nothing in this crate touches a file but through [`Disk`] and [`DiskFile`], so that the same code runs on
-//! [`RealDisk`] in the server and on [`FaultyDisk`] in tests and in the simulator. Names are relative, `/` parts the folder from the
-//! file, and there is one level of folders.
+//! [`RealDisk`] in the server and on [`FaultyDisk`] in tests and in the simulator. Names are relative, `/` parts the
+//! folder from the file, and there is one level of folders.
 //!
-//! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned, names of a folder once its
-//! `sync_folder` returned. Everything else may be there, partly there, or gone.
+//! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned, names of a folder once
+//! its `sync_folder` returned. Everything else may be there, partly there, or gone.
 
 mod faulty;
 mod real;
@@ -47,8 +47,8 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens or creates a file. The name of a created file survives a power cut only after [`Disk::sync_folder`].
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Self::File>;
 
-    /// The files of a folder (`""` is the data folder itself), without the folder's name, sorted; a folder within it ends with `/`.
-    /// A missing folder has no files.
+    /// The files of a folder (`""` is the data folder itself), without the folder's name, sorted; a folder within it
+    /// ends with `/`. A missing folder has no files.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
     /// Makes a folder if it is missing, and its name durable.
@@ -95,16 +95,64 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Cuts or extends (with zeroes) the file.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// A hint; no effect on contents.
+    /// A hint; no effect on what was written and synced. After `DontNeed` reads should come from the disk, not from
+    /// memory.
     fn advise(&self, offset: u64, bytes: u64, advice: Advice);
 
-    /// Takes the file's exclusive advisory lock, which ends with the process or with the last handle. `false`: somebody else has it.
+    /// Takes the file's exclusive advisory lock, which ends with the process or with the last handle. `false`: somebody
+    /// else has it.
     fn try_lock(&self) -> io::Result<bool>;
 
     /// Writes one slice.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_vectored_at(&[IoSlice::new(bytes)], offset)
     }
+}
+
+/// Ranges are settled in such pieces, aligned to their size: no cached unit of a file is larger, and only whole ones
+/// leave the cache.
+const SETTLE_BYTES: u64 = 2 << 20;
+/// Within a piece, what differs is written again in such units.
+const SETTLE_PAGE_BYTES: usize = 4096;
+
+/// Makes the bytes that can be read between `from` and `to` durable, whatever befell the process that wrote them.
+///
+/// A sync alone is not enough. If that process met a failed sync, the system may count pages as clean that the disk
+/// does not have: reads show them until memory runs short, or the power goes. So they are read twice, from memory and
+/// then from the disk, and what differs is written again. Nothing else is: a page that the disk has must not be written
+/// over, for a power cut in the middle could destroy it.
+///
+/// Returns how many bytes had to be written again.
+pub(crate) fn settle<F: DiskFile>(file: &F, from: u64, to: u64) -> io::Result<u64> {
+    file.sync_data()?;
+    let mut rewritten = 0;
+    let mut start = from;
+    while start < to {
+        let piece = start - start % SETTLE_BYTES;
+        let end = to.min(piece + SETTLE_BYTES);
+        let mut cached = vec![0; (end - start) as usize];
+        let mut stored = cached.clone();
+        let in_cache = file.read_at(&mut cached, start)?;
+        file.advise(piece, SETTLE_BYTES, Advice::DontNeed);
+        let on_disk = file.read_at(&mut stored, start)?;
+        let known = in_cache.min(cached.len());
+        // A file that the disk holds shorter differs from there on.
+        stored.truncate(on_disk);
+        let mut at = 0;
+        while at < known {
+            let page_end = known.min(at + SETTLE_PAGE_BYTES - (start as usize + at) % SETTLE_PAGE_BYTES);
+            if stored.get(at..page_end) != Some(&cached[at..page_end]) {
+                file.write_at(&cached[at..page_end], start + at as u64)?;
+                rewritten += (page_end - at) as u64;
+            }
+            at = page_end;
+        }
+        start = end;
+    }
+    if rewritten > 0 {
+        file.sync_data()?;
+    }
+    Ok(rewritten)
 }
 
 /// The folder part of a name, `""` for files of the data folder itself.

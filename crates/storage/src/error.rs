@@ -1,7 +1,8 @@
 //! What can go wrong with the data files, in words an operator can act on.
 //!
-//! Invariant: every message names the file, says what was found, and never suggests a retry of a sync: after a failed sync the kernel
-//! may have dropped the pages and call the next one a success, so the only safe answer is to stop and recover from what is on the disk.
+//! Invariant: every message names the file, says what was found, and never suggests a retry of a sync: after a failed
+//! sync the kernel may have dropped the pages and call the next one a success, so the only safe answer is to stop and
+//! recover from what is on the disk.
 
 use std::io;
 
@@ -33,7 +34,8 @@ pub enum StorageError {
         /// The value that was found.
         found: u64,
     },
-    /// No room is left on the disk. Nothing of the refused operation was written to a log file; it may be tried again after space was freed.
+    /// No room is left on the disk. Nothing of the refused operation was written to a log file; it may be tried again
+    /// after space was freed.
     #[error(
         "no space left on the disk for {file}, {free_bytes} bytes are free; free some space or let consumers drain queues"
     )]

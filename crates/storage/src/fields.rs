@@ -1,7 +1,7 @@
 //! Fields at fixed places in a header, little-endian.
 //!
-//! Invariant: `Fields` never reads past its slice: a short slice is a caller's bug and panics, so callers check the length of what
-//! they read from a disk once, before they take it apart.
+//! Invariant: `Fields` never reads past its slice: a short slice is a caller's bug and panics, so callers check the
+//! length of what they read from a disk once, before they take it apart.
 
 /// Reads fields one after the other.
 pub(crate) struct Fields<'a> {

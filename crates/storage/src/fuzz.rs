@@ -1,7 +1,8 @@
-//! Entry points that take any bytes for a file and must come back: no panic, no memory beyond a small multiple of the input.
+//! Entry points that take any bytes for a file and must come back: no panic, no memory beyond a small multiple of the
+//! input.
 //!
-//! The targets under `fuzz/` call these with what the fuzzer makes up, the tests with seeded damage to real files. Checksums stop a
-//! fuzzer at the door, so [`wal_file`] can mend them first: then the fuzzer gets at what lies behind.
+//! The targets under `fuzz/` call these with what the fuzzer makes up, the tests with seeded damage to real files.
+//! Checksums stop a fuzzer at the door, so [`wal_file`] can mend them first: then the fuzzer gets at what lies behind.
 
 use std::sync::Arc;
 
@@ -26,8 +27,9 @@ pub struct WalOutcome {
     pub damage: usize,
 }
 
-/// Recovers a log of one file with these contents behind a good file header. With `mend`, frame headers get a right salt and checksum
-/// wherever their magic is found. Recovery, a second recovery of what the first left, and `inspect` must all come back.
+/// Recovers a log of one file with these contents behind a good file header. With `mend`, frame headers get a right
+/// salt and checksum wherever their magic is found. Recovery, a second recovery of what the first left, and `inspect`
+/// must all come back.
 pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
     let header = FileHeader {
         file: FileNo(1),

@@ -1,8 +1,9 @@
 //! Reads a data folder as far as a damaged one allows, and tells what it sees, fact by fact.
 //!
-//! Invariant: opens everything for reading only, takes no lock, creates nothing, stops at nothing: each file is looked at on its own and
-//! an error in one becomes a [`Fact::Damaged`]. On the folder of a running node the last frames may look torn, because they are being
-//! written. Bytes that were never durable and bytes that rotted look alike to it where no evidence is left; it says "ends here".
+//! Invariant: opens everything for reading only, takes no lock, creates nothing, stops at nothing: each file is looked
+//! at on its own and an error in one becomes a [`Fact::Damaged`]. On the folder of a running node the last frames may
+//! look torn, because they are being written. Bytes that were never durable and bytes that rotted look alike to it
+//! where no evidence is left; it says "ends here".
 
 use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, checkpoint_name, place_of};
 use crate::data_folder::{FolderIdentity, read_identity};
@@ -303,7 +304,8 @@ fn inspect_messages<D: Disk>(extent: &Extent<D>, number: usize, visit: &mut dyn 
             Err(error) => {
                 visit(damaged(&extent_name(extent.id()), &error));
                 if run.last_seq - run.first_seq >= u64::from(run.count) {
-                    // With holes in it, a run whose index is damaged cannot be walked past the damage without trying each number.
+                    // With holes in it, a run whose index is damaged cannot be walked past the damage without trying
+                    // each number.
                     return;
                 }
                 next = seq.checked_add(1);

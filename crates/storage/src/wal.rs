@@ -1,10 +1,12 @@
 //! The write-ahead log that all groups of a node share: one write and at most one sync for everything that waits.
 //!
-//! Invariant: records are read back in the order they were appended, without gaps up to the last sync. A page that a sync covered is not
-//! written again with other bytes until the whole file is released. A file is begun only after the one before was synced to its end.
+//! Invariant: records are read back in the order they were appended, without gaps up to the last sync. A page that a
+//! sync covered is not written again with other bytes until the whole file is released. A file is begun only after the
+//! one before was synced to its end.
 //!
 //! The writer is one thread's; readers and the preparation of spare files are handles of their own for other threads.
-//! Absent on purpose: any idea of what a record means, which entry of a group is the last, and when a file may go. The partitions know.
+//! Absent on purpose: any idea of what a record means, which entry of a group is the last, and when a file may go. The
+//! partitions know.
 
 pub mod format;
 mod mark;
@@ -19,8 +21,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, DiskFile};
-use crate::error::{StorageError, at, syncing};
+use crate::disk::{Advice, Disk, DiskFile};
+use crate::error::{StorageError, syncing};
 
 use format::{
     FIRST_FRAME_OFFSET, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, PAGE_BYTES,
@@ -48,7 +50,8 @@ pub(crate) fn read_mark<D: Disk>(disk: &D) -> Result<Option<WalPosition>, Storag
 /// Folder of the log files.
 pub const WAL_FOLDER: &str = "wal";
 
-/// Frames are closed at this size, so that damage to one header costs at most this much. A larger record has a frame of its own.
+/// Frames are closed at this size, so that damage to one header costs at most this much. A larger record has a frame of
+/// its own.
 pub const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Largest body of a record whatever the file size: the largest message we take, with room for its envelope.
 pub const RECORD_BODY_BYTES_MAX: u32 = 32 << 20;
@@ -153,20 +156,22 @@ impl WalPosition {
 /// Choices of a log. Sizes may differ from one start to the next: files keep the size they have.
 #[derive(Clone, Copy, Debug)]
 pub struct WalOptions {
-    /// Size of new files, a multiple of 4096 between [`FILE_BYTES_MIN`] and [`FILE_BYTES_MAX`]. Small files recycle sooner.
+    /// Size of new files, a multiple of 4096 between [`FILE_BYTES_MIN`] and [`FILE_BYTES_MAX`]. Small files recycle
+    /// sooner.
     pub file_bytes: u32,
     /// Spare files that [`SparePreparer`] keeps ready.
     pub spares_target: usize,
     /// Released files kept for reuse; the rest is deleted.
     pub spares_max: usize,
-    /// A number never used before with this folder: random in the server, from the seed in the simulator. Salts come from it.
+    /// A number never used before with this folder: random in the server, from the seed in the simulator. Salts come
+    /// from it.
     pub nonce: u64,
 }
 
 impl WalOptions {
-    /// 64 MiB a file, two spares made ahead, four kept.
+    /// 64 MiB a file, one spare made ahead, four kept.
     pub fn new(nonce: u64) -> WalOptions {
-        WalOptions { file_bytes: 64 << 20, spares_target: 2, spares_max: 4, nonce }
+        WalOptions { file_bytes: 64 << 20, spares_target: 1, spares_max: 4, nonce }
     }
 
     fn check(&self) {
@@ -190,7 +195,8 @@ pub(crate) struct Slot<F> {
     pub(crate) bytes: u32,
 }
 
-/// Files that can be read, by number. Writers insert before the first record of a file has a location, and remove before reuse.
+/// Files that can be read, by number. Writers insert before the first record of a file has a location, and remove
+/// before reuse.
 type LiveFiles<F> = Arc<RwLock<BTreeMap<FileNo, Arc<Slot<F>>>>>;
 
 /// The writer.
@@ -262,8 +268,8 @@ impl<D: Disk> Wal<D> {
     /// - Order: as given; `locations` gets one place per record, added at its end.
     /// - Durability: none until [`Wal::sync`]. Other processes' crash: what was written stays.
     /// - Returns bytes written to files, headers and padding included.
-    /// - Errors: [`StorageError::Full`] when no new file could be had; then nothing was written and the call may be repeated. After any other
-    ///   error the log has stopped for good.
+    /// - Errors: [`StorageError::Full`] when no new file could be had; then nothing was written and the call may be
+    ///   repeated. After any other error the log has stopped for good.
     /// - A body above [`Wal::body_bytes_max`] is a caller's bug and panics.
     pub fn append(&mut self, records: &[Record], locations: &mut Vec<Location>) -> Result<u64, StorageError> {
         if self.stopped {
@@ -349,10 +355,11 @@ impl<D: Disk> Wal<D> {
         self.closed.iter().map(|&(file, bytes)| (file, u64::from(bytes)))
     }
 
-    /// Gives back all closed files before `first_needed`: some are kept to be written again, the rest will be deleted by the
-    /// [`SparePreparer`]. From now on their locations are not readable.
+    /// Gives back all closed files before `first_needed`: some are kept to be written again, the rest will be deleted
+    /// by the [`SparePreparer`]. From now on their locations are not readable.
     ///
-    /// - The caller's durable checkpoints must all replay from `first_needed` or later: a recovery from before it would find files missing.
+    /// - The caller's durable checkpoints must all replay from `first_needed` or later: a recovery from before it would
+    ///   find files missing.
     /// - The file being written stays, whatever `first_needed` is. Writes nothing.
     pub fn release_before(&mut self, first_needed: FileNo) {
         while let Some(&(file, _)) = self.closed.front().filter(|(file, _)| *file < first_needed) {
@@ -374,8 +381,9 @@ impl<D: Disk> Wal<D> {
 
     /// Writes down, unsynced and beside the log, how far it is durable, if that changed since the last call.
     ///
-    /// It lets a recovery tell rot in the very last frame from a torn write. Call it seldom (once a second) and when traffic ends; it costs
-    /// one small write. Returns whether it wrote. An error here harms nothing but that knowledge.
+    /// It lets a recovery tell rot in the very last frame from a torn write. Call it seldom (once a second) and when
+    /// traffic ends; it costs one small write. Returns whether it wrote. An error here harms nothing but that
+    /// knowledge.
     pub fn note_durable(&mut self) -> Result<bool, StorageError> {
         let position = self.synced_position();
         if position.offset <= FIRST_FRAME_OFFSET || self.stopped {
@@ -454,6 +462,9 @@ impl<D: Disk> Wal<D> {
             header.previous_end_crc = last.previous_crc;
             self.closed.push_back((last.header.file, last.slot.bytes));
         }
+        // Pages of the file's former life, or of its filling, may be cached in large folios, and a small append into one
+        // is accounted as the whole folio. Nothing there is wanted, and pages are written whole, so none is read again.
+        slot.file.advise(0, u64::from(slot.bytes), Advice::DontNeed);
         self.live.write().unwrap_or_else(PoisonError::into_inner).insert(file, slot.clone());
         self.current = Some(Current {
             header,
@@ -514,13 +525,17 @@ impl<D: Disk> Wal<D> {
             assert_eq!(at, frame.offset + frame.bytes, "a frame is as long as planned");
             offset = at;
         }
-        // The rest of the page is zeroed: a page written whole needs no read before, and no old bytes stay behind the end.
+        // The rest of the page is zeroed: a page written whole needs no read before, and no old bytes stay behind the
+        // end.
         let padded = offset.next_multiple_of(PAGE_BYTES);
         image.fill((padded - offset) as usize);
         assert!(padded <= current.slot.bytes, "frames stay inside their file");
         if let Err(source) = current.slot.file.write_vectored_at(&image.slices(records), u64::from(start)) {
+            // Not `Full`, even if that is what the disk said: some of it may be written, so the call must not be
+            // repeated. Room for the file was reserved; only a file system that copies on write or a thin volume can
+            // get here.
             self.stopped = true;
-            return Err(at("write", &current.slot.name)(source));
+            return Err(StorageError::Io { action: "write", file: current.slot.name.clone(), source });
         }
         current.header_written = true;
         current.end = offset;

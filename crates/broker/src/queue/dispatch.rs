@@ -9,6 +9,11 @@ use crate::ids::{ChannelKey, ConsumerKey};
 use hashbrown::HashMap;
 use std::collections::{BTreeSet, VecDeque};
 
+/// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
+const TURN_MESSAGES_MAX: u64 = 64;
+/// Turns that what is ready is divided into, per consumer; below this many messages they alternate one by one.
+const TURNS_PER_CONSUMER: u64 = 8;
+
 /// What a consumer asked for when it attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
@@ -104,6 +109,13 @@ impl Dispatch {
     /// Messages that consumers hold unacked.
     pub fn held(&self) -> u64 {
         self.held
+    }
+
+    /// How many messages in a row one consumer gets in its turn: one while few are ready, so that equals alternate; more
+    /// when many are, so that acks come as ranges.
+    pub fn share(&self) -> u64 {
+        let consumers = self.attached.len().max(1) as u64;
+        (self.ready / (consumers * TURNS_PER_CONSUMER)).clamp(1, TURN_MESSAGES_MAX)
     }
 
     /// Consumers attached.

@@ -15,7 +15,7 @@ use super::exchange::{self, EXCHANGES_MAX, Exchange, PREDECLARED};
 use super::name::Name;
 use super::queue::{self, QUEUES_MAX, Queue, QueueShape};
 use super::refusal::{Kind, Refusal};
-use super::user::User;
+use super::user::{TAGS_MAX, User};
 use super::{Topology, VHOSTS_MAX, arguments};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
@@ -62,7 +62,7 @@ pub enum Effect {
         partition: PartitionId,
     },
     /// A durable auto-delete exchange has lost the last of its bindings through something that only this node saw.
-    /// Propose `DeleteExchange` with `if_unused` and nothing to keep.
+    /// Propose what `Topology::deletion_of_unused` gives.
     ExchangeUnused {
         /// Its virtual host.
         vhost: VhostId,
@@ -73,15 +73,26 @@ pub enum Effect {
 
 /// Which part of the topology a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
+pub(super) enum Scope {
     Replicated,
     Local,
 }
 
+impl Scope {
+    /// What a declare under a taken name meets: a thing of this node only that has to give way, because the log knows
+    /// nothing of it and so the log's wins; or a thing that it has to be equal to.
+    fn split(self, found: Option<usize>, is_local: impl Fn(usize) -> bool) -> (Option<usize>, Option<usize>) {
+        match found {
+            Some(at) if self == Scope::Replicated && is_local(at) => (Some(at), None),
+            other => (None, other),
+        }
+    }
+}
+
 /// An exchange that lost a binding, and whether a replicated one.
-struct Loss {
-    exchange: usize,
-    replicated: bool,
+pub(super) struct Loss {
+    pub(super) exchange: usize,
+    pub(super) replicated: bool,
 }
 
 impl Topology {
@@ -102,6 +113,9 @@ impl Topology {
         let mut effects = Vec::new();
         let outcome = match command {
             Command::CreateVhost { name } => self.create_vhost(name),
+            Command::PutUser { tags, .. } if tags.len() > TAGS_MAX => {
+                Err(Refusal::precondition_failed(&format!("a user has at most {TAGS_MAX} tags")))
+            }
             Command::PutUser { name, password, tags } => {
                 let user = self.users.entry(name.clone()).or_insert_with(|| User {
                     password: password.clone(),
@@ -164,31 +178,24 @@ impl Topology {
     ) -> Result<Outcome, Refusal> {
         let vhost = self.vhost_name(declare.vhost)?.clone();
         let resource = exchange::resource(&declare.name, &vhost);
-        match self.exchanges.find(declare.vhost, &declare.name) {
-            Some(at) if scope == Scope::Replicated && self.exchanges[at].is_local() => {
-                // The log knows nothing of this node's exchange, so the log's wins.
-                self.remove_exchange(at, &[], effects);
-            }
-            Some(at) => {
-                let flags = [declare.durable, declare.auto_delete, declare.internal];
-                exchange::check_equivalent(&self.exchanges[at], resource, declare.kind, flags, &declare.arguments)?;
-                return Ok(Outcome::Done);
-            }
-            None => {}
+        let found = self.exchanges.find(declare.vhost, &declare.name);
+        let (displaced, equal) = scope.split(found, |at| self.exchanges[at].is_local());
+        if let Some(at) = equal {
+            let flags = [declare.durable, declare.auto_delete, declare.internal];
+            exchange::check_equivalent(&self.exchanges[at], resource, declare.kind, flags, &declare.arguments)?;
+            return Ok(Outcome::Done);
         }
         exchange::check_arguments(resource, &declare.arguments)?;
-        if self.exchanges.len() >= EXCHANGES_MAX {
+        assert_eq!(!declare.durable, scope == Scope::Local, "durable exchanges go through the log, others do not");
+        if self.exchanges.count(scope == Scope::Local) >= EXCHANGES_MAX {
             return Err(Refusal::precondition_failed(&format!(
                 "cannot declare {resource}: exchange limit of {EXCHANGES_MAX} is reached"
             )));
         }
-        self.exchanges.insert(Exchange {
-            durable: declare.durable,
-            auto_delete: declare.auto_delete,
-            internal: declare.internal,
-            arguments: owned(&declare.arguments),
-            ..Exchange::new(declare.vhost, declare.name.clone(), declare.kind)
-        });
+        if let Some(at) = displaced {
+            self.remove_exchange(at, &[], effects);
+        }
+        self.exchanges.insert(Exchange::declared(declare));
         self.version += 1;
         Ok(Outcome::Done)
     }
@@ -221,20 +228,18 @@ impl Topology {
         scope: Scope,
         effects: &mut Vec<Effect>,
     ) -> Result<Outcome, Refusal> {
-        match self.queues.find(declare.vhost, &declare.name) {
-            Some(at) if scope == Scope::Replicated && self.queues[at].id.is_local() => {
-                // The log knows nothing of this node's queue, so the log's wins.
-                self.remove_queue(at, &[], effects);
-            }
-            Some(at) => {
-                self.check_queue_equivalent(&self.queues[at], declare)?;
-                return Ok(Outcome::Queue { id: self.queues[at].id, created: false });
-            }
-            None => {}
+        let found = self.queues.find(declare.vhost, &declare.name);
+        let (displaced, equal) = scope.split(found, |at| self.queues[at].id.is_local());
+        if let Some(at) = equal {
+            self.check_queue_equivalent(&self.queues[at], declare)?;
+            return Ok(Outcome::Queue { id: self.queues[at].id, created: false });
         }
         let shape = self.queue_shape(declare)?;
         let is_local = declare.is_local();
         assert_eq!(is_local, scope == Scope::Local, "durable queues go through the log, all others do not");
+        if let Some(at) = displaced {
+            self.remove_queue(at, &[], effects);
+        }
         let id = if is_local {
             self.local_queue_next += 1;
             QueueId(QueueId::LOCAL_BIT | (self.local_queue_next - 1))
@@ -269,7 +274,7 @@ impl Topology {
             auto_delete: declare.auto_delete,
         };
         let settings = arguments::settings(resource, queue_type, flags, &declare.arguments)?;
-        if self.queues.len() >= QUEUES_MAX {
+        if self.queues.count(declare.is_local()) >= QUEUES_MAX {
             return Err(Refusal::precondition_failed(&format!(
                 "cannot declare queue '{}': queue limit in cluster ({QUEUES_MAX}) is reached",
                 declare.name
@@ -297,14 +302,14 @@ impl Topology {
         }
     }
 
-    fn bind(&mut self, spec: &Binding, scope: Scope) -> Result<Outcome, Refusal> {
+    pub(super) fn bind(&mut self, spec: &Binding, scope: Scope) -> Result<Outcome, Refusal> {
         let (source, destination, local) = self.resolve(spec, scope)?;
         exchange::check_binding(self.exchanges[source].kind, &spec.key, &spec.arguments)?;
         let arguments = binding_arguments(&spec.arguments);
         if self.bindings.find(source, destination, &spec.key, &arguments).is_some() {
             return Ok(Outcome::Done);
         }
-        if self.bindings.len() >= BINDINGS_MAX {
+        if self.bindings.count(local) >= BINDINGS_MAX {
             let vhost = self.vhost_name(spec.vhost)?;
             let resource = exchange::resource(&spec.source, vhost);
             return Err(Refusal::precondition_failed(&format!(
@@ -330,25 +335,24 @@ impl Topology {
     /// Finds the ends of a binding and says whether it lives on this node only. Errors: 404 for an end that is not there
     /// in this scope, the source first.
     fn resolve(&self, spec: &Binding, scope: Scope) -> Result<(usize, Destination, bool), Refusal> {
-        let (source, destination, local) = self.find_ends(spec)?;
-        if local == (scope == Scope::Local) {
-            return Ok((source, destination, local));
+        let ends = self.find_ends(spec, scope == Scope::Local)?;
+        if scope == Scope::Local && !ends.2 {
+            // Both ends were replaced by replicated ones since the check; those that were meant are gone.
+            let vhost = self.vhost_name(spec.vhost)?;
+            return Err(Refusal::not_found(exchange::resource(&spec.source, vhost)));
         }
-        let vhost = self.vhost_name(spec.vhost)?;
-        if scope == Scope::Local || self.exchanges[source].is_local() {
-            Err(Refusal::not_found(exchange::resource(&spec.source, vhost)))
-        } else {
-            let resource = super::refusal::Resource { kind: spec.destination_kind, name: &spec.destination, vhost };
-            Err(Refusal::not_found(resource))
-        }
+        Ok(ends)
     }
 
-    /// Finds the ends of a binding, and whether one of them lives on this node only. Errors: 404, the source first.
-    pub(super) fn find_ends(&self, spec: &Binding) -> Result<(usize, Destination, bool), Refusal> {
+    /// Finds the ends of a binding, and whether one of them lives on this node only; without `local_too`, these count as
+    /// missing. Errors: 404, the source first.
+    pub(super) fn find_ends(&self, spec: &Binding, local_too: bool) -> Result<(usize, Destination, bool), Refusal> {
         let vhost = self.vhost_name(spec.vhost)?;
         let missing = |kind, name| Refusal::not_found(super::refusal::Resource { kind, name, vhost });
         let source = self.exchanges.find(spec.vhost, &spec.source);
-        let source = source.ok_or_else(|| missing(Kind::Exchange, &spec.source))?;
+        let source = source
+            .filter(|&at| local_too || !self.exchanges[at].is_local())
+            .ok_or_else(|| missing(Kind::Exchange, &spec.source))?;
         let (destination, is_local) = match spec.destination_kind {
             Kind::Queue => self
                 .queues
@@ -359,6 +363,7 @@ impl Topology {
                 .find(spec.vhost, &spec.destination)
                 .map(|at| (Destination::exchange(at), self.exchanges[at].is_local())),
         }
+        .filter(|(_, is_local)| local_too || !is_local)
         .ok_or_else(|| missing(spec.destination_kind, &spec.destination))?;
         Ok((source, destination, is_local || self.exchanges[source].is_local()))
     }
@@ -444,7 +449,7 @@ impl Topology {
     ///
     /// A replicated exchange goes when its last replicated binding went by a replicated command that does not keep it;
     /// every member sees the same. If its last binding of any kind went otherwise, the node is told to propose it.
-    fn settle_losses(&mut self, mut losses: Vec<Loss>, keep: &[Name], effects: &mut Vec<Effect>) {
+    pub(super) fn settle_losses(&mut self, mut losses: Vec<Loss>, keep: &[Name], effects: &mut Vec<Effect>) {
         while let Some(loss) = losses.pop() {
             let Some(exchange) = self.exchanges.get(loss.exchange).filter(|e| e.auto_delete) else { continue };
             if exchange.is_local() {
@@ -469,11 +474,6 @@ impl DeclareQueue {
     pub fn is_local(&self) -> bool {
         !self.durable || self.exclusive.is_some()
     }
-}
-
-/// A copy that shares no memory with the buffer that the table was read from.
-fn owned(table: &Table) -> Table {
-    encoding::table_from(&encoding::table_bytes(table))
 }
 
 /// The arguments of a binding as its identity: encoded in the order of the fields' names.

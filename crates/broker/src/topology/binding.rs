@@ -9,7 +9,7 @@ use super::destination::Destination;
 use super::hash;
 use super::name::Name;
 
-/// Bindings on one node, all virtual hosts together.
+/// Replicated bindings, all virtual hosts together; and as many again that live on one node only.
 pub const BINDINGS_MAX: usize = 1 << 26;
 
 /// One binding.
@@ -31,6 +31,7 @@ pub(super) struct Binding {
 pub(super) struct Bindings {
     slots: slab::Slab<Binding>,
     by_identity: HashTable<u32>,
+    local_count: usize,
 }
 
 fn identity_hash(source: u32, destination: Destination, key: &[u8], arguments: &[u8]) -> u64 {
@@ -49,6 +50,7 @@ impl Bindings {
 
     pub(super) fn insert(&mut self, binding: Binding) -> usize {
         let hash = identity_hash(binding.source, binding.destination, &binding.key, &binding.arguments);
+        self.local_count += usize::from(binding.local);
         let at = self.slots.insert(binding);
         let place = u32::try_from(at).expect("the number of bindings is limited");
         let slots = &self.slots;
@@ -61,6 +63,7 @@ impl Bindings {
 
     pub(super) fn remove(&mut self, at: usize) -> Binding {
         let binding = self.slots.remove(at);
+        self.local_count -= usize::from(binding.local);
         let hash = identity_hash(binding.source, binding.destination, &binding.key, &binding.arguments);
         let entry = self.by_identity.find_entry(hash, |&place| place as usize == at);
         entry.map_err(|_| ()).expect("every binding is in the index").remove();
@@ -73,6 +76,11 @@ impl Bindings {
 
     pub(super) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// How many live on this node only, or how many do not.
+    pub(super) fn count(&self, local: bool) -> usize {
+        if local { self.local_count } else { self.slots.len() - self.local_count }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Binding> {

@@ -163,6 +163,9 @@ impl Topology {
     ) -> Result<QueueDeclared, Refusal> {
         let name = Name::stripped(declare.name);
         let resource = queue::resource(&name, self.vhost_name(declare.vhost)?);
+        if name.is_empty() {
+            return Err(Refusal::precondition_failed("a queue needs a name"));
+        }
         if declare.server_named {
             let queue_type = arguments::queue_type(resource, declare.arguments)?;
             if queue_type == QueueType::Quorum {
@@ -219,6 +222,16 @@ impl Topology {
         let keep = if queue.is_local() { Vec::new() } else { self.to_keep(Destination::queue(at)) };
         let command = Command::DeleteQueue(DeleteQueue { queue, keep });
         if queue.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
+    }
+
+    /// The command that an `Effect::ExchangeUnused` asks for. `Done` if the exchange is gone or bound again by now.
+    pub fn deletion_of_unused(&self, vhost: VhostId, exchange: &Name) -> Checked {
+        let found = self.exchanges.find(vhost, exchange);
+        let Some(at) = found.filter(|&at| self.exchanges[at].auto_delete && self.exchanges[at].outgoing.is_empty())
+        else {
+            return Checked::Done;
+        };
+        self.exchange_deletion(at, true)
     }
 
     /// A passive `exchange.declare`, which any right on it allows. Errors: 403, 404.
@@ -281,25 +294,24 @@ impl Topology {
         if if_unused && !found.outgoing.is_empty() {
             return Err(Refusal::precondition_failed(&format!("{resource} in use")));
         }
-        let is_local = found.is_local();
-        let keep = if is_local { Vec::new() } else { self.to_keep(Destination::exchange(at)) };
-        let command = Command::DeleteExchange(DeleteExchange { vhost, name: name.clone(), if_unused, keep });
-        Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
+        Ok(self.exchange_deletion(at, if_unused))
+    }
+
+    fn exchange_deletion(&self, at: usize, if_unused: bool) -> Checked {
+        let exchange = &self.exchanges[at];
+        let keep = if exchange.is_local() { Vec::new() } else { self.to_keep(Destination::exchange(at)) };
+        let (vhost, name) = (exchange.vhost, exchange.name.clone());
+        let command = Command::DeleteExchange(DeleteExchange { vhost, name, if_unused, keep });
+        if exchange.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
     }
 
     /// A `queue.bind` or `exchange.bind`; one that is there already is `Done`. Errors: 403 for the default exchange or no
     /// right, 404 for an end that is missing (the source first), 405, 406 for a key or `x-match` that is not lawful.
     pub fn check_bind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
-        let resource = Resource {
-            kind: binding.destination_kind,
-            name: &binding.destination,
-            vhost: self.vhost_name(binding.vhost)?,
-        };
-        let (source, destination, is_local) = self.find_ends(&binding)?;
+        let (source, destination, is_local) = self.find_ends(&binding, true)?;
         exchange::check_binding(self.exchanges[source].kind, &binding.key, &binding.arguments)?;
         self.check_destination_owner(actor, &binding)?;
-        check_size(resource, &binding.arguments)?;
         let arguments = binding_arguments(&binding.arguments);
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {
             return Ok(Checked::Done);
@@ -311,7 +323,7 @@ impl Topology {
     /// A `queue.unbind` or `exchange.unbind`; one that is not there is `Done`, whatever is missing. Errors: 403, 405.
     pub fn check_unbind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
-        let Ok((source, destination, is_local)) = self.find_ends(&binding) else { return Ok(Checked::Done) };
+        let Ok((source, destination, is_local)) = self.find_ends(&binding, true) else { return Ok(Checked::Done) };
         let arguments = binding_arguments(&binding.arguments);
         if self.bindings.find(source, destination, &binding.key, &arguments).is_none() {
             return Ok(Checked::Done);
@@ -345,6 +357,7 @@ impl Topology {
         check_not_default(destination)?;
         check_not_default(source)?;
         self.check_access(actor, binding.vhost, source, Access::Read)?;
+        check_size(destination, &binding.arguments)?;
         Ok(binding)
     }
 

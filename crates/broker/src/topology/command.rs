@@ -15,7 +15,7 @@ use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::ExchangeType;
 use super::name::Name;
 use super::refusal::Kind;
-use super::user::{DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, TAGS_MAX, User};
+use super::user::{DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, User};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// The version that this build writes, and the highest that it reads.
@@ -285,11 +285,7 @@ fn write_credentials(writer: &mut Writer, password: &PasswordHash, tags: &[Name]
 fn read_credentials(reader: &mut Reader<'_>) -> Result<(PasswordHash, Vec<Name>), Malformed> {
     let salt = reader.take(SALT_BYTES, "salt")?.try_into().expect("`take` gives what it was asked for");
     let digest = reader.take(DIGEST_BYTES, "digest")?.try_into().expect("`take` gives what it was asked for");
-    let tags = reader.names("tags")?;
-    if tags.len() > TAGS_MAX {
-        return Err(reader.malformed("tags"));
-    }
-    Ok((PasswordHash { salt, digest }, tags))
+    Ok((PasswordHash { salt, digest }, reader.names("tags")?))
 }
 
 fn write_permission(writer: &mut Writer, permission: Permission) {

@@ -65,8 +65,14 @@ impl Writer {
     }
 
     pub(super) fn table(&mut self, table: &Table) {
+        assert!(depth(table) <= TABLE_DEPTH_MAX, "the checks refuse tables that could not be read back");
+        self.fields(table);
+    }
+
+    fn fields(&mut self, table: &Table) {
         self.length(table.len());
         for (name, value) in table.iter() {
+            assert!(name.len() <= NAME_BYTES_MAX, "the wire carries no longer name of a field");
             self.bytes(name);
             self.value(value);
         }
@@ -97,7 +103,7 @@ impl Writer {
                     self.value(item);
                 }
             }
-            Value::Table(table) => self.table(table),
+            Value::Table(table) => self.fields(table),
             Value::Void => {}
         }
     }
@@ -293,6 +299,11 @@ pub(super) fn table_bytes(table: &Table) -> Bytes {
     writer.finish()
 }
 
+/// A copy that shares no memory with the buffer that the table was read from.
+pub(super) fn owned(table: &Table) -> Table {
+    table_from(&table_bytes(table))
+}
+
 /// The table of bytes that `table_bytes` made; no bytes are an empty table.
 pub(super) fn table_from(bytes: &[u8]) -> Table {
     if bytes.is_empty() {
@@ -302,4 +313,123 @@ pub(super) fn table_from(bytes: &[u8]) -> Table {
     let table = reader.table().expect("these bytes were written by `table_bytes`");
     reader.end().expect("these bytes were written by `table_bytes`");
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value() -> impl Strategy<Value = Value> {
+        let bytes = || prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from);
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::Bool),
+            any::<i8>().prop_map(Value::I8),
+            any::<u8>().prop_map(Value::U8),
+            any::<i16>().prop_map(Value::I16),
+            any::<u16>().prop_map(Value::U16),
+            any::<i32>().prop_map(Value::I32),
+            any::<u32>().prop_map(Value::U32),
+            any::<i64>().prop_map(Value::I64),
+            any::<f32>().prop_map(Value::F32),
+            any::<f64>().prop_map(Value::F64),
+            (any::<u8>(), any::<u32>()).prop_map(|(scale, mantissa)| Value::Decimal { scale, mantissa }),
+            bytes().prop_map(Value::LongString),
+            bytes().prop_map(Value::ByteArray),
+            any::<u64>().prop_map(Value::Timestamp),
+            Just(Value::Void),
+        ];
+        leaf.prop_recursive(4, 40, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
+                prop::collection::vec(("[a-c]{0,3}", inner), 0..5).prop_map(|fields| Value::Table(of_fields(fields))),
+            ]
+        })
+    }
+
+    fn of_fields(fields: Vec<(String, Value)>) -> Table {
+        let mut table = Table::new();
+        for (name, value) in fields {
+            table.push(name, value);
+        }
+        table
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_table_comes_back_as_it_was(fields in prop::collection::vec(("[a-c]{0,3}", value()), 0..6)) {
+            let table = of_fields(fields);
+            let bytes = table_bytes(&table);
+            // By their bytes, because a float that is no number equals not even itself.
+            prop_assert_eq!(table_bytes(&table_from(&bytes)), bytes.clone());
+            prop_assert_eq!(format!("{:?}", table_from(&bytes)), format!("{table:?}"));
+            for cut in 0..bytes.len() {
+                let mut reader = Reader::new(&bytes[..cut]);
+                prop_assert!(reader.table().is_err(), "cut at {}", cut);
+            }
+        }
+
+        #[test]
+        fn a_number_comes_back_and_has_one_spelling(number in any::<u64>(), bytes in prop::collection::vec(any::<u8>(), 0..11)) {
+            let spell = |number| {
+                let mut writer = Writer::default();
+                writer.number(number);
+                writer.finish()
+            };
+            prop_assert_eq!(Reader::new(&spell(number)).number("number"), Ok(number));
+            let mut reader = Reader::new(&bytes);
+            if let Ok(number) = reader.number("number") {
+                prop_assert_eq!(&spell(number)[..], &bytes[..reader.at]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_with_a_needless_byte_is_malformed() {
+        assert!(Reader::new(&[0x80, 0x00]).number("number").is_err());
+        assert!(Reader::new(&[0xff; 10]).number("number").is_err());
+        assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]).number("n"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn fixed_numbers_are_little_endian() {
+        let mut table = Table::new();
+        table.push("n", Value::U32(0x0102_0304));
+        assert_eq!(&table_bytes(&table)[..], b"\x01\x01ni\x04\x03\x02\x01");
+    }
+
+    #[test]
+    fn tables_nest_to_the_limit_and_no_further() {
+        let nested = |levels: usize, as_array: bool| {
+            let mut table = Table::new();
+            for _ in 1..levels {
+                let inner = if as_array { Value::Array(vec![Value::Table(table)]) } else { Value::Table(table) };
+                table = Table::new();
+                table.push("t", inner);
+            }
+            table
+        };
+        assert_eq!(depth(&Table::new()), 1);
+        assert_eq!(depth(&nested(TABLE_DEPTH_MAX, false)), TABLE_DEPTH_MAX);
+        table_from(&table_bytes(&nested(TABLE_DEPTH_MAX, false)));
+        assert!(depth(&nested(TABLE_DEPTH_MAX + 1, false)) > TABLE_DEPTH_MAX);
+        assert!(depth(&nested(500, true)) > TABLE_DEPTH_MAX);
+        let mut bytes = [b"\x01\x01tF".as_slice(); TABLE_DEPTH_MAX].concat();
+        bytes.push(0);
+        assert_eq!(Reader::new(&bytes).table().map_err(|e| e.what), Err("table nested too deep"));
+        let mut bytes = [b"\x01\x01tA\x01F".as_slice(); TABLE_DEPTH_MAX].concat();
+        bytes.push(0);
+        assert!(Reader::new(&bytes).table().is_err_and(|e| e.what.ends_with("nested too deep")));
+    }
+
+    #[test]
+    fn a_lying_length_is_malformed_before_anything_is_made_for_it() {
+        for bytes in
+            [b"\xff\xff\xff\xff\x0f".as_slice(), b"\x01\xff\xff\x03n", b"\x01\x01nA\xff\xff\x03", b"\x01\x01n?"]
+        {
+            assert!(Reader::new(bytes).table().is_err(), "{bytes:?}");
+        }
+    }
 }

@@ -5,16 +5,17 @@
 use amqp::Table;
 use hashbrown::HashTable;
 
+use super::command::DeclareExchange;
 use super::destination::{Destination, Destinations};
 use super::hash;
 use super::headers::HeadersTable;
 use super::name::Name;
 use super::refusal::{Kind, Refusal, Resource};
 use super::topic::{self, TopicTrie};
-use super::{arguments, headers};
+use super::{arguments, encoding, headers};
 use crate::ids::VhostId;
 
-/// Exchanges on one node, all virtual hosts together.
+/// Replicated exchanges, all virtual hosts together; and as many again that live on one node only.
 pub const EXCHANGES_MAX: usize = 1 << 20;
 
 /// The exchanges that every virtual host has from its first moment: name, type, internal.
@@ -171,6 +172,16 @@ impl Exchange {
         }
     }
 
+    pub(super) fn declared(declare: &DeclareExchange) -> Self {
+        Self {
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            internal: declare.internal,
+            arguments: encoding::owned(&declare.arguments),
+            ..Self::new(declare.vhost, declare.name.clone(), declare.kind)
+        }
+    }
+
     /// Whether it lives on this node only, in no log and no snapshot.
     pub fn is_local(&self) -> bool {
         !self.durable
@@ -250,6 +261,7 @@ pub(super) fn check_binding(kind: ExchangeType, key: &[u8], table: &Table) -> Re
 pub(super) struct Exchanges {
     slots: slab::Slab<Exchange>,
     by_name: HashTable<u32>,
+    local_count: usize,
 }
 
 impl Exchanges {
@@ -263,6 +275,7 @@ impl Exchanges {
 
     pub(super) fn insert(&mut self, exchange: Exchange) -> usize {
         let hash = hash::of_name(exchange.vhost.0, &exchange.name);
+        self.local_count += usize::from(exchange.is_local());
         let at = self.slots.insert(exchange);
         let slots = &self.slots;
         let place = u32::try_from(at).expect("the number of exchanges is limited");
@@ -275,6 +288,7 @@ impl Exchanges {
 
     pub(super) fn remove(&mut self, at: usize) -> Exchange {
         let exchange = self.slots.remove(at);
+        self.local_count -= usize::from(exchange.is_local());
         let hash = hash::of_name(exchange.vhost.0, &exchange.name);
         let entry = self.by_name.find_entry(hash, |&place| place as usize == at);
         entry.map_err(|_| ()).expect("every exchange is in the index").remove();
@@ -289,8 +303,9 @@ impl Exchanges {
         &mut self.slots[at]
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
+    /// How many live on this node only, or how many do not.
+    pub(super) fn count(&self, local: bool) -> usize {
+        if local { self.local_count } else { self.slots.len() - self.local_count }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Exchange)> {

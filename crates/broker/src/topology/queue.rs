@@ -15,7 +15,7 @@ use super::refusal::{Kind, Resource};
 use super::settings::{DurabilityLevel, QueueSettings, QueueType};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
-/// Queues on one node, all virtual hosts together.
+/// Replicated queues, all virtual hosts together; and as many again that live on one node only.
 pub const QUEUES_MAX: usize = 1 << 24;
 
 /// What queues that were declared alike have in common.
@@ -76,6 +76,7 @@ pub(super) struct Queues {
     /// Exclusive queues by their connection.
     by_owner: HashMap<u64, Vec<QueueId>, foldhash::fast::FixedState>,
     shapes: HashTable<Arc<QueueShape>>,
+    local_count: usize,
 }
 
 impl Queues {
@@ -102,6 +103,7 @@ impl Queues {
         if let Some(owner) = queue.exclusive {
             self.by_owner.entry(owner).or_default().push(queue.id);
         }
+        self.local_count += usize::from(queue.id.is_local());
         let at = self.slots.insert(queue);
         if at == self.targets.len() {
             self.targets.push(target);
@@ -118,6 +120,28 @@ impl Queues {
         at
     }
 
+    /// Takes over a queue of another table, without its bindings.
+    pub(super) fn adopt(&mut self, queue: &Queue) {
+        let QueueShape { durable, auto_delete, queue_type, .. } = *queue.shape;
+        let shape = self.share(QueueShape {
+            durable,
+            auto_delete,
+            queue_type,
+            arguments: queue.shape.arguments.clone(),
+            settings: queue.shape.settings.clone(),
+            encoded: queue.shape.encoded.clone(),
+        });
+        self.insert(Queue {
+            id: queue.id,
+            vhost: queue.vhost,
+            name: queue.name.clone(),
+            partition: queue.partition,
+            exclusive: queue.exclusive,
+            shape,
+            incoming: Vec::new(),
+        });
+    }
+
     pub(super) fn remove(&mut self, at: usize) -> Queue {
         let queue = self.slots.remove(at);
         let is_it = |&place: &u32| place as usize == at;
@@ -132,6 +156,7 @@ impl Queues {
                 self.by_owner.remove(&owner);
             }
         }
+        self.local_count -= usize::from(queue.id.is_local());
         self.release_shape(&queue.shape);
         queue
     }
@@ -149,8 +174,9 @@ impl Queues {
         self.by_owner.get(&owner).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
+    /// How many live on this node only, or how many do not.
+    pub(super) fn count(&self, local: bool) -> usize {
+        if local { self.local_count } else { self.slots.len() - self.local_count }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Queue)> {
@@ -198,4 +224,51 @@ fn shape_hash(shape: &QueueShape) -> u64 {
 /// The queue in RabbitMQ's texts.
 pub(super) fn resource<'a>(name: &'a [u8], vhost: &'a Name) -> Resource<'a> {
     Resource { kind: Kind::Queue, name, vhost }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::settings::{Durability, LeaderLocator};
+
+    fn shape(auto_delete: bool) -> QueueShape {
+        let settings = QueueSettings {
+            durability: Durability::Memory,
+            initial_group_size: None,
+            leader_locator: LeaderLocator::ClientLocal,
+        };
+        QueueShape {
+            durable: false,
+            auto_delete,
+            queue_type: QueueType::Classic,
+            arguments: Table::new(),
+            settings,
+            encoded: Bytes::new(),
+        }
+    }
+
+    #[test]
+    fn queues_declared_alike_share_a_shape_that_goes_with_the_last_of_them() {
+        let mut queues = Queues::default();
+        let places: Vec<usize> = (0..4u8)
+            .map(|i| {
+                let shape = queues.share(shape(i == 3));
+                queues.insert(Queue {
+                    id: QueueId(i.into()),
+                    vhost: VhostId(0),
+                    name: Name::new(&[i]),
+                    partition: PartitionId(0),
+                    exclusive: None,
+                    shape,
+                    incoming: Vec::new(),
+                })
+            })
+            .collect();
+        assert_eq!(queues.shapes.len(), 2);
+        assert!(Arc::ptr_eq(&queues[places[0]].shape, &queues[places[2]].shape));
+        for (at, left) in places.into_iter().zip([2, 2, 1, 0]) {
+            queues.remove(at);
+            assert_eq!(queues.shapes.len(), left);
+        }
+    }
 }

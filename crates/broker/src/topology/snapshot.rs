@@ -15,6 +15,7 @@
 use bytes::Bytes;
 
 use super::Topology;
+use super::apply::{Effect, Loss, Scope};
 use super::command::{self, Command, DeclareExchange, DeclareQueue};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::Exchange;
@@ -46,8 +47,8 @@ impl Topology {
         for exchange in exchanges {
             command::write_exchange(&mut writer, &exchange.as_declare());
         }
-        let mut queues: Vec<&Queue> = self.queues().filter(|q| !q.id.is_local()).collect();
-        queues.sort_unstable_by_key(|q| q.id);
+        let mut queues = self.queues_by_id();
+        queues.retain(|q| !q.id.is_local());
         writer.length(queues.len());
         for queue in queues {
             writer.number(queue.id.0);
@@ -119,6 +120,52 @@ impl Topology {
         reader.end()?;
         topology.version = 1;
         Ok(topology)
+    }
+
+    /// Replaces the replicated part by that of a snapshot, as a member does that has fallen behind the log, and keeps
+    /// what lives on this node only as far as the new part leaves it its name and its ends.
+    ///
+    /// Returns the queues that are gone and those that are new, in the order of ids; `version` grows. Errors: as
+    /// `decode_snapshot`, and nothing has changed.
+    pub fn install_snapshot(&mut self, bytes: &[u8]) -> Result<Vec<Effect>, Malformed> {
+        let new = Self::decode_snapshot(bytes)?;
+        let old = std::mem::replace(self, new);
+        self.version = old.version + 1;
+        self.local_queue_next = old.local_queue_next;
+        let mut effects = Vec::new();
+        for queue in old.queues_by_id() {
+            if queue.id.is_local() && self.find_queue(queue.vhost, &queue.name).is_none() {
+                self.queues.adopt(queue);
+            } else if self.queue(queue.id).is_none() {
+                effects.push(Effect::QueueDeleted { id: queue.id, partition: queue.partition });
+            }
+        }
+        for queue in self.queues_by_id() {
+            if old.queue(queue.id).is_none() {
+                effects.push(Effect::QueueCreated { id: queue.id, partition: queue.partition });
+            }
+        }
+        for exchange in old.exchanges().filter(|e| e.is_local()) {
+            if self.find_exchange(exchange.vhost, &exchange.name).is_none() {
+                self.exchanges.insert(Exchange::declared(&exchange.as_declare()));
+            }
+        }
+        let mut losses = Vec::new();
+        for binding in old.bindings.iter().filter(|b| b.local) {
+            let spec = old.binding_by_names(binding);
+            if self.bind(&spec, Scope::Local).is_err() {
+                let source = self.exchanges.find(spec.vhost, &spec.source);
+                losses.extend(source.map(|exchange| Loss { exchange, replicated: false }));
+            }
+        }
+        self.settle_losses(losses, &[], &mut effects);
+        Ok(effects)
+    }
+
+    fn queues_by_id(&self) -> Vec<&Queue> {
+        let mut queues: Vec<&Queue> = self.queues().collect();
+        queues.sort_unstable_by_key(|q| q.id);
+        queues
     }
 
     fn replay(&mut self, command: &Command, reader: &Reader<'_>) -> Result<(), Malformed> {

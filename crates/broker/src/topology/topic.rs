@@ -220,7 +220,7 @@ struct Match<'a, V> {
     words: &'a [u32],
     /// `#` nodes already entered below another `#`. Such a node is reached again only further right in the key, and its
     /// first visit covered every position from there on.
-    entered: SmallVec<[u32; 16]>,
+    entered: SmallVec<[u32; 64]>,
     visit: &'a mut V,
 }
 
@@ -232,10 +232,11 @@ impl<V: FnMut(Destination)> Match<'_, V> {
             node.here.each(self.visit);
         } else {
             let word = self.words[position];
-            if word != NONE && node.word_children > 0 {
-                if let Some(child) = self.trie.word_child(at, word) {
-                    self.from(child, position + 1, below_hash);
-                }
+            if word != NONE
+                && node.word_children > 0
+                && let Some(child) = self.trie.word_child(at, word)
+            {
+                self.from(child, position + 1, below_hash);
             }
             if node.star != NONE {
                 self.from(node.star, position + 1, below_hash);
@@ -303,12 +304,18 @@ mod tests {
     #[test]
     fn what_is_added_and_removed_leaves_nothing_behind() {
         let mut trie = TopicTrie::default();
-        let keys = ["a.b.c", "a.#", "*.b", "", "a.b.c", "#.x.#"];
+        let long = "a word that does not fit into its entry";
+        let keys = ["a.b.c", "a.#", "*.b", "", "a.b.c", "#.x.#", "a.c", "a.d", "a.b.e", long, "a.c.c"];
         for (at, key) in keys.iter().enumerate() {
             trie.add(key.as_bytes(), Destination::queue(at));
         }
         for (at, key) in keys.iter().enumerate() {
             trie.remove(key.as_bytes(), Destination::queue(at));
+            for (other, key) in keys.iter().enumerate().skip(at + 1) {
+                let mut found = false;
+                trie.each(key.as_bytes(), &mut |d| found |= d == Destination::queue(other));
+                assert!(found, "{key} is still there after {at} went");
+            }
         }
         assert_eq!(trie.sizes(), (1, 0, 0));
     }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use consensus::{
     Entry, EntryKind, Fetch, HardState, LogIndex, Membership, Position, Restored, SnapshotOffer, Term, TermRun,
 };
@@ -205,7 +204,16 @@ impl Disk {
         (restored, state)
     }
 
-    pub fn state_bytes(&self) -> Bytes {
-        super::encode_state(&self.state)
+    /// A disk that lied: the vote it synced is gone.
+    pub fn forget_vote(&mut self) {
+        self.hard_state.vote = None;
+    }
+
+    /// A disk that lied: the last entry it synced is gone.
+    pub fn lose_last(&mut self) {
+        if self.log.last().is_some_and(|last| last.index > self.checkpoint.index) {
+            self.log.pop();
+            self.hard_state.commit = self.hard_state.commit.min(self.end().index);
+        }
     }
 }

@@ -9,6 +9,7 @@
 pub mod checks;
 pub mod disk;
 pub mod random;
+pub mod weather;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -25,6 +26,25 @@ use disk::{Disk, Write};
 /// The commands a member has applied, in order: its whole state, and the content of its snapshots.
 pub type State = Vec<(Position, Bytes)>;
 
+/// A fault of the cluster itself, to see that each check bites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// What must wait for the disk is sent at once.
+    SendBeforeSync,
+    /// The disk of n1 says that it synced a vote, and forgets it with the power.
+    ForgetVote,
+    /// n2 hands on every tenth committed entry twice.
+    ApplyTwice,
+    /// n2 changes what it is told to append.
+    ChangeEntry,
+    /// The disk of each member loses the last entry that it said was synced.
+    LoseSynced,
+    /// Snapshots lack the last command.
+    CutSnapshot,
+    /// n2 hears nothing, in good weather too.
+    Deaf,
+}
+
 /// One member and what belongs to it.
 pub struct Member {
     /// `None` while it is down.
@@ -34,7 +54,7 @@ pub struct Member {
     /// Messages that wait for a write to be synced.
     pub held: VecDeque<(u64, Vec<Message>)>,
     pub reads: Vec<(u64, LogIndex)>,
-    /// Whether entries are fetched as soon as they are wanted.
+    /// Starts so far.
     pub incarnation: u64,
 }
 
@@ -42,9 +62,12 @@ pub struct Member {
 pub struct Cluster {
     pub members: BTreeMap<NodeId, Member>,
     pub network: Vec<Message>,
+    /// Copies of messages that will arrive again.
+    pub kept: Vec<Message>,
     pub checks: Checks,
     pub seed: u64,
-    pub config: fn(Config) -> Config,
+    pub config: Box<dyn Fn(Config) -> Config>,
+    pub bug: Option<Bug>,
     ready: Ready,
     trace: String,
 }
@@ -53,13 +76,15 @@ pub const GROUP: u32 = 7;
 
 impl Cluster {
     /// A new group of the voters 1 to `count`.
-    pub fn new(count: u64, seed: u64, config: fn(Config) -> Config) -> Self {
+    pub fn new(count: u64, seed: u64, config: impl Fn(Config) -> Config + 'static) -> Self {
         let mut cluster = Self {
             members: BTreeMap::new(),
             network: Vec::new(),
+            kept: Vec::new(),
             checks: Checks::default(),
             seed,
-            config,
+            config: Box::new(config),
+            bug: None,
             ready: Ready::new(),
             trace: String::new(),
         };
@@ -198,6 +223,9 @@ impl Cluster {
         assert_eq!(decoded, message, "a message survives the wire");
         assert!(bytes.is_empty());
         let to = message.to();
+        if self.bug == Some(Bug::Deaf) && to == NodeId(2) {
+            return;
+        }
         if self.members.contains_key(&to) {
             // Refused messages are lawful: a removed member may still talk.
             let _ = self.with(to, |group| group.step(decoded));
@@ -227,10 +255,16 @@ impl Cluster {
 
     /// A member loses power: of its unsynced writes the first `kept` survive.
     pub fn crash(&mut self, node: NodeId, kept: usize) {
+        let bug = self.bug;
         let member = self.member(node);
         member.group = None;
         member.held.clear();
         member.disk.crash(kept);
+        match bug {
+            Some(Bug::ForgetVote) if node == NodeId(1) => member.disk.forget_vote(),
+            Some(Bug::LoseSynced) => member.disk.lose_last(),
+            _ => {}
+        }
         let end = member.disk.end();
         self.say(node, format!("crashed, keeps {end}"));
     }
@@ -311,6 +345,11 @@ impl Cluster {
             let leader = status.leader.map_or("nobody".to_owned(), |leader| leader.to_string());
             self.say(node, format!("{} term={} leader={leader}", status.role, status.term));
         }
+        if self.bug == Some(Bug::ChangeEntry) && node == NodeId(2) {
+            for entry in ready.append.iter_mut().filter(|entry| entry.kind == EntryKind::Command) {
+                entry.data = Bytes::from_static(b"changed");
+            }
+        }
         for entry in &ready.append {
             let what = match entry.kind {
                 EntryKind::Command => String::from_utf8_lossy(&entry.data[..entry.data.len().min(24)]).into_owned(),
@@ -335,6 +374,11 @@ impl Cluster {
         for message in ready.messages.drain(..) {
             self.send(message);
         }
+        if self.bug == Some(Bug::SendBeforeSync) {
+            for message in ready.messages_after_sync.drain(..) {
+                self.send(message);
+            }
+        }
         if !ready.messages_after_sync.is_empty() {
             let messages: Vec<Message> = ready.messages_after_sync.drain(..).collect();
             self.member(node).held.push_back((ready.number, messages));
@@ -342,6 +386,12 @@ impl Cluster {
         for read in &ready.read_states {
             self.say(node, format!("may read {} at {}", read.context, read.index));
             self.member(node).reads.push((read.context, read.index));
+        }
+        if self.bug == Some(Bug::ApplyTwice) && node == NodeId(2) {
+            let again = ready.committed.iter().position(|entry| entry.index.0.is_multiple_of(10));
+            if let Some(at) = again {
+                ready.committed.insert(at, ready.committed[at].clone());
+            }
         }
         self.apply(node, &ready.committed);
         for fetch in ready.fetches.drain(..) {
@@ -390,12 +440,15 @@ impl Cluster {
         SnapshotOffer {
             position: Position { index, term: member.disk.term_at(index) },
             membership: group.membership(),
-            manifest: encode_state(&member.state),
+            manifest: match member.state.split_last() {
+                Some((_, rest)) if self.bug == Some(Bug::CutSnapshot) => encode_state(rest),
+                _ => encode_state(&member.state),
+            },
         }
     }
 }
 
-pub fn encode_state(state: &State) -> Bytes {
+pub fn encode_state(state: &[(Position, Bytes)]) -> Bytes {
     let mut out = Segments::new();
     out.put_varint(state.len() as u64);
     for (position, data) in state {

@@ -19,8 +19,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How often a partition that is not quiet looks after its log.
 const UPKEEP_EVERY_MS: u64 = 500;
-/// WAL files that a replay may have to read beyond the one being written.
-pub(crate) const CHECKPOINT_LAG_FILES: u32 = 1;
 
 /// The wall clock, milliseconds since the epoch.
 pub(crate) fn wall_ms() -> u64 {
@@ -32,6 +30,8 @@ pub(crate) struct Turn {
     pub(crate) wal: WalHandle,
     pub(crate) reads: Sender<Read>,
     pub(crate) upkeep: Sender<Task>,
+    /// WAL files that a replay may have to read beyond the one being written.
+    pub(crate) checkpoint_lag_files: u32,
     pub(crate) tail: RefCell<Tail>,
     pub(crate) writes: RefCell<Vec<WalWrite>>,
 }
@@ -47,7 +47,7 @@ impl Turn {
         WalState {
             current_file: gauges.current_file.load(Ordering::Relaxed),
             retire_through: gauges.retire_through.load(Ordering::Relaxed),
-            checkpoint_lag_files: CHECKPOINT_LAG_FILES,
+            checkpoint_lag_files: self.checkpoint_lag_files,
         }
     }
 
@@ -144,6 +144,10 @@ impl Partition for DurablePartition {
         effects.append(&mut self.out.effects);
         assert!(self.out.frames.is_empty(), "a group of one has nobody to talk to");
         turn.carry_out(&mut self.out);
+    }
+
+    fn end_turn(&mut self) {
+        self.turn.end();
     }
 
     fn poll_timeout(&self) -> Option<Millis> {

@@ -15,7 +15,7 @@ use storage::{Extent, ExtentId, RealDisk, StorageError, WalReader};
 /// Extents kept open; the longest unused goes first.
 const OPEN_EXTENTS_MAX: usize = 64;
 /// Messages that one read of an extent brings at most.
-const READ_MESSAGES_MAX: usize = 4096;
+const READ_MESSAGES_MAX: u32 = 4096;
 
 /// The thread's own state.
 pub(crate) struct ReaderThread {
@@ -62,8 +62,9 @@ impl ReaderThread {
             }
             ReadAt::Extent { id, run, from, past, bytes_max } => {
                 let extent = self.extent(ExtentId(u64::from(*id)), open)?;
-                let messages = extent.read(*run as usize, *from, READ_MESSAGES_MAX, *bytes_max as usize)?;
-                Ok(ReadBytes::Extent(messages.into_iter().filter(|(seq, _)| seq < past).collect()))
+                let messages = extent.read(*run as usize, *from, READ_MESSAGES_MAX, *bytes_max)?;
+                let wanted = messages.into_iter().filter(|m| m.seq < *past).map(|m| (m.seq, m.body));
+                Ok(ReadBytes::Extent(wanted.collect()))
             }
         }
     }

@@ -48,9 +48,9 @@ pub(crate) struct UpkeepThread {
 
 impl UpkeepThread {
     /// Where tasks go, and the loop to run on a thread of its own; it ends when all senders are gone.
-    pub(crate) fn prepare(self) -> (Sender<Task>, impl FnOnce(Receiver<Task>) + Send, Receiver<Task>) {
+    pub(crate) fn prepare(self) -> (Sender<Task>, impl FnOnce() + Send) {
         let (sender, receiver) = channel();
-        (sender, move |receiver| self.run(&receiver), receiver)
+        (sender, move || self.run(&receiver))
     }
 
     fn run(mut self, receiver: &Receiver<Task>) {
@@ -217,8 +217,8 @@ impl UpkeepThread {
                 loop {
                     let read = extent.read(number as usize, from, 4096, 4 << 20)?;
                     let Some(last) = read.last() else { return Ok(live) };
-                    from = last.0 + 1;
-                    live.extend(read.into_iter().filter(|(seq, _)| is_live(*seq)));
+                    from = last.seq + 1;
+                    live.extend(read.into_iter().filter(|m| is_live(m.seq)).map(|m| (m.seq, m.body)));
                 }
             }
         }

@@ -117,6 +117,8 @@ pub(crate) struct WalThread {
     pub(crate) mailboxes: Vec<Mailbox>,
     /// Closed files are kept up to this many bytes before live messages are copied out of them.
     pub(crate) retained_bytes_max: u64,
+    /// The longest that anything written stays unsynced, whatever it asked for.
+    pub(crate) sync_delay_ms: u64,
     /// Called at each new file, to have spares made.
     pub(crate) prepare: Box<dyn Fn() + Send>,
 }
@@ -224,7 +226,7 @@ impl Running {
             at += count;
             let deadline = match write.sync {
                 SyncWish::Now => now,
-                SyncWish::Within(ms) => now + Duration::from_millis(u64::from(ms)),
+                SyncWish::Within(ms) => now + Duration::from_millis(u64::from(ms).min(self.thread.sync_delay_ms)),
             };
             self.sync_at = Some(self.sync_at.map_or(deadline, |at| at.min(deadline)));
             self.unsynced.insert(write.partition, write.ticket);
@@ -242,7 +244,8 @@ impl Running {
 
     /// Appends, waiting for room on a full disk: nothing that was taken in is given up.
     fn append(&mut self, records: &[Record], places: &mut Vec<storage::Location>) -> u64 {
-        let gauges = &self.inner.gauges;
+        let inner = self.inner.clone();
+        let gauges = &inner.gauges;
         loop {
             match self.thread.wal.append(records, places) {
                 Ok(bytes) => {

@@ -1,30 +1,24 @@
 //! A data folder in memory that fails on command, the same way every time for the same seed.
 //!
-//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power cut keeps of
-//! every unsynced page any mixture of the versions it went through since its last sync, at the grain of [`SurvivalUnit`], tears single
-//! sectors, and undoes folder changes that no `sync_folder` covered, newest first. After a failed sync the pages count as clean though
-//! the disk never got them, as Linux does it: a second sync succeeds and saves nothing.
+//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power
+//! cut keeps of every unsynced page any mixture of the versions it went through since its last sync, at the grain of
+//! [`SurvivalUnit`], tears or destroys single sectors, and undoes folder changes that no `sync_folder` covered, newest
+//! first. After a failed sync the pages count as clean though the disk never got them, as Linux does it: a second sync
+//! succeeds and saves nothing.
 //!
-//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed are equal.
-//! Not modelled: a folder change that overtakes an older one of the same folder, and a disk that loses what it confirmed as synced
-//! (flip bits or misdirect a sector by hand for that).
+//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed
+//! are equal. Not modelled: a folder change that overtakes an older one of the same folder, and a disk that loses what
+//! it confirmed as synced (flip bits or misdirect a sector by hand for that).
+
+mod memory;
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use memory::{Inode, PAGE_BYTES, Random, SECTOR_BYTES};
+
 use super::{Advice, Disk, DiskFile, OpenMode, folder_of};
-
-const PAGE_BYTES: usize = 4096;
-const SECTOR_BYTES: usize = 512;
-
-/// Versions of a page kept between two syncs. More overwrites than this between syncs lose the middle ones, never the first or last.
-const PAGE_VERSIONS_MAX: usize = 4;
-
-/// One torn sector in so many that changed.
-const TORN_SECTOR_ODDS: u64 = 16;
-
-type PageBytes = Box<[u8; PAGE_BYTES]>;
 
 /// How the machine goes down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +32,8 @@ pub enum Crash {
 /// What to do to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a folder change perhaps.
+    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a folder change
+    /// perhaps.
     Crash(Crash),
     /// The next write fails with an I/O error after some of its bytes.
     WriteError,
@@ -86,6 +81,8 @@ struct State {
     names_pending: BTreeMap<String, Vec<NameChange>>,
     folders: Vec<String>,
     locks: BTreeMap<u64, u64>,
+    /// Handles per inode.
+    open: BTreeMap<u64, u64>,
     next_inode: u64,
     next_handle: u64,
     generation: u64,
@@ -97,51 +94,11 @@ struct State {
     random: Random,
 }
 
-#[derive(Debug, Default)]
-struct Inode {
-    pages: BTreeMap<u64, Page>,
-    bytes: u64,
-    bytes_durable: u64,
-    bytes_reserved: u64,
-}
-
-#[derive(Debug)]
-struct Page {
-    now: PageBytes,
-    /// Versions before `now` since the last sync; the first one is what the disk surely holds. Empty: the page is clean.
-    before: Vec<PageBytes>,
-    /// A sync failed while the page was dirty, so the system believes it is clean.
-    lost: bool,
-}
-
 #[derive(Clone, Debug)]
 enum NameChange {
     Set(String, u64),
     Remove(String),
     Rename(String, String),
-}
-
-/// SplitMix64: small, seedable, good enough to choose faults.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        assert!(limit > 0, "a choice among nothing");
-        self.next() % limit
-    }
-
-    fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
-    }
 }
 
 fn down_error() -> io::Error {
@@ -162,6 +119,7 @@ impl FaultyDisk {
             names_pending: BTreeMap::new(),
             folders: Vec::new(),
             locks: BTreeMap::new(),
+            open: BTreeMap::new(),
             next_inode: 1,
             next_handle: 1,
             generation: 1,
@@ -184,7 +142,8 @@ impl FaultyDisk {
         self.state().operations
     }
 
-    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each scheduled fault fires once.
+    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each scheduled fault fires
+    /// once.
     pub fn schedule(&self, operation: u64, fault: Fault) {
         self.state().faults.push((operation, fault));
     }
@@ -237,7 +196,8 @@ impl FaultyDisk {
         }
     }
 
-    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does. Numbers count 512 bytes.
+    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does. Numbers count 512
+    /// bytes.
     pub fn misdirect_sector(&self, name: &str, source: u64, target: u64) {
         let mut state = self.state();
         let inode = state.named(name);
@@ -363,10 +323,26 @@ impl State {
         self.names_pending.entry(folder.to_owned()).or_default().push(change);
     }
 
+    /// Forgets files that have no name, on the disk or off it, and that nobody has open.
+    fn forget_nameless(&mut self) {
+        let State { inodes, names, names_durable, names_pending, open, .. } = self;
+        inodes.retain(|number, _| {
+            let pending = || {
+                names_pending
+                    .values()
+                    .flatten()
+                    .any(|change| matches!(change, NameChange::Set(_, set) if set == number))
+            };
+            let named = || names.values().chain(names_durable.values()).any(|named| named == number);
+            open.contains_key(number) || named() || pending()
+        });
+    }
+
     fn sync_names(&mut self, folder: &str) {
         for change in self.names_pending.remove(folder).unwrap_or_default() {
             apply_name(&mut self.names_durable, &change);
         }
+        self.forget_nameless();
     }
 
     fn used_bytes(&self) -> u64 {
@@ -387,10 +363,12 @@ impl State {
         self.names = self.names_durable.clone();
         let survival = self.survival;
         let State { inodes, names, random, .. } = self;
-        inodes.retain(|number, _| names.values().any(|named| named == number));
-        for inode in inodes.values_mut() {
-            inode.cut_power(survival, random);
+        for (number, inode) in inodes.iter_mut() {
+            if names.values().any(|named| named == number) {
+                inode.cut_power(survival, random);
+            }
         }
+        self.forget_nameless();
     }
 }
 
@@ -407,148 +385,6 @@ fn apply_name(names: &mut BTreeMap<String, u64>, change: &NameChange) {
                 names.insert(target.clone(), inode);
             }
         }
-    }
-}
-
-impl Inode {
-    fn page(&mut self, index: u64) -> &mut Page {
-        self.pages.entry(index).or_insert_with(|| Page { now: zero_page(), before: Vec::new(), lost: false })
-    }
-
-    fn charged_bytes(&self) -> u64 {
-        let reserved_pages = self.bytes_reserved.div_ceil(PAGE_BYTES as u64);
-        let beyond = self.pages.range(reserved_pages..).count() as u64;
-        (reserved_pages + beyond) * PAGE_BYTES as u64
-    }
-
-    /// Pages that a write would add to the charge.
-    fn new_bytes(&self, offset: u64, bytes: u64) -> u64 {
-        if bytes == 0 {
-            return 0;
-        }
-        let reserved_pages = self.bytes_reserved.div_ceil(PAGE_BYTES as u64);
-        let first = (offset / PAGE_BYTES as u64).max(reserved_pages);
-        let limit = (offset + bytes).div_ceil(PAGE_BYTES as u64);
-        let pages = (first..limit).filter(|index| !self.pages.contains_key(index)).count();
-        (pages * PAGE_BYTES) as u64
-    }
-
-    fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
-        let bytes = (buffer.len() as u64).min(self.bytes.saturating_sub(offset)) as usize;
-        for_each_page(offset, bytes, |index, at, range| match self.pages.get(&index) {
-            Some(page) => buffer[range.clone()].copy_from_slice(&page.now[at..at + range.len()]),
-            None => buffer[range].fill(0),
-        });
-        bytes
-    }
-
-    fn write(&mut self, bytes: &[u8], offset: u64) {
-        for_each_page(offset, bytes.len(), |index, at, range| {
-            let page = self.page(index);
-            page.keep_version();
-            page.now[at..at + range.len()].copy_from_slice(&bytes[range]);
-        });
-        self.bytes = self.bytes.max(offset + bytes.len() as u64);
-    }
-
-    fn set_len(&mut self, bytes: u64) {
-        if bytes < self.bytes {
-            // The cut pages keep their old versions: without a sync the old length may come back, and the bytes with it.
-            let zeroes = vec![0; (self.bytes - bytes) as usize];
-            let was = self.bytes;
-            self.write(&zeroes, bytes);
-            assert_eq!(self.bytes, was, "zeroing stays inside the file");
-        }
-        self.bytes = bytes;
-        self.bytes_reserved = self.bytes_reserved.min(bytes);
-    }
-
-    fn sync(&mut self) {
-        for page in self.pages.values_mut().filter(|page| !page.lost) {
-            page.before.clear();
-        }
-        self.bytes_durable = self.bytes;
-    }
-
-    fn fail_sync(&mut self) {
-        for page in self.pages.values_mut().filter(|page| !page.before.is_empty()) {
-            page.lost = true;
-        }
-    }
-
-    fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
-        self.bytes = match survival {
-            SurvivalUnit::Nothing => self.bytes_durable,
-            SurvivalUnit::Everything => self.bytes,
-            SurvivalUnit::Page | SurvivalUnit::Sector if random.coin() => self.bytes,
-            SurvivalUnit::Page | SurvivalUnit::Sector => self.bytes_durable,
-        };
-        self.bytes_durable = self.bytes;
-        for page in self.pages.values_mut().filter(|page| !page.before.is_empty()) {
-            page.cut_power(survival, random);
-        }
-        // What lies beyond the length never comes back when the file grows again.
-        let length = self.bytes;
-        self.pages.retain(|index, _| index * (PAGE_BYTES as u64) < length);
-        if let Some(page) = self.pages.get_mut(&(length / PAGE_BYTES as u64)) {
-            page.now[(length % PAGE_BYTES as u64) as usize..].fill(0);
-        }
-    }
-}
-
-impl Page {
-    fn keep_version(&mut self) {
-        self.lost = false;
-        if self.before.len() == PAGE_VERSIONS_MAX {
-            self.before.remove(1);
-        }
-        self.before.push(self.now.clone());
-    }
-
-    fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
-        let before = std::mem::take(&mut self.before);
-        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to the disk before that.
-        self.lost = false;
-        match survival {
-            SurvivalUnit::Everything => {}
-            SurvivalUnit::Nothing => self.now.copy_from_slice(&before[0][..]),
-            SurvivalUnit::Page => {
-                if let Some(version) = before.get(random.below(before.len() as u64 + 1) as usize) {
-                    self.now.copy_from_slice(&version[..]);
-                }
-            }
-            SurvivalUnit::Sector => {
-                for sector in 0..PAGE_BYTES / SECTOR_BYTES {
-                    let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
-                    if before.iter().all(|version| version[range.clone()] == self.now[range.clone()]) {
-                        continue;
-                    }
-                    let chosen = random.below(before.len() as u64 + 1) as usize;
-                    let torn = random.below(TORN_SECTOR_ODDS) == 0;
-                    let keep = if torn { random.below(SECTOR_BYTES as u64) as usize } else { 0 };
-                    if let Some(version) = before.get(chosen) {
-                        let range = range.start + keep..range.end;
-                        self.now[range.clone()].copy_from_slice(&version[range]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn zero_page() -> PageBytes {
-    Box::new([0; PAGE_BYTES])
-}
-
-/// Calls `each` with the page number, the place in the page and the range of the buffer, for every page a range touches.
-fn for_each_page(offset: u64, bytes: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
-    let mut done = 0;
-    while done < bytes {
-        let position = offset + done as u64;
-        let at = (position % PAGE_BYTES as u64) as usize;
-        let count = (PAGE_BYTES - at).min(bytes - done);
-        each(position / PAGE_BYTES as u64, at, done..done + count);
-        done += count;
     }
 }
 
@@ -580,6 +416,7 @@ impl Disk for FaultyDisk {
         let handle = state.next_handle;
         state.next_handle += 1;
         let generation = state.generation;
+        *state.open.entry(inode).or_insert(0) += 1;
         drop(state);
         let writable = mode != OpenMode::Read;
         Ok(FaultyFile { state: self.state.clone(), inode, generation, handle, writable })
@@ -733,7 +570,18 @@ impl DiskFile for FaultyFile {
         self.state_to_write()?.whole(Kind::Space, |state| state.inode(number).set_len(bytes))
     }
 
-    fn advise(&self, _offset: u64, _bytes: u64, _advice: Advice) {}
+    fn advise(&self, offset: u64, bytes: u64, advice: Advice) {
+        if let (Advice::DontNeed, Ok(mut state)) = (advice, self.state()) {
+            let pages = offset.div_ceil(PAGE_BYTES as u64)..(offset + bytes) / PAGE_BYTES as u64;
+            let survival = state.survival;
+            let State { inodes, random, .. } = &mut *state;
+            let inode = inodes.get_mut(&self.inode).expect("an open file keeps its inode");
+            // Only clean pages leave memory. For one whose sync failed that means: the disk's version comes to light.
+            for (_, page) in inode.pages.range_mut(pages).filter(|(_, page)| page.lost) {
+                page.cut_power(survival, random);
+            }
+        }
+    }
 
     fn try_lock(&self) -> io::Result<bool> {
         let mut state = self.state()?;
@@ -747,6 +595,11 @@ impl Drop for FaultyFile {
         let mut state = lock(&self.state);
         if state.generation == self.generation && state.locks.get(&self.inode) == Some(&self.handle) {
             state.locks.remove(&self.inode);
+        }
+        let handles = state.open.get_mut(&self.inode).expect("an open file is counted");
+        *handles -= 1;
+        if *handles == 0 {
+            state.open.remove(&self.inode);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The data folder on a real file system.
 //!
-//! Invariant: a write or read that returned `Ok` moved all its bytes; short counts and interrupts are handled here and nowhere else.
-//! No memory mapping: an I/O error must be an `Err`, not a signal.
+//! Invariant: a write or read that returned `Ok` moved all its bytes; short counts and interrupts are handled here and
+//! nowhere else. No memory mapping: an I/O error must be an `Err`, not a signal.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -167,7 +167,8 @@ impl DiskFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // An interrupted sync is not repeated: whether a second one would still report the first one's failure is unknown.
+        // An interrupted sync is not repeated: whether a second one would still report the first one's failure is
+        // unknown.
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 

@@ -1,7 +1,8 @@
 //! Writing an extent, front to back.
 //!
-//! Invariant: bytes go out in large writes whatever the size of the messages; only the index of the run at hand and the run table are
-//! kept in memory. An extent that is not finished is removed when its writer is dropped, as far as the disk allows.
+//! Invariant: bytes go out in large writes whatever the size of the messages; only the index of the run at hand and the
+//! run table are kept in memory. An extent that is not finished is removed when its writer is dropped, as far as the
+//! disk allows.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use super::{
 
 /// Bytes gathered before a write.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Bytes written before a sync: the last sync must not have a whole extent to carry while the log waits for the same disk.
+/// Bytes written before a sync: the last sync must not have a whole extent to carry while the log waits for the same
+/// disk.
 const SYNC_EVERY_BYTES: u32 = 8 << 20;
 
 /// A finished extent.
@@ -50,7 +52,8 @@ pub struct ExtentWriter<D: Disk> {
 }
 
 impl<D: Disk> ExtentWriter<D> {
-    /// Begins an extent. `id` must be new: greater than all of [`super::list_extents`] and all that was ever referred to.
+    /// Begins an extent. `id` must be new: greater than all of [`super::list_extents`] and all that was ever referred
+    /// to.
     pub fn create(disk: &Arc<D>, folder_id: u128, id: ExtentId) -> Result<ExtentWriter<D>, StorageError> {
         disk.create_folder(EXTENT_FOLDER).map_err(at("create", EXTENT_FOLDER))?;
         let name = extent_name(id);
@@ -87,8 +90,8 @@ impl<D: Disk> ExtentWriter<D> {
 
     /// Adds a message. A queue other than the last one's begins a new run.
     ///
-    /// - Order: within a run sequences grow; they may leave holes of less than 2^32 in all. Anything else is a caller's bug and panics, as
-    ///   is a message for which [`ExtentWriter::has_room`] is false.
+    /// - Order: within a run sequences grow; they may leave holes of less than 2^32 in all. Anything else is a caller's
+    ///   bug and panics, as is a message for which [`ExtentWriter::has_room`] is false.
     /// - Errors: [`StorageError::Full`] and the system's; then drop the writer.
     pub fn push(&mut self, queue: u64, seq: u64, body: &[u8]) -> Result<(), StorageError> {
         assert!(self.has_room(body.len()), "an extent has at most {EXTENT_BYTES_MAX} bytes and {RUN_COUNT_MAX} runs");
@@ -116,7 +119,8 @@ impl<D: Disk> ExtentWriter<D> {
         self.write(body)
     }
 
-    /// Ends the run at hand, so that the next message begins a new one even of the same queue. Without an open run nothing happens.
+    /// Ends the run at hand, so that the next message begins a new one even of the same queue. Without an open run
+    /// nothing happens.
     pub fn end_run(&mut self) -> Result<(), StorageError> {
         let Some(mut run) = self.open_run.take() else { return Ok(()) };
         run.index_offset = self.offset();
@@ -160,7 +164,8 @@ impl<D: Disk> ExtentWriter<D> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        // A body larger than the buffer goes out in one write with what is before it, so it is copied once and never twice.
+        // A body larger than the buffer goes out in one write with what is before it, so it is copied once and never
+        // twice.
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() < BUFFER_BYTES {
             return Ok(());

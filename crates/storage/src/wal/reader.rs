@@ -1,7 +1,7 @@
 //! Reading bodies back from the log, from any thread, while the writer goes on.
 //!
-//! Invariant: bytes are handed out only if their file still had its number after the read. A released file loses its number before it
-//! is written again, so a reader that comes too late gets an error and never another record's bytes.
+//! Invariant: bytes are handed out only if their file still had its number after the read. A released file loses its
+//! number before it is written again, so a reader that comes too late gets an error and never another record's bytes.
 
 use std::sync::{Arc, PoisonError};
 

@@ -1,14 +1,14 @@
 //! Opening a log: which files are alive, what they hold, where to go on.
 //!
-//! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not is shown as a prefix or not at all.
-//! Nothing is written but (1) the bytes since the last provable sync, once more and unchanged, because after a failed sync the system
-//! may show bytes that never reached the disk, and (2) a file header rebuilt from its neighbours.
+//! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not is shown as a prefix
+//! or not at all. Nothing is written but (1) pages since the last provable sync that can be read and are not on the
+//! disk, as after a failed sync, (2) zeroes over the beginning of a cut-off tail, and (3) a file header rebuilt from
+//! its neighbours.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::disk::{Disk, DiskFile, OpenMode, settle};
 use crate::error::{StorageError, at, syncing};
 
 use super::format::{
@@ -17,14 +17,12 @@ use super::format::{
 use super::mark::Mark;
 use super::spares::{Spares, slot_number};
 use super::{
-    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, LiveFiles, Location, RecordName, RecordRef, Seen, Slot,
-    WAL_FOLDER, Wal, WalOptions, WalPosition, Window, walk_file,
+    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, Location, RecordName, RecordRef, Seen, Slot, WAL_FOLDER,
+    Wal, WalOptions, WalPosition, Window, walk_file,
 };
 
 /// Damaged ranges reported one by one; more are only counted. A disk this bad needs no longer list.
 pub const DAMAGE_COUNT_MAX: usize = 4096;
-/// Bytes rewritten at once.
-const REWRITE_BYTES: u32 = 1 << 20;
 
 /// What is damaged when there is no file.
 const MISSING: &str = "the whole file";
@@ -57,11 +55,13 @@ pub struct Recovery {
     pub records: u64,
     /// Bytes of their bodies.
     pub body_bytes: u64,
-    /// What was lost. Not empty: the groups concerned must not vote, acknowledge or campaign until they have it from elsewhere.
+    /// What was lost. Not empty: the groups concerned must not vote, acknowledge or campaign until they have it from
+    /// elsewhere.
     pub damage: Vec<Damage>,
     /// Damaged ranges beyond [`DAMAGE_COUNT_MAX`].
     pub damage_unlisted: u64,
-    /// File headers that were unreadable, by a torn write or by damage, and were rebuilt from their neighbours. Nothing is lost by it.
+    /// File headers that were unreadable, by a torn write or by damage, and were rebuilt from their neighbours. Nothing
+    /// is lost by it.
     pub headers_rebuilt: u64,
     /// A write that a crash tore began here. It was never acknowledged as synced and is gone, with all behind it.
     pub cut: Option<WalPosition>,
@@ -86,7 +86,8 @@ impl Recovery {
 /// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a backlog lie there.
 ///   Files before both become spares.
 /// - Afterwards all that was shown is durable.
-/// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which must be read.
+/// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which
+///   must be read.
 /// - Memory: one frame, so at most the largest record.
 pub fn recover<D: Disk>(
     disk: &Arc<D>,
@@ -125,7 +126,6 @@ pub fn recover<D: Disk>(
     if let Some(last) = last {
         closed.pop_back();
         make_durable(&last.slot, &last.walk)?;
-        disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
         let end = last.walk.end;
         current = Some(Current {
             header: last.header,
@@ -139,6 +139,10 @@ pub fn recover<D: Disk>(
         });
     }
     let spares = Spares::new(options, folder_id, found.next_slot);
+    // Whoever made a file may have died before its name was durable, and from here on every name counts as such.
+    if !live.is_empty() || !found.spare.is_empty() || !found.unreadable.is_empty() {
+        disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
+    }
     let mut reusable = found.spare;
     // While a file is missing, one without a header may be what is left of it: then it stays for whoever wants to look.
     if !recovery.damage.iter().any(|damage| damage.what == MISSING) {
@@ -155,7 +159,7 @@ pub fn recover<D: Disk>(
         session: format::salt(options.nonce, folder_id, FileNo(0)) as u32,
         options,
         folder_id,
-        live: LiveFiles::new(live.into()),
+        live: Arc::new(RwLock::new(live)),
         spares: Arc::new(spares),
         current,
         closed,
@@ -256,12 +260,14 @@ struct Opening<'a, D: Disk> {
 }
 
 impl<D: Disk> Opening<'_, D> {
-    /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless a headless file fills it.
+    /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless a headless file
+    /// fills it.
     fn walk_files(&mut self, found: &mut Found<D>) -> Result<(), StorageError> {
         let lowest = found.numbered.first_key_value().map(|(file, _)| *file);
         let first = if self.from.file == FileNo(0) { lowest.unwrap_or(FileNo(1)) } else { self.from.file };
         let highest = found.numbered.last_key_value().map(|(file, _)| *file);
-        // Files that must be there: all up to the highest found, the one to start from, and the one that the note names.
+        // Files that must be there: all up to the highest found, the one to start from, and the one that the note
+        // names.
         let start_must_exist = self.from.offset > 0;
         let needed = highest
             .max(start_must_exist.then_some(first))
@@ -336,21 +342,17 @@ impl<D: Disk> Opening<'_, D> {
             }
         };
         let walk = walk_file(&mut Window::new(&slot.file, name, slot.bytes), &known, &mut visit)?;
-        if let Some(next) = closed.filter(|next| next.previous_end_crc != walk.end_crc)
-            && !self.recovery.damage.iter().any(|damage| damage.file == file)
-        {
-            let (offset, what) = (next.previous_end, "last frame");
-            self.recovery.add_damage(Damage { file, name: name.clone(), offset, bytes: 0, what, record: None });
-        }
         self.recovery.cut = walk.torn.then_some(WalPosition { file, offset: walk.end });
         self.live.insert(file, slot.clone());
         self.last = Some(Last { slot, header, walk });
         Ok(())
     }
 
-    /// Finds, among the files without a readable header, the one that continues the last file, and writes its header anew.
+    /// Finds, among the files without a readable header, the one that continues the last file, and writes its header
+    /// anew.
     ///
-    /// The first frame's chain holds the checksum of the whole header, so a header that was guessed right proves itself.
+    /// The first frame's chain holds the checksum of the whole header, so a header that was guessed right proves
+    /// itself.
     fn rebuild_header(
         &mut self,
         file: FileNo,
@@ -384,26 +386,19 @@ impl<D: Disk> Opening<'_, D> {
     }
 }
 
-/// Makes what was read of the last file durable. What may only be in the page cache is written again first.
+/// Makes what was read of the last file durable, from where it is not proven to be.
 fn make_durable<F: DiskFile>(slot: &Slot<F>, walk: &FileWalk) -> Result<(), StorageError> {
-    let mut offset = walk.synced - walk.synced % PAGE_BYTES;
-    if walk.synced <= FIRST_FRAME_OFFSET {
-        offset = 0;
+    let from = if walk.synced <= FIRST_FRAME_OFFSET { 0 } else { walk.synced.next_multiple_of(PAGE_BYTES) };
+    let to = walk.end.next_multiple_of(PAGE_BYTES);
+    // What was cut off began right behind the end, in the same page, if no sync came between. It must go, or it would
+    // be found there again and hide what is written from the next page on. The page was not durable then, so nothing is
+    // put at risk by writing it.
+    let mut behind = vec![0; (to - walk.end) as usize];
+    let read = slot.file.read_at(&mut behind, u64::from(walk.end)).map_err(at("read", &slot.name))?;
+    if behind[..read].iter().any(|byte| *byte != 0) {
+        behind.fill(0);
+        slot.file.write_at(&behind, u64::from(walk.end)).map_err(at("write", &slot.name))?;
     }
-    if walk.synced < walk.end || walk.end == FIRST_FRAME_OFFSET {
-        let end = walk.end.next_multiple_of(PAGE_BYTES);
-        while offset < end {
-            let mut bytes = vec![0; REWRITE_BYTES.min(end - offset) as usize];
-            let read = slot.file.read_at(&mut bytes, u64::from(offset)).map_err(at("read", &slot.name))?;
-            if read < bytes.len() {
-                return Err(at("read", &slot.name)(io::ErrorKind::UnexpectedEof.into()));
-            }
-            if let Some(behind) = bytes.get_mut(walk.end.saturating_sub(offset) as usize..) {
-                behind.fill(0);
-            }
-            slot.file.write_at(&bytes, u64::from(offset)).map_err(at("write", &slot.name))?;
-            offset += bytes.len() as u32;
-        }
-    }
-    slot.file.sync_data().map_err(syncing(&slot.name))
+    settle(&slot.file, u64::from(from), u64::from(to)).map_err(syncing(&slot.name))?;
+    Ok(())
 }

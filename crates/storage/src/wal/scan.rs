@@ -1,12 +1,12 @@
 //! Walking the frames of one file, which decides what a torn tail is and what is damage.
 //!
-//! A frame that does not check out is **damage** if it was durable once, and a **tear** if it was not. It was durable if the next file
-//! says so, if the note beside the log says so, or if any later frame says that the file was synced beyond it when that frame was
-//! written. A tear ends the file: nothing behind it was ever acknowledged, even if pages of it reached the disk. Damage is reported with
-//! its range and the walk goes on behind it.
+//! A frame that does not check out is **damage** if it was durable once, and a **tear** if it was not. It was durable
+//! if the next file says so, if the note beside the log says so, or if any later frame says that the file was synced
+//! beyond it when that frame was written. A tear ends the file: nothing behind it was ever acknowledged, even if pages
+//! of it reached the disk. Damage is reported with its range and the walk goes on behind it.
 //!
-//! Invariant: the walk only moves forward, reads a window at a time, and shows a frame's records only when all of them are whole or the
-//! frame was durable.
+//! Invariant: the walk only moves forward, reads a window at a time, and shows a frame's records only when all of them
+//! are whole or the frame was durable.
 
 use crate::disk::DiskFile;
 use crate::error::{StorageError, at};
@@ -236,7 +236,8 @@ impl Walk<'_> {
         }
         let start = self.end;
         let mut offset = start.next_multiple_of(FRAME_ALIGN_BYTES);
-        // What lies between here and the synced end was all written by those who also wrote the evidence: any whole frame is one of them.
+        // What lies between here and the synced end was all written by those who also wrote the evidence: any whole
+        // frame is one of them.
         while offset < self.synced && self.frame_at(window, offset)?.is_none() {
             offset += FRAME_ALIGN_BYTES;
         }
@@ -245,6 +246,9 @@ impl Walk<'_> {
             visit(Seen::Damage { offset: start, bytes: self.end - start, what: "frame", record: None });
         }
         self.chain = Chain::Lost;
+        // Should nothing follow, whatever is written next must not look like the successor of the last good frame: the
+        // damage between them would never be found again.
+        self.end_crc = !self.end_crc;
         if self.end < self.synced {
             // Take the found frame even if it is not at a place that follows from the one before.
             let header = self.frame_at(window, offset)?.expect("it was just found");

@@ -1,8 +1,9 @@
 //! Files that wait to be written: released ones to be used again and new ones made ahead of need.
 //!
-//! Invariant: a ready spare is as long as the option says, its blocks are allocated and were written once, its name is durable. A new
-//! file whose blocks were never written costs every sync a journal commit (docs/formats/wal.md has the numbers), so spares are filled
-//! with zeroes by a thread that has time, in slices, and only once the log is really written to.
+//! Invariant: a ready spare is as long as the option says, its blocks are allocated and were written once, its name is
+//! durable. A new file whose blocks were never written costs every sync a journal commit (docs/formats/wal.md has the
+//! numbers), so spares are filled with zeroes by a thread that has time, in slices, and only once the log is really
+//! written to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,8 @@ use super::{FileNo, Slot, WAL_FOLDER, WalOptions};
 
 /// Written in one call; small enough that a sync of the log waits behind at most this.
 const SLICE_BYTES: u32 = 1 << 20;
-/// Zeroes are synced every so often, so that they do not pile up in the page cache and all go to the disk at the wrong moment.
+/// Zeroes are synced every so often, so that they do not pile up in the page cache and all go to the disk at the wrong
+/// moment.
 const SYNC_EVERY_BYTES: u32 = 8 << 20;
 
 /// Spares of one log, shared by the writer and the preparer.
@@ -133,7 +135,8 @@ impl<D: Disk> SparePreparer<D> {
 
     /// Does one slice: deletes one file, or writes up to 1 MiB of zeroes, or finishes a spare with its sync.
     ///
-    /// Idle until the log was written to. [`StorageError::Full`] may be met: the log goes on with the files it has; call again later.
+    /// Idle until the log was written to. [`StorageError::Full`] may be met: the log goes on with the files it has;
+    /// call again later.
     pub fn step(&mut self) -> Result<Preparation, StorageError> {
         let surplus = self.spares.state().surplus.pop();
         if let Some(slot) = surplus {

@@ -1,0 +1,27 @@
+# The project's commands, each one line to type. Details: CONTRIBUTING.md.
+.PHONY: server test check conformance bench fuzz
+
+# Starts the broker: AMQP on 5672, data in ./data.
+server:
+	cargo run --release -p leveret -- server
+
+# Installs what the tests need and runs all of them.
+test:
+	cargo xtask test
+
+# Everything quick before a commit.
+check:
+	cargo xtask check
+
+# Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
+conformance:
+	tests/conformance/run.sh $(SUITES)
+
+# RabbitMQ 3.10.8 and Leveret in one run, with the table of ratios (tens of minutes; BENCH=smoke|short|full).
+bench:
+	bench/run.sh
+
+# Each fuzz target for SECONDS=60.
+SECONDS = 60
+fuzz:
+	fuzz/run.sh $(SECONDS)

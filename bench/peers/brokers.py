@@ -1,0 +1,134 @@
+"""The brokers that are compared: each can be started on a fresh folder or on what is there, killed, stopped, and asked for its pids.
+
+Invariant: only processes started here are ever signalled, and a broker's folder is wiped before it is started fresh."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import amqp
+
+START_PATIENCE_S = 300
+EPMD_PORT = "4371"
+
+
+class Broker:
+    """What RabbitMQ and Leveret have in common."""
+
+    name = ""
+
+    def __init__(self, out, port):
+        self.folder = os.path.join(out, "data", self.name)
+        self.port = port
+        self.process = None
+
+    @property
+    def uri(self):
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
+
+    def start(self, keep=False):
+        """Starts and waits until a channel opens; seconds that took."""
+        assert self.process is None, "it runs already"
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder, exist_ok=True)
+        since = time.monotonic()
+        command, environment = self.command()
+        # The benchmark's own variable would be an unknown setting to the broker.
+        surroundings = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
+        with open(os.path.join(self.folder, "output.log"), "ab") as log:
+            self.process = subprocess.Popen(
+                command, env={**surroundings, **environment}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
+            )
+        return amqp.wait_until(self.answers, START_PATIENCE_S, since)
+
+    def answers(self):
+        if self.process.poll() is not None:
+            log = open(os.path.join(self.folder, "output.log"), errors="replace").read()
+            raise SystemExit(f"{self.name} ended at its start ({self.process.returncode}):\n{log[-2000:]}")
+        return amqp.serves(self.port)
+
+    def pids(self):
+        return [self.process.pid]
+
+    def kill(self):
+        """kill -9 of everything that belongs to it."""
+        for pid in self.pids():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+
+    def stop(self):
+        for pid in self.pids():
+            os.kill(pid, signal.SIGTERM)
+        try:
+            self.process.wait(60)
+            self.process = None
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def wipe(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Leveret(Broker):
+    """`leveret server` with its defaults."""
+
+    name = "leveret"
+
+    def __init__(self, out, port):
+        super().__init__(out, port)
+        self.binary = os.environ["LEVERET_BIN"]
+
+    def command(self):
+        return [self.binary, "server", "--data-dir", os.path.join(self.folder, "data"), "--amqp", f"127.0.0.1:{self.port}"], {}
+
+    def version(self):
+        return subprocess.run([self.binary, "--version"], capture_output=True, text=True).stdout.strip()
+
+
+class RabbitMq(Broker):
+    """Debian's RabbitMQ: defaults, no plugins, one node; its epmd has a port of its own."""
+
+    name = "rabbitmq"
+
+    def command(self):
+        f = self.folder
+        os.makedirs(f"{f}/home", exist_ok=True)
+        for path, text in {"rabbitmq.conf": "loopback_users.guest = true\n", "enabled_plugins": "[].\n", "none.conf": ""}.items():
+            open(f"{f}/{path}", "w").write(text)
+        # As in the published runs: no credit between the connection and the queue.
+        open(f"{f}/advanced.config", "w").write("[{rabbit,[{credit_flow_default_credit,{0,0}}]}].\n")
+        environment = dict(
+            HOME=f"{f}/home", RABBITMQ_NODENAME=f"bench{self.port}@localhost", RABBITMQ_NODE_PORT=str(self.port),
+            RABBITMQ_NODE_IP_ADDRESS="127.0.0.1", RABBITMQ_DIST_PORT=str(self.port + 20000), RABBITMQ_MNESIA_BASE=f"{f}/mnesia",
+            RABBITMQ_LOG_BASE=f"{f}/log", RABBITMQ_CONFIG_FILE=f"{f}/rabbitmq.conf", RABBITMQ_ADVANCED_CONFIG_FILE=f"{f}/advanced.config",
+            RABBITMQ_ENABLED_PLUGINS_FILE=f"{f}/enabled_plugins", RABBITMQ_CONF_ENV_FILE=f"{f}/none.conf", ERL_EPMD_PORT=EPMD_PORT, LANG="C.UTF-8",
+        )  # fmt: skip
+        return ["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment
+
+    def pids(self):
+        """The Erlang machine of this node, found by its own environment."""
+        wanted = f"RABBITMQ_MNESIA_BASE={self.folder}/mnesia".encode()
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if open(f"/proc/{pid}/comm").read().strip() == "beam.smp" and wanted in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"):
+                    found.append(int(pid))
+            except OSError:
+                pass
+        return found
+
+    def wipe(self):
+        super().wipe()
+        # The name server that Erlang left behind; it stays when somebody else's node is registered there.
+        subprocess.run(["epmd", "-port", EPMD_PORT, "-kill"], capture_output=True)
+
+    def version(self):
+        line = subprocess.run(["dpkg-query", "-W", "-f", "RabbitMQ ${Version}", "rabbitmq-server"], capture_output=True, text=True)
+        return line.stdout.strip() or "RabbitMQ"
+
+
+BROKERS = {"rabbitmq": (RabbitMq, 5781), "leveret": (Leveret, 5791)}

@@ -1,0 +1,455 @@
+//! Input: frames are cut off the buffer, and each is handed to whom it belongs.
+//!
+//! Invariant: frames are handled in the order in which they came; only those of a channel that waits for its turn wait
+//! too, in that channel. A batch of input is frozen once and everything kept from it is a slice of it.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::event::{Event, Publish};
+use super::heartbeat::{TRIM_AFTER_MS, Timer};
+use super::{Connection, Phase};
+use crate::Millis;
+use crate::channel::assembly::{Assembled, Assembly, PublishMethod, cannot_decode, peek_body_size};
+use crate::channel::{Channel, ChannelId, ChannelPhase, PendingFrame};
+use crate::reply_code::{Fault, MethodId, ReplyCode, Snippet};
+use crate::wire::DecodeError;
+use crate::wire::content::CONTENT_HEADER_BYTES;
+use crate::wire::frame::{
+    FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEADER_BYTES, FRAME_HEARTBEAT, FRAME_METHOD, FrameHeader, Payload,
+    complete_prefix,
+};
+use crate::wire::method::{Method, peek_id};
+
+/// A method frame's payload starts with its class and its method.
+const METHOD_ID_BYTES: usize = 4;
+
+/// How many bytes of a bad frame its error shows.
+const SNIPPET_BYTES: usize = 16;
+
+impl Connection {
+    /// Takes every whole frame out of `input` and handles it; what is left is the start of a frame, or input that cannot
+    /// be taken yet (see [`wants_input`](Self::wants_input)).
+    ///
+    /// - Cost: one freeze of the buffer a call, however many frames; a publish costs no allocation.
+    pub fn handle_input(&mut self, input: &mut BytesMut, now: Millis) {
+        self.now = now;
+        if input.len() != self.input_left {
+            self.heard(now);
+            self.timers.set(Timer::Trim, now + TRIM_AFTER_MS);
+        }
+        while self.wants_input() && self.take_input(input) {}
+        if matches!(self.phase, Phase::Lingering | Phase::Finished) {
+            input.clear();
+        }
+        self.heartbeat.deaf |= !self.wants_input();
+        self.input_left = input.len();
+    }
+
+    /// Handles the next part of the input; `false` when there is nothing whole left.
+    fn take_input(&mut self, input: &mut BytesMut) -> bool {
+        match self.phase {
+            Phase::Header => {
+                let Some(header) = input.first_chunk::<8>().copied() else { return false };
+                input.advance(header.len());
+                self.handle_protocol_header(header);
+                true
+            }
+            Phase::Lingering | Phase::Finished => false,
+            // During the handshake each frame may change the rules for the next.
+            Phase::Starting | Phase::Authenticating | Phase::Tuning | Phase::Tuned | Phase::Opening => {
+                let first = FrameHeader::read(input).map_or(0, |header| header.frame_bytes());
+                let whole = complete_prefix(&input[..first.min(input.len())], self.input_frame_max());
+                self.take_frames(input, whole)
+            }
+            Phase::Running | Phase::Closing => {
+                let whole = complete_prefix(input, self.input_frame_max());
+                self.take_frames(input, whole)
+            }
+        }
+    }
+
+    fn take_frames(&mut self, input: &mut BytesMut, whole: usize) -> bool {
+        if whole > 0 {
+            let batch = input.split_to(whole).freeze();
+            self.handle_frames(batch);
+            return true;
+        }
+        if let Some(header) = FrameHeader::read(input)
+            && header.exceeds(self.input_frame_max())
+        {
+            let allowed = self.input_frame_max() - 8;
+            self.fail_for_good(format!(
+                "type {}, all octets = <<>>: {{frame_too_large,{},{allowed}}}",
+                header.kind, header.payload_bytes
+            ));
+        }
+        false
+    }
+
+    /// Handles the frames of a batch, or keeps the rest of it when a bounded place is full.
+    fn handle_frames(&mut self, batch: Bytes) {
+        let mut at = 0;
+        while at < batch.len() {
+            if self.must_stall() {
+                self.stalled = batch.slice(at..);
+                return;
+            }
+            let header = FrameHeader::read(&batch[at..]).expect("a batch holds whole frames");
+            if let Some(next) = self.take_whole_publish(header, &batch, at) {
+                at = next;
+                continue;
+            }
+            let start = at + FRAME_HEADER_BYTES;
+            let end = start + header.payload_bytes as usize;
+            at = end + 1;
+            if batch[end] != FRAME_END {
+                let marker = batch[end];
+                let shown = snippet(&batch[start..end]);
+                return self
+                    .fail_for_good(format!("type {}, {shown}: {{invalid_frame_end_marker,{marker}}}", header.kind));
+            }
+            self.handle_frame(header.kind, header.channel, Payload::new(&batch, start, end));
+            if matches!(self.phase, Phase::Lingering | Phase::Finished) {
+                return;
+            }
+        }
+    }
+
+    /// Takes a publish whose method, header and only body frame lie one behind the other, which most do; returns where
+    /// the next frame starts. With anything unusual nothing is taken, and the frames go one by one.
+    #[inline]
+    fn take_whole_publish(&mut self, first: FrameHeader, batch: &Bytes, at: usize) -> Option<usize> {
+        if self.phase != Phase::Running || first.kind != FRAME_METHOD {
+            return None;
+        }
+        let (method, at) = whole_frame(batch, at, FRAME_METHOD, first.channel)?;
+        if peek_id(&method) != Some(MethodId::BASIC_PUBLISH) || self.blocked.reason.is_some() {
+            return None;
+        }
+        let (header, at) = whole_frame(batch, at, FRAME_HEADER, first.channel)?;
+        let (body, at) = match peek_body_size(&header)? {
+            0 => (None, at),
+            _ => whole_frame(batch, at, FRAME_BODY, first.channel).map(|(body, at)| (Some(body), at))?,
+        };
+        let channel = self.channels.by_number(first.channel)?;
+        if !matches!(channel.phase, ChannelPhase::Open) || !matches!(channel.assembly, Assembly::Idle) {
+            return None;
+        }
+        let message = Assembled::read(method, header, body, self.config.body_bytes_max)?;
+        let event = publish_event(channel, message);
+        self.events.push_back(event);
+        self.blocked.publishes = true;
+        Some(at)
+    }
+
+    /// Goes on with what had to wait, now that there may be room.
+    pub(crate) fn run_stalled(&mut self) {
+        if !self.stalled.is_empty() && !self.must_stall() {
+            let batch = std::mem::take(&mut self.stalled);
+            self.handle_frames(batch);
+        }
+    }
+
+    /// Handles one frame of any kind.
+    #[inline]
+    fn handle_frame(&mut self, kind: u8, number: u16, payload: Payload<'_>) {
+        let result = match (self.phase, number) {
+            (Phase::Running, 1..) => self.handle_channel_frame(kind, number, payload),
+            (Phase::Closing, 0) => {
+                self.handle_frame_while_closing(kind, payload);
+                Ok(())
+            }
+            (Phase::Closing, _) => Ok(()),
+            (_, 0) => self.handle_connection_frame(kind, payload),
+            (_, _) => Err(unexpected_frame(kind, &payload)),
+        };
+        if let Err(fault) = result {
+            self.fail(number, fault);
+        }
+    }
+
+    fn handle_connection_frame(&mut self, kind: u8, payload: Payload<'_>) -> Result<(), Fault> {
+        match kind {
+            FRAME_HEARTBEAT if payload.is_empty() => Ok(()),
+            _ => match check_shape(kind, &payload) {
+                Ok(()) if kind == FRAME_METHOD => self.handle_connection_method(payload),
+                Ok(()) => Err(unexpected_frame(kind, &payload)),
+                Err(fault) => Err(fault),
+            },
+        }
+    }
+
+    fn handle_connection_method(&mut self, payload: Payload<'_>) -> Result<(), Fault> {
+        let method = decode_method(payload)?;
+        let blame = method.id();
+        match (self.phase, method) {
+            (_, Method::ConnectionClose { reply_code, reply_text, .. }) => {
+                self.close_by_client(reply_code, reply_text);
+                Ok(())
+            }
+            (Phase::Starting, Method::ConnectionStartOk { client_properties, mechanism, response, .. }) => {
+                self.handle_start_ok(client_properties, &mechanism, &response)
+            }
+            (Phase::Tuning, Method::ConnectionTuneOk { channel_max, frame_max, heartbeat }) => {
+                self.handle_tune_ok(channel_max, frame_max, heartbeat, self.now)
+            }
+            (Phase::Tuned, Method::ConnectionOpen { virtual_host, .. }) => {
+                self.handle_open(virtual_host);
+                Ok(())
+            }
+            (Phase::Running, Method::ConnectionUpdateSecret { new_secret, reason }) => {
+                self.secrets_asked += 1;
+                self.events.push_back(Event::UpdateSecret { new_secret, reason });
+                Ok(())
+            }
+            (phase, _) => {
+                let state = match phase {
+                    Phase::Starting | Phase::Header => "starting",
+                    Phase::Authenticating => "securing",
+                    Phase::Tuning => "tuning",
+                    Phase::Tuned | Phase::Opening => "opening",
+                    Phase::Running => "running",
+                    Phase::Closing | Phase::Lingering | Phase::Finished => "closing",
+                };
+                let text = format!("unexpected method in connection state {state}");
+                Err(Fault::new(ReplyCode::ChannelError, blame, text))
+            }
+        }
+    }
+
+    /// We sent `connection.close`: nothing counts but the answer, and a close of the client's that crossed ours.
+    fn handle_frame_while_closing(&mut self, kind: u8, payload: Payload<'_>) {
+        if kind != FRAME_METHOD {
+            return;
+        }
+        match Method::decode(&payload.to_bytes()) {
+            Ok(Method::ConnectionCloseOk {}) => self.finish(),
+            Ok(Method::ConnectionClose { .. }) => self.send(0, &Method::ConnectionCloseOk {}),
+            _ => {}
+        }
+    }
+
+    /// A frame of a channel, while the connection runs.
+    #[inline]
+    fn handle_channel_frame(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        let Some(channel) = self.channels.by_number(number) else {
+            return self.handle_frame_without_channel(kind, number, payload);
+        };
+        match channel.phase {
+            ChannelPhase::Open => self.handle_frame_in_turn(kind, number, payload),
+            ChannelPhase::Waiting(_) | ChannelPhase::Held => {
+                check_shape(kind, &payload)?;
+                channel.pending.push_back(PendingFrame::new(kind, payload));
+                self.pending_frames += 1;
+                self.pending_bytes += payload.len();
+                Ok(())
+            }
+            ChannelPhase::Closing => {
+                check_shape(kind, &payload)?;
+                self.handle_frame_of_closing_channel(kind, number, payload);
+                Ok(())
+            }
+        }
+    }
+
+    /// A frame of an open channel whose turn it is.
+    fn handle_frame_in_turn(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        check_shape(kind, &payload)?;
+        let blocked = self.blocked.reason.is_some();
+        let body_bytes_max = self.config.body_bytes_max;
+        let channel = self.channels.by_number(number).expect("the caller found it");
+        match kind {
+            FRAME_METHOD => {
+                channel.assembly.expect_method()?;
+                match peek_id(&payload) {
+                    Some(MethodId::BASIC_PUBLISH) if blocked => {
+                        channel.phase = ChannelPhase::Held;
+                        self.pending_frames += 1;
+                        self.pending_bytes += payload.len();
+                        channel.pending.push_front(PendingFrame::new(kind, payload));
+                        self.blocked.publishes = true;
+                        self.tell_blocked();
+                        Ok(())
+                    }
+                    Some(MethodId::BASIC_PUBLISH) => {
+                        let method = PublishMethod::decode(payload)?;
+                        channel.assembly = Assembly::Header(method.detach());
+                        self.blocked.publishes = true;
+                        Ok(())
+                    }
+                    Some(id) if id.class == 60 => self.handle_basic_method(number, id, payload),
+                    _ => self.handle_channel_method(number, payload),
+                }
+            }
+            FRAME_HEADER => {
+                if let Some(message) = channel.assembly.header(payload, body_bytes_max)? {
+                    let event = publish_event(channel, message);
+                    self.events.push_back(event);
+                }
+                Ok(())
+            }
+            FRAME_BODY => {
+                let before = channel.assembly.held_bytes();
+                let result = channel.assembly.body(payload);
+                let after = channel.assembly.held_bytes();
+                self.assembling_bytes = self.assembling_bytes - before + after;
+                if let Some(message) = result? {
+                    let event = publish_event(channel, message);
+                    self.events.push_back(event);
+                }
+                if self.assembling_bytes > self.config.assembling_bytes_max {
+                    return Err(Fault::new(
+                        ReplyCode::ResourceError,
+                        MethodId::BASIC_PUBLISH,
+                        "too many bytes in unfinished messages on this connection",
+                    ));
+                }
+                Ok(())
+            }
+            _ => unreachable!("the frame's shape was checked"),
+        }
+    }
+
+    /// A frame for a number that is not open: only `channel.open` is right.
+    fn handle_frame_without_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        check_shape(kind, &payload)?;
+        if kind != FRAME_METHOD {
+            let text = "expected method frame, got non method frame instead";
+            return Err(Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, text));
+        }
+        let method = decode_method(payload)?;
+        let blame = method.id();
+        if !matches!(method, Method::ChannelOpen { .. }) {
+            return Err(Fault::new(ReplyCode::ChannelError, blame, "expected 'channel.open'"));
+        }
+        let (count, limit) = (self.channels.len(), usize::from(self.channel_max));
+        if limit != 0 && count >= limit {
+            let text = format!("number of channels opened ({count}) has reached the negotiated channel_max ({limit})");
+            return Err(Fault::new(ReplyCode::NotAllowed, MethodId::NONE, text));
+        }
+        if limit != 0 && usize::from(number) > limit {
+            let text = format!("channel number {number} is higher than the negotiated channel_max ({limit})");
+            return Err(Fault::new(ReplyCode::NotAllowed, MethodId::NONE, text));
+        }
+        self.openings = self.openings.wrapping_add(1);
+        let id = ChannelId::new(number, self.openings);
+        self.channels.insert(Channel::new(id));
+        self.events.push_back(Event::ChannelOpened { channel: id });
+        self.send(number, &Method::ChannelOpenOk { channel_id: Bytes::new() });
+        Ok(())
+    }
+
+    /// We sent `channel.close`: nothing counts but the answer, and a close of the client's that crossed ours.
+    fn handle_frame_of_closing_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) {
+        if kind != FRAME_METHOD {
+            return;
+        }
+        match Method::decode(&payload.to_bytes()) {
+            Ok(Method::ChannelCloseOk {}) => {
+                self.channels.remove(number);
+            }
+            Ok(Method::ChannelClose { .. }) => self.send(number, &Method::ChannelCloseOk {}),
+            _ => {}
+        }
+    }
+
+    /// Lets a channel go on after its answer: first what waited in it, then what waited for room.
+    pub(crate) fn resume_channel(&mut self, id: ChannelId) {
+        self.drain_channel(id);
+        self.run_stalled();
+    }
+
+    /// Handles the frames that waited in an open channel, until it waits again. Until then no other frame of the channel
+    /// may be handled: it would overtake these.
+    pub(crate) fn drain_channel(&mut self, id: ChannelId) {
+        while let Some(channel) = self.channels.open(id)
+            && matches!(channel.phase, ChannelPhase::Open)
+            && let Some(frame) = channel.pending.pop_front()
+        {
+            self.pending_frames -= 1;
+            self.pending_bytes -= frame.payload.len();
+            if let Err(fault) = self.handle_frame_in_turn(frame.kind, id.number(), Payload::whole(&frame.payload)) {
+                self.fail(id.number(), fault);
+            }
+        }
+    }
+}
+
+/// The payload of the frame at `at`, if it is of this kind and channel, and where the next frame starts.
+#[inline]
+fn whole_frame(batch: &Bytes, at: usize, kind: u8, number: u16) -> Option<(Payload<'_>, usize)> {
+    let header = FrameHeader::read(batch.get(at..)?)?;
+    if header.kind != kind || header.channel != number {
+        return None;
+    }
+    let start = at + FRAME_HEADER_BYTES;
+    let end = start + header.payload_bytes as usize;
+    // The frame is whole if it is in the batch at all; only its end octet is still to be looked at.
+    (batch.get(end) == Some(&FRAME_END)).then(|| (Payload::new(batch, start, end), end + 1))
+}
+
+#[inline]
+fn publish_event(channel: &mut Channel, message: Assembled) -> Event {
+    let publish_seq = match &mut channel.confirms {
+        Some(confirms) => confirms.next_publish_seq(),
+        None => 0,
+    };
+    let Assembled { method, properties, body } = message;
+    Event::Publish(Publish {
+        channel: channel.id,
+        exchange: method.exchange,
+        routing_key: method.routing_key,
+        mandatory: method.mandatory,
+        properties,
+        body,
+        publish_seq,
+    })
+}
+
+/// Reads a method, or says what is wrong with it. Its strings lie in memory of their own: names and tags are kept for long,
+/// and would each keep a whole read buffer.
+pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
+    Method::decode(&Bytes::copy_from_slice(&payload)).map_err(|error| {
+        let blame = peek_id(&payload).filter(|id| Method::ALL.iter().any(|(known, _)| known == id));
+        let blame = blame.unwrap_or(MethodId::NONE);
+        match error {
+            DecodeError::UnknownMethod { class, method } => {
+                Fault::new(ReplyCode::CommandInvalid, blame, format!("unknown method {class}.{method}"))
+            }
+            // RabbitMQ blames no method here.
+            DecodeError::MalformedUtf8 => Fault::new(ReplyCode::FrameError, MethodId::NONE, error.to_string()),
+            DecodeError::UnknownFieldType(_) | DecodeError::TooDeep | DecodeError::TooManyFields => {
+                Fault::new(ReplyCode::SyntaxError, blame, error.to_string())
+            }
+            _ => Fault::new(ReplyCode::FrameError, blame, cannot_decode(&payload)),
+        }
+    })
+}
+
+/// Refuses frames that are none, wherever the channel stands: of an unknown type, too short to say what they are, or a
+/// heartbeat, which is the connection's.
+#[inline]
+fn check_shape(kind: u8, payload: &[u8]) -> Result<(), Fault> {
+    match kind {
+        FRAME_METHOD if payload.len() >= METHOD_ID_BYTES => Ok(()),
+        FRAME_HEADER if payload.len() >= CONTENT_HEADER_BYTES => Ok(()),
+        FRAME_BODY => Ok(()),
+        FRAME_HEARTBEAT if payload.is_empty() => Err(unexpected_frame(kind, payload)),
+        _ => Err(unknown_frame(kind, payload)),
+    }
+}
+
+fn unexpected_frame(kind: u8, payload: &[u8]) -> Fault {
+    Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, format!("type {kind}, {}", snippet(payload)))
+}
+
+fn unknown_frame(kind: u8, payload: &[u8]) -> Fault {
+    Fault::new(ReplyCode::FrameError, MethodId::NONE, format!("type {kind}, {}: unknown_frame", snippet(payload)))
+}
+
+fn snippet(payload: &[u8]) -> String {
+    match payload.get(..SNIPPET_BYTES + 1) {
+        None => format!("all octets = {}", Snippet(payload)),
+        Some(_) => format!("first 16 octets = {}", Snippet(&payload[..SNIPPET_BYTES])),
+    }
+}

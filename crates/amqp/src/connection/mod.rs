@@ -1,0 +1,358 @@
+//! One AMQP connection as a machine: bytes and answers in, events and bytes out.
+//!
+//! Invariant: events come in the order in which the client's frames came; every channel that was opened is closed by one
+//! event, and the connection by one, the last. Memory is bounded by the limits in [`ConnectionConfig`], whatever the
+//! client sends; what the broker puts into `output` is the broker's to bound.
+//!
+//! The files: `input.rs` cuts frames and finds whose they are, `handshake.rs` gets from the first byte to an open
+//! connection, `dispatch.rs` has the rules of a channel's methods, `broker_side.rs` the answers, `closing.rs` every way
+//! in which a channel or the connection ends, `heartbeat.rs` all the times.
+
+pub mod answer;
+mod broker_side;
+mod closing;
+pub mod config;
+mod credentials;
+mod dispatch;
+pub mod event;
+mod handshake;
+pub mod heartbeat;
+mod input;
+pub mod request;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::Millis;
+use crate::channel::{ChannelId, Channels, Delivered, Deliveries};
+use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT, missing_bytes};
+use crate::wire::method::Method;
+use crate::wire::output::Output;
+use config::{ConnectionConfig, Mechanism};
+use event::{Closed, Event};
+use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
+
+/// The least that "no limit" for frames means.
+const UNLIMITED_FRAME_BYTES_MIN: u32 = 131_072;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The protocol header is expected.
+    Header,
+    /// `connection.start-ok` is expected.
+    Starting,
+    /// The broker looks at the credentials.
+    Authenticating,
+    /// `connection.tune-ok` is expected.
+    Tuning,
+    /// `connection.open` is expected.
+    Tuned,
+    /// The broker looks at the virtual host.
+    Opening,
+    /// Open for use.
+    Running,
+    /// `connection.close` was sent; only the answer to it counts.
+    Closing,
+    /// `connection.close` was sent to a client whose bytes make no sense any more; nothing counts.
+    Lingering,
+    /// The output is to be written, and then the socket closed.
+    Finished,
+}
+
+/// What the client said it understands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClientCapabilities {
+    pub(crate) authentication_failure_close: bool,
+    pub(crate) connection_blocked: bool,
+    pub(crate) consumer_cancel_notify: bool,
+}
+
+/// The server's alarm, as far as this connection goes.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked {
+    /// Why publishes are held, if they are.
+    pub(crate) reason: Option<Box<str>>,
+    /// Whether the client was told and is to be told the end.
+    pub(crate) told: bool,
+    /// Whether this connection ever published: nobody else is told.
+    pub(crate) publishes: bool,
+}
+
+/// One AMQP connection.
+#[derive(Debug)]
+pub struct Connection {
+    pub(crate) config: Arc<ConnectionConfig>,
+    pub(crate) phase: Phase,
+    pub(crate) client: ClientCapabilities,
+    pub(crate) mechanism: Option<Mechanism>,
+    /// The limits that were negotiated.
+    pub(crate) frame_max: u32,
+    pub(crate) channel_max: u16,
+    pub(crate) channels: Channels,
+    pub(crate) openings: u32,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) output: Output,
+    /// Whole frames that were taken in and wait until a bounded place has room.
+    pub(crate) stalled: Bytes,
+    /// Frames and bytes in the channels' `pending`.
+    pub(crate) pending_frames: usize,
+    pub(crate) pending_bytes: usize,
+    /// Bytes of memory for unfinished bodies in all channels.
+    pub(crate) assembling_bytes: usize,
+    /// Channels with confirms to send.
+    pub(crate) unflushed: Vec<ChannelId>,
+    pub(crate) blocked: Blocked,
+    /// `connection.update-secret` without an answer yet.
+    pub(crate) secrets_asked: u32,
+    pub(crate) timers: Timers,
+    pub(crate) heartbeat: Heartbeat,
+    /// How many bytes of input were left after the last look, to know whether any came since.
+    pub(crate) input_left: usize,
+    /// The latest time that was told.
+    pub(crate) now: Millis,
+    /// Whether the end of the close's wait is still to be counted from the next time that is told.
+    pub(crate) close_unarmed: bool,
+}
+
+impl Connection {
+    /// A connection whose socket was just accepted.
+    pub fn new(config: Arc<ConnectionConfig>, now: Millis) -> Self {
+        config.check();
+        let mut timers = Timers::new();
+        timers.set(Timer::Handshake, now + config.handshake_timeout_ms);
+        Self {
+            config,
+            phase: Phase::Header,
+            client: ClientCapabilities::default(),
+            mechanism: None,
+            frame_max: FRAME_BYTES_INITIAL,
+            channel_max: 0,
+            channels: Channels::default(),
+            openings: 0,
+            events: VecDeque::new(),
+            output: Output::default(),
+            stalled: Bytes::new(),
+            pending_frames: 0,
+            pending_bytes: 0,
+            assembling_bytes: 0,
+            unflushed: Vec::new(),
+            blocked: Blocked::default(),
+            secrets_asked: 0,
+            timers,
+            heartbeat: Heartbeat::default(),
+            input_left: 0,
+            now,
+            close_unarmed: false,
+        }
+    }
+
+    /// The next event, in order.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The bytes to write.
+    #[inline]
+    pub fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// Whether the socket is to be read. `false` while a bounded place is full, and when nothing counts any more.
+    ///
+    /// Input that was read already may still be passed in; what cannot be taken stays in the buffer.
+    pub fn wants_input(&self) -> bool {
+        self.phase != Phase::Finished
+            && self.stalled.is_empty()
+            && !self.must_stall()
+            && self.output.len() < self.config.output_bytes_max
+    }
+
+    /// Whether the connection is over: the output is to be written, and then the socket closed.
+    pub fn is_finished(&self) -> bool {
+        self.phase == Phase::Finished
+    }
+
+    /// Whether the client may use the connection: `connection.open-ok` was sent and no close was seen.
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Whether [`Event::Closed`] was said.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Closing | Phase::Lingering | Phase::Finished)
+    }
+
+    /// The negotiated `frame_max`; 0 is no limit.
+    pub fn frame_max(&self) -> u32 {
+        self.frame_max
+    }
+
+    /// The negotiated `channel_max`; 0 is no limit.
+    pub fn channel_max(&self) -> u16 {
+        self.channel_max
+    }
+
+    /// The negotiated heartbeat interval in milliseconds; 0 is none.
+    pub fn heartbeat_ms(&self) -> u64 {
+        self.heartbeat.interval_ms
+    }
+
+    /// How many bytes are missing from `input` until its first frame is whole, to size the next read; 0 says nothing.
+    pub fn missing_input(&self, input: &[u8]) -> usize {
+        match self.phase {
+            Phase::Header | Phase::Lingering | Phase::Finished => 0,
+            _ => missing_bytes(input, self.input_frame_max()),
+        }
+    }
+
+    /// The largest frame taken from the client. Without a negotiated limit it follows from the largest body, as nothing
+    /// larger could be of use and the read buffer must end somewhere.
+    pub(crate) fn input_frame_max(&self) -> u32 {
+        match self.frame_max {
+            0 => u32::try_from(self.config.body_bytes_max).unwrap_or(u32::MAX).max(UNLIMITED_FRAME_BYTES_MIN),
+            frame_max => frame_max,
+        }
+    }
+
+    /// How many channels are open, closing ones included.
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// The channel's outstanding deliveries in the order of their tags, for a new leader of their queue.
+    pub fn unsettled(&self, channel: ChannelId) -> Deliveries {
+        let mut runs = Deliveries::new();
+        if let Some(channel) = self.channels.look(channel) {
+            channel.unacked.collect(&mut runs);
+        }
+        runs
+    }
+
+    /// How many of the channel's publishes were not confirmed yet.
+    pub fn unconfirmed(&self, channel: ChannelId) -> u64 {
+        self.channels.look(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
+    }
+
+    /// Bytes of memory held here; read buffers that waiting frames keep alive are not counted.
+    pub fn held_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.output.held_bytes()
+            + self.events.capacity() * size_of::<Event>()
+            + self.unflushed.capacity() * size_of::<ChannelId>()
+            + self.channels.iter().map(|channel| channel.held_bytes() + size_of::<usize>()).sum::<usize>()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a time in the past means
+    /// at once. A timer that is armed for an earlier time may stay: a call that is too early does nothing.
+    pub fn poll_timeout(&self) -> Option<Millis> {
+        self.timers.next()
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Millis) {
+        self.now = now;
+        while let Some(timer) = self.timers.take_due(now) {
+            match timer {
+                Timer::Handshake => self.end(Closed::HandshakeTimeout, Phase::Finished),
+                Timer::Silence => self.handle_silence(now),
+                Timer::Heartbeat => self.handle_heartbeat(now),
+                Timer::Close => self.handle_close_timeout(now),
+                Timer::Trim => self.handle_trim(now),
+            }
+        }
+    }
+
+    /// The server did not read the socket, for reasons of its own; the client's silence until now proves nothing.
+    ///
+    /// To be called when reading starts again. Not needed for pauses that [`wants_input`](Self::wants_input) asked for.
+    pub fn resume_reading(&mut self, now: Millis) {
+        self.now = now;
+        self.heard(now);
+    }
+
+    /// A byte came, or is excused until now.
+    pub(crate) fn heard(&mut self, now: Millis) {
+        if self.heartbeat.interval_ms != 0 && !self.is_over() {
+            self.timers.set(Timer::Silence, now + self.heartbeat.silence_ms());
+        }
+        self.heartbeat.deaf = false;
+    }
+
+    fn handle_silence(&mut self, now: Millis) {
+        if self.heartbeat.deaf || !self.wants_input() {
+            self.heard(now);
+            self.heartbeat.deaf = !self.wants_input();
+            return;
+        }
+        self.end(Closed::HeartbeatTimeout, Phase::Finished);
+    }
+
+    fn handle_heartbeat(&mut self, now: Millis) {
+        let written = self.output.written_bytes();
+        let silent = written == self.heartbeat.written_seen;
+        self.heartbeat.written_seen = written;
+        // With something in the output already the socket is full, and a heartbeat would only wait behind it.
+        if silent && self.output.is_empty() {
+            self.output.trim();
+            self.output.small().extend_from_slice(&HEARTBEAT);
+            // The heartbeat itself is no reason to leave out the next one.
+            self.heartbeat.written_seen += HEARTBEAT.len() as u64;
+        }
+        self.timers.set(Timer::Heartbeat, now + self.heartbeat.half_ms());
+    }
+
+    fn handle_close_timeout(&mut self, now: Millis) {
+        if std::mem::take(&mut self.close_unarmed) {
+            let wait = if self.phase == Phase::Lingering { LINGER_MS } else { CLOSE_OK_TIMEOUT_MS };
+            self.timers.set(Timer::Close, now + wait);
+            return;
+        }
+        self.finish();
+    }
+
+    fn handle_trim(&mut self, now: Millis) {
+        if !self.output.is_empty() || !self.events.is_empty() {
+            self.timers.set(Timer::Trim, now + TRIM_AFTER_MS);
+            return;
+        }
+        self.output.trim();
+        self.events = VecDeque::new();
+        self.unflushed.shrink_to_fit();
+        self.channels.iter_mut().for_each(|channel| channel.trim());
+    }
+
+    /// Whether no further frame may be handled for now.
+    #[inline]
+    pub(crate) fn must_stall(&self) -> bool {
+        self.pending_frames >= self.config.pending_frames_max
+            || self.pending_bytes >= self.config.pending_bytes_max
+            || matches!(self.phase, Phase::Authenticating | Phase::Opening)
+    }
+
+    /// Writes a method.
+    pub(crate) fn send(&mut self, channel: u16, method: &Method) {
+        method.write(self.output.small(), channel);
+    }
+
+    /// Appends settled runs, to the last event where that is the same outcome on the same channel.
+    #[inline]
+    pub(crate) fn push_settle(&mut self, channel: ChannelId, outcome: event::Outcome, runs: Deliveries) {
+        if runs.is_empty() {
+            return;
+        }
+        if let Some(Event::Settle(last)) = self.events.back_mut()
+            && last.channel == channel
+            && last.outcome == outcome
+        {
+            for Delivered { consumer, first_seq, count } in runs {
+                crate::channel::unacked::push_delivered(&mut last.deliveries, consumer, first_seq, count);
+            }
+            return;
+        }
+        self.events.push_back(Event::Settle(event::Settle { channel, outcome, deliveries: runs }));
+    }
+}

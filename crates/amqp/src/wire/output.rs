@@ -1,0 +1,255 @@
+//! What is to be written to the socket: small things copied into one buffer, large bodies spliced in as they are.
+//!
+//! ```text
+//!   small:    [ method header ][ method header .... method ]
+//!   splices:                  ^ body A                     ^ body B       at stream positions of `small`
+//!   written:  method header, body A, method header .... method, body B
+//! ```
+//!
+//! Invariant: `small[head..]` and the splices, each at its position, are the bytes still to write, in order.
+//! A body is never copied when it is [`SPLICE_BYTES_MIN`] or more; below that a copy is cheaper than another slice for
+//! the kernel to look at and a reference count to touch.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+
+/// The smallest body that is spliced and not copied.
+///
+/// Measured, writing to a loopback socket included: at 2 KiB a copy and two more slices cost the same (200 ns), at 4 KiB
+/// the splice is a tenth cheaper, and it needs no memory.
+pub const SPLICE_BYTES_MIN: usize = 4 * 1024;
+
+/// A buffer above this size goes back to the allocator as soon as it is empty: it was a burst.
+pub const OUTPUT_KEEP_BYTES_MAX: usize = 256 * 1024;
+
+/// Written bytes in front of the unwritten ones are squeezed out when they are at least this many and at least half.
+const SQUEEZE_BYTES_MIN: usize = 64 * 1024;
+
+#[derive(Debug)]
+struct Splice {
+    /// The number of small bytes, since the output began, that go before these.
+    position: u64,
+    bytes: Bytes,
+}
+
+/// The bytes to write, in order.
+#[derive(Debug, Default)]
+pub struct Output {
+    small: Vec<u8>,
+    /// How many bytes of `small` are written.
+    head: usize,
+    /// The stream position of `small[0]`: small bytes that were squeezed out.
+    base: u64,
+    splices: VecDeque<Splice>,
+    spliced_bytes: usize,
+    /// All bytes ever written; whether it moved tells the heartbeat whether something was sent.
+    written: u64,
+}
+
+impl Output {
+    /// How many bytes are to be written.
+    pub fn len(&self) -> usize {
+        self.small.len() - self.head + self.spliced_bytes
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All bytes written so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Fills `slices` with the next bytes to write, for one vectored write, and returns how many slices were filled.
+    pub fn chunks<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut filled = 0;
+        let mut from = self.head;
+        for splice in &self.splices {
+            if filled == slices.len() {
+                return filled;
+            }
+            let until = (splice.position - self.base) as usize;
+            if until > from {
+                slices[filled] = IoSlice::new(&self.small[from..until]);
+                filled += 1;
+                from = until;
+                if filled == slices.len() {
+                    return filled;
+                }
+            }
+            slices[filled] = IoSlice::new(&splice.bytes);
+            filled += 1;
+        }
+        if filled < slices.len() && from < self.small.len() {
+            slices[filled] = IoSlice::new(&self.small[from..]);
+            filled += 1;
+        }
+        filled
+    }
+
+    /// Takes `count` bytes off the front: they are written. More than [`len`](Self::len) is the caller's bug.
+    pub fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.len(), "more bytes written than there were");
+        self.written += count as u64;
+        while count > 0 {
+            let until = match self.splices.front() {
+                Some(splice) => (splice.position - self.base) as usize,
+                None => self.small.len(),
+            };
+            let small = count.min(until - self.head);
+            self.head += small;
+            count -= small;
+            if count == 0 {
+                break;
+            }
+            let splice = self.splices.front_mut().expect("bytes are left, so a splice follows");
+            let part = count.min(splice.bytes.len());
+            splice.bytes.advance(part);
+            self.spliced_bytes -= part;
+            count -= part;
+            if splice.bytes.is_empty() {
+                self.splices.pop_front();
+            }
+        }
+        if self.is_empty() {
+            self.base += self.small.len() as u64;
+            self.head = 0;
+            self.small.clear();
+            if self.small.capacity() > OUTPUT_KEEP_BYTES_MAX {
+                self.trim();
+            }
+        } else if self.head >= SQUEEZE_BYTES_MIN && self.head >= self.small.len() / 2 {
+            self.small.drain(..self.head);
+            self.base += self.head as u64;
+            self.head = 0;
+        }
+    }
+
+    /// Gives the memory of an empty output back; does nothing while there is something to write.
+    pub fn trim(&mut self) {
+        if self.is_empty() {
+            self.small = Vec::new();
+            self.splices = VecDeque::new();
+        }
+    }
+
+    /// Bytes of memory held, bodies not counted.
+    pub fn held_bytes(&self) -> usize {
+        self.small.capacity() + self.splices.capacity() * size_of::<Splice>()
+    }
+
+    /// The buffer that small things are appended to.
+    #[inline]
+    pub(crate) fn small(&mut self) -> &mut Vec<u8> {
+        &mut self.small
+    }
+
+    /// Appends a body: copied when it is small, spliced when it is large.
+    #[inline]
+    pub(crate) fn push_body(&mut self, body: &Bytes) {
+        if body.len() < SPLICE_BYTES_MIN {
+            self.small.extend_from_slice(body);
+        } else {
+            let position = self.base + self.small.len() as u64;
+            self.spliced_bytes += body.len();
+            self.splices.push_back(Splice { position, bytes: body.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn everything(output: &Output) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 64];
+        let filled = output.chunks(&mut slices);
+        slices[..filled].iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    fn sample() -> (Output, Vec<u8>) {
+        let mut output = Output::default();
+        let large = |byte| Bytes::from(vec![byte; SPLICE_BYTES_MIN]);
+        output.small().extend_from_slice(b"one");
+        output.push_body(&large(1));
+        output.push_body(&large(2));
+        output.small().extend_from_slice(b"two");
+        output.push_body(&Bytes::from_static(b"small"));
+        output.push_body(&large(3));
+        let expected =
+            [&b"one"[..], &[1; SPLICE_BYTES_MIN], &[2; SPLICE_BYTES_MIN], b"twosmall", &[3; SPLICE_BYTES_MIN]].concat();
+        (output, expected)
+    }
+
+    #[test]
+    fn splices_stay_at_their_place() {
+        let (output, expected) = sample();
+        assert_eq!(everything(&output), expected);
+        assert_eq!(output.len(), expected.len());
+    }
+
+    #[test]
+    fn any_write_size_leaves_the_rest_in_order() {
+        for step in [1, 2, 7, 4096, SPLICE_BYTES_MIN, SPLICE_BYTES_MIN + 3, 50_000] {
+            let (mut output, expected) = sample();
+            let mut written = 0;
+            while written < expected.len() {
+                let part = step.min(output.len());
+                output.advance(part);
+                written += part;
+                // What is appended in between goes to the end.
+                assert_eq!(everything(&output), expected[written..], "step {step}, written {written}");
+            }
+            assert!(output.is_empty());
+            output.small().extend_from_slice(b"more");
+            output.push_body(&Bytes::from(vec![9; SPLICE_BYTES_MIN]));
+            assert_eq!(everything(&output), [&b"more"[..], &[9; SPLICE_BYTES_MIN]].concat());
+        }
+    }
+
+    #[test]
+    fn squeezing_moves_no_splice() {
+        let mut output = Output::default();
+        output.small().extend_from_slice(&[1; 2 * SQUEEZE_BYTES_MIN]);
+        output.push_body(&Bytes::from(vec![2; SPLICE_BYTES_MIN]));
+        output.small().extend_from_slice(b"end");
+        output.advance(SQUEEZE_BYTES_MIN + 1);
+        let rest = [&[1; SQUEEZE_BYTES_MIN - 1][..], &[2; SPLICE_BYTES_MIN], b"end"].concat();
+        assert_eq!(everything(&output), rest);
+        output.push_body(&Bytes::from(vec![3; SPLICE_BYTES_MIN]));
+        output.advance(SQUEEZE_BYTES_MIN);
+        assert_eq!(everything(&output), [&rest[SQUEEZE_BYTES_MIN..], &[3; SPLICE_BYTES_MIN]].concat());
+    }
+
+    #[test]
+    fn fewer_slices_than_chunks_give_the_first_ones() {
+        let (output, expected) = sample();
+        for count in 1..5 {
+            let mut slices = vec![IoSlice::new(&[]); count];
+            let filled = output.chunks(&mut slices);
+            assert_eq!(filled, count);
+            let bytes: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
+            assert_eq!(bytes, expected[..bytes.len()]);
+        }
+    }
+
+    #[test]
+    fn a_burst_gives_its_memory_back_and_a_slow_reader_holds_no_written_bytes() {
+        let mut output = Output::default();
+        output.small().extend_from_slice(&vec![0; OUTPUT_KEEP_BYTES_MAX + 1]);
+        output.advance(OUTPUT_KEEP_BYTES_MAX + 1);
+        assert_eq!(output.held_bytes(), 0);
+
+        let mut output = Output::default();
+        for _ in 0..1000 {
+            output.small().extend_from_slice(&[7; 10_000]);
+            output.advance(output.len() - 5);
+        }
+        assert!(output.held_bytes() < 4 * SQUEEZE_BYTES_MIN, "{}", output.held_bytes());
+        assert_eq!(output.len(), 5);
+    }
+}

@@ -1,0 +1,248 @@
+//! The command line: flags made from the table of settings, help to learn from, and errors of one line.
+//!
+//! Invariant: a setting has a flag because it is in the table; no flag of a setting is written here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{Styles, ValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name};
+use storage::inspect::Depth;
+
+use crate::inspect::{Inspection, Part};
+use crate::version::VERSION;
+
+/// Width of help where the terminal does not say or is wider: longer lines are hard to read.
+const HELP_COLUMNS_MAX: usize = 100;
+
+/// What the person wants.
+#[derive(Debug)]
+pub(crate) enum Invocation {
+    /// Help or the version: print it.
+    Show(String),
+    /// Run a node.
+    Server(Sources),
+    /// Look into a data folder.
+    Inspect(Inspection),
+}
+
+/// Reads the command line, its first word included. The error is one line.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
+    let mut matches = match command().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) => return shown_or_error(&error),
+    };
+    match matches.remove_subcommand() {
+        Some((name, matches)) if name == "server" => Ok(Invocation::Server(sources(matches))),
+        Some((name, matches)) if name == "inspect" => Ok(Invocation::Inspect(inspection(matches))),
+        other => unreachable!("clap accepts only the commands above, not {other:?}"),
+    }
+}
+
+fn command() -> Command {
+    Command::new("leveret")
+        .version(VERSION.as_str())
+        .about("A message broker that speaks RabbitMQ's protocols: durable, replicated, small.")
+        .after_long_help(AFTER_HELP)
+        .after_help("`leveret --help` has examples and exit codes, `leveret server --help` all settings.")
+        .max_term_width(HELP_COLUMNS_MAX)
+        .styles(Styles::plain())
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .propagate_version(true)
+        .disable_help_subcommand(true)
+        .subcommand(server_command())
+        .subcommand(inspect_command())
+}
+
+fn server_command() -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(ValueParser::path_buf())
+        .help("Read settings from this TOML file")
+        .long_help("Read settings from this TOML file. No file is read without being named.\n[env: LEVERET_CONFIG]");
+    let settings = SETTINGS.iter().map(setting_flag);
+    Command::new("server")
+        .about("Run a broker until SIGTERM or SIGINT")
+        .long_about(SERVER_ABOUT)
+        .after_long_help(AFTER_SERVER_HELP)
+        .arg(config)
+        .args(settings)
+}
+
+fn setting_flag(setting: &'static Setting) -> Arg {
+    Arg::new(setting.name)
+        .long(setting.flag_name())
+        .value_name(setting.kind.placeholder())
+        .action(if setting.is_list() { ArgAction::Append } else { ArgAction::Set })
+        .allow_negative_numbers(true)
+        .help_heading(setting.section.title())
+        .help(first_words(setting.help))
+        .long_help(format!(
+            "{}\n[default: {}]\n[env: {}]",
+            setting.help,
+            setting.default_shown(),
+            variable_name(setting)
+        ))
+}
+
+/// The part of a help text that is enough to know whether this is the setting one looks for.
+fn first_words(help: &str) -> &str {
+    let end = [". ", "; ", ": "].iter().filter_map(|stop| help.find(stop)).min();
+    end.map_or(help.trim_end_matches('.'), |end| &help[..end])
+}
+
+fn sources(mut matches: ArgMatches) -> Sources {
+    let config_file = matches.remove_one::<PathBuf>("config");
+    let mut flags = Vec::new();
+    for setting in &SETTINGS {
+        let texts = matches.remove_many::<String>(setting.name).into_iter().flatten();
+        flags.extend(texts.map(|text| (setting.key, text)));
+    }
+    Sources { config_file, environment: std::env::vars_os().collect(), flags }
+}
+
+fn inspect_command() -> Command {
+    let folder = Arg::new("folder")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(ValueParser::path_buf())
+        .help("The data folder of a node, running or not");
+    let parts = Arg::new("part")
+        .value_name("PART")
+        .num_args(0..)
+        .value_parser(Part::ALL.map(|(name, _)| name))
+        .help("Parts to list; all without one");
+    let flag = |name: &'static str, help: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    Command::new("inspect")
+        .about("Show what is in a data folder and what is damaged in it")
+        .long_about(INSPECT_ABOUT)
+        .after_long_help(AFTER_INSPECT_HELP)
+        .arg(folder)
+        .arg(parts)
+        .arg(flag("json", "One JSON object a line instead of tables"))
+        .arg(flag("records", "Show each frame and record of the log, not only its files"))
+        .arg(flag("messages", "Read and check every message of the extents, not only their tables"))
+}
+
+fn inspection(mut matches: ArgMatches) -> Inspection {
+    let named: Vec<String> = matches.remove_many("part").into_iter().flatten().collect();
+    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|wanted| wanted == name);
+    Inspection {
+        folder: matches.remove_one("folder").expect("clap requires it"),
+        parts: Part::ALL.iter().filter(|(name, _)| is_wanted(name)).map(|(_, part)| *part).collect(),
+        json: matches.get_flag("json"),
+        depth: Depth { records: matches.get_flag("records"), messages: matches.get_flag("messages") },
+    }
+}
+
+/// Help and version are what was asked for; everything else becomes a line that says what to do.
+fn shown_or_error(error: &clap::Error) -> Result<Invocation, String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        Some(ContextValue::Strings(texts)) => texts.first().map(String::as_str),
+        _ => None,
+    };
+    let argument = text(ContextKind::InvalidArg).unwrap_or("an argument");
+    // clap adds what stands for the value: `--partitions <COUNT>`.
+    let argument = argument.split_once(" <").map_or(argument, |(name, _)| name);
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Invocation::Show(error.render().to_string())),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            Err("say what to do: `leveret server` runs a broker, `leveret --help` tells more".to_owned())
+        }
+        ErrorKind::InvalidSubcommand => {
+            let name = text(ContextKind::InvalidSubcommand).unwrap_or_default();
+            Err(match text(ContextKind::SuggestedSubcommand) {
+                Some(near) => format!("unknown command {}; did you mean {near}?", shown(name)),
+                None => format!("unknown command {}; leveret --help lists all", shown(name)),
+            })
+        }
+        ErrorKind::UnknownArgument => Err(match argument.strip_prefix("--") {
+            Some(name) => match nearest_setting(&name.replace('-', "_")) {
+                Some(near) => format!("unknown flag {}; did you mean --{}?", shown(argument), near.replace('_', "-")),
+                None => match text(ContextKind::SuggestedArg) {
+                    Some(near) => format!("unknown flag {}; did you mean {near}?", shown(argument)),
+                    None => format!("unknown flag {}; --help lists all", shown(argument)),
+                },
+            },
+            None => format!("{} is not expected here; --help tells more", shown(argument)),
+        }),
+        ErrorKind::InvalidValue | ErrorKind::TooFewValues | ErrorKind::NoEquals
+            if text(ContextKind::InvalidValue).is_none_or(str::is_empty) =>
+        {
+            Err(format!("{argument} needs a value"))
+        }
+        ErrorKind::InvalidValue => {
+            let value = text(ContextKind::InvalidValue).unwrap_or_default();
+            let allowed = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(words)) => words.join(", "),
+                _ => "listed by --help".to_owned(),
+            };
+            Err(format!("{} is not allowed for {argument}; allowed: {allowed}", shown(value)))
+        }
+        ErrorKind::ArgumentConflict => Err(format!("{argument} was given twice; give it once")),
+        ErrorKind::MissingRequiredArgument => Err(format!("{argument} is missing; --help tells more")),
+        ErrorKind::InvalidUtf8 => Err("an argument is not UTF-8 text".to_owned()),
+        _ => {
+            let text = error.render().to_string();
+            Err(text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned())
+        }
+    }
+}
+
+/// What a person typed, on one line.
+fn shown(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  leveret server
+      A broker on port 5672 with its files in ./data; guest/guest may log in from this machine.
+  leveret server --data-dir /var/lib/leveret --amqp 127.0.0.1:5672
+      The same with files and address of your choice.
+  LEVERET_DATA_DIR=/var/lib/leveret leveret server --config leveret.toml
+      Settings from a file; variables go before the file, flags before variables.
+  leveret inspect /var/lib/leveret
+      What is in a data folder, and whether anything in it is damaged.
+
+Exit codes:
+  0  done; a server was told to stop and has closed everything in order
+  1  the server could not start or had to stop; inspect found damage
+  2  the command line or the configuration is wrong; nothing was touched
+  3  inspect could not read the folder, or it is not one of a node
+  130, 143  a second SIGINT or SIGTERM ended the server at once";
+
+const SERVER_ABOUT: &str = "\
+Run a broker until SIGTERM or SIGINT.
+
+Every setting can be a flag, an environment variable or a line of the TOML file; the first of these that has it counts. A wrong or \
+unknown setting is an error, and the broker does not start. The log goes to standard error.";
+
+const AFTER_SERVER_HELP: &str = "\
+Numbers of bytes may have a unit: 64MiB, 1GiB, 50MB. Lists have commas, or their flag comes several times.
+
+Signals:
+  SIGTERM, SIGINT  stop in order: connections are closed, everything is synced; a second one ends at once
+  SIGHUP           nothing: settings are read at the start only";
+
+const INSPECT_ABOUT: &str = "\
+Show what is in a data folder and what is damaged in it.
+
+Reads only and takes no lock. Damage is called out with its file and offset, and is told even in parts that were not asked for. The \
+folder of a running node can be inspected too; what is written meanwhile may then look unfinished.";
+
+const AFTER_INSPECT_HELP: &str = "\
+Examples:
+  leveret inspect data
+      Files of the log, extents with their runs of messages, checkpoints.
+  leveret inspect data wal --records
+      The same of the log only, with every record.
+  leveret inspect data --messages --json | grep '\"damage\"'
+      Check every message, print damage for a program.
+
+Exit codes: 0 nothing is damaged, 1 something is, 2 wrong command line, 3 not readable or not a data folder.";

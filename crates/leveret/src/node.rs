@@ -1,0 +1,68 @@
+//! `leveret server`: from the configuration to a running node and its end.
+//!
+//! Invariant: nothing is opened before the whole configuration is known to be right, and the log's first line says which build runs
+//! with which settings.
+
+use server::config::{Config, Key, Machine, Sources};
+
+use crate::exit::{self, Exit};
+use crate::version::VERSION;
+use crate::{descriptors, logging, signals};
+
+/// Runs a node until it is told to stop.
+pub(crate) fn serve(sources: &Sources) -> Exit {
+    descriptors::raise();
+    let machine = Machine::detect();
+    let config = match server::config::load(sources, &machine) {
+        Ok(config) => config,
+        Err(errors) => {
+            errors.iter().for_each(|error| exit::say(&error.to_string()));
+            return Exit::Usage;
+        }
+    };
+    logging::start(&config.log, config.log_format);
+    log_start(&config, &machine);
+    let shutdown = match signals::listen() {
+        Ok(shutdown) => shutdown,
+        Err(error) => {
+            tracing::error!("cannot listen to signals: {error}");
+            return Exit::Failed;
+        }
+    };
+    match run(config, shutdown) {
+        Ok(()) => {
+            tracing::info!("stopped");
+            Exit::Done
+        }
+        Err(error) => {
+            tracing::error!("{error}");
+            Exit::Failed
+        }
+    }
+}
+
+fn log_start(config: &Config, machine: &Machine) {
+    tracing::info!(
+        data_dir = %config.data_dir.display(),
+        pid = std::process::id(),
+        processors = machine.processors,
+        memory_mib = machine.memory_bytes >> 20,
+        descriptors = machine.descriptors,
+        "leveret {} starts",
+        *VERSION
+    );
+    for (setting, value, origin) in config.chosen() {
+        tracing::info!("setting {} = {} ({origin})", setting.name, value.shown(setting.kind));
+    }
+    if let Some(warning) = descriptors::warning(machine.descriptors, config.connections_max) {
+        tracing::warn!("{warning}");
+    }
+    if !config.loopback_users.iter().any(|user| user == "guest") && !config.is_default(Key::loopback_users) {
+        tracing::warn!("loopback_users does not name guest: its well-known password opens this broker to the network");
+    }
+}
+
+/// The one way into the room that serves.
+fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), server::run::RunError> {
+    server::run::run(&config, shutdown)
+}

@@ -1,0 +1,569 @@
+//! Queues that live in one shard's memory: transient, exclusive and auto-delete ones. Neither Raft nor disk sees them.
+//!
+//! Same commands and effects as a partition, so that a session does not care where a queue lives. What differs: a
+//! confirm is immediate, and what is here ends with the process.
+//!
+//! Invariant: every message of a queue is exactly one of ready, held by one holder, or settled; messages go out in the
+//! order in which they came, and what comes back goes to its old place. Absent on purpose: files, time, randomness.
+//!
+//! Memory: the publishes of one step are laid one behind the other into one batch buffer; a queue's run is that buffer
+//! and an offset a message. So a batch costs three allocations however many messages it holds, a fan-out stores a body
+//! once, and a delivery is a slice. The price is that one live message pins its batch; [`TransientQueues::bytes`] counts
+//! what is pinned, not what is live, and sparse runs are copied together once they dominate.
+
+use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
+use crate::message::{self, MessageView};
+use broker::queue::dispatch::Head;
+use broker::queue::{Dispatch, QueueState};
+use broker::{ChannelKey, ConsumerKey, QueueId};
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A batch buffer is closed once it holds this much: what one old message can pin stays small. One larger message is a
+/// batch of its own.
+pub const BATCH_BYTES_MAX: usize = 256 << 10;
+
+/// Most messages of one batch; an offset and a run of it stay small, and a run's limit is far away.
+pub const BATCH_MESSAGES_MAX: usize = 16 << 10;
+
+const _: () = assert!(BATCH_MESSAGES_MAX <= broker::queue::runs::RUN_MESSAGES_MAX as usize);
+const _: () = assert!(BATCH_BYTES_MAX + message::MESSAGE_BYTES_MAX <= u32::MAX as usize, "an offset is 32 bits");
+
+/// Below this many pinned bytes nobody looks for sparse runs.
+const COMPACT_BYTES_MIN: u64 = 32 << 20;
+
+/// A run is copied together when fewer than one in this many of its messages is live.
+const COMPACT_LIVE_FRACTION: u32 = 4;
+
+/// What a batch costs besides its bytes: the owner, the runs that point to it.
+const BATCH_OVERHEAD_BYTES: u64 = 160;
+
+/// Marks the place of a message that was settled before its run was copied together.
+const GONE: u32 = u32::MAX;
+
+/// One batch buffer. It uncharges itself when its last slice goes, be it in a queue or on its way to a socket.
+struct Batch {
+    bytes: Vec<u8>,
+    charged: u64,
+    meter: Arc<AtomicU64>,
+}
+
+impl Batch {
+    /// Freezes `bytes`, charged to `meter` until the last slice is gone.
+    fn freeze(bytes: Vec<u8>, messages: usize, meter: &Arc<AtomicU64>) -> Bytes {
+        let charged = bytes.capacity() as u64 + 4 * messages as u64 + BATCH_OVERHEAD_BYTES;
+        meter.fetch_add(charged, Ordering::Relaxed);
+        Bytes::from_owner(Batch { bytes, charged, meter: meter.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Batch {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.meter.fetch_sub(self.charged, Ordering::Relaxed);
+    }
+}
+
+/// Where the messages of one run are.
+struct Place {
+    batch: Bytes,
+    offsets: SmallVec<[u32; 4]>,
+}
+
+impl Place {
+    fn message(&self, index: usize) -> Bytes {
+        let at = self.offsets[index] as usize;
+        let view = MessageView::parse(&self.batch[at..]).expect("the batch was written by store()");
+        self.batch.slice(at..at + view.len())
+    }
+}
+
+/// One queue.
+struct Queue {
+    state: QueueState<Place>,
+    dispatch: Dispatch,
+    /// Offsets into the open batch of messages that came in this step.
+    incoming: Vec<u32>,
+    /// Takes no more publishes: a delete is under way.
+    closed: bool,
+    /// It is in `dirty`.
+    is_dirty: bool,
+    /// A consumer under a channel-wide prefetch was attached once.
+    has_grants: bool,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Queue {
+            state: QueueState::default(),
+            dispatch: Dispatch::new(1, 1, 0),
+            incoming: Vec::new(),
+            closed: false,
+            is_dirty: false,
+            has_grants: false,
+        }
+    }
+
+    fn head(&self) -> Option<Head> {
+        self.dispatch.head(|from| self.state.runs().next_live(from).map(|(seq, _)| seq))
+    }
+
+    /// The delivery of `head`, not yet taken from the dispatcher.
+    fn delivery(&self, id: QueueId, head: Head, consumer: ConsumerKey, needs_ack: bool) -> Delivery {
+        let run = self.state.runs().covering(head.seq).expect("what is ready is in a run");
+        let counts = self.state.counts_of(head.seq);
+        Delivery {
+            consumer,
+            queue: id,
+            seq: head.seq,
+            needs_ack,
+            redelivered: head.returned || counts.acquired > 0,
+            counts,
+            message: run.place.message((head.seq - run.first) as usize),
+        }
+    }
+
+    fn settle(&mut self, first: u64, count: u64) {
+        if count > 0 {
+            self.state.settle(first, count, &mut |_| {});
+        }
+    }
+}
+
+/// All transient queues of one shard.
+pub struct TransientQueues {
+    queues: HashMap<QueueId, Queue, FixedState>,
+    /// The queues that a channel consumes from or took messages of, so that its end need not visit all queues.
+    used: HashMap<ChannelKey, SmallVec<[QueueId; 2]>, FixedState>,
+    /// Queues with something to hand out, or with credit that changed.
+    dirty: Vec<QueueId>,
+    /// The open batch, its messages, and the queues with some of them.
+    open: Vec<u8>,
+    open_messages: usize,
+    open_queues: Vec<QueueId>,
+    /// Bytes that a consumer may still be sent in this step.
+    rooms: HashMap<ConsumerKey, usize, FixedState>,
+    taken: Vec<(u64, u64)>,
+    wanted: Vec<ConsumerKey>,
+    given_back: Vec<(ConsumerKey, u32)>,
+    meter: Arc<AtomicU64>,
+    compact_at: u64,
+}
+
+impl Default for TransientQueues {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TransientQueues {
+    /// No queues.
+    pub fn new() -> Self {
+        TransientQueues {
+            queues: HashMap::default(),
+            used: HashMap::default(),
+            dirty: Vec::new(),
+            open: Vec::new(),
+            open_messages: 0,
+            open_queues: Vec::new(),
+            rooms: HashMap::default(),
+            taken: Vec::new(),
+            wanted: Vec::new(),
+            given_back: Vec::new(),
+            meter: Arc::new(AtomicU64::new(0)),
+            compact_at: COMPACT_BYTES_MIN,
+        }
+    }
+
+    /// Adds an empty queue. Its number was never used before; declaring a queue that is there changes nothing.
+    pub fn declare(&mut self, queue: QueueId) {
+        self.queues.entry(queue).or_insert_with(Queue::new);
+    }
+
+    /// How many queues there are.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether there is no queue.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Memory that messages pin, in bytes: batches in queues and batches of which a slice still waits for a socket.
+    pub fn bytes(&self) -> u64 {
+        self.meter.load(Ordering::Relaxed)
+    }
+
+    /// Carries out `commands` in order, then hands out what consumers have credit and room for.
+    ///
+    /// - Order: the effects of a command come after those of the commands before it; deliveries come last.
+    /// - Takes all of `commands`, whose memory stays with the caller for the next step.
+    /// - A command for a queue that is not here is answered [`Reply::NotLeader`]; a publish to it counts as unroutable
+    ///   and is confirmed.
+    pub fn step(&mut self, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+        for at in 0..commands.len() {
+            let command = &commands[at];
+            if let Command::Publish(publish) = command {
+                if self.open.capacity() == 0 {
+                    self.open = Vec::with_capacity(batch_bytes(&commands[at..]));
+                }
+                self.publish(publish, effects);
+                continue;
+            }
+            if must_see_publishes(command) {
+                self.close_batch();
+            }
+            self.handle(command, effects);
+        }
+        commands.clear();
+        self.close_batch();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
+            self.hand_out(id, effects, outlets);
+        }
+        self.dirty = dirty;
+        self.rooms.clear();
+        if self.bytes() > self.compact_at {
+            self.compact();
+        }
+    }
+
+    fn publish(&mut self, publish: &Publish, effects: &mut Vec<Effect>) {
+        let mut offset = None;
+        for target in &publish.targets {
+            let Some(queue) = self.queues.get_mut(&target.queue).filter(|q| !q.closed) else { continue };
+            let offset = *offset.get_or_insert_with(|| {
+                let offset = self.open.len() as u32;
+                message::store(&publish.message, 0, &mut self.open);
+                self.open_messages += 1;
+                offset
+            });
+            if queue.incoming.is_empty() {
+                self.open_queues.push(target.queue);
+            }
+            queue.incoming.push(offset);
+        }
+        if publish.publish_seq != 0 {
+            push_confirm(effects, publish.channel, publish.publish_seq);
+        }
+        if self.open.len() >= BATCH_BYTES_MAX || self.open_messages >= BATCH_MESSAGES_MAX {
+            self.close_batch();
+        }
+    }
+
+    /// Freezes the open batch and appends a run of it to each of its queues.
+    fn close_batch(&mut self) {
+        let bytes = std::mem::take(&mut self.open);
+        let messages = std::mem::take(&mut self.open_messages);
+        if messages == 0 {
+            return;
+        }
+        let batch = Batch::freeze(bytes, messages, &self.meter);
+        for id in self.open_queues.drain(..) {
+            let queue = self.queues.get_mut(&id).expect("a queue with open messages is there: Delete closes the batch");
+            let count = queue.incoming.len();
+            let place = Place { batch: batch.clone(), offsets: SmallVec::from_slice(&queue.incoming) };
+            queue.incoming.clear();
+            queue.incoming.shrink_to(INCOMING_KEPT);
+            queue.state.publish(count as u32, place);
+            queue.dispatch.add_ready(count as u64);
+            mark_dirty(&mut self.dirty, queue, id);
+        }
+    }
+
+    fn handle(&mut self, command: &Command, effects: &mut Vec<Effect>) {
+        match command {
+            Command::Publish(_) => unreachable!("step() keeps publishes for itself"),
+            Command::Consume { queue, consumer, request } => {
+                let channel = consumer.key.channel;
+                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
+                let reply = match q.dispatch.attach(consumer.clone()) {
+                    Ok(()) => Reply::Consuming,
+                    Err(_) => Reply::ConsumeRefused,
+                };
+                if reply == Reply::Consuming {
+                    q.has_grants |= consumer.granted_only;
+                    mark_dirty(&mut self.dirty, q, *queue);
+                    note_use(&mut self.used, &self.queues, channel, *queue);
+                }
+                effects.push(Effect::Reply { channel, request: *request, reply });
+            }
+            Command::Cancel { queue, consumer, request } => {
+                let channel = consumer.channel;
+                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
+                let was_there = q.dispatch.cancel(*consumer);
+                effects.push(Effect::Reply { channel, request: *request, reply: Reply::Done });
+                if was_there && q.dispatch.consumers() == 0 {
+                    effects.push(Effect::Unused { queue: *queue });
+                }
+            }
+            Command::Get { queue, channel, no_ack, request } => {
+                self.get(*queue, *channel, *no_ack, *request, effects);
+            }
+            Command::Settle { queue, holder, first, count, outcome } => {
+                self.settle(*queue, *holder, *first, *count, *outcome);
+            }
+            Command::Detach { channel } => self.detach(*channel, effects),
+            Command::Purge { queue, channel, request } => {
+                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
+                let ready = q.dispatch.ready();
+                let (returned, rest) = q.dispatch.purge();
+                returned.into_iter().for_each(|seq| q.settle(seq, 1));
+                q.settle(rest.start, rest.end - rest.start);
+                effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Counted(ready) });
+                mark_dirty(&mut self.dirty, q, *queue);
+            }
+            Command::Stat { queue, channel, request } => {
+                let Some(q) = self.queues.get(queue) else { return not_here(effects, *channel, *request) };
+                let d = &q.dispatch;
+                let reply = Reply::Stat { ready: d.ready(), unacked: d.held(), consumers: d.consumers() as u64 };
+                effects.push(Effect::Reply { channel: *channel, request: *request, reply });
+            }
+            Command::Close { queue, if_unused, if_empty, channel, request } => {
+                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
+                let (ready, in_use) = (q.dispatch.ready(), q.dispatch.consumers() > 0);
+                // RabbitMQ looks at the messages first.
+                let reply = if *if_empty && ready > 0 {
+                    Reply::DeleteRefused { in_use: false }
+                } else if *if_unused && in_use {
+                    Reply::DeleteRefused { in_use: true }
+                } else {
+                    q.closed = true;
+                    Reply::Counted(ready)
+                };
+                effects.push(Effect::Reply { channel: *channel, request: *request, reply });
+            }
+            Command::Reopen { queue } => {
+                if let Some(q) = self.queues.get_mut(queue) {
+                    q.closed = false;
+                }
+            }
+            Command::Delete { queue } => {
+                let Some(q) = self.queues.remove(queue) else { return };
+                let gone = q.dispatch.consumer_keys();
+                effects.extend(gone.into_iter().map(|consumer| Effect::Cancelled { consumer, queue: *queue }));
+            }
+            Command::Stall { queue, consumer, stalled } => {
+                if let Some(q) = self.queues.get_mut(queue) {
+                    if q.dispatch.set_stalled(*consumer, *stalled) {
+                        mark_dirty(&mut self.dirty, q, *queue);
+                    }
+                }
+            }
+            Command::Grant { queue, consumer, count } => {
+                // A grant to a consumer that has gone is not returned: its channel forgot it with the consumer.
+                if let Some(q) = self.queues.get_mut(queue) {
+                    if q.dispatch.grant(*consumer, *count) {
+                        mark_dirty(&mut self.dirty, q, *queue);
+                    }
+                }
+            }
+            // Nothing here is ever written, so everything that was is synced.
+            Command::Sync { channel, request } => {
+                effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Done });
+            }
+        }
+    }
+
+    fn get(&mut self, id: QueueId, channel: ChannelKey, no_ack: bool, request: RequestId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.queues.get_mut(&id) else { return not_here(effects, channel, request) };
+        let reply = match queue.head() {
+            None => Reply::Empty,
+            Some(head) => {
+                let delivery = queue.delivery(id, head, ConsumerKey::get(channel), !no_ack);
+                queue.dispatch.assign_get(channel, no_ack, head);
+                if no_ack {
+                    queue.settle(head.seq, 1);
+                }
+                let ready = queue.dispatch.ready();
+                if !no_ack {
+                    note_use(&mut self.used, &self.queues, channel, id);
+                }
+                Reply::Got { delivery, ready }
+            }
+        };
+        effects.push(Effect::Reply { channel, request, reply });
+    }
+
+    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        self.taken.clear();
+        queue.dispatch.release(holder, first, count, &mut self.taken);
+        for (first, count) in self.taken.drain(..) {
+            match outcome {
+                Outcome::Ack | Outcome::Discard => queue.settle(first, count),
+                Outcome::Nack | Outcome::Reject => {
+                    for seq in first..first + count {
+                        queue.state.requeue(seq, outcome == Outcome::Reject);
+                    }
+                    queue.dispatch.put_back(first, count);
+                }
+            }
+        }
+        mark_dirty(&mut self.dirty, queue, id);
+    }
+
+    fn detach(&mut self, channel: ChannelKey, effects: &mut Vec<Effect>) {
+        for id in self.used.remove(&channel).unwrap_or_default() {
+            let Some(queue) = self.queues.get_mut(&id) else { continue };
+            let had = queue.dispatch.consumers();
+            for seq in queue.dispatch.detach(channel).seqs() {
+                queue.state.requeue(seq, true);
+            }
+            if had > 0 && queue.dispatch.consumers() == 0 {
+                effects.push(Effect::Unused { queue: id });
+            }
+            mark_dirty(&mut self.dirty, queue, id);
+        }
+    }
+
+    fn hand_out(&mut self, id: QueueId, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        queue.is_dirty = false;
+        self.taken.clear();
+        let share = queue.dispatch.share();
+        while let Some(consumer) = queue.dispatch.next_consumer() {
+            let (key, no_ack) = (consumer.key, consumer.no_ack);
+            let Some(head) = queue.head() else { break };
+            let room = self.rooms.entry(key).or_insert(0);
+            if *room == 0 {
+                *room = outlets.room(key);
+            }
+            if *room == 0 {
+                queue.dispatch.set_stalled(key, true);
+                continue;
+            }
+            let delivery = queue.delivery(id, head, key, !no_ack);
+            *room = room.saturating_sub(delivery.message.len());
+            queue.dispatch.assign(head, share);
+            if no_ack {
+                match self.taken.last_mut() {
+                    Some((first, count)) if *first + *count == head.seq => *count += 1,
+                    _ => self.taken.push((head.seq, 1)),
+                }
+            }
+            effects.push(Effect::Deliver(delivery));
+        }
+        for (first, count) in self.taken.drain(..) {
+            queue.settle(first, count);
+        }
+        if queue.has_grants {
+            queue.dispatch.return_grants(&mut self.given_back);
+            queue.dispatch.ask_for_grants(&mut self.wanted);
+            let ready = queue.dispatch.ready();
+            for (consumer, count) in self.given_back.drain(..) {
+                effects.push(Effect::GrantReturned { consumer, count });
+            }
+            for consumer in self.wanted.drain(..) {
+                effects.push(Effect::GrantWanted { consumer, queue: id, ready });
+            }
+        }
+    }
+
+    /// Copies the live messages of sparse runs together, so that their batches can go.
+    fn compact(&mut self) {
+        for queue in self.queues.values_mut() {
+            for run in queue.state.runs_mut().iter_mut() {
+                if run.live() > run.count / COMPACT_LIVE_FRACTION {
+                    continue;
+                }
+                let live: Vec<u64> = (run.first..run.past()).filter(|seq| run.is_live(*seq)).collect();
+                let mut bytes = Vec::new();
+                let mut offsets: SmallVec<[u32; 4]> = SmallVec::from_elem(GONE, run.count as usize);
+                for seq in &live {
+                    let index = (seq - run.first) as usize;
+                    let message = run.place.message(index);
+                    offsets[index] = bytes.len() as u32;
+                    bytes.extend_from_slice(&message);
+                }
+                bytes.shrink_to_fit();
+                run.place = Place { batch: Batch::freeze(bytes, run.count as usize, &self.meter), offsets };
+            }
+        }
+        self.compact_at = COMPACT_BYTES_MIN.max(2 * self.bytes());
+    }
+}
+
+/// Offsets that an idle queue may keep room for.
+const INCOMING_KEPT: usize = 16;
+
+/// Queues that a channel may have used before its list is looked through for deleted ones.
+const USED_UNCHECKED: usize = 16;
+
+/// Whether what was published before must be in its queue when `command` is carried out. Settles, grants and stalls
+/// concern messages that are out already, and deliveries come at the end of the step anyway.
+fn must_see_publishes(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Get { .. }
+            | Command::Purge { .. }
+            | Command::Stat { .. }
+            | Command::Close { .. }
+            | Command::Delete { .. }
+    )
+}
+
+/// The size of the batch that starts with `commands`: exact, so that the buffer is allocated once and never grows.
+fn batch_bytes(commands: &[Command]) -> usize {
+    let mut bytes = 0;
+    for command in commands {
+        match command {
+            Command::Publish(publish) => bytes += message::stored_bytes(&publish.message),
+            _ if must_see_publishes(command) => break,
+            _ => continue,
+        }
+        if bytes >= BATCH_BYTES_MAX {
+            break;
+        }
+    }
+    bytes
+}
+
+/// Confirms one publish, in one effect with those before it where their numbers follow.
+fn push_confirm(effects: &mut Vec<Effect>, channel: ChannelKey, seq: u64) {
+    match effects.last_mut() {
+        Some(Effect::Confirm { channel: last, first, count }) if *last == channel && *first + *count == seq => {
+            *count += 1;
+        }
+        _ => effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
+    }
+}
+
+fn not_here(effects: &mut Vec<Effect>, channel: ChannelKey, request: RequestId) {
+    effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
+}
+
+fn mark_dirty(dirty: &mut Vec<QueueId>, queue: &mut Queue, id: QueueId) {
+    if !queue.is_dirty {
+        queue.is_dirty = true;
+        dirty.push(id);
+    }
+}
+
+/// Notes that `channel` uses `id`. Queues that were deleted since are forgotten whenever the list has doubled, so that a
+/// channel which lives on short-lived queues does not collect their numbers.
+fn note_use(
+    used: &mut HashMap<ChannelKey, SmallVec<[QueueId; 2]>, FixedState>,
+    queues: &HashMap<QueueId, Queue, FixedState>,
+    channel: ChannelKey,
+    id: QueueId,
+) {
+    let list = used.entry(channel).or_default();
+    if list.contains(&id) {
+        return;
+    }
+    if list.len() >= USED_UNCHECKED && list.len().is_power_of_two() {
+        list.retain(|known| queues.contains_key(known));
+    }
+    list.push(id);
+}

@@ -1,0 +1,75 @@
+//! From file, environment and flags to one configuration.
+//!
+//! Invariant: a flag goes before the environment, the environment before the file, the file before the default; and a wrong value is an
+//! error also where another source would have gone before it, because it says something that somebody believes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::environment::{self, CONFIG_VARIABLE};
+use super::error::{ConfigError, Origin};
+use super::file;
+use super::machine::Machine;
+use super::settings::{Config, Key, SETTINGS};
+use super::value::{Given, Value};
+
+/// Where to look when a name is not near any of ours.
+pub(super) const LISTED: &str = "leveret server --help lists all settings";
+
+/// Everything that says what a setting is.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file, as given by the flag `--config`; else the variable `LEVERET_CONFIG` may name one.
+    pub config_file: Option<PathBuf>,
+    /// All variables of the environment, ours and others.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The flags that were given, in order; a list may come several times.
+    pub flags: Vec<(Key, String)>,
+}
+
+/// Makes the configuration.
+///
+/// - Precedence: flag, environment, file, default.
+/// - Errors: all that are wrong, file first, each of them one line; never empty. Settings that contradict each other are only looked for
+///   when each is right by itself.
+/// - Cost: reads one small file.
+pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigError>> {
+    let mut said = Vec::new();
+    let mut errors = Vec::new();
+    if let Some(path) = config_file(sources) {
+        file::read(&path, &mut said, &mut errors);
+    }
+    environment::read(&sources.environment, &mut said, &mut errors);
+    read_flags(&sources.flags, &mut said, &mut errors);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let config = Config::for_machine(machine).with(said);
+    match config.contradictions() {
+        errors if errors.is_empty() => Ok(config),
+        errors => Err(errors),
+    }
+}
+
+fn config_file(sources: &Sources) -> Option<PathBuf> {
+    sources.config_file.clone().or_else(|| {
+        let variable = sources.environment.iter().find(|(name, _)| name == CONFIG_VARIABLE);
+        variable.map(|(_, value)| Path::new(value).to_owned())
+    })
+}
+
+fn read_flags(flags: &[(Key, String)], said: &mut Vec<(Key, Value, Origin)>, errors: &mut Vec<ConfigError>) {
+    for setting in &SETTINGS {
+        let texts: Vec<&str> =
+            flags.iter().filter(|(key, _)| *key == setting.key).map(|(_, text)| text.as_str()).collect();
+        if texts.is_empty() {
+            continue;
+        }
+        // Only lists come several times; the parser of the command line refuses others.
+        let given = Given::Plain(texts.join(","));
+        match Value::check(setting.kind, &given) {
+            Some(value) => said.push((setting.key, value, Origin::Flag)),
+            None => errors.push(ConfigError::value(setting, &Origin::Flag, given.shown())),
+        }
+    }
+}

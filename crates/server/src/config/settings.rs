@@ -1,0 +1,376 @@
+//! The table of settings, and the configuration that is made from it.
+//!
+//! Invariant: [`SETTINGS`], [`Key`] and the fields of [`Config`] have the same names in the same order, because one macro makes them.
+//! Names follow AMQP and RabbitMQ where those have a word (`frame_max`, `channel_max`); otherwise the unit ends the name.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::error::{ConfigError, Origin};
+use super::levels::{LogFormat, LogLevels};
+use super::machine::Machine;
+use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
+use super::value::{Field, Given, Value};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// Descriptors that are not for clients: log files, extents being read, listeners, and what the runtime holds.
+pub const DESCRIPTORS_RESERVED: u64 = 256;
+/// A channel key has room for this many.
+const SHARD_THREADS_MAX: u64 = 64;
+/// Memory that one idle connection may cost at most, by which the default of `connections_max` is reckoned.
+const CONNECTION_BYTES: u64 = 32 * KIB;
+/// Largest frame that may be negotiated. Properties of a message come in one frame, so this bounds them too.
+const FRAME_BYTES_MAX: u64 = MIB;
+/// Largest body that may be allowed: RabbitMQ's own limit.
+const BODY_BYTES_MAX: u64 = 16 * MIB;
+const _: () = assert!(
+    BODY_BYTES_MAX + FRAME_BYTES_MAX <= partition::message::MESSAGE_BYTES_MAX as u64,
+    "the largest body that may be allowed can be stored with its properties"
+);
+/// Range of `wal_file_bytes`.
+const WAL_FILE_BYTES: (u64, u64) = (4 * MIB, GIB);
+const _: () = assert!(
+    WAL_FILE_BYTES.0 >= storage::wal::FILE_BYTES_MIN as u64 && WAL_FILE_BYTES.1 <= storage::wal::FILE_BYTES_MAX as u64,
+    "the log can have files of every size that may be set"
+);
+
+/// A record never spans two WAL files, and an entry is a body with some properties; half a file leaves room for both.
+const BODIES_PER_WAL_FILE_MIN: u64 = 2;
+/// A full disk is survived with two spare WAL files (docs: what settles need to free space again).
+const SPARE_WAL_FILES: u64 = 2;
+
+macro_rules! settings {
+    ($($name:ident: $field:ty {
+        $section:ident, $kind:expr, $default:expr, $help:literal, elsewhere $elsewhere:expr
+    })*) => {
+        /// Names one setting. The variants are spelled like the settings, so that one name serves from the file to the code.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Key { $(#[doc = $help] $name),* }
+
+        /// All settings, in the order of help and documentation.
+        pub static SETTINGS: [Setting; SETTING_COUNT] = [$(Setting {
+            key: Key::$name,
+            name: stringify!($name),
+            section: Section::$section,
+            kind: $kind,
+            default: $default,
+            help: $help,
+            elsewhere: &$elsewhere,
+        }),*];
+
+        const SETTING_COUNT: usize = [$(Key::$name),*].len();
+
+        /// What a node is told about itself. Made by [`load`](super::load) from file, environment and flags, or by
+        /// [`Config::for_machine`] from defaults alone.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Config {
+            $(#[doc = $help] pub $name: $field,)*
+            origins: [Origin; SETTING_COUNT],
+        }
+
+        impl Config {
+            fn from_values(values: [Value; SETTING_COUNT], origins: [Origin; SETTING_COUNT]) -> Config {
+                let mut values = values.into_iter();
+                Config {
+                    $($name: <$field as Field>::from_value(values.next().expect("a value for each row")),)*
+                    origins,
+                }
+            }
+
+            /// The present value of a setting.
+            pub fn value(&self, key: Key) -> Value {
+                match key { $(Key::$name => self.$name.to_value()),* }
+            }
+        }
+    };
+}
+
+use DefaultValue::{Fixed, OfMachine};
+
+settings! {
+    data_dir: PathBuf {
+        Node, Kind::Folder, Fixed("data"),
+        "Folder of everything that must survive a restart; made if it is missing. A relative path starts at the working directory. \
+         One running node owns it: a second one is refused.",
+        elsewhere ["mnesia_base", "mnesia_dir", "RABBITMQ_MNESIA_DIR", "data", "datadir", "store"]
+    }
+    node_name: String {
+        Node, Kind::NodeName { bytes_max: 255 },
+        OfMachine {
+            says: "the name in the data folder; `leveret@<hostname>` when the folder is new",
+            of: |machine| format!("leveret@{}", machine.hostname),
+        },
+        "Name of this node, shown to clients and operators. A data folder remembers its node, and refuses a different name; \
+         leave this unset where hostnames change, as in containers.",
+        elsewhere ["nodename", "RABBITMQ_NODENAME", "name", "node"]
+    }
+    partitions: u32 {
+        Node, Kind::count(1, 512), Fixed("16"),
+        "How many logs the queues of this node are spread over. It can be raised later, never lowered: a data folder that has more \
+         keeps them.",
+        elsewhere ["shards", "num_partitions"]
+    }
+    shard_threads: usize {
+        Node, Kind::count(1, SHARD_THREADS_MAX),
+        OfMachine {
+            says: "half of the processors this process may use, at least 1",
+            of: |machine| (machine.processors / 2).clamp(1, SHARD_THREADS_MAX as usize).to_string(),
+        },
+        "Threads that serve connections and queues. More threads serve more connections at once, fewer cost less per message.",
+        elsewhere ["threads", "workers", "worker_threads", "schedulers", "shards"]
+    }
+
+    amqp: Vec<SocketAddr> {
+        Connections, Kind::Addresses { count_max: 16 },
+        OfMachine {
+            says: "0.0.0.0:5672 and [::]:5672, without the one whose family this machine does not have",
+            of: |machine| match (machine.ipv4, machine.ipv6) {
+                (true, true) => "0.0.0.0:5672,[::]:5672".to_owned(),
+                (false, true) => "[::]:5672".to_owned(),
+                (_, false) => "0.0.0.0:5672".to_owned(),
+            },
+        },
+        "Addresses that serve AMQP 0-9-1; each of them must work. `[::]` serves IPv6 only.",
+        elsewhere ["listeners.tcp", "listeners.tcp.default", "tcp_listeners", "port", "listen", "amqp_port", "bind", "amqp_bind"]
+    }
+    loopback_users: Vec<String> {
+        Connections, Kind::Names { count_max: 64, bytes_max: 255 }, Fixed("guest"),
+        "Users who may log in from this machine only. An empty list (`none` in the environment or as a flag) opens guest, with its \
+         well-known password, to everyone who reaches the port.",
+        elsewhere ["loopback_users.guest", "guest_only_loopback", "default_user_only_loopback"]
+    }
+    connections_max: usize {
+        Connections, Kind::count(1, 1_000_000),
+        OfMachine {
+            says: "one for each 32 KiB of memory, at most the descriptor limit less 256, at most 100000",
+            of: |machine| {
+                let descriptors = machine.descriptors.saturating_sub(DESCRIPTORS_RESERVED);
+                (machine.memory_bytes / CONNECTION_BYTES).min(descriptors).clamp(1, 100_000).to_string()
+            },
+        },
+        "Client connections at one time. Further ones are closed at once, with a line in the log.",
+        elsewhere ["max_connections", "connection_max", "ranch_connection_max"]
+    }
+    handshake_timeout_ms: u64 {
+        Connections, Kind::milliseconds(100, 600_000), Fixed("10000"),
+        "How long a client may take from connecting to connection.open. Then it is disconnected.",
+        elsewhere ["handshake_timeout"]
+    }
+    heartbeat_s: u16 {
+        Connections, Kind::seconds(0, 65_535), Fixed("60"),
+        "Heartbeat proposed to clients; the client may choose a lower one. After two intervals without a byte the connection is dropped. \
+         0 proposes none.",
+        elsewhere ["heartbeat", "heartbeat_interval"]
+    }
+    frame_max: u32 {
+        Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 8 * KIB, max: FRAME_BYTES_MAX, step: 1 }, Fixed("131072"),
+        "Largest frame in bytes, header and end included, proposed to clients; the client may choose a lower one.",
+        elsewhere ["max_frame_size", "frame_size_max"]
+    }
+    channel_max: u16 {
+        Connections, Kind::count(1, 65_535), Fixed("2047"),
+        "Channels on one connection, proposed to clients; the client may choose a lower number.",
+        elsewhere ["max_channels", "channels_max"]
+    }
+    body_bytes_max: u64 {
+        Connections, Kind::bytes(KIB, BODY_BYTES_MAX), Fixed("16777216"),
+        "Largest message body. A larger one closes its channel with 406.",
+        elsewhere ["max_message_size", "message_size_max"]
+    }
+    product: String {
+        Connections, Kind::Text { bytes_max: 64 }, Fixed("RabbitMQ"),
+        "Product named to clients. Some clients choose their behaviour by it, so the default is the broker they were written for; \
+         the platform field always names Leveret.",
+        elsewhere ["product.name", "product_name"]
+    }
+    product_version: String {
+        Connections, Kind::Version, Fixed("4.0.0"),
+        "Version named to clients, who choose their behaviour by it.",
+        elsewhere ["product.version", "version"]
+    }
+
+    wal_file_bytes: u64 {
+        Storage, Kind::blocks(WAL_FILE_BYTES.0, WAL_FILE_BYTES.1, storage::wal::format::PAGE_BYTES as u64), Fixed("67108864"),
+        "Size of one file of the write-ahead log. It must hold at least two bodies of body_bytes_max.",
+        elsewhere ["wal_max_size_bytes", "raft.wal_max_size_bytes", "segment_size", "wal_bytes"]
+    }
+    wal_retained_bytes: u64 {
+        Storage, Kind::bytes(0, 16 * TIB), Fixed("1073741824"),
+        "How much of the closed log is kept before messages that are still live are copied out of the oldest file. What is consumed \
+         sooner is never written a second time.",
+        elsewhere ["wal_keep_bytes", "retention_bytes"]
+    }
+    wal_sync_delay_ms: u64 {
+        Storage, Kind::milliseconds(1, 10_000), Fixed("10"),
+        "Longest time that bytes of the log stay unsynced. It does not delay confirms: a message that asks for a sync gets one at once.",
+        elsewhere ["sync_interval", "fsync_interval", "flush_interval_ms"]
+    }
+    checkpoint_interval_bytes: u64 {
+        Storage, Kind::bytes(MIB, 16 * GIB), Fixed("67108864"),
+        "A partition writes a checkpoint after this much log. Less makes restarts read less, more makes checkpoints rarer.",
+        elsewhere ["snapshot_interval", "checkpoint_interval"]
+    }
+    disk_free_min_bytes: u64 {
+        Storage, Kind::bytes(8 * MIB, 16 * TIB), Fixed("268435456"),
+        "With less free space than this, publishers are blocked while consumers go on. It must hold two files of the log, which \
+         acknowledgements need in order to free space again.",
+        elsewhere ["disk_free_limit", "disk_free_limit.absolute", "disk_free_limit.relative", "free_disk_min"]
+    }
+
+    transient_bytes_max: u64 {
+        Memory, Kind::bytes(MIB, 16 * TIB),
+        OfMachine {
+            says: "two fifths of the memory of the machine or of its control group",
+            of: |machine| (machine.memory_bytes / 5 * 2).clamp(MIB, 16 * TIB).to_string(),
+        },
+        "Memory for messages of transient, exclusive and auto-delete queues. When it is full, publishers are blocked until consumers \
+         have made room.",
+        elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
+    }
+    cache_bytes: u64 {
+        Memory, Kind::bytes(MIB, TIB), Fixed("16777216"),
+        "Memory for bodies of durable messages that were just published, all threads together, so that a consumer who keeps up causes no \
+         read. Older bodies come from the page cache.",
+        elsewhere ["cache_size", "entry_cache_bytes"]
+    }
+
+    unwritten_bytes_max: u64 {
+        Memory, Kind::bytes(MIB, GIB), Fixed("16777216"),
+        "Memory of one shard thread for what publishers sent and the disk has not taken yet. When it is full, sockets of publishers are not \
+         read until the disk has caught up.",
+        elsewhere ["credit_flow_default_credit", "flow_control_bytes"]
+    }
+
+    log: LogLevels {
+        Log, Kind::Levels, Fixed("info"),
+        "How much is logged to standard error: a level, and levels for single parts after it, as `info,server=debug`.",
+        elsewhere ["log.level", "log_level", "log.console.level", "RUST_LOG", "loglevel", "verbosity"]
+    }
+    log_format: LogFormat {
+        Log, Kind::Choice(LogFormat::NAMES), Fixed("text"),
+        "Form of a log line: `text` for people, `json` for programs.",
+        elsewhere ["log.console.formatter", "log_formatter", "log.format"]
+    }
+}
+
+impl Key {
+    /// The row of this setting.
+    pub fn setting(self) -> &'static Setting {
+        &SETTINGS[self as usize]
+    }
+
+    /// The setting of this name, spelled exactly.
+    pub fn named(name: &str) -> Option<Key> {
+        SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.key)
+    }
+}
+
+impl Config {
+    /// All defaults on this machine.
+    pub fn for_machine(machine: &Machine) -> Config {
+        let values = SETTINGS.each_ref().map(|setting| default_value(setting, machine));
+        Config::from_values(values, SETTINGS.each_ref().map(|_| Origin::Default))
+    }
+
+    /// Who said what a setting is.
+    pub fn origin(&self, key: Key) -> &Origin {
+        &self.origins[key as usize]
+    }
+
+    /// Whether nobody said what a setting is. Then a default that the machine cannot do (IPv6) may be left out, and a default name
+    /// gives way to the one in the data folder.
+    pub fn is_default(&self, key: Key) -> bool {
+        *self.origin(key) == Origin::Default
+    }
+
+    /// The settings that somebody has said, for the log of a start.
+    pub fn chosen(&self) -> impl Iterator<Item = (&'static Setting, Value, &Origin)> {
+        SETTINGS
+            .iter()
+            .zip(&self.origins)
+            .filter(|(_, origin)| **origin != Origin::Default)
+            .map(|(setting, origin)| (setting, self.value(setting.key), origin))
+    }
+
+    /// Replaces single values. Relations between settings are not looked at: see [`Config::contradictions`].
+    pub(super) fn with(self, said: Vec<(Key, Value, Origin)>) -> Config {
+        let mut values = SETTINGS.each_ref().map(|setting| self.value(setting.key));
+        let mut origins = self.origins;
+        for (key, value, origin) in said {
+            values[key as usize] = value;
+            origins[key as usize] = origin;
+        }
+        Config::from_values(values, origins)
+    }
+
+    /// Settings that are each allowed but not together.
+    pub(super) fn contradictions(&self) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
+        let body_bytes_allowed = self.wal_file_bytes / BODIES_PER_WAL_FILE_MIN;
+        if self.body_bytes_max > body_bytes_allowed {
+            errors.push(self.contradiction([
+                (
+                    Key::body_bytes_max,
+                    format!(
+                        "with wal_file_bytes = {} it may be at most {}",
+                        bytes_text(self.wal_file_bytes),
+                        bytes_text(body_bytes_allowed)
+                    ),
+                ),
+                (
+                    Key::wal_file_bytes,
+                    format!(
+                        "with body_bytes_max = {} it must be at least {}",
+                        bytes_text(self.body_bytes_max),
+                        bytes_text(self.body_bytes_max * BODIES_PER_WAL_FILE_MIN)
+                    ),
+                ),
+            ]));
+        }
+        let free_bytes_needed = self.wal_file_bytes * SPARE_WAL_FILES;
+        if self.disk_free_min_bytes < free_bytes_needed {
+            errors.push(self.contradiction([
+                (
+                    Key::disk_free_min_bytes,
+                    format!(
+                        "with wal_file_bytes = {} it must be at least {}",
+                        bytes_text(self.wal_file_bytes),
+                        bytes_text(free_bytes_needed)
+                    ),
+                ),
+                (
+                    Key::wal_file_bytes,
+                    format!(
+                        "with disk_free_min_bytes = {} it may be at most {}",
+                        bytes_text(self.disk_free_min_bytes),
+                        bytes_text(self.disk_free_min_bytes / SPARE_WAL_FILES)
+                    ),
+                ),
+            ]));
+        }
+        errors
+    }
+
+    /// Blames the first of two settings that somebody has said: an error about a default would name what nobody wrote.
+    fn contradiction(&self, sides: [(Key, String); 2]) -> ConfigError {
+        let [first, second] = sides;
+        let (key, rule) = if self.is_default(first.0) { second } else { first };
+        let setting = key.setting();
+        ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)
+    }
+}
+
+/// The default of a row, held to the same rules as what people write.
+fn default_value(setting: &Setting, machine: &Machine) -> Value {
+    let text = match setting.default {
+        DefaultValue::Fixed(text) => text.to_owned(),
+        DefaultValue::OfMachine { of, .. } => of(machine),
+    };
+    let value = Value::check(setting.kind, &Given::Plain(text.clone()));
+    value.unwrap_or_else(|| panic!("the default {text:?} of {} must be an allowed value", setting.name))
+}

@@ -1,0 +1,495 @@
+//! One client connection on its shard: the socket, the AMQP machine and the session between machine and partitions.
+//!
+//! Invariant: bytes go one way only, socket to machine to session to partitions, and back; nobody but this file touches
+//! the socket. What is read in one turn is handled in that turn; what is to be written is written once a turn, after the
+//! partitions have answered. An idle connection owns no read buffer.
+
+use crate::session::Session;
+use crate::shard::Seat;
+use crate::shard::outlets::Window;
+use crate::shard::thread::Local;
+use amqp::{Connection, Millis, ReplyCode};
+use broker::topology::{Outcome, Refusal};
+use broker::{ChannelKey, ConsumerKey};
+use bytes::BytesMut;
+use partition::{Effect, RequestId};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+/// The first read of a quiet connection.
+const READ_BYTES_MIN: usize = 4 << 10;
+/// A read of a busy one: two of RabbitMQ's largest frames.
+const READ_BYTES_MAX: usize = 256 << 10;
+/// All read buffers of a shard together, as far as they are above the minimum.
+const READ_BYTES_TOTAL: usize = 128 << 20;
+/// After so many reads that filled less than a quarter of the buffer, the next buffer is half as large.
+const SMALL_READS: u8 = 16;
+/// Slices of one vectored write; more are written by the next one.
+const WRITE_SLICES: usize = 32;
+/// What a client may have asked for and not read (confirms, replies, returns) beyond its window before its requests are
+/// not read any more.
+const REPLIES_BYTES_MAX: usize = 64 << 10;
+/// How long a finished connection waits for the client to close its end, so that the last frames are not lost to a reset.
+const FIN_WAIT_MS: Millis = 1_000;
+
+const NEVER: Millis = Millis::MAX;
+
+/// A connection.
+pub(crate) struct Client {
+    pub(crate) seat: Seat,
+    /// It is in its shard's list of connections to look at after the step.
+    pub(crate) in_flush: Cell<bool>,
+    /// It is in its shard's list of connections that wait for a loaded shard.
+    pub(crate) is_paused: Cell<bool>,
+    inner: RefCell<Inner>,
+    waker: RefCell<Option<Waker>>,
+}
+
+struct Inner {
+    stream: TcpStream,
+    amqp: Connection,
+    session: Session,
+    input: BytesMut,
+    read_bytes: usize,
+    small_reads: u8,
+    /// The machine did not take all of `input`, for want of room and not of bytes.
+    input_blocked: bool,
+    /// Not read for a reason of ours that the machine does not know.
+    was_paused: bool,
+    /// The socket took less than there was: the connection's task waits until it takes more.
+    is_full: bool,
+    /// The client sends nothing more, or the socket broke.
+    is_deaf: bool,
+    is_broken: bool,
+    window: Window,
+    /// Consumers that were passed over because the window was full.
+    starved: Vec<ConsumerKey>,
+    /// The earliest entry in the shard's wheel.
+    wheel_at: Millis,
+    /// When a finished connection stops waiting for the client's end.
+    cut_at: Millis,
+    last_read: Millis,
+}
+
+impl Client {
+    /// A connection that was just accepted.
+    pub(crate) fn new(local: &Rc<Local>, seat: Seat, stream: TcpStream, peer: SocketAddr) -> Self {
+        let now = local.now();
+        let mut amqp = Connection::new(local.shared.amqp.clone(), now);
+        amqp.set_blocked(local.shared.blocked_reason());
+        let inner = Inner {
+            stream,
+            amqp,
+            session: Session::new(peer, local),
+            input: BytesMut::new(),
+            read_bytes: READ_BYTES_MIN,
+            small_reads: 0,
+            input_blocked: false,
+            was_paused: false,
+            is_full: false,
+            is_deaf: false,
+            is_broken: false,
+            window: Window::default(),
+            starved: Vec::new(),
+            wheel_at: NEVER,
+            cut_at: NEVER,
+            last_read: now,
+        };
+        Client {
+            seat,
+            in_flush: Cell::new(false),
+            is_paused: Cell::new(false),
+            inner: RefCell::new(inner),
+            waker: RefCell::new(None),
+        }
+    }
+
+    /// Has the connection's task run.
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Hands out a portion of the window to `consumer`; 0 means that it is to wait, and it will be told.
+    pub(crate) fn reserve(&self, consumer: ConsumerKey, window: usize) -> usize {
+        let inner = &mut *self.inner.borrow_mut();
+        let portion = inner.window.reserve(window, inner.amqp.output().len());
+        if portion == 0 {
+            inner.starved.push(consumer);
+        }
+        portion
+    }
+
+    /// The step's portions are used or given back.
+    pub(crate) fn settle_reserved(&self) {
+        self.inner.borrow_mut().window.settle();
+    }
+
+    /// A partition of another shard passed a consumer over, as too much is on its way from there.
+    pub(crate) fn starve_remote(&self, consumer: ConsumerKey) {
+        self.inner.borrow_mut().starved.push(consumer);
+    }
+
+    /// Takes the effects for one of this connection's channels: `first`, and what `next` gives.
+    pub(crate) fn handle_effects(
+        &self,
+        channel: (ChannelKey, u16),
+        first: Effect,
+        mut next: impl FnMut() -> Option<Effect>,
+        local: &Rc<Local>,
+    ) {
+        let inner = &mut *self.inner.borrow_mut();
+        let mut effect = Some(first);
+        while let Some(current) = effect {
+            inner.session.handle_effect(channel, current, &mut inner.amqp, local);
+            effect = next();
+        }
+    }
+
+    /// A proposal of one of this connection's channels was decided.
+    pub(crate) fn handle_decided(
+        &self,
+        channel: (ChannelKey, u16),
+        request: RequestId,
+        outcome: Result<Outcome, Refusal>,
+        local: &Rc<Local>,
+    ) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.session.handle_decided(channel, request, outcome, &mut inner.amqp, local);
+    }
+
+    /// The node's alarms changed.
+    pub(crate) fn set_blocked(self: &Rc<Self>, reason: Option<&str>, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.amqp.set_blocked(reason);
+        inner.pump(self, local, now);
+    }
+
+    /// The node drains.
+    pub(crate) fn close(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.amqp.close(ReplyCode::ConnectionForced, "broker shutting down");
+        inner.pump(self, local, now);
+    }
+
+    /// No more waiting for this client: its task ends at once.
+    pub(crate) fn cut_off(&self) {
+        self.inner.borrow_mut().is_broken = true;
+        self.wake();
+    }
+
+    /// A time of this connection has come.
+    pub(crate) fn handle_timer(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.wheel_at = NEVER;
+        if inner.was_paused {
+            // Nobody listened, so silence proves nothing.
+            inner.amqp.resume_reading(now);
+        }
+        if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
+            inner.amqp.handle_timeout(now);
+        }
+        inner.session.handle_timeout(&mut inner.amqp, now);
+        inner.pump(self, local, now);
+        if inner.input.is_empty() && inner.last_read + READ_IDLE_MS <= now {
+            inner.input = BytesMut::new();
+            inner.read_bytes = READ_BYTES_MIN;
+        }
+        if inner.cut_at <= now {
+            inner.is_broken = true;
+            self.wake();
+        }
+    }
+
+    /// After a step: handles what the answers let go on, and writes what there is to write.
+    pub(crate) fn flush(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.pump(self, local, now);
+        inner.write();
+        inner.feed_starved(local);
+        inner.arm(self, local, now);
+        if inner.is_full || inner.is_over() || inner.wants_task(local) {
+            self.wake();
+        }
+    }
+}
+
+/// A connection that was not read for this long gives its read buffer back.
+const READ_IDLE_MS: Millis = 900;
+
+impl Inner {
+    /// Hands on what the machine has to say, and input that waited for it to have room, until neither brings anything.
+    fn pump(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
+        loop {
+            while let Some(event) = self.amqp.poll_event() {
+                self.session.handle_event(event, &mut self.amqp, client, local, now);
+            }
+            if !self.input_blocked || !self.amqp.wants_input() || self.is_flooded(local) {
+                break;
+            }
+            // The client was not silent while the machine would not listen.
+            self.amqp.resume_reading(now);
+            self.take_input(now);
+        }
+    }
+
+    fn take_input(&mut self, now: Millis) {
+        self.amqp.handle_input(&mut self.input, now);
+        self.input_blocked = !self.amqp.wants_input();
+    }
+
+    /// Whether the client leaves unread what it asked for.
+    fn is_flooded(&mut self, local: &Local) -> bool {
+        self.amqp.output().len() > local.window() + REPLIES_BYTES_MAX
+    }
+
+    /// Whether the socket is to be read now.
+    fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>) -> bool {
+        if self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
+            return false;
+        }
+        if self.session.waits_for_load(local) {
+            local.pause(client);
+            // The gauge may have fallen before this connection was in the list of those to be told.
+            return !self.session.waits_for_load(local);
+        }
+        true
+    }
+
+    /// Reads the socket once, if it may be read and has something, and handles what came. True if there may be more.
+    fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
+        if !self.may_read(client, local) {
+            self.was_paused = true;
+            return false;
+        }
+        match self.stream.poll_read_ready(cx) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                self.disconnect(Some(&error));
+                return false;
+            }
+        }
+        let now = local.now();
+        if std::mem::take(&mut self.was_paused) {
+            self.amqp.resume_reading(now);
+        }
+        self.input.reserve(self.read_bytes);
+        let room = self.input.capacity() - self.input.len();
+        let result = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
+        let count = match result {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(0)) => {
+                self.disconnect(None);
+                return false;
+            }
+            Poll::Ready(Ok(count)) => count,
+            Poll::Ready(Err(error)) => {
+                self.disconnect(Some(&error));
+                return false;
+            }
+        };
+        self.adapt(count, local);
+        self.last_read = now;
+        self.take_input(now);
+        self.pump(client, local, now);
+        if !self.may_read(client, local) {
+            self.was_paused = true;
+            return false;
+        }
+        // After a short read this asks the kernel nothing; it only has the task called at the next bytes.
+        count == room || self.stream.poll_read_ready(cx).is_ready()
+    }
+
+    /// Chooses the size of the next read by the size of this one.
+    fn adapt(&mut self, count: usize, local: &Local) {
+        if count >= self.read_bytes {
+            let connections = local.shared.gauges[local.index].connections.load(Ordering::Relaxed).max(1);
+            let limit = (READ_BYTES_TOTAL / connections).clamp(READ_BYTES_MIN * 2, READ_BYTES_MAX);
+            self.read_bytes = (self.read_bytes * 2).min(limit);
+            self.small_reads = 0;
+        } else if count < self.read_bytes / 4 && self.read_bytes > READ_BYTES_MIN {
+            self.small_reads += 1;
+            if self.small_reads >= SMALL_READS {
+                self.read_bytes /= 2;
+                self.small_reads = 0;
+            }
+        } else {
+            self.small_reads = 0;
+        }
+    }
+
+    fn disconnect(&mut self, error: Option<&io::Error>) {
+        if let Some(error) = error {
+            tracing::debug!(peer = %self.session.peer(), %error, "socket failed");
+            self.is_broken = true;
+        }
+        self.is_deaf = true;
+        if !self.amqp.is_finished() {
+            self.amqp.handle_disconnect();
+        }
+    }
+
+    /// Writes as much as the socket takes.
+    fn write(&mut self) {
+        self.amqp.flush_confirms();
+        while !self.is_broken && !self.amqp.output().is_empty() {
+            let mut slices = [IoSlice::new(&[]); WRITE_SLICES];
+            let filled = self.amqp.output().chunks(&mut slices);
+            match self.stream.try_write_vectored(&slices[..filled]) {
+                Ok(count) => self.amqp.output().advance(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_full = true;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => self.disconnect(Some(&error)),
+            }
+        }
+        self.is_full = false;
+    }
+
+    /// Lets consumers go on that were passed over, once half of the window is free.
+    fn feed_starved(&mut self, local: &Rc<Local>) {
+        if self.amqp.output().len() <= local.window() / 2 {
+            self.session.drained(local);
+            for consumer in self.starved.drain(..) {
+                self.session.unstall(consumer, local);
+            }
+        }
+    }
+
+    /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
+    fn is_over(&mut self) -> bool {
+        self.is_broken || (self.amqp.is_finished() && self.amqp.output().is_empty())
+    }
+
+    /// Whether the task has something to read that it did not look at because it was not allowed to.
+    fn wants_task(&mut self, local: &Rc<Local>) -> bool {
+        self.was_paused
+            && !self.is_deaf
+            && self.amqp.wants_input()
+            && !self.is_flooded(local)
+            && !self.session.waits_for_load(local)
+    }
+
+    /// Enters the earliest time of this connection into the wheel, unless an earlier entry is there.
+    fn arm(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
+        if self.amqp.is_finished() && self.cut_at == NEVER {
+            self.cut_at = now + FIN_WAIT_MS;
+        }
+        let machine = self.amqp.poll_timeout().unwrap_or(NEVER);
+        let at = machine.min(self.session.poll_timeout()).min(self.cut_at);
+        if at < self.wheel_at {
+            self.wheel_at = at;
+            local.enter_wheel(at, client.seat);
+        }
+    }
+}
+
+/// The task of one connection: woken when its socket can be read, or written after it was full.
+pub(crate) struct ConnectionTask {
+    client: Rc<Client>,
+    local: Rc<Local>,
+    /// Our end is closed; what still comes is thrown away until the client closes its end.
+    is_closing: bool,
+}
+
+impl ConnectionTask {
+    /// The task of `client`.
+    pub(crate) fn new(client: Rc<Client>, local: Rc<Local>) -> Self {
+        ConnectionTask { client, local, is_closing: false }
+    }
+
+    /// Closes our end, then waits for the client's. True when both are closed, or waiting is over.
+    fn poll_close(&mut self, inner: &mut Inner, cx: &mut Context<'_>) -> bool {
+        if !self.is_closing {
+            self.is_closing = true;
+            if rustix::net::shutdown(&inner.stream, rustix::net::Shutdown::Write).is_err() {
+                return true;
+            }
+        }
+        // Closing a socket with unread bytes resets the connection, and the client may lose our last frames.
+        while !inner.is_deaf && !inner.is_broken {
+            inner.input.clear();
+            inner.input.reserve(READ_BYTES_MIN);
+            match pin!(inner.stream.read_buf(&mut inner.input)).poll(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => inner.is_deaf = true,
+            }
+        }
+        true
+    }
+}
+
+impl Future for ConnectionTask {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (client, local) = (self.client.clone(), self.local.clone());
+        *client.waker.borrow_mut() = Some(cx.waker().clone());
+        let inner = &mut *client.inner.borrow_mut();
+        let mut has_more = false;
+        if !inner.is_over() {
+            has_more = inner.read(&client, cx, &local);
+        }
+        // The partitions answer first, so that one write carries all; but if nobody was asked, nobody will call.
+        if local.inbox.borrow().is_woken() && !inner.is_full && !inner.is_over() {
+            local.flush_later(&client);
+        } else {
+            let now = local.now();
+            if inner.is_full {
+                // What the socket takes now frees memory and window, and it is the step that passes this on.
+                local.inbox.borrow_mut().wake();
+            }
+            loop {
+                inner.write();
+                if !inner.is_full || inner.stream.poll_write_ready(cx).is_pending() {
+                    break;
+                }
+            }
+            inner.feed_starved(&local);
+            inner.pump(&client, &local, now);
+            inner.arm(&client, &local, now);
+        }
+        if inner.is_over() {
+            let inner_ref = &mut *inner;
+            if self.poll_close(inner_ref, cx) {
+                inner.end(&client, &local);
+                local.release(&client);
+                return Poll::Ready(());
+            }
+            let now = local.now();
+            inner.arm(&client, &local, now);
+            return Poll::Pending;
+        }
+        if has_more || inner.wants_task(&local) {
+            // Behind the step task and the other connections: nobody is starved by one busy socket.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl Inner {
+    /// The last thing: whatever the machine has not said yet is heard, so that channels are given up.
+    fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
+        if !self.amqp.is_finished() {
+            self.amqp.handle_disconnect();
+        }
+        let now = local.now();
+        while let Some(event) = self.amqp.poll_event() {
+            self.session.handle_event(event, &mut self.amqp, client, local, now);
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! The durable half of a node: opens its data folder, brings its partitions back, runs the disk's threads.
+//!
+//! ```text
+//! shard threads ──WalWrite──▶ wal thread ──Written, Synced──▶ shard   (one write, one sync for all)
+//!               ──Read──────▶ reader thread ──Read──────────▶ shard   (cold messages)
+//!               ──Job───────▶ upkeep thread ──Extent, Checkpoint──▶ shard
+//! ```
+//!
+//! Invariant: when [`open`] returns, every partition leads and has applied all of its log, so that the first client sees
+//! everything that was ever confirmed; nothing was written but what a new term costs.
+
+mod completions;
+mod durable;
+mod metadata;
+mod reader_thread;
+mod upkeep_thread;
+mod wal_thread;
+
+use crate::node::{MakePartitions, Wiring};
+use crate::shard::{Mailbox, Partition};
+use crate::topology_log::TopologyLog;
+use broker::topology::{Command as Change, Topology};
+use broker::{ConsumerKey, PartitionId, QueueId};
+use completions::Completions;
+use consensus::{Config, NodeId};
+use durable::{DurablePartition, Turn};
+use metadata::{MetadataLog, MetadataPartition, Proposals};
+use partition::outputs::WalWrite;
+use partition::{Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use storage::extent::{list_extents, remove_extent};
+use storage::wal::Recovery as WalReport;
+use storage::{
+    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, RealDisk, RecordKind,
+    StorageError, Wal, WalOptions, WalPosition,
+};
+
+pub(crate) use durable::wall_ms;
+use wal_thread::WalHandle;
+
+/// The node that every group of a single node consists of.
+const ONLY_NODE: NodeId = NodeId(1);
+/// The topology's partition.
+const TOPOLOGY: PartitionId = PartitionId(0);
+/// The largest log entry: one batch target and one largest message.
+const ENTRY_BYTES_MAX: usize = partition::entry::ENTRY_BYTES_TARGET + partition::message::MESSAGE_BYTES_MAX + 65_536;
+/// Uncommitted bytes of one group; shards stop reading publishers long before.
+const UNCOMMITTED_BYTES_MAX: usize = 256 << 20;
+
+/// What the durable half of a node is made of.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Queue partitions, 1 to 512. A folder that has more keeps them.
+    pub partitions: u32,
+    /// Shard threads.
+    pub shards: usize,
+    /// Size of a WAL file.
+    pub wal_file_bytes: u32,
+    /// Closed WAL files kept before live messages are copied out of them.
+    pub wal_retained_bytes: u64,
+    /// Newest log entries kept in memory, all shards together.
+    pub cache_bytes: usize,
+    /// The longest that anything written stays unsynced.
+    pub wal_sync_delay_ms: u64,
+    /// A partition's replay reaches back over about this much log.
+    pub checkpoint_interval_bytes: u64,
+}
+
+/// Why a data folder cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The storage says why.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A checkpoint of another version, or a bug.
+    #[error("{0}; the data folder was written by another version of leveret: start that version, or restore a copy")]
+    Checkpoint(#[from] partition::checkpoint::CheckpointDamaged),
+    /// The topology's state cannot be read.
+    #[error("the topology cannot be read ({0}); start the version that wrote it, or restore a copy")]
+    Topology(String),
+    /// Records that were synced cannot be read any more.
+    #[error(
+        "{count} ranges of the log are damaged, the first in {file} at byte {offset}: confirmed messages may be missing. \
+         Run `leveret inspect` on the data folder and restore it from a copy"
+    )]
+    Damaged {
+        /// How many ranges.
+        count: u64,
+        /// The file of the first.
+        file: String,
+        /// Where it begins.
+        offset: u32,
+    },
+    /// The system does not give a random number.
+    #[error("the system gives no random numbers: {0}")]
+    Random(std::io::Error),
+}
+
+/// An opened data folder with all its partitions, before the node runs.
+pub struct Opened {
+    folder: DataFolder<RealDisk>,
+    config: EngineConfig,
+    wal: Wal<RealDisk>,
+    checkpoints: CheckpointStore<RealDisk>,
+    metadata: LogPartition,
+    partitions: Vec<QueuePartition>,
+    /// The topology that all queues, exchanges and bindings are in.
+    pub topology: Topology,
+    /// Which start of this node it is: larger than at every start before.
+    pub boot: u32,
+    next_extent: u32,
+    /// What recovery read.
+    pub report: WalReport,
+}
+
+/// The disk's threads of a running node.
+pub struct Engine {
+    wal: WalHandle,
+    threads: Vec<JoinHandle<()>>,
+    folder: DataFolder<RealDisk>,
+}
+
+/// Nobody consumes while partitions come back.
+struct Closed;
+
+impl Outlets for Closed {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        0
+    }
+}
+
+/// Ends the process: what was promised to be on the disk may not be, and only a restart finds out.
+fn fatal(what: &str, error: &StorageError) -> ! {
+    tracing::error!(%error, "{what}: the process ends here, a restart recovers what is on the disk");
+    std::process::abort()
+}
+
+fn random_u128() -> Result<u128, OpenError> {
+    let mut bytes = [0u8; 16];
+    let read = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    read.map_err(|e| OpenError::Random(e.into()))?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+/// Brings the partitions of a data folder back.
+///
+/// - Cost: the checkpoints, the log since the oldest of them, one sync. Backlogs are not read.
+/// - Errors: each is one line that says what to do; nothing is changed on the disk then.
+pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
+    let disk = folder.disk().clone();
+    let folder_id = folder.identity().folder_id;
+    let mut checkpoints = CheckpointStore::open(&disk, folder_id)?;
+    let (mut metadata, mut queues) = load(&mut checkpoints, config.partitions)?;
+    let all = || std::iter::once(&metadata).chain(queues.values());
+    let keep_from = FileNo(u64::from(all().map(Recovery::needs_file).min().unwrap_or(0)));
+    let from = FileNo(u64::from(all().map(Recovery::replay_file).min().unwrap_or(0)));
+    let known: BTreeSet<u32> = all().flat_map(Recovery::extents).collect();
+    let next_extent = drop_orphans(&disk, &known)?;
+    let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
+    let from = WalPosition { file: from, offset: 0 };
+    let (wal, report) = storage::recover(&disk, folder_id, options, keep_from, from, &mut |record, at| {
+        let recovery = match record.group {
+            GroupId(0) => Some(&mut metadata),
+            GroupId(id) => queues.get_mut(&id),
+        };
+        if let Some(recovery) = recovery {
+            let body = bytes::Bytes::copy_from_slice(record.body);
+            recovery.record(record.kind, record.term, record.index, body, at);
+        }
+    })?;
+    if let Some(first) = report.damage.first() {
+        let count = report.damage.len() as u64 + report.damage_unlisted;
+        let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
+        return Err(OpenError::Damaged { count, file, offset: first.offset });
+    }
+    let raft = |id: u32| Config {
+        entry_bytes_max: ENTRY_BYTES_MAX,
+        uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
+        // Consumers are served by the shard's own cache; followers, which this would serve, there are none.
+        cache_bytes_max: 0,
+        ..Config::new(ONLY_NODE, id, u64::from(id))
+    };
+    let (metadata, state) = metadata.finish_log(ONLY_NODE, raft(0), &[ONLY_NODE]);
+    let topology = match state {
+        Some(state) => Topology::decode_snapshot(&state).map_err(|e| OpenError::Topology(e.to_string()))?,
+        None => Topology::new(),
+    };
+    let partitions = queues.into_iter().map(|(id, r)| r.finish(ONLY_NODE, raft(id), &[ONLY_NODE])).collect();
+    let mut opened = Opened {
+        folder,
+        config,
+        wal,
+        checkpoints,
+        metadata,
+        partitions,
+        topology,
+        boot: 0,
+        next_extent,
+        report,
+    };
+    opened.take_office()?;
+    Ok(opened)
+}
+
+type Loaded = (Recovery, BTreeMap<u32, Recovery>);
+
+fn load(checkpoints: &mut CheckpointStore<RealDisk>, partitions: u32) -> Result<Loaded, OpenError> {
+    let saved: Vec<u32> = checkpoints.groups().map(|g| g.0).collect();
+    let count = saved.iter().copied().max().unwrap_or(0).max(partitions);
+    let mut queues = BTreeMap::new();
+    let mut metadata = None;
+    for id in 0..=count {
+        let checkpoint = checkpoints.load_newest(GroupId(id))?;
+        let found = checkpoint.as_ref().map(|c| (&c.payload, partition::place::file_u32(c.replay_from.file)));
+        match id {
+            0 => metadata = Some(Recovery::log(TOPOLOGY, found)?),
+            _ => {
+                queues.insert(id, Recovery::queues(PartitionId(id), found)?);
+            }
+        }
+    }
+    Ok((metadata.expect("partition 0 is always there"), queues))
+}
+
+/// Deletes extents that no checkpoint knows: a crash came before they counted. Returns the next number to use.
+fn drop_orphans(disk: &Arc<RealDisk>, known: &BTreeSet<u32>) -> Result<u32, OpenError> {
+    let mut next = known.last().map_or(1, |last| last + 1);
+    if !disk.list("extents").is_ok_and(|names| !names.is_empty()) {
+        return Ok(next);
+    }
+    for id in list_extents(&**disk)? {
+        let number = u32::try_from(id.0).unwrap_or(u32::MAX - 1);
+        next = next.max(number + 1);
+        if !known.contains(&number) {
+            remove_extent(&**disk, ExtentId(u64::from(number)))?;
+        }
+    }
+    Ok(next)
+}
+
+impl Opened {
+    /// Every group elects its only member: one write and one sync for all of them together. Then the logs are applied.
+    fn take_office(&mut self) -> Result<(), OpenError> {
+        self.metadata.campaign();
+        for partition in &mut self.partitions {
+            partition.replica_mut().group_mut().campaign();
+        }
+        let mut out = Outputs::default();
+        let mut tail = Tail::new(0);
+        let mut applied = Vec::new();
+        loop {
+            self.metadata.flush(wall_ms(), &mut out, &mut applied);
+            for entry in applied.drain(..) {
+                let change = Change::decode(&entry.data).map_err(|e| OpenError::Topology(e.to_string()))?;
+                self.topology.apply(&change);
+            }
+            let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out: &mut out };
+            for partition in &mut self.partitions {
+                partition.flush(&mut cx);
+            }
+            let writes = std::mem::take(&mut out.wal);
+            if writes.is_empty() {
+                break;
+            }
+            let mut placed: Vec<(WalWrite, Vec<Location>)> = Vec::new();
+            for mut write in writes {
+                let records = std::mem::take(&mut write.records);
+                let mut places = Vec::new();
+                self.wal.append(&records, &mut places)?;
+                let bodies = records.iter().zip(places).filter(|(r, _)| r.kind == RecordKind::Entry).map(|(_, p)| p);
+                placed.push((write, bodies.collect()));
+            }
+            self.wal.sync()?;
+            for (write, bodies) in placed {
+                if write.partition == TOPOLOGY {
+                    self.metadata.wal_written(write.ticket, &bodies, &mut out);
+                    self.metadata.wal_synced(write.ticket, &mut out);
+                    continue;
+                }
+                let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out: &mut out };
+                let partition = self.partitions.iter_mut().find(|p| p.id() == write.partition);
+                let partition = partition.expect("who wrote is there");
+                partition.wal_written(write.ticket, &bodies, &mut cx);
+                partition.wal_synced(write.ticket, &mut cx);
+            }
+        }
+        assert!(self.metadata.is_leading(), "a group of one leads itself");
+        assert!(self.partitions.iter().all(QueuePartition::is_leading), "a group of one leads itself");
+        // The term of the topology's group grows with every start and is synced before it counts.
+        let term = self.metadata.replica().group().status().term.0;
+        self.boot = u32::try_from(term).unwrap_or(u32::MAX);
+        self.drop_orphan_queues(&mut out);
+        Ok(())
+    }
+
+    /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a delete.
+    fn drop_orphan_queues(&mut self, out: &mut Outputs) {
+        let mut tail = Tail::new(0);
+        let known: BTreeSet<QueueId> = self.topology.queues().map(|q| q.id).collect();
+        let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out };
+        for partition in &mut self.partitions {
+            for queue in partition.queue_ids() {
+                if !known.contains(&queue) {
+                    // Goes out with the first turn.
+                    partition.command(Command::Delete { queue }, &mut cx);
+                }
+            }
+        }
+    }
+
+    /// Which shard each partition runs on.
+    pub fn placement(&self) -> Vec<(PartitionId, usize)> {
+        let shards = self.config.shards;
+        let queues = self.partitions.iter().enumerate().map(|(i, p)| (p.id(), i % shards));
+        std::iter::once((TOPOLOGY, 0)).chain(queues).collect()
+    }
+
+    /// Messages that came back, and how many queues hold them.
+    pub fn backlog(&self) -> (u64, usize) {
+        let states = || self.partitions.iter().flat_map(|p| p.queue_ids().into_iter().filter_map(|id| p.queues().queue(id)));
+        (states().map(|s| s.runs().live()).sum(), states().filter(|s| s.runs().live() > 0).count())
+    }
+
+    /// Starts the disk's threads; gives what [`crate::node::Node::start`] asks for.
+    pub fn start(self, wiring: &Wiring) -> Result<(Engine, Arc<dyn TopologyLog>, MakePartitions), std::io::Error> {
+        let placement = self.placement();
+        let Opened { folder, config, wal, checkpoints, metadata, partitions, next_extent, .. } = self;
+        let mailbox = |id: PartitionId| wiring.mailbox(id).expect("a partition runs where it was placed");
+        let lists: BTreeMap<PartitionId, Completions> =
+            placement.iter().map(|(id, _)| (*id, Completions::default())).collect();
+        let routes = || -> BTreeMap<PartitionId, (Completions, Mailbox)> {
+            lists.iter().map(|(id, list)| (*id, (list.clone(), mailbox(*id)))).collect()
+        };
+        let (reader, spares) = (wal.reader(), wal.spare_preparer());
+        let upkeep = upkeep_thread::UpkeepThread {
+            disk: folder.disk().clone(),
+            folder_id: folder.identity().folder_id,
+            wal: reader.clone(),
+            spares,
+            checkpoints,
+            next_extent,
+            routes: routes(),
+        };
+        let (tasks, run_upkeep) = upkeep.prepare();
+        let reads = reader_thread::ReaderThread { disk: folder.disk().clone(), wal: reader, routes: routes() };
+        let (reads, run_reads) = reads.prepare();
+        let prepare = {
+            let tasks = Mutex::new(tasks.clone());
+            Box::new(move || {
+                let tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+                // Without the thread there are no spares; the log makes its files itself then.
+                let _ = tasks.send(upkeep_thread::Task::PrepareSpares);
+            })
+        };
+        let wal_routes = placement.iter().map(|(id, shard)| {
+            (*id, wal_thread::Route { completions: lists[id].clone(), shard: *shard })
+        });
+        let wal = wal_thread::WalThread {
+            wal,
+            routes: wal_routes.collect(),
+            mailboxes: wiring.mailboxes(),
+            retained_bytes_max: config.wal_retained_bytes,
+            sync_delay_ms: config.wal_sync_delay_ms,
+            prepare,
+        };
+        let (wal, run_wal) = wal.prepare();
+        let mut threads = vec![
+            std::thread::Builder::new().name("wal".into()).spawn(run_wal)?,
+        ];
+        std::thread::Builder::new().name("reader".into()).spawn(run_reads)?;
+        std::thread::Builder::new().name("upkeep".into()).spawn(run_upkeep)?;
+        threads.shrink_to_fit();
+        let proposals = Proposals::default();
+        let waker = wiring.waker(TOPOLOGY).expect("the topology runs on this node");
+        let log: Arc<dyn TopologyLog> = Arc::new(MetadataLog { proposals: proposals.clone(), waker });
+        let parts = Mutex::new((Some(metadata), partitions));
+        let (handle, changes, shards) = (wal.clone(), wiring.changes(), config.shards);
+        let senders = Mutex::new((reads, tasks));
+        let cache_bytes = config.cache_bytes / shards;
+        let lag_files = config.checkpoint_interval_bytes.div_ceil(u64::from(config.wal_file_bytes));
+        let checkpoint_lag_files = u32::try_from(lag_files).unwrap_or(u32::MAX);
+        let make: MakePartitions = Arc::new(move |shard| {
+            let (reads, upkeep) = senders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let turn = Rc::new(Turn {
+                wal: handle.clone(),
+                reads,
+                upkeep,
+                checkpoint_lag_files,
+                tail: RefCell::new(Tail::new(cache_bytes)),
+                writes: RefCell::new(Vec::new()),
+            });
+            let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut made: Vec<(PartitionId, Box<dyn Partition>)> = Vec::new();
+            if shard == 0 {
+                let log = parts.0.take().expect("shard 0 is made once");
+                let list = lists[&TOPOLOGY].clone();
+                let topology = MetadataPartition::new(log, turn.clone(), list, proposals.clone(), changes.clone());
+                made.push((TOPOLOGY, Box::new(topology)));
+            }
+            let here: BTreeSet<PartitionId> = placement.iter().filter(|p| p.1 == shard).map(|p| p.0).collect();
+            let (mine, others) = std::mem::take(&mut parts.1).into_iter().partition(|p| here.contains(&p.id()));
+            parts.1 = others;
+            let mine: Vec<QueuePartition> = mine;
+            for partition in mine {
+                let id = partition.id();
+                made.push((id, Box::new(DurablePartition::new(partition, turn.clone(), lists[&id].clone()))));
+            }
+            made
+        });
+        Ok((Engine { wal, threads, folder }, log, make))
+    }
+}
+
+impl Engine {
+    /// Bytes free on the disk of the data folder.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.folder.disk().free_bytes().ok()
+    }
+
+    /// The disk is full and writes wait.
+    pub fn is_disk_full(&self) -> bool {
+        self.wal.gauges().is_full.load(std::sync::atomic::Ordering::Relaxed) != 0
+    }
+
+    /// Syncs what is written and ends the log's thread. The shards have ended before.
+    pub fn stop(self) {
+        self.wal.stop();
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("the log's thread panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Listening sockets: bound before anything else starts, accepted on shard 0, served on all shards.
+//!
+//! Invariant: a full table of descriptors costs a log line and a pause, never the listener; a connection beyond
+//! `connections_max` costs its accept and nothing more.
+
+use crate::node::Shared;
+use crate::shard::Parcel;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Connections that the kernel holds until we accept them; a burst of clients after a restart.
+const BACKLOG: i32 = 4096;
+/// How long nothing is accepted after the descriptors ran out: connections must close first.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The same complaint at most this often.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// Listens on `address`. An IPv6 address takes no IPv4 connections, so that both can be listened on at one port.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // A restarted broker must not wait for the old one's connections to time out.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Complains now and then.
+struct Complaint {
+    last: Option<Instant>,
+}
+
+impl Complaint {
+    fn is_due(&mut self) -> bool {
+        let due = self.last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
+        if due {
+            self.last = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// Accepts until the node drains, and hands each connection to the shard with the fewest.
+pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let address = listener.local_addr();
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "a listener cannot be watched");
+            return;
+        }
+    };
+    if let Ok(address) = address {
+        tracing::info!(%address, "listening for AMQP");
+    }
+    let mut complaint = Complaint { last: None };
+    let mut next = 0;
+    loop {
+        let accepted = listener.accept().await;
+        if shared.draining.load(Ordering::Acquire) {
+            return;
+        }
+        match accepted {
+            Ok((stream, peer)) => {
+                if shared.connections() >= shared.config.connections_max {
+                    if complaint.is_due() {
+                        let limit = shared.config.connections_max;
+                        tracing::warn!(%peer, limit, "connection refused: connections_max is reached");
+                    }
+                    continue;
+                }
+                let Ok(stream) = stream.into_std() else { continue };
+                let shard = fewest(&shared, next);
+                next = shard + 1;
+                shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
+                shared.mailboxes[shard].send(Parcel::Accepted(stream, peer));
+            }
+            Err(error) if is_exhaustion(&error) => {
+                if complaint.is_due() {
+                    tracing::error!(
+                        %error,
+                        "cannot accept connections: raise the limit of open files (ulimit -n, LimitNOFILE), \
+                         or close connections; clients wait meanwhile"
+                    );
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            // The connection was gone before it was accepted; the next one may be there.
+            Err(error) => tracing::debug!(%error, "accept failed"),
+        }
+    }
+}
+
+/// The shard with the fewest connections, the next in turn among equals.
+fn fewest(shared: &Shared, start: usize) -> usize {
+    let count = shared.gauges.len();
+    let shards = (0..count).map(|at| (start + at) % count);
+    shards.min_by_key(|shard| shared.gauges[*shard].connections.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// Whether the process, the system or its memory is out of what a connection needs.
+fn is_exhaustion(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let Some(code) = error.raw_os_error() else { return false };
+    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].iter().any(|known| known.raw_os_error() == code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_families_listen_on_one_port() {
+        let four = bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let port = four.local_addr().expect("bound").port();
+        let six = bind(SocketAddr::new("::".parse().expect("an address"), port));
+        // A machine without IPv6 has nothing to show here.
+        if let Err(error) = six {
+            assert_ne!(error.kind(), io::ErrorKind::AddrInUse);
+        }
+    }
+
+    #[test]
+    fn running_out_of_descriptors_is_told_from_a_lost_client() {
+        let error = |errno: rustix::io::Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        assert!(is_exhaustion(&error(rustix::io::Errno::MFILE)));
+        assert!(!is_exhaustion(&error(rustix::io::Errno::CONNABORTED)));
+    }
+}

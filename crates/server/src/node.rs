@@ -1,0 +1,445 @@
+//! A node: its shard threads, its listeners, its topology, its alarms; what a process starts, watches and drains.
+//!
+//! Invariant: the topology's version, read without a lock, is never ahead of the topology that a reader of the lock sees
+//! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
+
+use crate::channel_key::BOOT_LIMIT;
+use crate::listener;
+use crate::shard::thread::{self, Parts};
+use crate::shard::{Directory, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
+use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
+use amqp::{ConnectionConfig, Millis};
+use broker::topology::{Applied, Effect, Topology};
+use broker::{ChannelKey, PartitionId};
+use partition::{Command, RequestId};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long clients have to answer `connection.close` when the node drains.
+pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
+
+/// A frame is at most this large: properties fit one frame, and a stored message its limit.
+pub const FRAME_MAX_LIMIT: u32 = 1 << 20;
+
+const _: () = assert!(FRAME_MAX_LIMIT as usize + (16 << 20) + 1024 <= partition::message::MESSAGE_BYTES_MAX + 4096);
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Addresses to listen on. With port 0 the system chooses; see [`Node::addresses`].
+    pub listen: Vec<SocketAddr>,
+    /// Shard threads, 1 to 64.
+    pub shards: usize,
+    /// Which start of this node it is, from 1: larger than at every start before, so that channel keys are never reused.
+    pub boot: u32,
+    /// The durable partitions of this node and the shard that each runs on. New queues go to them in turn, partition 0
+    /// excepted, which is the topology's own.
+    pub placement: Vec<(PartitionId, usize)>,
+    /// What clients are offered. `frame_max` is set and at most [`FRAME_MAX_LIMIT`], bodies are at most 16 MiB.
+    pub amqp: ConnectionConfig,
+    /// Users that may log in from a loopback address only.
+    pub loopback_users: Vec<String>,
+    /// Client connections at most; further ones are closed as soon as they are accepted.
+    pub connections_max: usize,
+    /// Bytes that messages of transient queues may pin before publishers are blocked.
+    pub transient_bytes_max: u64,
+    /// Bytes that one shard may have proposed and not yet written before its publishers' sockets are not read.
+    pub unwritten_bytes_max: u64,
+}
+
+impl NodeConfig {
+    /// One shard, no durable partitions, RabbitMQ's limits; for tests and small nodes.
+    pub fn small(listen: Vec<SocketAddr>) -> Self {
+        NodeConfig {
+            listen,
+            shards: 1,
+            boot: 1,
+            placement: Vec::new(),
+            amqp: ConnectionConfig::default(),
+            loopback_users: vec!["guest".to_owned()],
+            connections_max: 100_000,
+            transient_bytes_max: 256 << 20,
+            unwritten_bytes_max: 16 << 20,
+        }
+    }
+
+    fn check(&self) -> Result<(), StartError> {
+        let wrong = |what: &str| Err(StartError::Config { what: what.to_owned() });
+        if self.shards == 0 || self.shards > SHARDS_MAX {
+            return wrong("there are 1 to 64 shard threads");
+        }
+        if self.boot == 0 || self.boot >= BOOT_LIMIT {
+            return wrong("the boot number has 20 bits and is not 0: this data folder was started too often");
+        }
+        if self.amqp.frame_max == 0 || self.amqp.frame_max > FRAME_MAX_LIMIT {
+            return wrong("frame_max is between 4096 and 1048576");
+        }
+        if self.amqp.body_bytes_max > 16 << 20 {
+            return wrong("body_bytes_max is at most 16777216");
+        }
+        Ok(())
+    }
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting that does not go with the others.
+    #[error("{what}")]
+    Config {
+        /// The sentence.
+        what: String,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a shard thread: {source}")]
+    Thread {
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// A condition under which publishers are blocked while consumers go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// The disk is nearly full.
+    Disk,
+    /// Messages in memory are at their limit.
+    Memory,
+}
+
+impl Alarm {
+    fn bit(self) -> u8 {
+        match self {
+            Alarm::Disk => 1,
+            Alarm::Memory => 2,
+        }
+    }
+}
+
+/// What one shard tells the others about itself.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    /// Proposed and not yet written.
+    pub(crate) unwritten_bytes: AtomicU64,
+    /// Pinned by messages in memory.
+    pub(crate) memory_bytes: AtomicU64,
+    /// Open connections.
+    pub(crate) connections: AtomicUsize,
+}
+
+/// What the threads of a node share.
+pub(crate) struct Shared {
+    pub(crate) config: NodeConfig,
+    pub(crate) amqp: Arc<ConnectionConfig>,
+    pub(crate) directory: Directory,
+    pub(crate) mailboxes: Vec<Mailbox>,
+    pub(crate) gauges: Vec<Gauge>,
+    pub(crate) draining: AtomicBool,
+    topology: RwLock<Topology>,
+    version: AtomicU64,
+    log: OnceLock<Arc<dyn TopologyLog>>,
+    alarms: AtomicU8,
+    memory_alarm: AtomicBool,
+    next_partition: AtomicUsize,
+    start: Instant,
+}
+
+impl Shared {
+    /// Milliseconds since the node started, from 1.
+    #[inline]
+    pub(crate) fn now(&self) -> Millis {
+        self.start.elapsed().as_millis() as Millis + 1
+    }
+
+    /// The topology, to look at. Held for as long as one route or one check takes.
+    pub(crate) fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+        self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that grows with every change of the topology.
+    #[inline]
+    pub(crate) fn topology_version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Changes the topology.
+    pub(crate) fn change_topology(&self, change: impl FnOnce(&mut Topology) -> Applied) -> Applied {
+        let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
+        let applied = change(&mut topology);
+        self.version.store(topology.version(), Ordering::Release);
+        applied
+    }
+
+    /// Has partitions do what follows from a change, through their shards' mailboxes.
+    pub(crate) fn carry_out(&self, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::QueueCreated { id, partition } => {
+                    if let Some((shard, _)) = self.directory.find(*partition) {
+                        self.mailboxes[shard].send(Parcel::Declare(*partition, *id));
+                    }
+                }
+                Effect::QueueDeleted { id, partition } => {
+                    if let Some((shard, _)) = self.directory.find(*partition) {
+                        self.mailboxes[shard].send(Parcel::Command(*partition, Command::Delete { queue: *id }));
+                    }
+                }
+                Effect::ExchangeUnused { vhost, name } => self.delete_unused_exchange(*vhost, name),
+            }
+        }
+    }
+
+    /// A durable auto-delete exchange lost the last binding that this node saw; the log must say that it goes.
+    pub(crate) fn delete_unused_exchange(&self, vhost: broker::ids::VhostId, name: &broker::topology::Name) {
+        let delete = broker::topology::DeleteExchange { vhost, name: name.clone(), if_unused: true, keep: Vec::new() };
+        let nobody = Answer::new(self.mailboxes[0].clone(), ChannelKey::NOBODY, RequestId(0));
+        self.log().propose(broker::topology::Command::DeleteExchange(delete), nobody);
+    }
+
+    /// What decides about replicated changes.
+    pub(crate) fn log(&self) -> &Arc<dyn TopologyLog> {
+        self.log.get().expect("the log is set before the first thread starts")
+    }
+
+    /// The partition for a new durable queue; `None` on a node without durable partitions.
+    pub(crate) fn place_queue(&self) -> Option<PartitionId> {
+        let count = self.directory.durable().filter(|id| id.0 != 0).count();
+        let at = self.next_partition.fetch_add(1, Ordering::Relaxed).checked_rem(count)?;
+        self.directory.durable().filter(|id| id.0 != 0).nth(at)
+    }
+
+    /// The partition that answers a sync for the whole node.
+    pub(crate) fn sync_partition(&self) -> PartitionId {
+        self.directory.durable().next().unwrap_or(transient_partition(0))
+    }
+
+    /// Why publishers are blocked, in RabbitMQ's words.
+    pub(crate) fn blocked_reason(&self) -> Option<&'static str> {
+        match self.alarms.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some("low on disk"),
+            2 => Some("low on memory"),
+            _ => Some("low on memory & disk"),
+        }
+    }
+
+    /// Raises or ends an alarm.
+    pub(crate) fn set_alarm(&self, alarm: Alarm, on: bool) {
+        let before = match on {
+            true => self.alarms.fetch_or(alarm.bit(), Ordering::AcqRel),
+            false => self.alarms.fetch_and(!alarm.bit(), Ordering::AcqRel),
+        };
+        if (before & alarm.bit() != 0) == on {
+            return;
+        }
+        match on {
+            true => tracing::warn!(?alarm, "alarm raised: publishers are blocked, consumers go on"),
+            false => tracing::warn!(?alarm, "alarm over: publishers go on"),
+        }
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Alarms));
+    }
+
+    /// Compares what messages pin in memory with the budget; called by shards when their part of it moved.
+    pub(crate) fn check_memory(&self) {
+        let bytes: u64 = self.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum();
+        let limit = self.config.transient_bytes_max;
+        let on = self.memory_alarm.load(Ordering::Relaxed);
+        // Between nine tenths of the limit and the limit nothing changes, so that the alarm does not flutter.
+        let wanted = if on { bytes > limit / 10 * 9 } else { bytes > limit };
+        if wanted != on && self.memory_alarm.swap(wanted, Ordering::AcqRel) != wanted {
+            self.set_alarm(Alarm::Memory, wanted);
+        }
+    }
+
+    /// Whether messages in memory are beyond their budget.
+    pub(crate) fn has_memory_alarm(&self) -> bool {
+        self.memory_alarm.load(Ordering::Relaxed)
+    }
+
+    /// Whether a shard has as much proposed and unwritten as it may.
+    #[inline]
+    pub(crate) fn is_loaded(&self, shard: usize) -> bool {
+        self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed) > self.config.unwritten_bytes_max
+    }
+
+    /// Client connections of the whole node.
+    pub(crate) fn connections(&self) -> usize {
+        self.gauges.iter().map(|g| g.connections.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// A running node.
+pub struct Node {
+    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Makes the durable partitions of a shard, on its thread, in the order of [`NodeConfig::placement`].
+pub type MakePartitions = Arc<dyn Fn(usize) -> Vec<(PartitionId, Box<dyn Partition>)> + Send + Sync>;
+
+/// Wakes a partition from another thread: the disk or a peer has news for it.
+#[derive(Clone)]
+pub struct PartitionWaker {
+    mailbox: Mailbox,
+    partition: PartitionId,
+}
+
+impl PartitionWaker {
+    /// Has the partition stepped soon, with or without commands.
+    pub fn wake(&self) {
+        self.mailbox.send(Parcel::Wake(self.partition));
+    }
+}
+
+/// What a node's makers of partitions and logs may hold on to: it exists before the first thread starts.
+#[derive(Clone)]
+pub struct Wiring {
+    shared: Arc<Shared>,
+}
+
+impl Wiring {
+    /// Applies decided commands to the node's topology.
+    pub fn changes(&self) -> Changes {
+        Changes::new(&self.shared)
+    }
+
+    /// Wakes `partition`; `None` if it does not run on this node.
+    pub fn waker(&self, partition: PartitionId) -> Option<PartitionWaker> {
+        let (shard, _) = self.shared.directory.find(partition)?;
+        Some(PartitionWaker { mailbox: self.shared.mailboxes[shard].clone(), partition })
+    }
+
+    /// The mailbox of the shard that `partition` runs on.
+    pub(crate) fn mailbox(&self, partition: PartitionId) -> Option<Mailbox> {
+        let (shard, _) = self.shared.directory.find(partition)?;
+        Some(self.shared.mailboxes[shard].clone())
+    }
+
+    /// The mailboxes of all shards, in order.
+    pub(crate) fn mailboxes(&self) -> Vec<Mailbox> {
+        self.shared.mailboxes.clone()
+    }
+
+    /// Milliseconds on the clock that partitions are stepped with.
+    pub fn now(&self) -> Millis {
+        self.shared.now()
+    }
+}
+
+impl Node {
+    /// Starts a node without durable queues.
+    pub fn start_transient(config: NodeConfig) -> Result<Node, StartError> {
+        Node::start(config, Topology::new(), |wiring| {
+            let log: Arc<dyn TopologyLog> = Arc::new(MemoryLog::new(wiring.changes()));
+            (log, Arc::new(|_| Vec::new()))
+        })
+    }
+
+    /// Starts a node: listens, makes its partitions, serves.
+    ///
+    /// `make` is called once, before any thread starts, and gives the log that decides about the topology and the maker
+    /// of each shard's durable partitions. Errors leave nothing running.
+    pub fn start(
+        config: NodeConfig,
+        topology: Topology,
+        make: impl FnOnce(Wiring) -> (Arc<dyn TopologyLog>, MakePartitions),
+    ) -> Result<Node, StartError> {
+        config.check()?;
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for address in &config.listen {
+            let failed = |source| StartError::Listen { address: *address, source };
+            let listener: TcpListener = listener::bind(*address).map_err(failed)?;
+            addresses.push(listener.local_addr().map_err(failed)?);
+            listeners.push(listener);
+        }
+        let shards = config.shards;
+        let shared = Arc::new(Shared {
+            amqp: Arc::new(config.amqp.clone()),
+            directory: Directory::new(shards, &config.placement),
+            mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
+            gauges: (0..shards).map(|_| Gauge::default()).collect(),
+            draining: AtomicBool::new(false),
+            version: AtomicU64::new(topology.version()),
+            topology: RwLock::new(topology),
+            log: OnceLock::new(),
+            alarms: AtomicU8::new(0),
+            memory_alarm: AtomicBool::new(false),
+            next_partition: AtomicUsize::new(0),
+            start: Instant::now(),
+            config,
+        });
+        let (log, make_partitions) = make(Wiring { shared: shared.clone() });
+        assert!(shared.log.set(log).is_ok(), "the log is set once");
+        let node = Node { shared, addresses, threads: Mutex::new(Vec::new()) };
+        for index in 0..shards {
+            let parts = Parts {
+                index,
+                shared: node.shared.clone(),
+                make_partitions: make_partitions.clone(),
+                listeners: if index == 0 { std::mem::take(&mut listeners) } else { Vec::new() },
+            };
+            let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || thread::run(parts));
+            match thread {
+                Ok(thread) => node.lock_threads().push(thread),
+                Err(source) => {
+                    node.drain();
+                    return Err(StartError::Thread { source });
+                }
+            }
+        }
+        Ok(node)
+    }
+
+    /// The addresses that are listened on, with the ports that the system chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Raises or ends an alarm: while one is on, publishers are blocked and consumers go on.
+    pub fn set_alarm(&self, alarm: Alarm, on: bool) {
+        self.shared.set_alarm(alarm, on);
+    }
+
+    /// Open client connections.
+    pub fn connections(&self) -> usize {
+        self.shared.connections()
+    }
+
+    /// Bytes that messages of transient queues pin.
+    pub fn transient_bytes(&self) -> u64 {
+        self.shared.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Ends the node gracefully: no new connections, `connection.close` with 320 to all there are, what they were owed
+    /// is written, then the threads end. Blocks until that is done, at most a little more than [`DRAIN_TIMEOUT_MS`].
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+        let until = self.shared.now() + DRAIN_TIMEOUT_MS;
+        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Drain { until }));
+        let threads = std::mem::take(&mut *self.lock_threads());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a shard thread panicked");
+            }
+        }
+        // A peer's kernel may need a moment to take what was written last; closing sockets do not lose it.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

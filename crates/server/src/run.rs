@@ -1,0 +1,152 @@
+//! A server from its configuration to its end: folder, partitions, node, alarms, drain.
+//!
+//! Invariant: nothing is listened on before all that was ever confirmed is there again, and the process ends only after
+//! what it wrote is synced.
+
+use crate::config::{Config, open_data_folder};
+use crate::engine::{self, Engine, EngineConfig, OpenError};
+use crate::node::{Alarm, Node, NodeConfig, StartError};
+use amqp::{ConnectionConfig, Table, Value};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How often free space is looked at.
+const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The data folder cannot be served.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The node does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}; the process may have too many, or too little memory")]
+    Thread(std::io::Error),
+}
+
+/// Serves until `shutdown` is ready, then drains and ends. Blocks.
+pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), RunError> {
+    let begin = Instant::now();
+    let folder = open_data_folder(config).map_err(OpenError::Storage)?;
+    let node_name = folder.identity().node_name.clone();
+    let mut opened = engine::open(
+        folder,
+        EngineConfig {
+            partitions: config.partitions,
+            shards: config.shard_threads,
+            wal_file_bytes: u32::try_from(config.wal_file_bytes).unwrap_or(u32::MAX),
+            wal_retained_bytes: config.wal_retained_bytes,
+            cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
+            wal_sync_delay_ms: config.wal_sync_delay_ms,
+            checkpoint_interval_bytes: config.checkpoint_interval_bytes,
+        },
+    )?;
+    let (messages, queues) = opened.backlog();
+    tracing::info!(
+        node = %node_name,
+        messages,
+        queues_with_messages = queues,
+        queues = opened.topology.queues().count(),
+        log_bytes_read = opened.report.body_bytes,
+        ms = begin.elapsed().as_millis() as u64,
+        "data folder opened"
+    );
+    let node_config = NodeConfig {
+        listen: config.amqp.clone(),
+        shards: config.shard_threads,
+        boot: opened.boot,
+        placement: opened.placement(),
+        amqp: connection_config(config, &node_name),
+        loopback_users: config.loopback_users.clone(),
+        connections_max: config.connections_max,
+        transient_bytes_max: config.transient_bytes_max,
+        unwritten_bytes_max: config.unwritten_bytes_max,
+    };
+    let topology = std::mem::take(&mut opened.topology);
+    let mut engine = None;
+    let mut failed = None;
+    let node = Node::start(node_config, topology, |wiring| match opened.start(&wiring) {
+        Ok((started, log, make)) => {
+            engine = Some(started);
+            (log, make)
+        }
+        Err(error) => {
+            failed = Some(error);
+            let log: Arc<dyn crate::topology_log::TopologyLog> =
+                Arc::new(crate::topology_log::MemoryLog::new(wiring.changes()));
+            (log, Arc::new(|_| Vec::new()))
+        }
+    })?;
+    if let Some(error) = failed {
+        node.drain();
+        return Err(RunError::Thread(error));
+    }
+    let engine = engine.expect("it was started, or the start failed");
+    for address in node.addresses() {
+        tracing::info!(%address, ms = begin.elapsed().as_millis() as u64, "ready: AMQP 0-9-1");
+    }
+    watch(config, &node, &engine, shutdown);
+    tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
+    node.drain();
+    engine.stop();
+    Ok(())
+}
+
+/// Until `shutdown` is ready: publishers are blocked while the disk is low.
+fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Output = ()> + Send) {
+    let (sender, receiver) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(shutdown),
+                Err(error) => tracing::error!(%error, "no runtime to wait for a signal with: ending"),
+            }
+            // The receiver waits for this.
+            let _ = sender.send(());
+        });
+        let mut low = false;
+        loop {
+            match receiver.recv_timeout(DISK_LOOK_EVERY) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let free = engine.free_bytes().unwrap_or(u64::MAX);
+            // Ends a tenth above where it began, so that it does not flutter.
+            let limit = config.disk_free_min_bytes + if low { config.disk_free_min_bytes / 10 } else { 0 };
+            let now = free < limit || engine.is_disk_full();
+            if now != low {
+                low = now;
+                if low {
+                    tracing::warn!(free_bytes = free, limit_bytes = config.disk_free_min_bytes, "the disk is low");
+                }
+                node.set_alarm(Alarm::Disk, low);
+            }
+        }
+    });
+}
+
+fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
+    let text = |s: &str| Value::LongString(bytes::Bytes::copy_from_slice(s.as_bytes()));
+    let mut properties = Table::new();
+    properties.push("capabilities", Value::Table(ConnectionConfig::capabilities()));
+    properties.push("cluster_name", text(node_name));
+    properties.push("copyright", text("The Leveret authors"));
+    properties.push("information", text("Leveret, a message broker that speaks AMQP 0-9-1"));
+    properties.push("platform", text(concat!("Leveret ", env!("CARGO_PKG_VERSION"))));
+    properties.push("product", text(&config.product));
+    properties.push("version", text(&config.product_version));
+    ConnectionConfig {
+        server_properties: properties,
+        frame_max: config.frame_max,
+        channel_max: config.channel_max,
+        heartbeat_s: config.heartbeat_s,
+        body_bytes_max: config.body_bytes_max,
+        handshake_timeout_ms: config.handshake_timeout_ms,
+        ..ConnectionConfig::default()
+    }
+}

@@ -1,0 +1,271 @@
+//! One channel: its consumers, the request under way, and publishes that several partitions have to confirm.
+//!
+//! Invariant: a consumer stays known as long as a message that it was given may still be settled, also after it was
+//! cancelled; so an ack always finds its queue. Numbers of consumers start at 1 and are never reused on a channel.
+
+use super::Cx;
+use super::credit::Credit;
+use super::routes::Routes;
+use amqp::{ChannelId, Confirm, Connection, ConsumerTag};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use partition::RequestId;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// What a consumer, or the holder of what `basic.get` took, is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its partition has not answered yet.
+    Starting,
+    /// It gets messages.
+    Active,
+    /// Its partition was told; messages may still be on their way.
+    Stopping,
+    /// It gets nothing more, but holds messages.
+    Cancelled,
+    /// It stands for what `basic.get` took from one queue.
+    Get,
+}
+
+/// A consumer of a channel.
+#[derive(Clone, Debug)]
+pub(super) struct Consumer {
+    pub(super) number: u32,
+    pub(super) state: State,
+    pub(super) tag: ConsumerTag,
+    pub(super) queue: QueueId,
+    pub(super) partition: PartitionId,
+    /// The other shard that its messages come from.
+    pub(super) remote: Option<usize>,
+    pub(super) no_ack: bool,
+    pub(super) exclusive: bool,
+    /// Its own prefetch; 0 is no limit.
+    pub(super) prefetch: u16,
+    /// The channel hands out its credit.
+    pub(super) granted_only: bool,
+    /// Credit handed out and not yet used.
+    pub(super) granted: u32,
+    /// Messages that it holds.
+    pub(super) unacked: u64,
+    /// Redeliveries tell their count in a header.
+    pub(super) tells_counts: bool,
+}
+
+/// What the request under way waits for.
+#[derive(Debug, Default)]
+pub(super) enum Pending {
+    /// There is none.
+    #[default]
+    None,
+    /// The counts of a queue that was declared or asked for.
+    Stat { name: Bytes },
+    /// The decision about a new queue.
+    NewQueue { name: Bytes },
+    /// A partition attaches a consumer.
+    Consume { number: u32, queue_name: Bytes },
+    /// A partition detaches a consumer.
+    Cancel { number: u32 },
+    /// A partition gives a message, or says that there is none.
+    Get { queue: QueueId, partition: PartitionId, no_ack: bool, name: Bytes },
+    /// A partition drops what is ready.
+    Purge { name: Bytes },
+    /// A partition says whether a queue may go.
+    Close { queue: QueueId, partition: PartitionId, name: Bytes },
+    /// The decision about the end of a queue with so many messages.
+    Delete { queue: QueueId, partition: PartitionId, ready: u64 },
+    /// The decision about an exchange or a binding.
+    Change,
+}
+
+/// What a reply belongs to: the number of a request says so itself.
+///
+/// ```text
+///   63 62 61                0
+///   kind  number
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// The request under way; late answers to earlier ones meet nobody.
+    Pending(u64),
+    /// A publish to the sync barrier, by its publish number.
+    Sync(u64),
+    /// The end of a consumer that gave way to another of the same tag.
+    Replaced(u64),
+    /// The beginning of that other.
+    Replacing(u64),
+}
+
+impl RequestKind {
+    const SHIFT: u32 = 62;
+
+    pub(super) fn of(request: RequestId) -> Self {
+        let number = request.0 & ((1 << Self::SHIFT) - 1);
+        match request.0 >> Self::SHIFT {
+            0 => RequestKind::Pending(number),
+            1 => RequestKind::Sync(number),
+            2 => RequestKind::Replaced(number),
+            _ => RequestKind::Replacing(number),
+        }
+    }
+
+    pub(super) fn id(self) -> RequestId {
+        let (kind, number) = match self {
+            RequestKind::Pending(number) => (0, number),
+            RequestKind::Sync(number) => (1, number),
+            RequestKind::Replaced(number) => (2, number),
+            RequestKind::Replacing(number) => (3, number),
+        };
+        assert!(number >> Self::SHIFT == 0, "request numbers have 62 bits");
+        RequestId(kind << Self::SHIFT | number)
+    }
+}
+
+/// A publish that several partitions take.
+#[derive(Debug)]
+struct Awaited {
+    left: u16,
+    refused: bool,
+}
+
+/// A channel.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) id: ChannelId,
+    pub(super) key: ChannelKey,
+    pub(super) pending: Pending,
+    /// It was closed with an error; what the client had sent behind it does not count, until the machine says the end.
+    pub(super) failed: bool,
+    /// The number of the request under way.
+    pub(super) request: u64,
+    /// By number, which is the order in which they came.
+    pub(super) consumers: Vec<Consumer>,
+    pub(super) last_number: u32,
+    /// The prefetch of consumers to come.
+    pub(super) prefetch: u16,
+    /// A prefetch of the channel as a whole.
+    pub(super) credit: Option<Box<Credit>>,
+    /// Every partition that this channel published to, consumed from or took messages of.
+    pub(super) partitions: SmallVec<[PartitionId; 2]>,
+    pub(super) routes: Routes,
+    awaited: BTreeMap<u64, Awaited>,
+}
+
+impl Channel {
+    pub(super) fn new(id: ChannelId, key: ChannelKey) -> Self {
+        Channel {
+            id,
+            key,
+            pending: Pending::None,
+            failed: false,
+            request: 0,
+            consumers: Vec::new(),
+            last_number: 0,
+            prefetch: 0,
+            credit: None,
+            partitions: SmallVec::new(),
+            routes: Routes::default(),
+            awaited: BTreeMap::new(),
+        }
+    }
+
+    /// The number of the request under way, as partitions are told it.
+    pub(super) fn request_id(&self) -> RequestId {
+        RequestKind::Pending(self.request).id()
+    }
+
+    /// Who holds what was given to consumer `number`.
+    pub(super) fn holder(&self, consumer: &Consumer) -> ConsumerKey {
+        match consumer.state {
+            State::Get => ConsumerKey::get(self.key),
+            _ => ConsumerKey { channel: self.key, number: consumer.number },
+        }
+    }
+
+    pub(super) fn consumer(&self, number: u32) -> Option<&Consumer> {
+        self.consumer_at(number).map(|at| &self.consumers[at])
+    }
+
+    #[inline]
+    pub(super) fn consumer_at(&self, number: u32) -> Option<usize> {
+        // Most channels have one consumer, or never had more than they have.
+        let guess = (number as usize).wrapping_sub(1);
+        match self.consumers.get(guess) {
+            Some(consumer) if consumer.number == number => Some(guess),
+            _ => self.consumers.binary_search_by_key(&number, |consumer| consumer.number).ok(),
+        }
+    }
+
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.last_number =
+            self.last_number.checked_add(1).expect("a channel has fewer than 2^32 consumers in its life");
+        self.last_number
+    }
+
+    /// Notes that a partition knows this channel.
+    pub(super) fn use_partition(&mut self, partition: PartitionId) {
+        if !self.partitions.contains(&partition) {
+            self.partitions.push(partition);
+        }
+    }
+
+    /// Forgets a consumer that gets nothing more and holds nothing.
+    pub(super) fn forget_if_done(&mut self, at: usize) {
+        let consumer = &self.consumers[at];
+        if consumer.state == State::Cancelled && consumer.unacked == 0 {
+            self.consumers.remove(at);
+        }
+    }
+
+    /// A publish that `partitions` partitions have to confirm.
+    pub(super) fn await_confirms(&mut self, publish_seq: u64, partitions: usize) {
+        let left = u16::try_from(partitions).expect("a node has fewer than 65536 partitions");
+        self.awaited.insert(publish_seq, Awaited { left, refused: false });
+    }
+
+    /// A partition's word about `count` publishes from `first`. One refusal refuses the publish, once all have spoken.
+    #[inline]
+    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, amqp: &mut Connection) {
+        for seq in first..first + count {
+            let mut refused = refused;
+            if !self.awaited.is_empty()
+                && let Some(awaited) = self.awaited.get_mut(&seq)
+            {
+                awaited.left -= 1;
+                awaited.refused |= refused;
+                if awaited.left > 0 {
+                    continue;
+                }
+                refused = awaited.refused;
+                self.awaited.remove(&seq);
+            }
+            amqp.confirm(self.id, seq, if refused { Confirm::Nack } else { Confirm::Ack });
+        }
+    }
+
+    /// The queue of a consumer is gone.
+    pub(super) fn cancelled(&mut self, number: u32, cx: &mut Cx<'_>) {
+        let Some(at) = self.consumer_at(number) else { return };
+        match self.consumers[at].state {
+            State::Active => cx.amqp.cancel_notify(self.id, &self.consumers[at].tag),
+            // The client asked for the end itself, or is about to be told that the beginning failed.
+            State::Starting | State::Stopping | State::Cancelled | State::Get => {}
+        }
+        if self.consumers[at].state != State::Stopping {
+            self.stop(at, cx);
+        }
+    }
+
+    /// A consumer gets nothing more: its credit goes back to the channel.
+    pub(super) fn stop(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let consumer = &mut self.consumers[at];
+        consumer.state = State::Cancelled;
+        let granted = std::mem::take(&mut consumer.granted);
+        let number = consumer.number;
+        if let Some(credit) = &mut self.credit {
+            credit.leave(number, granted);
+        }
+        self.forget_if_done(at);
+        self.hand_out(cx.local);
+    }
+}

@@ -1,0 +1,255 @@
+//! Requests about consumers and messages, and what partitions answer to all requests.
+//!
+//! Invariant: an answer belongs to the request whose number it carries; an answer to a request that its channel does not
+//! wait for any more is dropped. A message that was taken for a `basic.get` nobody waits for stays with its channel's
+//! key, and comes back to its queue with the channel's end.
+
+use super::channel::{Consumer, Pending, RequestKind, State};
+use super::refusal::channel_error;
+use super::{Cx, Session, random, traits};
+use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, ReplyCode, Table};
+use broker::topology::QueueType;
+use broker::{PartitionId, QueueId};
+use bytes::Bytes;
+use partition::message::MessageView;
+use partition::{Command, Delivery, Reply, RequestId};
+
+impl Session {
+    #[allow(clippy::too_many_arguments)] // They are the fields of one method.
+    pub(super) fn consume(
+        &mut self,
+        at: usize,
+        name: Bytes,
+        tag: ConsumerTag,
+        no_ack: bool,
+        exclusive: bool,
+        arguments: &Table,
+        cx: &mut Cx<'_>,
+    ) {
+        if &name[..] == traits::DIRECT_REPLY_TO {
+            let text = "direct reply-to is not supported by this version yet";
+            return self.fail(at, ChannelError::new(ReplyCode::NotImplemented, text), cx);
+        }
+        let topology = cx.local.shared.topology();
+        let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
+            topology.check_consume_arguments(queue, arguments)?;
+            Ok((queue.id, queue.partition, queue.shape.queue_type == QueueType::Quorum))
+        });
+        drop(topology);
+        let (queue, partition, tells_counts) = match found {
+            Ok(found) => found,
+            Err(refusal) => return self.fail(at, channel_error(refusal), cx),
+        };
+        let tag = if tag.is_empty() { ConsumerTag::new(random::name("amq.ctag-")) } else { tag };
+        let channel = &mut self.channels[at];
+        let number = channel.next_number();
+        let shard = cx.local.shared.directory.find(partition).map(|(shard, _)| shard);
+        let consumer = Consumer {
+            number,
+            state: State::Starting,
+            // A tag that was cut from the read buffer would keep the buffer alive as long as the consumer.
+            tag: ConsumerTag::new(Bytes::copy_from_slice(tag.as_bytes())),
+            queue,
+            partition,
+            remote: shard.filter(|shard| *shard != cx.local.index),
+            no_ack,
+            exclusive,
+            prefetch: channel.prefetch,
+            granted_only: channel.credit.is_some() && !no_ack,
+            granted: 0,
+            unacked: 0,
+            tells_counts,
+        };
+        let told = channel.partition_consumer(&consumer);
+        channel.consumers.push(consumer);
+        channel.use_partition(partition);
+        channel.pending = Pending::Consume { number, queue_name: name };
+        let request = channel.request_id();
+        cx.local.push(partition, Command::Consume { queue, consumer: told, request });
+    }
+
+    pub(super) fn cancel(&mut self, at: usize, tag: &ConsumerTag, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        let active = |c: &&mut Consumer| matches!(c.state, State::Starting | State::Active) && c.tag == *tag;
+        let Some(consumer) = channel.consumers.iter_mut().find(active) else {
+            // It was cancelled by the server while the request was on its way.
+            return cx.amqp.reply(channel.id, amqp::Reply::Done);
+        };
+        consumer.state = State::Stopping;
+        let (number, queue, partition) = (consumer.number, consumer.queue, consumer.partition);
+        channel.pending = Pending::Cancel { number };
+        let (request, consumer) = (channel.request_id(), broker::ConsumerKey { channel: channel.key, number });
+        cx.local.push(partition, Command::Cancel { queue, consumer, request });
+    }
+
+    pub(super) fn get(&mut self, at: usize, name: Bytes, no_ack: bool, cx: &mut Cx<'_>) {
+        let topology = cx.local.shared.topology();
+        let found = topology.check_read(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
+        drop(topology);
+        match found {
+            Err(refusal) => self.fail(at, channel_error(refusal), cx),
+            Ok((queue, partition)) => {
+                let channel = &mut self.channels[at];
+                channel.use_partition(partition);
+                channel.pending = Pending::Get { queue, partition, no_ack, name };
+                let request = channel.request_id();
+                cx.local.push(partition, Command::Get { queue, channel: channel.key, no_ack, request });
+            }
+        }
+    }
+
+    /// A partition answered.
+    pub(super) fn handle_reply(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        match RequestKind::of(request) {
+            RequestKind::Pending(number) if number == channel.request && !channel.failed => self.answer(at, reply, cx),
+            RequestKind::Pending(_) => {}
+            RequestKind::Sync(publish_seq) => channel.confirm(publish_seq, 1, reply != Reply::Done, cx.amqp),
+            RequestKind::Replaced(number) => {
+                if let Some(at) = channel.consumer_at(number as u32) {
+                    channel.stop(at, cx);
+                }
+            }
+            RequestKind::Replacing(number) => {
+                let gone = reply != Reply::Consuming;
+                if let (Some(at), true) = (channel.consumer_at(number as u32), gone) {
+                    // Its queue went between the two; the client hears of it as of any such end.
+                    cx.amqp.cancel_notify(channel.id, &channel.consumers[at].tag);
+                    channel.stop(at, cx);
+                }
+            }
+        }
+    }
+
+    /// A partition answered the request under way.
+    fn answer(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        match (std::mem::take(&mut channel.pending), reply) {
+            (Pending::Stat { name }, Reply::Stat { ready, consumers, .. }) => {
+                let declared = amqp::Reply::QueueDeclared {
+                    queue: name,
+                    message_count: count(ready),
+                    consumer_count: count(consumers),
+                };
+                cx.amqp.reply(channel.id, declared);
+            }
+            (Pending::Consume { number, .. }, Reply::Consuming) => {
+                let found = channel.consumer_at(number).expect("a starting consumer stays known");
+                channel.consumers[found].state = State::Active;
+                let consumer_tag = channel.consumers[found].tag.clone();
+                cx.amqp.reply(channel.id, amqp::Reply::Consuming { consumer_tag });
+            }
+            (Pending::Consume { number, queue_name }, refused) => {
+                if let Some(found) = channel.consumer_at(number) {
+                    channel.stop(found, cx);
+                }
+                if refused == Reply::ConsumeRefused {
+                    let text = format!("{} in exclusive use", self.queue_text(&queue_name));
+                    self.fail(at, ChannelError::new(ReplyCode::AccessRefused, text), cx);
+                } else {
+                    self.refuse_gone(at, &queue_name, cx);
+                }
+            }
+            (Pending::Cancel { number }, _) => {
+                if let Some(found) = channel.consumer_at(number) {
+                    channel.stop(found, cx);
+                }
+                cx.amqp.reply(channel.id, amqp::Reply::Done);
+            }
+            (Pending::Get { queue, partition, no_ack, .. }, Reply::Got { delivery, ready }) => {
+                self.got(at, queue, partition, no_ack, &delivery, count(ready), cx);
+            }
+            (Pending::Get { .. }, Reply::Empty) => cx.amqp.get_empty(channel.id),
+            (Pending::Purge { .. }, Reply::Counted(ready)) => {
+                cx.amqp.reply(channel.id, amqp::Reply::QueuePurged { message_count: count(ready) });
+            }
+            (Pending::Close { queue, partition, .. }, Reply::Counted(ready)) => {
+                self.delete_closed(at, queue, partition, ready, cx);
+            }
+            (Pending::Close { name, .. }, Reply::DeleteRefused { in_use }) => {
+                let why = if in_use { "in use" } else { "not empty" };
+                let text = format!("{} {why}", self.queue_text(&name));
+                self.fail(at, ChannelError::new(ReplyCode::PreconditionFailed, text), cx);
+            }
+            // The queue went while the request was on its way: for a delete that is as it should be.
+            (Pending::Close { .. }, Reply::NotLeader) => {
+                cx.amqp.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
+            }
+            (Pending::Stat { name } | Pending::Get { name, .. } | Pending::Purge { name }, Reply::NotLeader) => {
+                self.refuse_gone(at, &name, cx);
+            }
+            (pending, reply) => panic!("{reply:?} does not answer {pending:?}"),
+        }
+    }
+
+    fn queue_text(&self, name: &[u8]) -> String {
+        format!("queue '{}' in vhost '{}'", String::from_utf8_lossy(name), String::from_utf8_lossy(&self.vhost_name))
+    }
+
+    #[allow(clippy::too_many_arguments)] // They are the fields of one answer.
+    fn got(
+        &mut self,
+        at: usize,
+        queue: QueueId,
+        partition: PartitionId,
+        no_ack: bool,
+        delivery: &Delivery,
+        message_count: u32,
+        cx: &mut Cx<'_>,
+    ) {
+        let channel = &mut self.channels[at];
+        let known = channel.consumers.iter().position(|c| c.state == State::Get && c.queue == queue);
+        let holder = known.unwrap_or_else(|| {
+            let number = channel.next_number();
+            channel.consumers.push(Consumer {
+                number,
+                state: State::Get,
+                tag: ConsumerTag::default(),
+                queue,
+                partition,
+                remote: None,
+                no_ack: false,
+                exclusive: false,
+                prefetch: 0,
+                granted_only: false,
+                granted: 0,
+                unacked: 0,
+                tells_counts: false,
+            });
+            channel.consumers.len() - 1
+        });
+        let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
+        let counted;
+        let mut properties = view.properties();
+        if delivery.counts.acquired > 0 && self.is_quorum(queue, cx) {
+            counted = super::publish::with_delivery_count(properties, delivery.counts.delivery);
+            properties = &counted;
+        }
+        let body = view.body_of(&delivery.message);
+        let channel = &mut self.channels[at];
+        let consumer = &mut channel.consumers[holder];
+        let got = GetDelivery {
+            consumer: consumer.number,
+            seq: delivery.seq,
+            redelivered: delivery.redelivered,
+            no_ack,
+            message_count,
+            message: MessageParts {
+                exchange: view.exchange(),
+                routing_key: view.routing_key(),
+                properties,
+                body: &body,
+            },
+        };
+        if !no_ack {
+            consumer.unacked += 1;
+        }
+        let _tag = cx.amqp.get_ok(channel.id, &got);
+    }
+
+    fn is_quorum(&self, queue: QueueId, cx: &Cx<'_>) -> bool {
+        let topology = cx.local.shared.topology();
+        topology.queue(queue).is_some_and(|queue| queue.shape.queue_type == QueueType::Quorum)
+    }
+}

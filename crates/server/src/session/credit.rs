@@ -1,0 +1,161 @@
+//! A prefetch of the channel as a whole (`basic.qos` with `global`): one budget that its consumers share.
+//!
+//! The queues of a channel may live in different partitions, so none of them can keep the budget. Each asks when it has
+//! messages for a consumer, and the channel grants so many of them. Invariant: unacked and granted together are at most
+//! the limit, except for what was unacked already when the limit came or fell.
+
+use super::channel::{Channel, RequestKind, State};
+use crate::shard::thread::Local;
+use broker::ConsumerKey;
+use partition::Command;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The budget of one channel.
+#[derive(Debug)]
+pub(super) struct Credit {
+    limit: u64,
+    /// Messages that consumers of the channel hold.
+    used: u64,
+    /// Handed out and not yet used.
+    granted: u64,
+    /// Consumers that messages wait for, with how many, in the order in which they asked.
+    wanting: VecDeque<(u32, u64)>,
+}
+
+impl Credit {
+    /// A delivery used a granted credit; it counts as unacked now.
+    pub(super) fn spend(&mut self) {
+        self.granted = self.granted.saturating_sub(1);
+        self.used += 1;
+    }
+
+    /// A delivery without a grant, from before the budget: it counts as unacked too.
+    pub(super) fn count(&mut self) {
+        self.used += 1;
+    }
+
+    /// Messages were settled.
+    pub(super) fn release(&mut self, count: u64) {
+        self.used = self.used.saturating_sub(count);
+    }
+
+    /// A consumer goes, and what it was granted is free again.
+    pub(super) fn leave(&mut self, number: u32, granted: u32) {
+        self.granted = self.granted.saturating_sub(u64::from(granted));
+        self.wanting.retain(|(known, _)| *known != number);
+    }
+}
+
+impl Channel {
+    /// Sets or ends the channel's prefetch. Consumers that were attached under the other rule give way to others with
+    /// the same tag: a partition fixes the rule when a consumer attaches.
+    pub(super) fn set_credit(&mut self, limit: u16, local: &Rc<Local>) {
+        if limit == 0 {
+            self.credit = None;
+        } else {
+            let used = self.consumers.iter().filter(|c| c.state != State::Get).map(|c| c.unacked).sum();
+            let limit = u64::from(limit);
+            let credit = self
+                .credit
+                .get_or_insert_with(|| Box::new(Credit { limit, used, granted: 0, wanting: VecDeque::new() }));
+            credit.limit = limit;
+        }
+        let wanted = self.credit.is_some();
+        let active: Vec<usize> = (0..self.consumers.len())
+            .filter(|at| {
+                let consumer = &self.consumers[*at];
+                consumer.state == State::Active && !consumer.no_ack && consumer.granted_only != wanted
+            })
+            .collect();
+        for at in active {
+            self.replace(at, wanted, local);
+        }
+        self.hand_out(local);
+    }
+
+    fn replace(&mut self, at: usize, granted_only: bool, local: &Rc<Local>) {
+        let number = self.next_number();
+        let old = &mut self.consumers[at];
+        let mut new = old.clone();
+        old.state = State::Stopping;
+        old.granted = 0;
+        (new.number, new.granted_only, new.granted, new.unacked) = (number, granted_only, 0, 0);
+        let (queue, partition) = (old.queue, old.partition);
+        let consumer = ConsumerKey { channel: self.key, number: old.number };
+        let request = RequestKind::Replaced(old.number.into()).id();
+        local.push(partition, Command::Cancel { queue, consumer, request });
+        let request = RequestKind::Replacing(number.into()).id();
+        let consumer = self.partition_consumer(&new);
+        local.push(partition, Command::Consume { queue, consumer, request });
+        self.consumers.push(new);
+    }
+
+    /// What a partition is told of a consumer.
+    pub(super) fn partition_consumer(&self, consumer: &super::channel::Consumer) -> broker::queue::Consumer {
+        broker::queue::Consumer {
+            key: ConsumerKey { channel: self.key, number: consumer.number },
+            prefetch: consumer.prefetch.into(),
+            no_ack: consumer.no_ack,
+            exclusive: consumer.exclusive,
+            priority: 0,
+            granted_only: consumer.granted_only,
+        }
+    }
+
+    /// A partition has `ready` messages for a consumer.
+    pub(super) fn grant_wanted(&mut self, number: u32, ready: u64, local: &Rc<Local>) {
+        let Some(credit) = &mut self.credit else { return };
+        match credit.wanting.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, known)) => *known = ready,
+            None => credit.wanting.push_back((number, ready)),
+        }
+        self.hand_out(local);
+    }
+
+    /// A grant found nothing.
+    pub(super) fn grant_returned(&mut self, number: u32, count: u32, local: &Rc<Local>) {
+        if let Some(at) = self.consumer_at(number) {
+            let consumer = &mut self.consumers[at];
+            let count = count.min(consumer.granted);
+            consumer.granted -= count;
+            if let Some(credit) = &mut self.credit {
+                credit.granted = credit.granted.saturating_sub(count.into());
+            }
+        }
+        self.hand_out(local);
+    }
+
+    /// Grants what is free, in equal shares to those that ask.
+    pub(super) fn hand_out(&mut self, local: &Rc<Local>) {
+        let Some(credit) = &mut self.credit else { return };
+        for _ in 0..credit.wanting.len() {
+            let free = credit.limit.saturating_sub(credit.used + credit.granted);
+            if free == 0 {
+                return;
+            }
+            let share = free.div_ceil(credit.wanting.len() as u64);
+            let Some((number, ready)) = credit.wanting.pop_front() else { return };
+            let at = self.consumers.iter().position(|c| c.number == number && c.granted_only);
+            let Some(consumer) = at.map(|at| &mut self.consumers[at]) else { continue };
+            if !matches!(consumer.state, State::Starting | State::Active) {
+                continue;
+            }
+            let own = match consumer.prefetch {
+                0 => u64::MAX,
+                prefetch => u64::from(prefetch).saturating_sub(consumer.unacked + u64::from(consumer.granted)),
+            };
+            let count = share.min(ready.max(1)).min(own).min(u32::MAX.into());
+            if count == 0 {
+                // Its own prefetch is used up: it asks again in vain, and gets its turn when it has acked.
+                credit.wanting.push_back((number, ready));
+                continue;
+            }
+            credit.granted += count;
+            consumer.granted += count as u32;
+            let key = ConsumerKey { channel: self.key, number };
+            let grant = Command::Grant { queue: consumer.queue, consumer: key, count: count as u32 };
+            local.push(consumer.partition, grant);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Requests about queues, exchanges and bindings.
+//!
+//! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and answered when it was
+//! decided. A queue is deleted in two halves: its partition says whether it may go and takes no more publishes, then the
+//! topology forgets it, and with that its partition does.
+
+use super::SYNC_EXCHANGE;
+use super::channel::{Channel, Pending};
+use super::refusal::channel_error;
+use super::{Cx, Session, random};
+use crate::shard::transient_partition;
+use crate::topology_log::Answer;
+use amqp::{ChannelError, Reply, ReplyCode, Request, Table};
+use broker::topology::{
+    Binding, Checked, Command as Change, ExchangeDeclare, Kind, Name, Outcome, Placement, QueueDeclare, QueueDeclared,
+    Refusal,
+};
+use broker::{PartitionId, QueueId};
+use bytes::Bytes;
+use partition::Command;
+
+/// A `queue.declare` as it came.
+pub(super) struct Declare {
+    pub(super) queue: Bytes,
+    pub(super) durable: bool,
+    pub(super) exclusive: bool,
+    pub(super) auto_delete: bool,
+    pub(super) arguments: Table,
+}
+
+/// The sync barrier is always there, and nobody's to change.
+fn reserved() -> ChannelError {
+    let text = format!("exchange '{}' is the broker's own", String::from_utf8_lossy(SYNC_EXCHANGE));
+    ChannelError::new(ReplyCode::AccessRefused, text)
+}
+
+impl Session {
+    /// Takes the one request of a channel.
+    pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_>) {
+        match request {
+            Request::ExchangeDeclare { exchange, passive, .. } if exchange == SYNC_EXCHANGE => match passive {
+                true => cx.amqp.reply(self.channels[at].id, Reply::Done),
+                false => self.fail(at, reserved(), cx),
+            },
+            Request::ExchangeDelete { exchange, .. } if exchange == SYNC_EXCHANGE => self.fail(at, reserved(), cx),
+            Request::QueueDeclare { queue, passive: true, .. } => self.declare_passive(at, &queue, cx),
+            Request::QueueDeclare { queue, durable, exclusive, auto_delete, arguments, passive: false } => {
+                self.declare(at, Declare { queue, durable, exclusive, auto_delete, arguments }, cx);
+            }
+            Request::QueueDelete { queue, if_unused, if_empty } => self.delete(at, &queue, if_unused, if_empty, cx),
+            Request::QueuePurge { queue } => self.purge(at, queue, cx),
+            Request::QueueBind { queue, exchange, routing_key, arguments } => {
+                let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
+                let checked = cx.local.shared.topology().check_bind(self.actor(), binding);
+                self.change(at, checked, cx);
+            }
+            Request::QueueUnbind { queue, exchange, routing_key, arguments } => {
+                let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
+                let checked = cx.local.shared.topology().check_unbind(self.actor(), binding);
+                self.change(at, checked, cx);
+            }
+            Request::ExchangeBind { destination, source, routing_key, arguments } => {
+                let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
+                let checked = cx.local.shared.topology().check_bind(self.actor(), binding);
+                self.change(at, checked, cx);
+            }
+            Request::ExchangeUnbind { destination, source, routing_key, arguments } => {
+                let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
+                let checked = cx.local.shared.topology().check_unbind(self.actor(), binding);
+                self.change(at, checked, cx);
+            }
+            Request::ExchangeDeclare { exchange, passive: true, .. } => {
+                let found = cx.local.shared.topology().check_exchange_passive(self.actor(), self.vhost, &exchange);
+                self.change(at, found.map(|()| Checked::Done), cx);
+            }
+            Request::ExchangeDeclare { exchange, kind, durable, auto_delete, internal, arguments, passive: false } => {
+                let declare = ExchangeDeclare {
+                    vhost: self.vhost,
+                    name: &exchange,
+                    kind: &kind,
+                    durable,
+                    auto_delete,
+                    internal,
+                    arguments: &arguments,
+                };
+                let checked = cx.local.shared.topology().check_exchange_declare(self.actor(), &declare);
+                self.change(at, checked, cx);
+            }
+            Request::ExchangeDelete { exchange, if_unused } => {
+                let topology = cx.local.shared.topology();
+                let checked = topology.check_exchange_delete(self.actor(), self.vhost, &exchange, if_unused);
+                drop(topology);
+                self.change(at, checked, cx);
+            }
+            Request::Qos { prefetch_count, global } => {
+                let channel = &mut self.channels[at];
+                match global {
+                    true => channel.set_credit(prefetch_count, cx.local),
+                    false => channel.prefetch = prefetch_count,
+                }
+                cx.amqp.reply(channel.id, Reply::Done);
+            }
+            Request::Consume { queue, consumer_tag, no_ack, exclusive, arguments, no_local: _ } => {
+                self.consume(at, queue, consumer_tag, no_ack, exclusive, &arguments, cx);
+            }
+            Request::Cancel { consumer_tag } => self.cancel(at, &consumer_tag, cx),
+            Request::Get { queue, no_ack } => self.get(at, queue, no_ack, cx),
+            Request::Recover { unsettled } => {
+                self.settle_all(at, &unsettled, partition::Outcome::Nack, cx);
+                cx.amqp.reply(self.channels[at].id, Reply::Done);
+            }
+        }
+    }
+
+    fn binding(&self, source: &[u8], kind: Kind, destination: &[u8], key: &[u8], arguments: Table) -> Binding {
+        Binding {
+            vhost: self.vhost,
+            source: Name::new(source),
+            destination_kind: kind,
+            destination: Name::new(destination),
+            key: Name::new(key),
+            arguments,
+        }
+    }
+
+    /// Answers a request that asked for a queue which is gone since, in the topology's words.
+    pub(super) fn refuse_gone(&mut self, at: usize, name: &[u8], cx: &mut Cx<'_>) {
+        let (name, vhost) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&self.vhost_name));
+        let text = format!("no queue '{name}' in vhost '{vhost}'");
+        self.fail(at, ChannelError::new(ReplyCode::NotFound, text), cx);
+    }
+
+    /// Proposes a replicated change; the answer comes as [`Session::decided`].
+    fn propose(channel: &Channel, change: Change, cx: &Cx<'_>) {
+        let mailbox = cx.local.shared.mailboxes[cx.local.index].clone();
+        let answer = Answer::new(mailbox, channel.key, partition::RequestId(channel.request));
+        cx.local.shared.log().propose(change, answer);
+    }
+
+    /// Does what a request about an exchange or a binding needs.
+    fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, cx: &mut Cx<'_>) {
+        match checked {
+            Err(refusal) => self.fail(at, channel_error(refusal), cx),
+            Ok(Checked::Done) => cx.amqp.reply(self.channels[at].id, Reply::Done),
+            Ok(Checked::Local(change)) => {
+                let applied = cx.local.change_locally(&change);
+                self.channels[at].pending = Pending::Change;
+                self.decided(at, applied.outcome, cx);
+            }
+            Ok(Checked::Propose(change)) => {
+                self.channels[at].pending = Pending::Change;
+                Self::propose(&self.channels[at], change, cx);
+            }
+        }
+    }
+
+    fn declare_passive(&mut self, at: usize, name: &Bytes, cx: &mut Cx<'_>) {
+        let topology = cx.local.shared.topology();
+        let found = topology.check_queue_passive(self.actor(), self.vhost, name);
+        match found.map(|queue| (queue.id, queue.partition, Bytes::copy_from_slice(&queue.name))) {
+            Ok((id, partition, name)) => {
+                drop(topology);
+                self.stat(at, id, partition, name, cx);
+            }
+            Err(refusal) => {
+                drop(topology);
+                self.fail(at, channel_error(refusal), cx);
+            }
+        }
+    }
+
+    fn stat(&mut self, at: usize, queue: QueueId, partition: PartitionId, name: Bytes, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        channel.pending = Pending::Stat { name };
+        let request = channel.request_id();
+        cx.local.push(partition, Command::Stat { queue, channel: channel.key, request });
+    }
+
+    fn declare(&mut self, at: usize, declare: Declare, cx: &mut Cx<'_>) {
+        let Declare { queue, durable, exclusive, auto_delete, arguments } = declare;
+        let server_named = queue.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        let name = if server_named { Bytes::from(random::name("amq.gen-")) } else { queue };
+        let wanted = QueueDeclare {
+            vhost: self.vhost,
+            name: &name,
+            server_named,
+            durable,
+            exclusive,
+            auto_delete,
+            arguments: &arguments,
+        };
+        let shared = &cx.local.shared;
+        let mut has_place = true;
+        let place = |placement: Placement| match placement.is_local {
+            true => transient_partition(cx.local.index),
+            false => shared.place_queue().unwrap_or_else(|| {
+                has_place = false;
+                PartitionId::default()
+            }),
+        };
+        let declared = shared.topology().check_queue_declare(self.actor(), &wanted, place);
+        let name = Bytes::copy_from_slice(&Name::stripped(&name));
+        match declared {
+            Err(refusal) => self.fail(at, channel_error(refusal), cx),
+            Ok(QueueDeclared::Existing(id)) => self.stat_by_id(at, id, name, cx),
+            Ok(QueueDeclared::Local(change)) => {
+                let applied = cx.local.change_locally(&change);
+                self.channels[at].pending = Pending::NewQueue { name };
+                self.decided(at, applied.outcome, cx);
+            }
+            Ok(QueueDeclared::Propose(_)) if !has_place => {
+                let text = "this node has no durable queues";
+                self.fail(at, ChannelError::new(ReplyCode::NotImplemented, text), cx);
+            }
+            Ok(QueueDeclared::Propose(change)) => {
+                self.channels[at].pending = Pending::NewQueue { name };
+                Self::propose(&self.channels[at], change, cx);
+            }
+        }
+    }
+
+    fn stat_by_id(&mut self, at: usize, id: QueueId, name: Bytes, cx: &mut Cx<'_>) {
+        let partition = cx.local.shared.topology().queue(id).map(|queue| queue.partition);
+        match partition {
+            Some(partition) => self.stat(at, id, partition, name, cx),
+            None => self.refuse_gone(at, &name, cx),
+        }
+    }
+
+    fn delete(&mut self, at: usize, name: &Bytes, if_unused: bool, if_empty: bool, cx: &mut Cx<'_>) {
+        let topology = cx.local.shared.topology();
+        let checked = topology.check_queue_delete(self.actor(), self.vhost, name);
+        let stripped = Name::stripped(name);
+        let found = topology.find_queue(self.vhost, &stripped).map(|queue| (queue.id, queue.partition));
+        drop(topology);
+        let (queue, partition) = match (checked, found) {
+            (Err(refusal), _) => return self.fail(at, channel_error(refusal), cx),
+            (Ok(Checked::Done), _) | (Ok(_), None) => {
+                return cx.amqp.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 });
+            }
+            (Ok(_), Some(found)) => found,
+        };
+        let channel = &mut self.channels[at];
+        channel.pending = Pending::Close { queue, partition, name: Bytes::copy_from_slice(&stripped) };
+        let request = channel.request_id();
+        let close = Command::Close { queue, if_unused, if_empty, channel: channel.key, request };
+        cx.local.push(partition, close);
+    }
+
+    /// The partition lets a queue go: now the topology forgets it.
+    pub(super) fn delete_closed(
+        &mut self,
+        at: usize,
+        queue: QueueId,
+        partition: PartitionId,
+        ready: u64,
+        cx: &mut Cx<'_>,
+    ) {
+        let deletion = cx.local.shared.topology().deletion(queue);
+        self.channels[at].pending = Pending::Delete { queue, partition, ready };
+        match deletion {
+            // Somebody else deleted it meanwhile, with the messages that were counted here.
+            Checked::Done => self.decided(at, Ok(Outcome::Done), cx),
+            Checked::Local(change) => {
+                let applied = cx.local.change_locally(&change);
+                self.decided(at, applied.outcome, cx);
+            }
+            Checked::Propose(change) => Self::propose(&self.channels[at], change, cx),
+        }
+    }
+
+    fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_>) {
+        let topology = cx.local.shared.topology();
+        let found = topology.check_read(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
+        drop(topology);
+        match found {
+            Err(refusal) => self.fail(at, channel_error(refusal), cx),
+            Ok((queue, partition)) => {
+                let channel = &mut self.channels[at];
+                channel.pending = Pending::Purge { name };
+                let request = channel.request_id();
+                cx.local.push(partition, Command::Purge { queue, channel: channel.key, request });
+            }
+        }
+    }
+
+    /// A change that the channel waits for was decided.
+    pub(super) fn decided(&mut self, at: usize, outcome: Result<Outcome, Refusal>, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        let pending = std::mem::take(&mut channel.pending);
+        match (pending, outcome) {
+            (Pending::NewQueue { name }, Ok(Outcome::Queue { created: true, .. })) => {
+                let reply = Reply::QueueDeclared { queue: name, message_count: 0, consumer_count: 0 };
+                cx.amqp.reply(channel.id, reply);
+            }
+            (Pending::NewQueue { name }, Ok(Outcome::Queue { id, created: false })) => {
+                self.stat_by_id(at, id, name, cx);
+            }
+            (Pending::Change, Ok(_)) => cx.amqp.reply(channel.id, Reply::Done),
+            (Pending::Delete { ready, .. }, Ok(_)) => {
+                let message_count = u32::try_from(ready).unwrap_or(u32::MAX);
+                cx.amqp.reply(channel.id, Reply::QueueDeleted { message_count });
+            }
+            (Pending::Delete { queue, partition, .. }, Err(refusal)) => {
+                cx.local.push(partition, Command::Reopen { queue });
+                self.fail(at, channel_error(refusal), cx);
+            }
+            (Pending::NewQueue { .. } | Pending::Change, Err(refusal)) => {
+                self.fail(at, channel_error(refusal), cx);
+            }
+            (pending, outcome) => panic!("{outcome:?} does not answer {pending:?}"),
+        }
+    }
+}

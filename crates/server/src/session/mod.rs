@@ -1,0 +1,359 @@
+//! The session of a connection: turns what the AMQP machine says into checks, routes and commands, and what partitions
+//! answer into calls on the machine.
+//!
+//! Invariant: it decides nothing. Whether a request is lawful the topology says, what becomes of a message its partition
+//! says, and what goes on the wire the machine says; the session knows who asked whom. A channel has at most one request
+//! under way, because the machine holds back what follows it.
+//!
+//! In reading order: a channel and its consumers ([`channel`]), the road of a publish ([`publish`], with what a message's
+//! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]).
+
+mod channel;
+mod consume;
+mod credit;
+mod declare;
+mod publish;
+mod random;
+mod refusal;
+mod routes;
+mod traits;
+
+pub use publish::SYNC_EXCHANGE;
+
+use crate::connection::Client;
+use crate::shard::thread::Local;
+use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Millis, Request};
+use broker::topology::{Actor, Checked, Outcome, Refusal, RouteTarget};
+use broker::{ChannelKey, ConsumerKey, VhostId};
+use bytes::Bytes;
+use channel::{Channel, Pending, RequestKind};
+use partition::{Command, Effect, RequestId};
+use smallvec::SmallVec;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// How long a refused login waits for its answer: guessing passwords is slow, and nobody else waits.
+const LOGIN_REFUSED_DELAY_MS: Millis = 1_000;
+
+/// Bytes of what a client says about itself that go into a log line.
+const LOG_TEXT_BYTES_MAX: usize = 128;
+
+const NEVER: Millis = Millis::MAX;
+
+/// What is known of one connection above its frames.
+pub(crate) struct Session {
+    peer: SocketAddr,
+    user: Bytes,
+    vhost: VhostId,
+    vhost_name: Bytes,
+    /// Names this connection as the owner of exclusive queues.
+    connection: u64,
+    /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched.
+    channels: Vec<Box<Channel>>,
+    /// The shards whose partitions were published to, one bit each.
+    published: u64,
+    refuse_at: Millis,
+    /// Bytes of deliveries from other shards that the socket has not taken yet.
+    from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
+    /// Where routes are gathered; empty between uses.
+    targets: Vec<RouteTarget>,
+}
+
+/// What every step of a session works with.
+pub(super) struct Cx<'a> {
+    pub(super) amqp: &'a mut Connection,
+    pub(super) local: &'a Rc<Local>,
+}
+
+impl Session {
+    /// The session of a connection that was just accepted.
+    pub(crate) fn new(peer: SocketAddr, local: &Local) -> Self {
+        Session {
+            peer,
+            user: Bytes::new(),
+            vhost: VhostId(0),
+            vhost_name: Bytes::new(),
+            // A key that no channel gets is a number that no other connection gets.
+            connection: local.keys.borrow_mut().next().0,
+            channels: Vec::new(),
+            published: 0,
+            refuse_at: NEVER,
+            from_remote: SmallVec::new(),
+            targets: Vec::new(),
+        }
+    }
+
+    /// The client's address.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// When [`Session::handle_timeout`] is to be called.
+    pub(crate) fn poll_timeout(&self) -> Millis {
+        self.refuse_at
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, amqp: &mut Connection, now: Millis) {
+        if self.refuse_at <= now {
+            self.refuse_at = NEVER;
+            amqp.authenticated(Err(AuthRefused));
+        }
+    }
+
+    /// Whether a shard that this connection publishes to has as much unwritten as it may.
+    #[inline]
+    pub(crate) fn waits_for_load(&self, local: &Local) -> bool {
+        let mut left = self.published;
+        while left != 0 {
+            let shard = left.trailing_zeros() as usize;
+            if local.shared.is_loaded(shard) {
+                return true;
+            }
+            left &= left - 1;
+        }
+        false
+    }
+
+    /// Takes one event of the machine.
+    pub(crate) fn handle_event(
+        &mut self,
+        event: Event,
+        amqp: &mut Connection,
+        client: &Rc<Client>,
+        local: &Rc<Local>,
+        now: Millis,
+    ) {
+        let mut cx = Cx { amqp, local };
+        match event {
+            Event::Publish(publish) if self.is_live(publish.channel) => self.publish(publish, &mut cx),
+            Event::Settle(settle) if self.is_live(settle.channel) => self.settle(&settle, &mut cx),
+            Event::Request { channel, request } if self.is_live(channel) => self.request(channel, request, &mut cx),
+            Event::Publish(_) | Event::Settle(_) | Event::Request { .. } => {}
+            Event::ChannelOpened { channel } => {
+                let key = local.keys.borrow_mut().next();
+                local.register(key, client, channel.number());
+                let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
+                self.channels.insert(at, Box::new(Channel::new(channel, key)));
+            }
+            // The machine names what was outstanding; the partitions know it themselves and requeue it at the detach.
+            Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, local),
+            Event::Authenticate(authenticate) => self.authenticate(&authenticate, &mut cx, now),
+            Event::Open { vhost } => self.open(vhost, &mut cx),
+            // Passwords are checked at login only, so a renewed one has nothing to refresh.
+            Event::UpdateSecret { .. } => amqp.secret_updated(Ok(())),
+            Event::Closed(why) => self.end(&why, local),
+        }
+    }
+
+    /// Takes one effect for the channel with this key and number.
+    #[inline]
+    pub(crate) fn handle_effect(
+        &mut self,
+        channel: (ChannelKey, u16),
+        effect: Effect,
+        amqp: &mut Connection,
+        local: &Rc<Local>,
+    ) {
+        let (key, number) = channel;
+        let Ok(at) = self.place(number) else { return };
+        if self.channels[at].key != key {
+            return;
+        }
+        let mut cx = Cx { amqp, local };
+        match effect {
+            Effect::Deliver(delivery) => self.deliver(at, &delivery, &mut cx),
+            Effect::Confirm { first, count, .. } => self.channels[at].confirm(first, count, false, cx.amqp),
+            Effect::Refuse { first, count, .. } => self.channels[at].confirm(first, count, true, cx.amqp),
+            Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, &mut cx),
+            Effect::Cancelled { consumer, .. } => self.channels[at].cancelled(consumer.number, &mut cx),
+            Effect::GrantWanted { consumer, ready, .. } => {
+                self.channels[at].grant_wanted(consumer.number, ready, local);
+            }
+            Effect::GrantReturned { consumer, count } => {
+                self.channels[at].grant_returned(consumer.number, count, local);
+            }
+            Effect::Unused { .. } => unreachable!("the shard keeps what concerns no channel"),
+        }
+    }
+
+    /// A proposal of the channel with this key and number was decided.
+    pub(crate) fn handle_decided(
+        &mut self,
+        channel: (ChannelKey, u16),
+        request: RequestId,
+        outcome: Result<Outcome, Refusal>,
+        amqp: &mut Connection,
+        local: &Rc<Local>,
+    ) {
+        let (key, number) = channel;
+        let Ok(at) = self.place(number) else { return };
+        let channel = &self.channels[at];
+        let is_awaited = RequestKind::of(request) == RequestKind::Pending(channel.request);
+        if channel.key == key && is_awaited && !channel.failed {
+            self.decided(at, outcome, &mut Cx { amqp, local });
+        }
+    }
+
+    /// The window has room: a consumer that was passed over takes part again.
+    pub(crate) fn unstall(&mut self, consumer: ConsumerKey, local: &Rc<Local>) {
+        let Some(number) = local.number_of(consumer.channel) else { return };
+        let Ok(at) = self.place(number) else { return };
+        let channel = &self.channels[at];
+        if channel.key != consumer.channel {
+            return;
+        }
+        if let Some(found) = channel.consumer(consumer.number) {
+            local.push(found.partition, Command::Stall { queue: found.queue, consumer, stalled: false });
+        }
+    }
+
+    /// The socket took what other shards had sent: they may send more.
+    pub(crate) fn drained(&mut self, local: &Rc<Local>) {
+        for (channel, shard, bytes) in self.from_remote.drain(..) {
+            local.inbox.borrow_mut().push_parcel(shard, crate::shard::Parcel::Drained { channel, bytes });
+        }
+    }
+
+    #[inline]
+    fn place(&self, number: u16) -> Result<usize, usize> {
+        let guess = usize::from(number).wrapping_sub(1);
+        match self.channels.get(guess) {
+            Some(channel) if channel.id.number() == number => Ok(guess),
+            _ => self.channels.binary_search_by_key(&number, |channel| channel.id.number()),
+        }
+    }
+
+    /// The place of an open channel that the machine spoke of.
+    #[inline]
+    fn at(&self, channel: ChannelId) -> usize {
+        self.place(channel.number()).expect("the machine names only channels that it opened and has not closed")
+    }
+
+    /// Whether what comes from a channel still counts.
+    #[inline]
+    fn is_live(&self, channel: ChannelId) -> bool {
+        !self.channels[self.at(channel)].failed
+    }
+
+    /// Closes a channel with an error, or the connection if the code is a hard one.
+    fn fail(&mut self, at: usize, error: ChannelError, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        channel.failed = true;
+        channel.pending = Pending::None;
+        tracing::warn!(peer = %self.peer, channel = channel.id.number(), %error, "channel error");
+        cx.amqp.channel_error(channel.id, error);
+    }
+
+    fn actor(&self) -> Actor<'_> {
+        Actor { user: &self.user, connection: self.connection }
+    }
+
+    fn request(&mut self, channel: ChannelId, request: Request, cx: &mut Cx<'_>) {
+        let at = self.at(channel);
+        self.channels[at].request += 1;
+        assert!(matches!(self.channels[at].pending, Pending::None), "a channel has one request under way");
+        self.handle_request(at, request, cx);
+    }
+
+    fn end_channel(&mut self, channel: ChannelId, local: &Rc<Local>) {
+        let gone = self.channels.remove(self.at(channel));
+        for partition in gone.partitions {
+            local.push(partition, Command::Detach { channel: gone.key });
+        }
+        self.from_remote.retain(|(key, _, _)| *key != gone.key);
+        local.unregister(gone.key);
+    }
+
+    fn authenticate(&mut self, authenticate: &Authenticate, cx: &mut Cx<'_>, now: Millis) {
+        let shared = &cx.local.shared;
+        let known = shared.topology().authenticate(&authenticate.user, &authenticate.password).is_some();
+        let user = log_text(&authenticate.user);
+        let only_loopback = shared.config.loopback_users.iter().any(|name| name.as_bytes() == &authenticate.user[..]);
+        let reason = match known {
+            false => "wrong user or password",
+            true if only_loopback && !self.peer.ip().to_canonical().is_loopback() => {
+                "this user may only connect via loopback"
+            }
+            true => {
+                let client = client_name(authenticate);
+                tracing::info!(peer = %self.peer, ?user, ?client, "connection authenticated");
+                self.user = Bytes::copy_from_slice(&authenticate.user);
+                return cx.amqp.authenticated(Ok(()));
+            }
+        };
+        tracing::warn!(peer = %self.peer, ?user, reason, "login refused");
+        self.refuse_at = now + LOGIN_REFUSED_DELAY_MS;
+    }
+
+    fn open(&mut self, vhost: Bytes, cx: &mut Cx<'_>) {
+        let opened = cx.local.shared.topology().open_vhost(&self.user, &vhost);
+        match opened {
+            Ok(id) => {
+                self.vhost = id;
+                self.vhost_name = Bytes::copy_from_slice(&vhost);
+                let vhost = log_text(&vhost);
+                let user = log_text(&self.user);
+                tracing::info!(peer = %self.peer, ?user, ?vhost, "connection opened");
+                cx.amqp.opened(Ok(()));
+            }
+            Err(refused) => {
+                tracing::warn!(peer = %self.peer, text = %refused.text, "connection refused");
+                cx.amqp.opened(Err(refusal::connection_error(refused)));
+            }
+        }
+    }
+
+    /// The connection is over; its channels are closed already. Its exclusive queues go with it.
+    fn end(&mut self, why: &Closed, local: &Rc<Local>) {
+        assert!(self.channels.is_empty(), "the machine closes the channels before the connection");
+        let (user, vhost) = (log_text(&self.user), log_text(&self.vhost_name));
+        let reason = reason_text(why);
+        match why {
+            // Health checks open a socket and close it again, every few seconds.
+            Closed::Disconnected if self.user.is_empty() => {
+                tracing::debug!(peer = %self.peer, reason, "connection closed");
+            }
+            Closed::ByClient { .. } | Closed::Disconnected | Closed::LoginRefused => {
+                tracing::info!(peer = %self.peer, ?user, ?vhost, reason, "connection closed");
+            }
+            Closed::ByServer(error) if error.code == amqp::ReplyCode::ConnectionForced => {
+                tracing::info!(peer = %self.peer, ?user, ?vhost, reason, "connection closed");
+            }
+            _ => tracing::warn!(peer = %self.peer, ?user, ?vhost, reason, "connection closed"),
+        }
+        let owned = local.shared.topology().exclusive_queues(self.connection).to_vec();
+        for queue in owned {
+            let deletion = local.shared.topology().deletion(queue);
+            if let Checked::Local(change) = deletion {
+                local.change_locally(&change);
+            }
+        }
+    }
+}
+
+/// What a client calls itself, if it does.
+fn client_name(authenticate: &Authenticate) -> String {
+    let table = &authenticate.client_properties;
+    let text = |name: &str| match table.get(name) {
+        Some(amqp::Value::LongString(bytes)) => Some(log_text(bytes)),
+        _ => None,
+    };
+    text("connection_name").or_else(|| text("product")).unwrap_or_default()
+}
+
+fn log_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(LOG_TEXT_BYTES_MAX)]).into_owned()
+}
+
+fn reason_text(why: &Closed) -> String {
+    match why {
+        Closed::ByClient { code, text } => format!("closed by the client: {code} {:?}", log_text(text)),
+        Closed::ByServer(error) => format!("closed by the server: {} {error}", error.code.number()),
+        Closed::WrongProtocol(header) => format!("unknown protocol: {:?}", header.escape_ascii().to_string()),
+        Closed::LoginRefused => "login refused".to_owned(),
+        Closed::HandshakeTimeout => "handshake not finished in time".to_owned(),
+        Closed::HeartbeatTimeout => "no heartbeat from the client for two intervals".to_owned(),
+        Closed::Disconnected => "socket closed without connection.close".to_owned(),
+    }
+}

@@ -1,0 +1,309 @@
+//! The road of a publish from the machine to its partitions, of its confirm back, and of a delivery to its consumer.
+//!
+//! Invariant: a message is confirmed once, after every partition it went to has confirmed it; a return goes out before
+//! the confirm. The common message costs one comparison with the route used last, and no lock, hash or allocation.
+
+use super::channel::{RequestKind, State};
+use super::refusal::publish_error;
+use super::routes::{Group, Needs, Route};
+use super::traits;
+use super::{Cx, Session};
+use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle};
+use broker::topology::{DurabilityLevel, RouteTarget, Topology};
+use broker::{ConsumerKey, QueueId};
+use bytes::Bytes;
+use partition::command::{Durability, Selective};
+use partition::message::MessageView;
+use partition::{Command, Delivery, Level, Message, Outcome, Publish, Target};
+use smallvec::SmallVec;
+use std::cell::Cell;
+
+/// A publish to this exchange on a confirm channel is confirmed once everything written before is synced.
+pub const SYNC_EXCHANGE: &[u8] = b"leveret.sync";
+
+/// An interval for a selective queue that has only a cap: ten years.
+const INTERVAL_MS_NEVER: u64 = 315_360_000_000;
+
+impl Session {
+    /// Routes a message and hands it to its partitions.
+    pub(super) fn publish(&mut self, publish: amqp::Publish, cx: &mut Cx<'_>) {
+        let at = self.at(publish.channel);
+        let version = cx.local.shared.topology_version();
+        let route = match self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key) {
+            Some(route) => route,
+            None => match self.find_route(at, version, &publish, cx) {
+                Ok(route) => route,
+                Err(error) => return self.fail(at, error, cx),
+            },
+        };
+        if traits::may_ask(&publish.properties)
+            && let Err(error) = traits::check(&publish.properties, &self.user)
+        {
+            return self.fail(at, error, cx);
+        }
+        let channel = &mut self.channels[at];
+        let route = channel.routes.get(route);
+        if route.groups.is_empty() {
+            let is_sync = route.is_sync;
+            return self.publish_nowhere(at, &publish, is_sync, cx);
+        }
+        self.published |= route.shards;
+        let partitions = route.groups.len();
+        if let Err(error) = send(route, channel.key, &publish, cx) {
+            return self.fail(at, error, cx);
+        }
+        if partitions > 1 && publish.publish_seq != 0 {
+            channel.await_confirms(publish.publish_seq, partitions);
+        }
+    }
+
+    /// A message without a queue: returned if it is mandatory, and confirmed, as nobody is left to lose it.
+    fn publish_nowhere(&mut self, at: usize, publish: &amqp::Publish, is_sync: bool, cx: &mut Cx<'_>) {
+        if publish.mandatory {
+            let message = MessageParts {
+                exchange: &publish.exchange,
+                routing_key: &publish.routing_key,
+                properties: &publish.properties,
+                body: &publish.body,
+            };
+            cx.amqp.return_message(publish.channel, &ReturnedMessage { code: ReplyCode::NoRoute, message });
+        }
+        if publish.publish_seq == 0 {
+            return;
+        }
+        match is_sync {
+            true => self.sync(at, publish.publish_seq, cx),
+            false => cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack),
+        }
+    }
+
+    /// Asks for a sync of all that was written, behind everything that this channel sent: each partition that it used
+    /// answers in its own order, and one speaks for the rest of the node.
+    fn sync(&mut self, at: usize, publish_seq: u64, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        channel.use_partition(cx.local.shared.sync_partition());
+        let request = RequestKind::Sync(publish_seq).id();
+        channel.await_confirms(publish_seq, channel.partitions.len());
+        for partition in &channel.partitions {
+            cx.local.push(*partition, Command::Sync { channel: channel.key, request });
+        }
+    }
+
+    /// Asks the topology where the message goes, and remembers the answer unless it was for this message only.
+    fn find_route(
+        &mut self,
+        at: usize,
+        version: u64,
+        publish: &amqp::Publish,
+        cx: &Cx<'_>,
+    ) -> Result<usize, ChannelError> {
+        let (exchange, routing_key) = (&publish.exchange, &publish.routing_key);
+        let topology = cx.local.shared.topology();
+        if exchange != SYNC_EXCHANGE {
+            topology.check_publish(self.actor(), self.vhost, exchange).map_err(publish_error)?;
+        }
+        let used_headers = Cell::new(false);
+        let headers = || {
+            used_headers.set(true);
+            Properties::parse(&publish.properties).ok().and_then(|parsed| parsed.headers_table())
+        };
+        let mut targets = std::mem::take(&mut self.targets);
+        let is_sync = exchange == SYNC_EXCHANGE;
+        if !is_sync {
+            let routed = topology.route(self.vhost, exchange, routing_key, &headers, &mut targets);
+            assert!(routed.is_ok(), "the exchange was there a line ago, under the same lock");
+        }
+        let channel = &mut self.channels[at];
+        let place = channel.routes.make(version, exchange, routing_key);
+        let route = channel.routes.get(place);
+        route.is_sync = is_sync;
+        for target in targets.drain(..) {
+            add_target(route, &target, &topology);
+        }
+        for group in &route.groups {
+            let shard = cx.local.shared.directory.find(group.partition);
+            route.shards |= shard.map_or(0, |(shard, _)| 1 << shard);
+        }
+        let partitions: SmallVec<[_; 4]> = route.groups.iter().map(|group| group.partition).collect();
+        partitions.into_iter().for_each(|partition| channel.use_partition(partition));
+        if used_headers.get() {
+            channel.routes.forget(place);
+        }
+        self.targets = targets;
+        Ok(place)
+    }
+
+    /// Passes on what a consumer decided about its messages.
+    pub(super) fn settle(&mut self, settle: &Settle, cx: &mut Cx<'_>) {
+        let outcome = match settle.outcome {
+            Settled::Ack => Outcome::Ack,
+            Settled::Nack { requeue: true } => Outcome::Nack,
+            Settled::Reject { requeue: true } => Outcome::Reject,
+            Settled::Nack { requeue: false } | Settled::Reject { requeue: false } => Outcome::Discard,
+        };
+        let at = self.at(settle.channel);
+        self.settle_all(at, &settle.deliveries, outcome, cx);
+    }
+
+    /// Settles or gives back deliveries of one channel.
+    pub(super) fn settle_all(&mut self, at: usize, deliveries: &amqp::Deliveries, outcome: Outcome, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        for run in deliveries {
+            let found = channel.consumer_at(run.consumer).expect("a consumer is known while it holds messages");
+            let count = u64::from(run.count);
+            let consumer = &mut channel.consumers[found];
+            assert!(consumer.unacked >= count, "nothing is settled twice");
+            consumer.unacked -= count;
+            let (queue, partition, state) = (consumer.queue, consumer.partition, consumer.state);
+            let holder = channel.holder(&channel.consumers[found]);
+            cx.local.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
+            channel.forget_if_done(found);
+            if let (Some(credit), true) = (&mut channel.credit, state != State::Get) {
+                credit.release(count);
+            }
+        }
+        channel.hand_out(cx.local);
+    }
+
+    /// Encodes a message for its consumer.
+    #[inline]
+    pub(super) fn deliver(&mut self, at: usize, delivery: &Delivery, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        let ConsumerKey { channel: key, number } = delivery.consumer;
+        let Some(found) = channel.consumer_at(number) else { return };
+        let consumer = &mut channel.consumers[found];
+        let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
+        let body = view.body_of(&delivery.message);
+        let counted;
+        let mut properties = view.properties();
+        if delivery.counts.acquired > 0 && consumer.tells_counts {
+            counted = with_delivery_count(properties, delivery.counts.delivery);
+            properties = &counted;
+        }
+        let message =
+            MessageParts { exchange: view.exchange(), routing_key: view.routing_key(), properties, body: &body };
+        let out = amqp::Delivery {
+            consumer_tag: &consumer.tag,
+            consumer: number,
+            seq: delivery.seq,
+            redelivered: delivery.redelivered,
+            no_ack: !delivery.needs_ack,
+            message,
+        };
+        let sent = cx.amqp.deliver(channel.id, &out);
+        if let Some(shard) = consumer.remote {
+            let bytes = delivery.message.len();
+            match self.from_remote.last_mut() {
+                Some((last, from, sum)) if *last == key && *from == shard => *sum += bytes,
+                _ => self.from_remote.push((key, shard, bytes)),
+            }
+        }
+        if sent.is_none() || !delivery.needs_ack {
+            return;
+        }
+        consumer.unacked += 1;
+        if let Some(credit) = &mut channel.credit {
+            if consumer.granted_only {
+                consumer.granted = consumer.granted.saturating_sub(1);
+                credit.spend();
+            } else {
+                credit.count();
+            }
+        }
+    }
+}
+
+/// The properties with RabbitMQ's count of failed deliveries as a further header.
+pub(super) fn with_delivery_count(properties: &[u8], count: u32) -> Vec<u8> {
+    const NAME: &[u8] = b"x-delivery-count";
+    let parsed = Properties::parse(properties).expect("the machine checked them when they came");
+    let mut headers = parsed.headers.unwrap_or_default().to_vec();
+    headers.push(NAME.len() as u8);
+    headers.extend_from_slice(NAME);
+    headers.push(b'l');
+    headers.extend_from_slice(&i64::from(count).to_be_bytes());
+    let mut out = Vec::with_capacity(properties.len() + NAME.len() + 16);
+    Properties { headers: Some(&headers), ..parsed }.encode_to(&mut out);
+    out
+}
+
+/// Hands a routed message to each of its partitions, with what its headers say about its durability.
+#[inline]
+fn send(route: &Route, key: broker::ChannelKey, publish: &amqp::Publish, cx: &Cx<'_>) -> Result<(), ChannelError> {
+    let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
+    let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
+    let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };
+    for group in &route.groups {
+        let mut targets = group.targets.clone();
+        if asks {
+            for (target, header) in targets.iter_mut().zip(&group.value_headers) {
+                target.durability = durability(target.durability, level, header.as_deref(), &publish.properties)?;
+            }
+        }
+        let message = Message {
+            exchange: publish.exchange.clone(),
+            routing_key: publish.routing_key.clone(),
+            properties: publish.properties.clone(),
+            body: publish.body.clone(),
+        };
+        let publish = Publish { channel, publish_seq: publish.publish_seq, targets, message };
+        cx.local.push(group.partition, Command::Publish(publish));
+    }
+    Ok(())
+}
+
+/// The durability of one message in one queue. A message may ask for more or less than its queue's level; of a selective
+/// queue it may only ask for more, as the queue's cap holds for all of its messages.
+fn durability(
+    queue: Durability,
+    level: Option<Level>,
+    header: Option<&[u8]>,
+    properties: &Bytes,
+) -> Result<Durability, ChannelError> {
+    Ok(match (queue, level) {
+        (_, Some(Level::Synced)) => Durability::Level(Level::Synced),
+        (Durability::Level(_), Some(level)) => Durability::Level(level),
+        (Durability::Selective { .. }, _) => {
+            let value = header.map_or(Ok(0), |header| traits::value(properties, header))?;
+            Durability::Selective { value }
+        }
+        (level, None) => level,
+    })
+}
+
+/// Adds a queue to a route, to the group of its partition.
+fn add_target(route: &mut Route, target: &RouteTarget, topology: &Topology) {
+    let (mut selective, mut header) = (None, None);
+    let durability = match target.durability {
+        DurabilityLevel::Memory | DurabilityLevel::Written => Durability::Level(Level::Written),
+        DurabilityLevel::Synced => Durability::Level(Level::Synced),
+        DurabilityLevel::Selective => {
+            (selective, header) = selective_of(target.queue, topology);
+            Durability::Selective { value: 0 }
+        }
+    };
+    route.needs.durability |= target.durability != DurabilityLevel::Memory;
+    route.needs.value |= header.is_some();
+    let target_of = Target { queue: target.queue, durability, selective };
+    match route.groups.iter_mut().find(|group| group.partition == target.partition) {
+        Some(group) => {
+            group.targets.push(target_of);
+            group.value_headers.push(header);
+        }
+        None => route.groups.push(Group {
+            partition: target.partition,
+            targets: SmallVec::from_iter([target_of]),
+            value_headers: SmallVec::from_iter([header]),
+        }),
+    }
+}
+
+fn selective_of(queue: QueueId, topology: &Topology) -> (Option<Selective>, Option<broker::topology::Name>) {
+    let queue = topology.queue(queue).expect("a route leads to queues that exist, under the same lock");
+    let broker::topology::Durability::Selective(bounds) = &queue.shape.settings.durability else {
+        unreachable!("the level of a route's target is that of its queue");
+    };
+    let cap = bounds.value.as_ref().map_or(u64::MAX, |value| value.cap);
+    let interval_ms = bounds.interval_ms.map_or(INTERVAL_MS_NEVER, u64::from);
+    (Some(Selective { cap, interval_ms }), bounds.value.as_ref().map(|value| value.header.clone()))
+}

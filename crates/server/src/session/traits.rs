@@ -1,0 +1,204 @@
+//! What a message's own properties ask of the broker, read only where they can ask for anything.
+//!
+//! Invariant: a message that asks for something this version does not do is refused, never taken and the wish ignored.
+
+use amqp::{ChannelError, MethodId, Properties, ReplyCode, Value};
+use partition::Level;
+
+/// Property flags, by their bits in the first two bytes of the content header's properties.
+const HEADERS: u16 = 1 << 13;
+const REPLY_TO: u16 = 1 << 9;
+const EXPIRATION: u16 = 1 << 8;
+const USER_ID: u16 = 1 << 4;
+
+/// The header that chooses a message's level.
+const DURABILITY_HEADER: &str = "x-durability";
+
+/// The name that asks for an answer over the asker's own channel.
+pub(super) const DIRECT_REPLY_TO: &[u8] = b"amq.rabbitmq.reply-to";
+
+/// Whether the properties can ask for anything at all. The common message has a content type and a delivery mode.
+#[inline]
+pub(super) fn may_ask(properties: &[u8]) -> bool {
+    match properties.first_chunk::<2>() {
+        Some(flags) => u16::from_be_bytes(*flags) & (HEADERS | REPLY_TO | EXPIRATION | USER_ID) != 0,
+        None => false,
+    }
+}
+
+fn refused(code: ReplyCode, text: String) -> ChannelError {
+    ChannelError { code, text, method: MethodId::BASIC_PUBLISH }
+}
+
+fn parse(properties: &[u8]) -> Properties<'_> {
+    Properties::parse(properties).expect("the machine checks the properties of every message")
+}
+
+/// Refuses what this version does not do, and what RabbitMQ refuses.
+pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> {
+    let parsed = parse(properties);
+    let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if let Some(claimed) = parsed.user_id
+        && claimed != user
+    {
+        let text = format!("user_id property set to '{}' but authenticated user was '{}'", show(claimed), show(user));
+        return Err(refused(ReplyCode::PreconditionFailed, text));
+    }
+    if let Some(expiration) = parsed.expiration {
+        let is_number = !expiration.is_empty() && expiration.iter().all(u8::is_ascii_digit);
+        if !is_number {
+            let text = format!("invalid expiration '{}': not a number of milliseconds", show(expiration));
+            return Err(refused(ReplyCode::PreconditionFailed, text));
+        }
+        let text = "property 'expiration' is not supported by this version yet".to_owned();
+        return Err(refused(ReplyCode::NotImplemented, text));
+    }
+    if parsed.reply_to == Some(DIRECT_REPLY_TO) {
+        return Err(refused(ReplyCode::PreconditionFailed, "fast reply consumer does not exist".to_owned()));
+    }
+    let carbon_copies = [&b"\x02CC"[..], b"\x03BCC"];
+    if let Some(headers) = parsed.headers
+        && carbon_copies.iter().any(|name| contains(headers, name))
+        && let Some(table) = parsed.headers_table()
+    {
+        for name in ["CC", "BCC"] {
+            if table.get(name).is_some() {
+                let text = format!("header '{name}' is not supported by this version yet");
+                return Err(refused(ReplyCode::NotImplemented, text));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The level that a message asks for itself, if it does. Errors: a word that is no level.
+pub(super) fn level(properties: &[u8]) -> Result<Option<Level>, ChannelError> {
+    let parsed = parse(properties);
+    // The name is looked for in the raw bytes first: most messages with headers do not have it.
+    if !parsed.headers.is_some_and(|bytes| contains(bytes, DURABILITY_HEADER.as_bytes())) {
+        return Ok(None);
+    }
+    let table = parsed.headers_table();
+    match table.as_ref().and_then(|table| table.get(DURABILITY_HEADER)) {
+        None => Ok(None),
+        Some(Value::LongString(word)) if word == "synced" => Ok(Some(Level::Synced)),
+        Some(Value::LongString(word)) if word == "written" => Ok(Some(Level::Written)),
+        Some(_) => {
+            let text = format!("header '{DURABILITY_HEADER}' must be the string 'synced' or 'written'");
+            Err(refused(ReplyCode::PreconditionFailed, text))
+        }
+    }
+}
+
+/// The value that a message adds to what is at risk: 0 without the header, rounded up. Errors: no number, or a negative
+/// one, since a sum that can fall proves nothing.
+pub(super) fn value(properties: &[u8], header: &[u8]) -> Result<u64, ChannelError> {
+    let parsed = parse(properties);
+    let table = parsed.headers_table();
+    let found = table.as_ref().and_then(|table| table.iter().find(|(name, _)| &name[..] == header));
+    let wrong = || {
+        let text = format!("header '{}' must be a number and not negative", String::from_utf8_lossy(header));
+        refused(ReplyCode::PreconditionFailed, text)
+    };
+    let integer = |number: i64| u64::try_from(number).map_err(|_| wrong());
+    let float = |number: f64| match number >= 0.0 {
+        // Beyond the range of u64 the cast gives its largest value, which passes every cap.
+        true => Ok(number.ceil() as u64),
+        false => Err(wrong()),
+    };
+    match found.map(|(_, value)| value) {
+        None | Some(Value::Void) => Ok(0),
+        Some(Value::I8(number)) => integer((*number).into()),
+        Some(Value::U8(number)) => Ok((*number).into()),
+        Some(Value::I16(number)) => integer((*number).into()),
+        Some(Value::U16(number)) => Ok((*number).into()),
+        Some(Value::I32(number)) => integer((*number).into()),
+        Some(Value::U32(number)) => Ok((*number).into()),
+        Some(Value::I64(number)) => integer(*number),
+        Some(Value::F32(number)) => float((*number).into()),
+        Some(Value::F64(number)) => float(*number),
+        Some(Value::Decimal { scale, mantissa }) => {
+            Ok(u64::from(*mantissa).div_ceil(10u64.checked_pow((*scale).into()).unwrap_or(u64::MAX)))
+        }
+        Some(_) => Err(wrong()),
+    }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use amqp::Table;
+
+    fn with_headers(fields: &[(&'static str, Value)]) -> Vec<u8> {
+        let mut table = Table::new();
+        fields.iter().for_each(|(name, value)| table.push(*name, value.clone()));
+        let encoded = table.encode();
+        let mut out = Vec::new();
+        let headers = &encoded[4..];
+        Properties { headers: Some(headers), ..Properties::default() }.encode_to(&mut out);
+        out
+    }
+
+    fn text(word: &'static str) -> Value {
+        Value::LongString(bytes::Bytes::from_static(word.as_bytes()))
+    }
+
+    fn encoded(properties: Properties<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        properties.encode_to(&mut out);
+        out
+    }
+
+    #[test]
+    fn only_messages_that_can_ask_for_something_are_looked_at() {
+        let plain = Properties { content_type: Some(b"text/plain"), delivery_mode: Some(2), ..Properties::default() };
+        assert!(!may_ask(&encoded(plain)));
+        assert!(may_ask(&encoded(Properties { expiration: Some(b"5"), ..plain })));
+        assert!(may_ask(&with_headers(&[("a", Value::Bool(true))])));
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_refused_with_its_name() {
+        let code = |properties: &[u8]| check(properties, b"guest").map_err(|e| (e.code, e.text));
+        let refused = code(&encoded(Properties { user_id: Some(b"eve"), ..Properties::default() })).unwrap_err();
+        assert_eq!(refused.0, ReplyCode::PreconditionFailed);
+        assert_eq!(refused.1, "user_id property set to 'eve' but authenticated user was 'guest'");
+        assert!(code(&encoded(Properties { user_id: Some(b"guest"), ..Properties::default() })).is_ok());
+        let bad = code(&encoded(Properties { expiration: Some(b"5s"), ..Properties::default() })).unwrap_err();
+        assert_eq!(bad.0, ReplyCode::PreconditionFailed);
+        let good = code(&encoded(Properties { expiration: Some(b"5"), ..Properties::default() })).unwrap_err();
+        assert_eq!(good.0, ReplyCode::NotImplemented);
+        let copies = code(&with_headers(&[("CC", Value::Array(vec![text("q")]))])).unwrap_err();
+        assert_eq!(copies.0, ReplyCode::NotImplemented);
+        assert!(code(&with_headers(&[("ACC", text("\u{2}CC"))])).is_ok());
+        let reply = encoded(Properties { reply_to: Some(DIRECT_REPLY_TO), ..Properties::default() });
+        assert_eq!(code(&reply).unwrap_err().0, ReplyCode::PreconditionFailed);
+    }
+
+    #[test]
+    fn a_message_chooses_between_two_levels_and_no_other() {
+        assert_eq!(level(&with_headers(&[("x-durability", text("written"))])).unwrap(), Some(Level::Written));
+        assert_eq!(level(&with_headers(&[("x-durability", text("synced"))])).unwrap(), Some(Level::Synced));
+        assert_eq!(level(&with_headers(&[("a", text("x-durability"))])).unwrap(), None);
+        let wrong = level(&with_headers(&[("x-durability", text("maybe"))])).unwrap_err();
+        assert_eq!(wrong.code, ReplyCode::PreconditionFailed);
+    }
+
+    #[test]
+    fn a_value_is_a_number_that_is_not_negative_rounded_up() {
+        let of = |v: Value| value(&with_headers(&[("amount", v)]), b"amount").map_err(|e| e.code);
+        assert_eq!(of(Value::I32(5)), Ok(5));
+        assert_eq!(of(Value::F64(1.25)), Ok(2));
+        assert_eq!(of(Value::F64(1e300)), Ok(u64::MAX));
+        assert_eq!(of(Value::Decimal { scale: 2, mantissa: 101 }), Ok(2));
+        for bad in [Value::I64(-1), Value::F32(-0.5), Value::F64(f64::NAN), text("5"), Value::Bool(true)] {
+            assert_eq!(of(bad), Err(ReplyCode::PreconditionFailed));
+        }
+        assert_eq!(value(&with_headers(&[("other", Value::I32(5))]), b"amount"), Ok(0));
+    }
+}

@@ -1,0 +1,150 @@
+//! The way into a shard from other threads: a vector behind a lock, swapped whole, and one wake-up for what piled up.
+//!
+//! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has parcels waiting has been
+//! woken; nobody is woken twice for one swap.
+
+use amqp::Millis;
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use partition::{Command, Effect, RequestId};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use broker::topology::{Outcome, Refusal};
+
+/// What one shard, or another thread of the node, hands to a shard.
+pub(crate) enum Parcel {
+    /// For a partition of this shard.
+    Command(PartitionId, Command),
+    /// A queue now exists on a partition of this shard.
+    Declare(PartitionId, QueueId),
+    /// For a channel of this shard, from a partition of another.
+    Effect(Effect),
+    /// A partition of another shard passed a consumer of this shard over: its channel took all that it may.
+    Starved {
+        /// The consumer.
+        consumer: ConsumerKey,
+    },
+    /// The connection of a channel has written so many bytes that a partition of this shard had sent it.
+    Drained {
+        /// The channel.
+        channel: ChannelKey,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// A proposal of a channel of this shard was decided.
+    Decided {
+        /// The channel.
+        channel: ChannelKey,
+        /// Its request.
+        request: RequestId,
+        /// What became of it.
+        outcome: Result<Outcome, Refusal>,
+    },
+    /// A partition wants a step although nobody sent it a command: the disk or a peer answered.
+    Wake(PartitionId),
+    /// A new connection.
+    Accepted(TcpStream, SocketAddr),
+    /// The node's alarms changed.
+    Alarms,
+    /// Another shard's gauge fell: connections that waited for it may read again.
+    Relieved,
+    /// Close all connections and end.
+    Drain {
+        /// When those that do not answer are cut off.
+        until: Millis,
+    },
+}
+
+#[derive(Default)]
+struct Waiting {
+    parcels: Vec<Parcel>,
+    waker: Option<Waker>,
+}
+
+/// One shard's mailbox.
+#[derive(Clone, Default)]
+pub(crate) struct Mailbox {
+    inner: Arc<Mutex<Waiting>>,
+}
+
+impl Mailbox {
+    /// Nothing is ever left half done under this lock, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over one parcel.
+    pub(crate) fn send(&self, parcel: Parcel) {
+        let mut inner = self.lock();
+        inner.parcels.push(parcel);
+        let waker = inner.waker.take();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Hands over many, in order, with one lock and at most one wake-up.
+    pub(crate) fn send_all(&self, parcels: &mut Vec<Parcel>) {
+        if parcels.is_empty() {
+            return;
+        }
+        let mut inner = self.lock();
+        if inner.parcels.is_empty() {
+            std::mem::swap(&mut inner.parcels, parcels);
+        } else {
+            inner.parcels.append(parcels);
+        }
+        let waker = inner.waker.take();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes everything into `parcels`, which is empty; with nothing there, `waker` is called at the next parcel.
+    pub(crate) fn take(&self, parcels: &mut Vec<Parcel>, waker: &Waker) {
+        assert!(parcels.is_empty(), "what was taken before is handled before more is taken");
+        let mut inner = self.lock();
+        if inner.parcels.is_empty() {
+            if !inner.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                inner.waker = Some(waker.clone());
+            }
+        } else {
+            std::mem::swap(&mut inner.parcels, parcels);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn many_parcels_are_one_wake_up_and_keep_their_order() {
+        let (mailbox, count) = (Mailbox::default(), Arc::new(Count(AtomicUsize::new(0))));
+        let waker = Waker::from(count.clone());
+        let mut taken = Vec::new();
+        mailbox.take(&mut taken, &waker);
+        mailbox.send(Parcel::Wake(PartitionId(1)));
+        mailbox.send_all(&mut vec![Parcel::Wake(PartitionId(2)), Parcel::Wake(PartitionId(3))]);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        mailbox.take(&mut taken, &waker);
+        let order: Vec<u32> = taken.iter().map(|p| if let Parcel::Wake(id) = p { id.0 } else { 0 }).collect();
+        assert_eq!(order, [1, 2, 3]);
+        taken.clear();
+        mailbox.take(&mut taken, &waker);
+        mailbox.send(Parcel::Alarms);
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+    }
+}

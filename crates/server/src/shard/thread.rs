@@ -1,0 +1,617 @@
+//! The thread of a shard: its runtime, its step task, and the tables that its connection tasks share.
+//!
+//! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a task waits, and a
+//! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
+
+use super::outlets::{RemoteWindows, window_bytes};
+use super::{Edge, Inbox, Parcel, Seat, Shard, Wheel};
+use crate::channel_key::ChannelKeys;
+use crate::connection::{Client, ConnectionTask};
+use crate::listener;
+use crate::node::{MakePartitions, Shared};
+use amqp::Millis;
+use broker::topology::{Checked, Command as Change};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use partition::{Command, Effect, Outlets, Reply, RequestId};
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::runtime::{Builder, LocalOptions};
+
+/// A shard that does something gives the memory of bursts back this often.
+const TRIM_AFTER_MS: Millis = 2_000;
+
+/// How often the memory in use is looked at while there is too much of it.
+const ALARM_LOOK_MS: Millis = 50;
+
+/// What a shard thread starts with.
+pub(crate) struct Parts {
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) make_partitions: MakePartitions,
+    pub(crate) listeners: Vec<TcpListener>,
+}
+
+/// What the tasks of one shard share.
+pub(crate) struct Local {
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) inbox: RefCell<Inbox>,
+    pub(crate) keys: RefCell<ChannelKeys>,
+    pub(crate) remote: RefCell<RemoteWindows>,
+    /// Bytes that may be queued towards each socket.
+    window: Cell<usize>,
+    clients: RefCell<Slab<Rc<Client>>>,
+    lives: Cell<u32>,
+    channels: RefCell<HashMap<ChannelKey, (Rc<Client>, u16), FixedState>>,
+    wheel: RefCell<Wheel>,
+    /// When the step task wakes up by itself.
+    armed: Cell<Millis>,
+    /// Connections with something to write, or to answer to, after this step.
+    flush: RefCell<Vec<Rc<Client>>>,
+    /// Connections that do not read while a shard is loaded.
+    paused: RefCell<Vec<Rc<Client>>>,
+    /// Auto-delete queues whose last consumer went, by the request that asks whether that is still so.
+    unused: RefCell<HashMap<RequestId, (QueueId, PartitionId), FixedState>>,
+    last_request: Cell<u64>,
+}
+
+impl Local {
+    /// Milliseconds since the node started.
+    pub(crate) fn now(&self) -> Millis {
+        self.shared.now()
+    }
+
+    /// Bytes that may be queued towards each socket of this shard.
+    pub(crate) fn window(&self) -> usize {
+        self.window.get()
+    }
+
+    /// Hands a command to a partition, here or on another shard.
+    #[inline]
+    pub(crate) fn push(&self, partition: PartitionId, command: Command) {
+        self.inbox.borrow_mut().push(partition, command);
+    }
+
+    /// Notes who hears of a channel's effects.
+    pub(crate) fn register(&self, channel: ChannelKey, client: &Rc<Client>, number: u16) {
+        let before = self.channels.borrow_mut().insert(channel, (client.clone(), number));
+        assert!(before.is_none(), "a channel key is given out once");
+    }
+
+    /// A channel is gone; late effects for it meet nobody.
+    pub(crate) fn unregister(&self, channel: ChannelKey) {
+        self.channels.borrow_mut().remove(&channel);
+    }
+
+    /// Has a connection looked at by the step task once the effects are in: it has something to write or to answer.
+    pub(crate) fn flush_later(&self, client: &Rc<Client>) {
+        if !client.in_flush.replace(true) {
+            self.flush.borrow_mut().push(client.clone());
+            self.inbox.borrow_mut().wake();
+        }
+    }
+
+    /// Has a connection called at `at`, or a little later.
+    pub(crate) fn enter_wheel(&self, at: Millis, seat: Seat) {
+        self.wheel.borrow_mut().enter(at, seat);
+        if at < self.armed.get() {
+            // The step task sleeps longer than that: it has to look again.
+            self.inbox.borrow_mut().wake();
+        }
+    }
+
+    /// Has a connection read again once the shards are not loaded any more.
+    pub(crate) fn pause(&self, client: &Rc<Client>) {
+        if !client.is_paused.replace(true) {
+            self.paused.borrow_mut().push(client.clone());
+        }
+    }
+
+    fn resume_paused(&self) {
+        for client in self.paused.take() {
+            client.is_paused.set(false);
+            client.wake();
+        }
+    }
+
+    /// Applies a change that concerns this node only, and has partitions do what follows.
+    pub(crate) fn change_locally(&self, change: &Change) -> broker::topology::Applied {
+        let applied = self.shared.change_topology(|topology| topology.apply_local(change));
+        let mut inbox = self.inbox.borrow_mut();
+        for effect in &applied.effects {
+            match effect {
+                broker::topology::Effect::QueueCreated { id, partition } => inbox.declare(*partition, *id),
+                broker::topology::Effect::QueueDeleted { id, partition } => {
+                    inbox.push(*partition, Command::Delete { queue: *id });
+                }
+                broker::topology::Effect::ExchangeUnused { vhost, name } => {
+                    self.shared.delete_unused_exchange(*vhost, name);
+                }
+            }
+        }
+        applied
+    }
+
+    /// The last consumer of a queue went. An auto-delete queue ends now, unless a new consumer came meanwhile: the
+    /// partition is asked, as only it knows.
+    fn queue_unused(&self, queue: QueueId, partition: PartitionId) {
+        let auto_delete = self.shared.topology().queue(queue).is_some_and(|q| q.shape.auto_delete);
+        if !auto_delete {
+            return;
+        }
+        let request = RequestId(self.last_request.get() + 1);
+        self.last_request.set(request.0);
+        self.unused.borrow_mut().insert(request, (queue, partition));
+        let channel = self.keys.borrow().own();
+        self.push(partition, Command::Close { queue, if_unused: true, if_empty: false, channel, request });
+    }
+
+    /// The answer to a request of the shard itself.
+    fn handle_own_reply(&self, request: RequestId, reply: &Reply) {
+        let Some((queue, _)) = self.unused.borrow_mut().remove(&request) else { return };
+        if !matches!(reply, Reply::Counted(_)) {
+            return;
+        }
+        let deletion = self.shared.topology().deletion(queue);
+        match deletion {
+            Checked::Done => {}
+            Checked::Local(change) => {
+                self.change_locally(&change);
+            }
+            Checked::Propose(change) => {
+                let nobody = crate::topology_log::Answer::new(
+                    self.shared.mailboxes[self.index].clone(),
+                    ChannelKey::NOBODY,
+                    RequestId(0),
+                );
+                self.shared.log().propose(change, nobody);
+            }
+        }
+    }
+
+    /// The number of an open channel on its connection.
+    pub(crate) fn number_of(&self, channel: ChannelKey) -> Option<u16> {
+        self.channels.borrow().get(&channel).map(|(_, number)| *number)
+    }
+
+    fn client_of(&self, channel: ChannelKey) -> Option<(Rc<Client>, u16)> {
+        self.channels.borrow().get(&channel).cloned()
+    }
+
+    /// Starts serving a connection.
+    fn accept(self: &Rc<Self>, stream: std::net::TcpStream, peer: SocketAddr) {
+        let failed = |error: std::io::Error| tracing::warn!(%peer, %error, "connection lost before it began");
+        // Confirms and deliveries are small and wait for nothing; we gather them ourselves.
+        if let Err(error) = stream.set_nodelay(true) {
+            failed(error);
+            self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let stream = match tokio::net::TcpStream::from_std(stream) {
+            Ok(stream) => stream,
+            Err(error) => {
+                failed(error);
+                self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        self.lives.set(self.lives.get().wrapping_add(1));
+        let mut clients = self.clients.borrow_mut();
+        let entry = clients.vacant_entry();
+        let seat = (entry.key() as u32, self.lives.get());
+        let client = Rc::new(Client::new(self, seat, stream, peer));
+        entry.insert(client.clone());
+        self.window.set(window_bytes(clients.len()));
+        drop(clients);
+        tracing::debug!(%peer, "connection accepted");
+        tokio::task::spawn_local(ConnectionTask::new(client, self.clone()));
+    }
+
+    /// A connection's task ended.
+    pub(crate) fn release(&self, client: &Client) {
+        let mut clients = self.clients.borrow_mut();
+        let gone = clients.try_remove(client.seat.0 as usize).expect("a connection leaves its seat once");
+        assert!(gone.seat == client.seat, "a seat holds the connection that it was given to");
+        if client.is_paused.get() {
+            // Its socket would stay open as long as somebody remembers it.
+            self.paused.borrow_mut().retain(|paused| paused.seat != client.seat);
+        }
+        self.window.set(window_bytes(clients.len()));
+        self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        if clients.is_empty() {
+            // The step task may be waiting for the last one to leave.
+            self.inbox.borrow_mut().wake();
+        }
+    }
+
+    fn seated(&self, seat: Seat) -> Option<Rc<Client>> {
+        self.clients.borrow().get(seat.0 as usize).filter(|client| client.seat == seat).cloned()
+    }
+
+    fn all_clients(&self) -> Vec<Rc<Client>> {
+        self.clients.borrow().iter().map(|(_, client)| client.clone()).collect()
+    }
+}
+
+/// The shard's connections, as its partitions see them.
+struct Connections<'a> {
+    local: &'a Rc<Local>,
+    /// Connections with bytes reserved in this step, and remote channels likewise.
+    reserved: &'a mut Vec<Rc<Client>>,
+    reserved_remote: &'a mut Vec<ChannelKey>,
+}
+
+impl Outlets for Connections<'_> {
+    fn room(&mut self, consumer: ConsumerKey) -> usize {
+        let channel = consumer.channel;
+        match self.local.keys.borrow().shard_of(channel) {
+            Some(shard) if shard == self.local.index => {}
+            Some(shard) => {
+                let portion = self.local.remote.borrow_mut().reserve(channel);
+                match portion {
+                    0 => {
+                        let parcel = Parcel::Starved { consumer };
+                        self.local.inbox.borrow_mut().push_parcel(shard, parcel);
+                    }
+                    _ => self.reserved_remote.push(channel),
+                }
+                return portion;
+            }
+            // A channel of another life: nobody is there to take anything.
+            None => return 0,
+        }
+        let Some((client, _)) = self.local.client_of(channel) else { return 0 };
+        let portion = client.reserve(consumer, self.local.window());
+        if portion == 0 {
+            self.local.flush_later(&client);
+        } else {
+            self.reserved.push(client);
+        }
+        portion
+    }
+}
+
+/// Whom an effect concerns.
+fn channel_of(effect: &Effect) -> Option<ChannelKey> {
+    Some(match effect {
+        Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => *channel,
+        Effect::Deliver(delivery) => delivery.consumer.channel,
+        Effect::Cancelled { consumer, .. }
+        | Effect::GrantWanted { consumer, .. }
+        | Effect::GrantReturned { consumer, .. } => consumer.channel,
+        Effect::Unused { .. } => return None,
+    })
+}
+
+impl Connections<'_> {
+    /// Hands effects to channels of this shard. What follows each other for one channel is one look-up.
+    fn deliver(&mut self, effects: impl Iterator<Item = Effect>, partition: Option<PartitionId>) {
+        let mut effects = effects.peekable();
+        while let Some(effect) = effects.next() {
+            let Some(channel) = channel_of(&effect) else {
+                if let (Effect::Unused { queue }, Some(partition)) = (effect, partition) {
+                    self.local.queue_unused(queue, partition);
+                }
+                continue;
+            };
+            let keys = self.local.keys.borrow();
+            let (shard, own) = (keys.shard_of(channel), keys.own());
+            drop(keys);
+            match shard {
+                Some(shard) if shard == self.local.index => {}
+                Some(shard) => {
+                    if let Effect::Deliver(delivery) = &effect {
+                        self.local.remote.borrow_mut().send(channel, delivery.message.len());
+                    }
+                    self.local.inbox.borrow_mut().push_parcel(shard, Parcel::Effect(effect));
+                    continue;
+                }
+                None => continue,
+            }
+            if channel == own {
+                if let Effect::Reply { request, reply, .. } = &effect {
+                    self.local.handle_own_reply(*request, reply);
+                }
+                continue;
+            }
+            let Some((client, number)) = self.local.client_of(channel) else { continue };
+            let same = |next: &Effect| channel_of(next) == Some(channel);
+            client.handle_effects((channel, number), effect, || effects.next_if(same), self.local);
+            self.local.flush_later(&client);
+        }
+    }
+}
+
+impl Edge for Connections<'_> {
+    fn take_effects(&mut self, partition: PartitionId, effects: &mut Vec<Effect>) {
+        for client in self.reserved.drain(..) {
+            client.settle_reserved();
+        }
+        for channel in self.reserved_remote.drain(..) {
+            self.local.remote.borrow_mut().settle(channel);
+        }
+        self.deliver(effects.drain(..), Some(partition));
+    }
+}
+
+/// The task that steps the shard. It is woken by the first command or parcel and runs behind the tasks that were ready
+/// before, so that one step carries what all of them had.
+struct StepTask {
+    local: Rc<Local>,
+    shard: Shard,
+    parcels: Vec<Parcel>,
+    due: Vec<Seat>,
+    reserved: Vec<Rc<Client>>,
+    reserved_remote: Vec<ChannelKey>,
+    /// The channel of each effect parcel's connection is looked up once for a run of them.
+    arrived: Vec<Effect>,
+    drain_until: Option<Millis>,
+    was_loaded: bool,
+    trim_at: Option<Millis>,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+    sleep_until: Option<Millis>,
+}
+
+impl StepTask {
+    fn handle_parcels(&mut self, waker: &Waker, now: Millis) {
+        loop {
+            self.local.shared.mailboxes[self.local.index].take(&mut self.parcels, waker);
+            if self.parcels.is_empty() {
+                break;
+            }
+            let mut parcels = std::mem::take(&mut self.parcels);
+            for parcel in parcels.drain(..) {
+                if let Parcel::Effect(effect) = parcel {
+                    self.arrived.push(effect);
+                    continue;
+                }
+                self.handle_arrived();
+                self.handle_parcel(parcel, now);
+            }
+            self.handle_arrived();
+            self.parcels = parcels;
+        }
+    }
+
+    fn handle_arrived(&mut self) {
+        if self.arrived.is_empty() {
+            return;
+        }
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let StepTask { local, reserved, reserved_remote, .. } = self;
+        Connections { local, reserved, reserved_remote }.deliver(arrived.drain(..), None);
+        self.arrived = arrived;
+    }
+
+    fn handle_parcel(&mut self, parcel: Parcel, now: Millis) {
+        let local = &self.local;
+        match parcel {
+            Parcel::Command(partition, command) => {
+                if let Command::Detach { channel } = &command {
+                    local.remote.borrow_mut().forget(*channel);
+                }
+                local.push(partition, command);
+            }
+            Parcel::Declare(partition, queue) => local.inbox.borrow_mut().declare(partition, queue),
+            Parcel::Effect(_) => unreachable!("effects were gathered before"),
+            Parcel::Starved { consumer } => match local.client_of(consumer.channel) {
+                Some((client, _)) => {
+                    client.starve_remote(consumer);
+                    local.flush_later(&client);
+                }
+                None => {}
+            },
+            Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
+            Parcel::Decided { channel, request, outcome } => {
+                if let Some((client, number)) = local.client_of(channel) {
+                    client.handle_decided((channel, number), request, outcome, local);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::Wake(partition) => local.inbox.borrow_mut().wake_partition(partition),
+            Parcel::Accepted(stream, peer) => match self.drain_until {
+                None => local.accept(stream, peer),
+                Some(_) => {
+                    local.shared.gauges[local.index].connections.fetch_sub(1, Ordering::Relaxed);
+                }
+            },
+            Parcel::Alarms => {
+                for client in local.all_clients() {
+                    client.set_blocked(local.shared.blocked_reason(), local, now);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::Relieved => local.resume_paused(),
+            Parcel::Drain { until } => {
+                self.drain_until = Some(until);
+                for client in local.all_clients() {
+                    client.close(local, now);
+                    local.flush_later(&client);
+                }
+            }
+        }
+    }
+
+    fn handle_timers(&mut self, now: Millis) {
+        self.local.wheel.borrow_mut().expire(now, &mut self.due);
+        for seat in self.due.drain(..) {
+            if let Some(client) = self.local.seated(seat) {
+                client.handle_timer(&self.local, now);
+                self.local.flush_later(&client);
+            }
+        }
+        if self.drain_until.is_some_and(|until| until <= now) {
+            for client in self.local.all_clients() {
+                client.cut_off();
+            }
+        }
+    }
+
+    fn flush(&mut self, now: Millis) {
+        // Looking at a connection may make it say something to another shard, never to this list.
+        let mut flush = self.local.flush.take();
+        for client in flush.drain(..) {
+            client.in_flush.set(false);
+            client.flush(&self.local, now);
+        }
+        let mut kept = self.local.flush.borrow_mut();
+        if kept.is_empty() {
+            *kept = flush;
+        }
+    }
+
+    /// Tells the other threads how much this shard holds.
+    fn publish_gauges(&mut self) {
+        let (local, shared) = (&self.local, &self.local.shared);
+        let gauge = &shared.gauges[local.index];
+        let memory = self.shard.memory_bytes();
+        if gauge.memory_bytes.swap(memory, Ordering::Relaxed) != memory {
+            shared.check_memory();
+        }
+        gauge.unwritten_bytes.store(self.shard.unwritten_bytes(), Ordering::Relaxed);
+        let loaded = shared.is_loaded(local.index);
+        if self.was_loaded && !loaded {
+            for (index, mailbox) in shared.mailboxes.iter().enumerate() {
+                if index != local.index {
+                    mailbox.send(Parcel::Relieved);
+                }
+            }
+            local.resume_paused();
+        }
+        self.was_loaded = loaded;
+    }
+
+    /// When the next step is due without anybody asking for one.
+    fn next_time(&self, now: Millis) -> Option<Millis> {
+        // Another shard may hold the last slice of what this one counts.
+        let alarm = self.local.shared.has_memory_alarm().then_some(now + ALARM_LOOK_MS);
+        [self.local.wheel.borrow().next(), self.shard.poll_timeout(), self.trim_at, self.drain_until, alarm]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Arms the one timer of this thread; true if its time has come already.
+    fn is_time(&mut self, cx: &mut Context<'_>, now: Millis) -> bool {
+        let next = self.next_time(now);
+        if next.is_some_and(|at| at <= now) {
+            return true;
+        }
+        self.local.armed.set(next.unwrap_or(Millis::MAX));
+        let Some(next) = next else { return false };
+        if self.sleep_until != Some(next) {
+            self.sleep_until = Some(next);
+            let at = tokio::time::Instant::now() + Duration::from_millis(next - now);
+            self.sleep.as_mut().reset(at);
+        }
+        self.sleep.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl Future for StepTask {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let now = this.local.now();
+        this.local.inbox.borrow_mut().start_step(cx.waker());
+        this.handle_parcels(cx.waker(), now);
+        this.handle_timers(now);
+        let StepTask { local, shard, reserved, reserved_remote, .. } = &mut *this;
+        shard.step(now, &local.inbox, &mut Connections { local, reserved, reserved_remote });
+        // Before anything is written, so that who reads the answer finds the gauges that go with it.
+        this.publish_gauges();
+        this.flush(now);
+        this.publish_gauges();
+        this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
+        let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
+        if let Some(until) = this.drain_until
+            && (this.local.clients.borrow().is_empty() || is_over(until))
+        {
+            return Poll::Ready(());
+        }
+        match this.trim_at {
+            Some(at) if at <= now => {
+                this.trim_at = None;
+                this.shard.trim();
+                this.local.inbox.borrow_mut().trim();
+            }
+            // The step that trims leaves nothing to trim, so an idle shard is not woken again.
+            _ => {
+                this.trim_at.get_or_insert(now + TRIM_AFTER_MS);
+            }
+        }
+        if this.is_time(cx, now) {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+/// How long after the end of a drain a shard waits for the tasks of connections that were cut off.
+const DRAIN_GRACE_MS: Millis = 500;
+
+/// Runs a shard until it is drained.
+pub(crate) fn run(parts: Parts) {
+    let Parts { index, shared, make_partitions, listeners } = parts;
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, shard = index, "a shard has no runtime");
+            return;
+        }
+    };
+    runtime.block_on(async move {
+        let shard = Shard::new(index, make_partitions(index));
+        let local = Rc::new(Local {
+            index,
+            inbox: RefCell::new(Inbox::new(index, shared.directory.clone(), shard.len())),
+            keys: RefCell::new(ChannelKeys::new(shared.config.boot, index)),
+            remote: RefCell::default(),
+            window: Cell::new(window_bytes(0)),
+            clients: RefCell::default(),
+            lives: Cell::new(0),
+            channels: RefCell::default(),
+            wheel: RefCell::default(),
+            armed: Cell::new(0),
+            flush: RefCell::default(),
+            paused: RefCell::default(),
+            unused: RefCell::default(),
+            last_request: Cell::new(0),
+            shared: shared.clone(),
+        });
+        for listener in listeners {
+            tokio::task::spawn_local(listener::accept(listener, shared.clone()));
+        }
+        let step = StepTask {
+            local,
+            shard,
+            parcels: Vec::new(),
+            due: Vec::new(),
+            reserved: Vec::new(),
+            reserved_remote: Vec::new(),
+            arrived: Vec::new(),
+            drain_until: None,
+            was_loaded: false,
+            trim_at: None,
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            sleep_until: None,
+        };
+        // As a task and not here: waking the future of block_on costs a system call, waking a task a push.
+        let done = pin!(tokio::task::spawn_local(step));
+        if done.await.is_err() {
+            tracing::error!(shard = index, "a shard's step panicked");
+        }
+    });
+}

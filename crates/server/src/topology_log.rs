@@ -1,0 +1,84 @@
+//! The road of a change to the topology: proposed here, decided by the metadata partition, answered later.
+//!
+//! Invariant: whoever answers has applied the command to the node's topology and carried out its effects before, so that
+//! a queue which was declared takes messages by the time its client hears of it.
+
+use crate::node::Shared;
+use crate::shard::{Mailbox, Parcel};
+use broker::ChannelKey;
+use broker::topology::{Applied, Command};
+use partition::RequestId;
+use std::sync::{Arc, Weak};
+
+/// Where the answer to a proposal goes.
+pub struct Answer {
+    mailbox: Mailbox,
+    channel: ChannelKey,
+    request: RequestId,
+}
+
+impl Answer {
+    pub(crate) fn new(mailbox: Mailbox, channel: ChannelKey, request: RequestId) -> Self {
+        Answer { mailbox, channel, request }
+    }
+
+    /// Tells the proposer what became of its command.
+    pub fn send(self, applied: Applied) {
+        let Answer { mailbox, channel, request } = self;
+        mailbox.send(Parcel::Decided { channel, request, outcome: applied.outcome });
+    }
+}
+
+/// What decides about replicated changes.
+pub trait TopologyLog: Send + Sync {
+    /// Proposes `command`. Returns at once; `answer` is sent when it was decided, applied through
+    /// [`Changes::apply`] and carried out. A log that is dropped leaves its proposers without an answer.
+    fn propose(&self, command: Command, answer: Answer);
+}
+
+/// A node's topology, as seen by who applies decided commands to it.
+#[derive(Clone)]
+pub struct Changes {
+    shared: Weak<Shared>,
+}
+
+impl Changes {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Changes { shared: Arc::downgrade(shared) }
+    }
+
+    /// The replicated part of the topology, for a checkpoint; empty when the node is gone.
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        self.shared.upgrade().map(|shared| shared.topology().encode_snapshot().to_vec()).unwrap_or_default()
+    }
+
+    /// Applies a decided command and has the node's partitions carry out what follows. `None` when the node is gone.
+    ///
+    /// - Order: to be called in the order of the log, by one caller at a time.
+    pub fn apply(&self, command: &Command) -> Option<Applied> {
+        let shared = self.shared.upgrade()?;
+        let applied = shared.change_topology(|topology| topology.apply(command));
+        shared.carry_out(&applied.effects);
+        Some(applied)
+    }
+}
+
+/// A log that decides at once and remembers nothing: for a node without durable queues, and for tests.
+pub struct MemoryLog {
+    changes: Changes,
+}
+
+impl MemoryLog {
+    /// The log of this node.
+    pub fn new(changes: Changes) -> Self {
+        MemoryLog { changes }
+    }
+}
+
+impl TopologyLog for MemoryLog {
+    fn propose(&self, command: Command, answer: Answer) {
+        if let Some(applied) = self.changes.apply(&command) {
+            answer.send(applied);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The seam to durable partitions, with partitions that a test holds in its hand: they confirm when they are told to.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use amqp::wire::method::Method;
+use amqp::{Properties, Table, Value};
+use broker::topology::Topology;
+use broker::{PartitionId, QueueId};
+use partition::command::{Durability, Selective};
+use partition::{Command, Effect, Level, Outlets, Publish, Reply, RequestId, TransientQueues};
+use server::{MemoryLog, Node, NodeConfig, Partition, TopologyLog, Wiring};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::{Client, TestNode, closed, publish_frames};
+
+/// What a test sees of a partition, and does with it.
+#[derive(Default)]
+struct Hand {
+    /// Publishes that were not answered yet.
+    held: Vec<Publish>,
+    syncs: Vec<(broker::ChannelKey, RequestId)>,
+    /// How many of the held ones may be confirmed, and whether they are refused instead.
+    release: usize,
+    refuse: bool,
+    release_syncs: bool,
+    unwritten: u64,
+}
+
+/// Queues in memory whose confirms wait for the test.
+struct Held {
+    inner: TransientQueues,
+    hand: Arc<Mutex<Hand>>,
+}
+
+impl Partition for Held {
+    fn declare(&mut self, queue: QueueId) {
+        self.inner.declare(queue);
+    }
+
+    fn step(&mut self, _: u64, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+        let mut hand = self.hand.lock().unwrap();
+        let mut rest = Vec::new();
+        for command in commands.drain(..) {
+            match command {
+                Command::Publish(publish) => {
+                    hand.held.push(publish.clone());
+                    rest.push(Command::Publish(Publish { publish_seq: 0, ..publish }));
+                }
+                Command::Sync { channel, request } => hand.syncs.push((channel, request)),
+                other => rest.push(other),
+            }
+        }
+        self.inner.step(&mut rest, effects, outlets);
+        let count = std::mem::take(&mut hand.release).min(hand.held.len());
+        let refuse = hand.refuse;
+        for Publish { channel, publish_seq: first, .. } in hand.held.drain(..count) {
+            effects.push(match refuse {
+                true => Effect::Refuse { channel, first, count: 1 },
+                false => Effect::Confirm { channel, first, count: 1 },
+            });
+        }
+        if hand.release_syncs {
+            for (channel, request) in hand.syncs.drain(..) {
+                effects.push(Effect::Reply { channel, request, reply: Reply::Done });
+            }
+        }
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.hand.lock().unwrap().unwritten
+    }
+}
+
+struct HeldNode {
+    node: TestNode,
+    hands: Vec<Arc<Mutex<Hand>>>,
+    wiring: Wiring,
+}
+
+impl HeldNode {
+    /// A node with durable partitions 1 and 2 on these shards.
+    fn start(shards: usize, first: usize, second: usize) -> Self {
+        let mut config: NodeConfig = support::config();
+        config.shards = shards;
+        config.placement = vec![(PartitionId(1), first), (PartitionId(2), second)];
+        config.unwritten_bytes_max = 1000;
+        let hands: Vec<Arc<Mutex<Hand>>> = (0..2).map(|_| Arc::default()).collect();
+        let (given, mut kept) = (hands.clone(), None);
+        let node = Node::start(config, Topology::new(), |wiring| {
+            kept = Some(wiring.clone());
+            let log: Arc<dyn TopologyLog> = Arc::new(MemoryLog::new(wiring.changes()));
+            let make = move |shard: usize| {
+                let mine = [(1, first), (2, second)].into_iter().filter(|(_, at)| *at == shard);
+                mine.map(|(id, _)| {
+                    let hand = given[id - 1].clone();
+                    let held: Box<dyn Partition> = Box::new(Held { inner: TransientQueues::new(), hand });
+                    (PartitionId(id as u32), held)
+                })
+                .collect()
+            };
+            (log, Arc::new(make))
+        });
+        HeldNode { node: TestNode(node.unwrap()), hands, wiring: kept.unwrap() }
+    }
+
+    fn change(&self, partition: usize, change: impl FnOnce(&mut Hand)) {
+        change(&mut self.hands[partition - 1].lock().unwrap());
+        self.wiring.waker(PartitionId(partition as u32)).unwrap().wake();
+    }
+
+    fn held(&self, partition: usize) -> usize {
+        self.hands[partition - 1].lock().unwrap().held.len()
+    }
+}
+
+fn declare_durable(client: &mut Client, queue: &str, arguments: Table) {
+    let declare = Method::QueueDeclare {
+        ticket: 0,
+        queue: queue.to_owned().into(),
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments,
+    };
+    let declared = client.call(1, &declare);
+    assert!(matches!(declared, Method::QueueDeclareOk { .. }), "{declared:?}");
+}
+
+/// Two durable queues, one on each partition, both bound to `amq.fanout`; a confirm channel.
+fn two_queues(held: &HeldNode) -> Client {
+    let mut client = held.node.channel();
+    for queue in ["a", "b"] {
+        declare_durable(&mut client, queue, Table::new());
+        client.bind(1, queue, "amq.fanout", "");
+    }
+    client.confirm_select(1);
+    client
+}
+
+fn a_message_for_two_partitions_is_confirmed_when_both_have_it(shards: usize) {
+    let held = HeldNode::start(shards, 0, shards - 1);
+    let mut client = two_queues(&held);
+    for _ in 0..3 {
+        client.publish(1, "amq.fanout", "", b"m");
+    }
+    support::eventually("both have it", || held.held(1) == 3 && held.held(2) == 3);
+    held.change(1, |hand| hand.release = 3);
+    client.silent(50);
+    held.change(2, |hand| hand.release = 2);
+    let confirmed = client.recv().method;
+    assert_eq!(confirmed, Method::BasicAck { delivery_tag: 2, multiple: true });
+    client.silent(20);
+    held.change(2, |hand| (hand.release, hand.refuse) = (1, true));
+    let refused = client.recv().method;
+    assert!(matches!(refused, Method::BasicNack { delivery_tag: 3, .. }), "{refused:?}");
+}
+
+#[test]
+fn a_message_for_two_partitions_of_one_shard_is_confirmed_when_both_have_it() {
+    a_message_for_two_partitions_is_confirmed_when_both_have_it(1);
+}
+
+#[test]
+fn a_message_for_two_partitions_of_two_shards_is_confirmed_when_both_have_it() {
+    a_message_for_two_partitions_is_confirmed_when_both_have_it(2);
+}
+
+#[test]
+fn a_sync_is_confirmed_when_every_partition_that_the_channel_used_has_synced() {
+    let held = HeldNode::start(2, 0, 1);
+    let mut client = two_queues(&held);
+    client.publish(1, "amq.fanout", "", b"m");
+    support::eventually("both have it", || held.held(1) == 1 && held.held(2) == 1);
+    held.change(1, |hand| hand.release = 1);
+    held.change(2, |hand| hand.release = 1);
+    client.confirmed(1);
+    client.publish(1, "leveret.sync", "", b"");
+    support::eventually("both are asked", || held.hands.iter().all(|hand| hand.lock().unwrap().syncs.len() == 1));
+    held.change(1, |hand| hand.release_syncs = true);
+    client.silent(50);
+    held.change(2, |hand| hand.release_syncs = true);
+    client.confirmed(2);
+}
+
+#[test]
+fn the_sync_barrier_can_be_asked_for_and_not_changed() {
+    let held = HeldNode::start(1, 0, 0);
+    let mut client = held.node.channel();
+    let declare = |passive| Method::ExchangeDeclare {
+        ticket: 0,
+        exchange: "leveret.sync".into(),
+        kind: "direct".into(),
+        passive,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
+        arguments: Table::new(),
+    };
+    assert_eq!(client.call(1, &declare(true)), Method::ExchangeDeclareOk {});
+    let refused = closed(client.call(1, &declare(false)));
+    assert_eq!(refused, (403, "ACCESS_REFUSED - exchange 'leveret.sync' is the broker's own".to_owned()));
+}
+
+fn publish_with(client: &mut Client, queue: &str, headers: &[(&'static str, Value)]) {
+    let mut table = Table::new();
+    headers.iter().for_each(|(name, value)| table.push(*name, value.clone()));
+    let encoded = table.encode();
+    let (mut properties, mut out) = (Vec::new(), Vec::new());
+    Properties { headers: Some(&encoded[4..]), ..Properties::default() }.encode_to(&mut properties);
+    publish_frames(&mut out, 1, "", queue, false, &properties, b"m");
+    client.stream.write_all(&out).unwrap();
+}
+
+#[test]
+fn queue_and_message_choose_the_level_and_a_selective_queue_sums_up_values() {
+    let held = HeldNode::start(1, 0, 0);
+    let mut client = held.node.channel();
+    let text = |word: &'static str| Value::LongString(word.into());
+    let mut written = Table::new();
+    written.push("x-durability", text("written"));
+    let mut selective = Table::new();
+    selective.push("x-durability", text("selective"));
+    selective.push("x-durability-value-header", text("amount"));
+    selective.push("x-durability-value-cap", Value::I64(1000));
+    selective.push("x-durability-interval-ms", Value::I32(50));
+    declare_durable(&mut client, "synced", Table::new());
+    declare_durable(&mut client, "written", written);
+    declare_durable(&mut client, "selective", selective);
+    let asks = |word| [("x-durability", Value::LongString(bytes::Bytes::from_static(word)))];
+    publish_with(&mut client, "synced", &[]);
+    publish_with(&mut client, "synced", &asks(b"written"));
+    publish_with(&mut client, "written", &[]);
+    publish_with(&mut client, "written", &asks(b"synced"));
+    publish_with(&mut client, "selective", &[("amount", Value::I32(7))]);
+    publish_with(&mut client, "selective", &[("amount", Value::I32(7)), ("x-durability", text("written"))]);
+    publish_with(&mut client, "selective", &[("amount", Value::I32(7)), ("x-durability", text("synced"))]);
+    support::eventually("all arrive", || held.held(1) + held.held(2) == 7);
+    let level = |queue_first: usize, at: usize| {
+        let hand = held.hands[queue_first].lock().unwrap();
+        let target = hand.held[at].targets[0];
+        (target.durability, target.selective)
+    };
+    // Queues take their partitions in turn: 1, 2, 1.
+    let bounds = Some(Selective { cap: 1000, interval_ms: 50 });
+    assert_eq!(level(0, 0), (Durability::Level(Level::Synced), None));
+    assert_eq!(level(0, 1), (Durability::Level(Level::Written), None));
+    assert_eq!(level(1, 0), (Durability::Level(Level::Written), None));
+    assert_eq!(level(1, 1), (Durability::Level(Level::Synced), None));
+    assert_eq!(level(0, 2), (Durability::Selective { value: 7 }, bounds));
+    assert_eq!(level(0, 3), (Durability::Selective { value: 7 }, bounds));
+    assert_eq!(level(0, 4), (Durability::Level(Level::Synced), bounds));
+    publish_with(&mut client, "selective", &[("amount", Value::I32(-7))]);
+    let refused = closed(client.recv().method);
+    assert_eq!(refused, (406, "PRECONDITION_FAILED - header 'amount' must be a number and not negative".to_owned()));
+}
+
+fn publishers_of_a_loaded_shard_wait(shards: usize) {
+    let held = HeldNode::start(shards, shards - 1, shards - 1);
+    let mut client = two_queues(&held);
+    let mut other = held.node.channel();
+    other.declare(1, "transient");
+    other.confirm_select(1);
+    client.publish(1, "", "a", b"m");
+    support::eventually("it arrives", || held.held(1) == 1);
+    held.change(1, |hand| (hand.unwritten, hand.release) = (2000, 1));
+    client.confirmed(1);
+    std::thread::sleep(Duration::from_millis(20));
+    // One read may have been under way; from then on nothing is read.
+    for _ in 0..3 {
+        client.publish(1, "", "a", b"m");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(held.held(1) <= 1, "{} publishes arrived at a loaded shard", held.held(1));
+    if shards > 1 {
+        // Whoever publishes to another shard does not wait.
+        other.publish(1, "", "transient", b"m");
+        other.confirmed(1);
+    }
+    held.change(1, |hand| hand.unwritten = 0);
+    support::eventually("all arrive", || held.held(1) == 3);
+}
+
+#[test]
+fn publishers_wait_while_their_own_shard_is_loaded() {
+    publishers_of_a_loaded_shard_wait(1);
+}
+
+#[test]
+fn publishers_wait_while_another_shard_is_loaded() {
+    publishers_of_a_loaded_shard_wait(2);
+}
+
+#[test]
+fn a_slow_consumer_of_another_shard_holds_a_window_and_goes_on_when_it_reads() {
+    let held = HeldNode::start(2, 0, 1);
+    let mut clients = [held.node.channel(), held.node.channel()];
+    declare_durable(&mut clients[0], "a", Table::new());
+    declare_durable(&mut clients[0], "b", Table::new());
+    // One connection on each shard, a consumer of both queues on each: two of the four cross.
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.consume(1, "a", &format!("a{n}"));
+        client.consume(1, "b", &format!("b{n}"));
+    }
+    let mut publisher = held.node.channel();
+    for n in 0..128u32 {
+        let mut body = vec![0; 500_000];
+        body[..4].copy_from_slice(&n.to_be_bytes());
+        publisher.publish(1, "", if n % 2 == 0 { "a" } else { "b" }, &body);
+    }
+    support::eventually("all arrive", || held.held(1) + held.held(2) == 128);
+    let mut watcher = held.node.channel();
+    let waiting = watcher.counts(1, "a").0 + watcher.counts(1, "b").0;
+    assert!(waiting >= 90, "{waiting} of 128 messages wait in their queues");
+    let [mut first, mut second] = clients;
+    let reading = std::thread::spawn(move || {
+        let mut seen: Vec<u32> = Vec::new();
+        first.stream.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+        while let Ok(Some(received)) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| first.try_recv())) {
+            seen.push(u32::from_be_bytes(received.body[..4].try_into().unwrap()));
+        }
+        seen
+    });
+    let mut seen: Vec<u32> = Vec::new();
+    second.stream.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+    while let Ok(Some(received)) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| second.try_recv())) {
+        seen.push(u32::from_be_bytes(received.body[..4].try_into().unwrap()));
+    }
+    seen.extend(reading.join().unwrap());
+    seen.sort_unstable();
+    assert_eq!(seen, (0..128).collect::<Vec<_>>());
+}

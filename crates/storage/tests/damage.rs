@@ -1,0 +1,359 @@
+//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing is cut off in
+//! silence.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use storage::disk::{Crash, Fault};
+use storage::inspect::{Depth, Fact, inspect};
+use storage::wal::{RecordName, Recovery};
+use storage::{
+    CheckpointStore, DataFolder, Disk, ExtentId, ExtentWriter, FaultyDisk, FileNo, FolderIdentity, GroupId, Location,
+    RealDisk, Record, RecordKind, StorageError, Wal, WalOptions, WalPosition, recover,
+};
+
+const FOLDER_ID: u128 = 99;
+
+fn entry(index: u64, bytes: usize) -> Record {
+    let body = Bytes::from(vec![index as u8; bytes]);
+    Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index, body }
+}
+
+type Opened = (Wal<FaultyDisk>, Recovery, Vec<(u64, Location)>);
+
+fn open(disk: &Arc<FaultyDisk>, nonce: u64) -> Opened {
+    let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce };
+    let mut seen = Vec::new();
+    let (wal, recovery) = recover(disk, FOLDER_ID, options, WalPosition::START, &mut |record, location| {
+        assert!(record.body.iter().all(|byte| *byte == record.index as u8), "a body is never wrong");
+        seen.push((record.index, location));
+    })
+    .unwrap();
+    (wal, recovery, seen)
+}
+
+/// Two files: batches of two records, synced after every other batch.
+fn written(note: bool) -> (Arc<FaultyDisk>, Vec<Location>) {
+    let disk = Arc::new(FaultyDisk::new(1));
+    drop(DataFolder::open(disk.clone(), identity("a@host"), 1).unwrap());
+    let (mut wal, _, _) = open(&disk, 0);
+    let mut locations = Vec::new();
+    for batch in 0..40 {
+        let bytes = if batch % 3 == 0 { 50 } else { 1100 };
+        wal.append(&[entry(batch * 2, bytes), entry(batch * 2 + 1, bytes)], &mut locations).unwrap();
+        if batch % 2 == 1 {
+            wal.sync().unwrap();
+        }
+    }
+    if note {
+        wal.note_durable().unwrap();
+    }
+    assert_eq!(wal.position().file, FileNo(2), "two files are wanted here");
+    (disk, locations)
+}
+
+/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset and whether bytes
+/// in use were hit.
+fn flip_everywhere(note: bool, mut check: impl FnMut(&str, u64, &Arc<FaultyDisk>, Opened)) {
+    let (pristine, _) = written(note);
+    for name in ["wal/00000001.wal", "wal/00000002.wal"] {
+        let contents = pristine.contents(name).unwrap();
+        let used = contents.iter().rposition(|byte| *byte != 0).unwrap();
+        for offset in (0..=used).step_by(53) {
+            let disk = written(note).0;
+            disk.flip_bit(name, offset as u64, (offset % 8) as u8);
+            let opened = open(&disk, 1);
+            check(name, offset as u64, &disk, opened);
+        }
+    }
+}
+
+#[test]
+fn rotten_bit_in_synced_frames_is_reported_and_costs_only_its_surroundings() {
+    let (mut reported, mut harmless) = (0, 0);
+    flip_everywhere(true, |name, offset, disk, (wal, recovery, seen)| {
+        let told = format!("{name} at {offset}: {recovery:?}");
+        let indexes: Vec<u64> = seen.iter().map(|(index, _)| *index).collect();
+        assert!(indexes.is_sorted(), "{told}");
+        assert_eq!(recovery.cut, None, "with the note beside it the log knows that all of it was durable: {told}");
+        if indexes.len() == 80 {
+            harmless += 1;
+            assert_eq!(recovery.damage, [], "{told}");
+        } else {
+            reported += 1;
+            // A frame header takes its frame of two records with it, a record header its frame's rest, a body itself.
+            assert!(indexes.len() >= 78, "{told}");
+            assert_eq!(recovery.damage.len(), 1, "{told}");
+            let damage = &recovery.damage[0];
+            assert_eq!(damage.name, name);
+            let end = u64::from(damage.offset + damage.bytes);
+            assert!((u64::from(damage.offset)..end).contains(&offset), "{told}");
+            if let Some(record) = damage.record {
+                let missing = (0..80).find(|index| !indexes.contains(index)).unwrap();
+                assert_eq!(record, RecordName { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: missing });
+            }
+        }
+        // The log goes on behind the damage, and the damage is still told at the next start.
+        let mut wal = wal;
+        wal.append(&[entry(100, 10)], &mut Vec::new()).unwrap();
+        wal.sync().unwrap();
+        drop(wal);
+        let (_, again, seen_again) = open(disk, 2);
+        assert_eq!((again.damage, again.cut), (recovery.damage, None));
+        assert_eq!(seen_again.len(), seen.len() + 1);
+        assert_eq!(seen_again.last().unwrap().0, 100);
+    });
+    assert!(reported > 100 && harmless > 10, "{reported} {harmless}");
+}
+
+#[test]
+fn without_the_note_only_the_last_sync_can_be_taken_for_a_tear() {
+    let mut cuts = 0;
+    flip_everywhere(false, |name, offset, _, (_, recovery, seen)| {
+        let told = format!("{name} at {offset}: {recovery:?}");
+        if seen.len() < 80 && recovery.damage.is_empty() {
+            cuts += 1;
+            assert_eq!(name, "wal/00000002.wal", "{told}");
+            // The last sync carried two batches of two records.
+            assert!(seen.len() >= 76, "{told}");
+            assert!(recovery.cut.is_some(), "{told}");
+        }
+        assert!(seen.iter().map(|(index, _)| *index).is_sorted());
+    });
+    assert!(cuts > 10, "the window exists: {cuts}");
+}
+
+#[test]
+fn rotten_record_is_not_handed_to_readers() {
+    let (disk, locations) = written(true);
+    let (wal, ..) = open(&disk, 1);
+    let reader = wal.reader();
+    let location = locations[5];
+    assert_eq!(reader.read_record(location).unwrap(), entry(5, location.bytes as usize));
+    for place in [0, 20] {
+        let offset = u64::from(location.offset) + place * 50 - if place == 0 { 40 } else { 0 };
+        disk.flip_bit("wal/00000001.wal", offset, 2);
+        assert!(matches!(reader.read_record(location), Err(StorageError::Corrupt { .. })));
+        disk.flip_bit("wal/00000001.wal", offset, 2);
+    }
+}
+
+#[test]
+fn missing_file_is_reported_and_a_lost_header_rebuilt() {
+    let (disk, _) = written(true);
+    let first = disk.contents("wal/00000001.wal").unwrap();
+    // Both copies of the second file's header are gone.
+    for at in [9, 2048 + 9] {
+        disk.flip_bit("wal/00000002.wal", at, 0);
+    }
+    let (_, recovery, seen) = open(&disk, 1);
+    assert_eq!((recovery.headers_rebuilt, recovery.damage.len(), seen.len()), (1, 0, 80));
+    let (_, recovery, seen) = open(&disk, 2);
+    assert_eq!((recovery.headers_rebuilt, recovery.damage.len(), seen.len()), (0, 0, 80));
+
+    // The note names a file that is not there.
+    disk.remove("wal/00000002.wal").unwrap();
+    let (_, recovery, seen) = open(&disk, 3);
+    assert_eq!(recovery.damage.len(), 1);
+    assert_eq!((recovery.damage[0].file, recovery.damage[0].what), (FileNo(2), "the whole file"));
+    assert!(seen.len() < 80);
+
+    // A file in the middle is not there.
+    let (disk, _) = written(true);
+    disk.remove("wal/00000001.wal").unwrap();
+    let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 1 };
+    let from = WalPosition { file: FileNo(1), offset: 5000 };
+    let (_, recovery) = recover(&disk, FOLDER_ID, options, from, &mut |_, _| {}).unwrap();
+    assert_eq!((recovery.damage.len(), recovery.damage[0].file), (1, FileNo(1)));
+    assert!(recovery.records > 0, "what is there is shown");
+    drop(first);
+}
+
+#[test]
+fn misdirected_sector_is_reported() {
+    let (disk, _) = written(true);
+    disk.misdirect_sector("wal/00000001.wal", 20, 40);
+    let (_, recovery, seen) = open(&disk, 1);
+    assert!(!recovery.damage.is_empty());
+    assert!((70..80).contains(&seen.len()));
+}
+
+#[test]
+fn newest_damaged_checkpoint_is_passed_over_for_the_one_before() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    let position = |offset| WalPosition { file: FileNo(1), offset };
+    assert_eq!(store.load_newest(GroupId(7)).unwrap(), None);
+    assert_eq!(store.oldest_replay(), None);
+    for generation in 1..=4 {
+        assert_eq!(
+            store.save(GroupId(7), position(generation * 10), &[generation as u8; 5000]).unwrap(),
+            u64::from(generation)
+        );
+    }
+    store.save(GroupId(8), position(35), b"").unwrap();
+    assert_eq!((store.oldest_replay(), store.oldest_replay_of_all()), (Some(position(35)), Some(position(30))));
+    disk.flip_bit("checkpoints/00000007.1", 10_000, 1);
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    assert_eq!(store.groups().collect::<Vec<_>>(), [GroupId(7), GroupId(8)]);
+    let loaded = store.load_newest(GroupId(7)).unwrap().unwrap();
+    assert_eq!((loaded.generation, loaded.replay_from, &loaded.payload[..2]), (3, position(30), &[3, 3][..]));
+    assert_eq!(store.oldest_replay(), Some(position(30)));
+    // The next save takes the damaged one's place and number.
+    assert_eq!(store.save(GroupId(7), position(50), b"short").unwrap(), 4);
+    assert_eq!(store.load_newest(GroupId(7)).unwrap().unwrap().payload, &b"short"[..]);
+    for (name, at) in [("checkpoints/00000007.0", 20), ("checkpoints/00000007.1", 8192)] {
+        disk.flip_bit(name, at, 1);
+    }
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    assert!(matches!(store.load_newest(GroupId(7)), Err(StorageError::Corrupt { .. })));
+    store.remove(GroupId(7)).unwrap();
+    assert_eq!(store.load_newest(GroupId(7)).unwrap(), None);
+}
+
+fn identity(node: &str) -> FolderIdentity {
+    FolderIdentity { node_name: node.to_owned(), cluster_id: 1, folder_id: FOLDER_ID }
+}
+
+#[test]
+fn data_folder_tells_what_to_do_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = || Arc::new(RealDisk::create(folder.path().join("data")).unwrap());
+    let first = DataFolder::open(disk(), identity("a@host"), 11).unwrap();
+    assert!(first.was_founded());
+    let locked = DataFolder::open(disk(), identity("a@host"), 12).err().unwrap().to_string();
+    assert!(locked.contains("in use by process 11; stop it or use another --data-dir"), "{locked}");
+    drop(first);
+    let again = FolderIdentity { cluster_id: 77, folder_id: 78, ..identity("a@host") };
+    let second = DataFolder::open(disk(), again, 12).unwrap();
+    assert!(!second.was_founded());
+    assert_eq!(second.identity(), &identity("a@host"), "what was founded stays");
+    drop(second);
+    let other = DataFolder::open(disk(), identity("b@host"), 13).err().unwrap().to_string();
+    assert!(other.contains("belongs to node a@host, not b@host; use --node-name a@host"), "{other}");
+
+    let path = folder.path().join("data/identity");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("a@host", "b@host")).unwrap();
+    let damaged = DataFolder::open(disk(), identity("b@host"), 13).err().unwrap().to_string();
+    assert!(damaged.contains("identity is damaged"), "{damaged}");
+    std::fs::write(&path, text.replace("format 1", "format 9")).unwrap();
+    let version = DataFolder::open(disk(), identity("a@host"), 13).err().unwrap().to_string();
+    assert!(version.contains("has format 9, this version of leveret reads format 1"), "{version}");
+
+    std::fs::create_dir(folder.path().join("home")).unwrap();
+    std::fs::write(folder.path().join("home/letter.txt"), "dear").unwrap();
+    let home = Arc::new(RealDisk::create(folder.path().join("home")).unwrap());
+    let foreign = DataFolder::open(home, identity("a@host"), 13).err().unwrap().to_string();
+    assert!(foreign.contains("is not a leveret data folder (it holds letter.txt)"), "{foreign}");
+    assert_eq!(std::fs::read_dir(folder.path().join("home")).unwrap().count(), 1, "and is left as it was");
+    let file = DataFolder::open_path(&folder.path().join("home/letter.txt"), identity("a@host"), 13)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(file.contains("cannot use") && file.contains("letter.txt"), "{file}");
+    drop(DataFolder::open_path(&folder.path().join("new/deep"), identity("a@host"), 13).unwrap());
+    for text in [locked, other, damaged, version, foreign, file] {
+        assert!(!text.contains('\n'));
+    }
+}
+
+#[test]
+fn founding_is_whole_or_not_at_all() {
+    for operation in 0..10 {
+        for seed in 0..16 {
+            let faulty = FaultyDisk::new(seed);
+            let crash = if seed % 2 == 0 { Crash::Power } else { Crash::Process };
+            faulty.schedule(operation, Fault::Crash(crash));
+            let _ = DataFolder::open(Arc::new(faulty.clone()), identity("a@host"), 1);
+            if faulty.down().is_none() {
+                faulty.crash(Crash::Process);
+            }
+            faulty.restart();
+            faulty.clear_faults();
+            let opened = DataFolder::open(Arc::new(faulty.clone()), identity("a@host"), 1).unwrap();
+            let found = opened.identity().clone();
+            drop(opened);
+            faulty.crash(Crash::Power);
+            faulty.restart();
+            let opened = DataFolder::open(Arc::new(faulty), identity("a@host"), 1).unwrap();
+            assert!(!opened.was_founded(), "operation {operation} seed {seed}");
+            assert_eq!(opened.identity(), &found);
+        }
+    }
+}
+
+/// A folder with something of everything.
+fn full_folder() -> Arc<FaultyDisk> {
+    let (disk, _) = written(true);
+    let mut writer = ExtentWriter::create(&disk, FOLDER_ID, ExtentId(1)).unwrap();
+    for seq in [1, 2, 3, 7] {
+        writer.push(5, seq, &[9; 300]).unwrap();
+    }
+    writer.push(6, 1, &[9; 300]).unwrap();
+    writer.finish().unwrap();
+    CheckpointStore::open(&disk, FOLDER_ID).unwrap().save(GroupId(1), WalPosition::START, b"state").unwrap();
+    disk
+}
+
+fn facts(disk: &FaultyDisk, depth: Depth) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let before = disk.operations();
+    inspect(disk, depth, &mut |fact| facts.push(fact));
+    assert_eq!(disk.operations(), before, "an inspection changes nothing");
+    facts
+}
+
+#[test]
+fn inspection_tells_everything_and_names_damage() {
+    let disk = full_folder();
+    let deep = Depth { records: true, messages: true };
+    let all = facts(&disk, deep);
+    let count = |facts: &[Fact], wanted: fn(&Fact) -> bool| facts.iter().filter(|fact| wanted(fact)).count();
+    assert_eq!(
+        all.iter().filter(|fact| matches!(fact, Fact::Damaged { .. } | Fact::Unknown { .. })).collect::<Vec<_>>(),
+        Vec::<&Fact>::new()
+    );
+    assert_eq!(count(&all, |fact| matches!(fact, Fact::Record { .. })), 80);
+    assert_eq!(count(&all, |fact| matches!(fact, Fact::WalFile { .. })), 2);
+    assert_eq!(count(&all, |fact| matches!(fact, Fact::Run(_))), 2);
+    assert_eq!(count(&all, |fact| matches!(fact, Fact::Checkpoint { generation: 1, payload_bytes: 5, .. })), 1);
+    assert!(all.contains(&Fact::Identity(identity("a@host"))));
+    let shallow = facts(&disk, Depth { records: false, messages: false });
+    assert_eq!(count(&shallow, |fact| matches!(fact, Fact::Record { .. } | Fact::Frame { .. })), 0);
+    assert_eq!(count(&shallow, |fact| matches!(fact, Fact::WalFileEnd { records: 1.., .. })), 2);
+
+    disk.flip_bit("wal/00000001.wal", 4096 + 100, 0);
+    disk.flip_bit("extents/0000000000000001.extent", 64 + 310, 0);
+    disk.flip_bit("checkpoints/00000001.0", 8192, 0);
+    disk.flip_bit("identity", 3, 0);
+    disk.plant("wal/strange", b"");
+    let all = facts(&disk, deep);
+    let named: Vec<&str> = all
+        .iter()
+        .filter_map(|fact| match fact {
+            Fact::Damaged { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+        .collect();
+    let extent = "extents/0000000000000001.extent";
+    assert_eq!(named, ["identity", "wal/00000001.wal", extent, extent, "checkpoints/00000001.0"]);
+    assert!(all.contains(&Fact::Unknown { name: "wal/strange".to_owned() }));
+}
+
+#[test]
+fn inspection_survives_any_rot() {
+    let pristine = full_folder();
+    let names =
+        ["identity", "wal/00000001.wal", "wal/durable", "extents/0000000000000001.extent", "checkpoints/00000001.0"];
+    for name in names {
+        let length = pristine.contents(name).unwrap().len();
+        for offset in (0..length.min(13_000)).step_by(7) {
+            pristine.flip_bit(name, offset as u64, (offset % 8) as u8);
+            let facts = facts(&pristine, Depth { records: true, messages: true });
+            assert!(facts.len() > 10);
+            pristine.flip_bit(name, offset as u64, (offset % 8) as u8);
+        }
+    }
+}

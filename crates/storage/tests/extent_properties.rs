@@ -1,0 +1,229 @@
+//! Extents give back what was put in, from any place, and never anything else, whatever rots.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use storage::disk::Fault;
+use storage::extent::{EXTENT_BYTES_MAX, list_extents, remove_extent};
+use storage::{Disk, DiskFile, Extent, ExtentId, ExtentWriter, FaultyDisk, OpenMode, StorageError, fuzz};
+
+const NAME: &str = "extents/0000000000000001.extent";
+
+type Messages = Vec<(u64, Vec<u8>)>;
+
+/// Runs of one queue each: first sequence, then steps (1 is "no hole") and sizes.
+fn runs() -> impl Strategy<Value = Vec<(u64, Messages)>> {
+    let run =
+        (0..4u64, 0..1000u64, prop::collection::vec((prop_oneof![4 => Just(1u64), 1 => 2..50u64], 0..300usize), 1..40));
+    prop::collection::vec(run, 1..6).prop_map(|runs| {
+        let mut filling = 0u8;
+        let each = |(queue, first, steps): (u64, u64, Vec<(u64, usize)>)| {
+            let mut seq = first;
+            let messages = steps.into_iter().map(|(step, bytes)| {
+                filling = filling.wrapping_add(1);
+                let message = (seq, vec![filling; bytes]);
+                seq += step;
+                message
+            });
+            (queue, messages.collect())
+        };
+        runs.into_iter().map(each).collect()
+    })
+}
+
+fn write(runs: &[(u64, Messages)]) -> Arc<FaultyDisk> {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut writer = ExtentWriter::create(&disk, 5, ExtentId(1)).unwrap();
+    for (queue, messages) in runs {
+        for (seq, body) in messages {
+            writer.push(*queue, *seq, body).unwrap();
+        }
+        writer.end_run().unwrap();
+    }
+    let bytes = writer.bytes();
+    let summary = writer.finish().unwrap();
+    assert_eq!(summary.bytes, bytes, "the length is known before");
+    assert_eq!(summary.bytes as usize, disk.contents(NAME).unwrap().len());
+    disk
+}
+
+/// What a read must return.
+fn model(messages: &Messages, from_seq: u64, count_max: u32, bytes_max: u32) -> Messages {
+    let mut bytes = 0;
+    let mut taken = Vec::new();
+    for (seq, body) in messages.iter().filter(|(seq, _)| *seq >= from_seq) {
+        bytes += body.len();
+        if taken.len() == count_max as usize || (bytes > bytes_max as usize && !taken.is_empty()) {
+            break;
+        }
+        taken.push((*seq, body.clone()));
+    }
+    taken
+}
+
+fn read(
+    extent: &Extent<FaultyDisk>,
+    run: usize,
+    from_seq: u64,
+    count: u32,
+    bytes: u32,
+) -> Result<Messages, StorageError> {
+    let messages = extent.read(run, from_seq, count, bytes)?;
+    Ok(messages.into_iter().map(|message| (message.seq, message.body.to_vec())).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_part_of_any_run_is_read_back(runs in runs(), count in 0..20u32, bytes in 0..2000u32) {
+        let disk = write(&runs);
+        let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+        extent.verify().unwrap();
+        prop_assert_eq!(extent.runs().len(), runs.len());
+        for (number, (queue, messages)) in runs.iter().enumerate() {
+            let run = extent.runs()[number];
+            prop_assert_eq!((run.queue, run.count as usize), (*queue, messages.len()));
+            prop_assert_eq!((run.first_seq, run.last_seq), (messages[0].0, messages[messages.len() - 1].0));
+            for from_seq in run.first_seq.saturating_sub(2)..run.last_seq + 3 {
+                prop_assert_eq!(read(&extent, number, from_seq, count, bytes).unwrap(), model(messages, from_seq, count, bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn rot_is_reported_or_harmless(runs in runs(), place in any::<prop::sample::Index>(), bit in 0..8u8) {
+        let disk = write(&runs);
+        let offset = place.index(disk.contents(NAME).unwrap().len()) as u64;
+        disk.flip_bit(NAME, offset, bit);
+        let Ok(extent) = Extent::open(&*disk, ExtentId(1)) else { return Ok(()) };
+        prop_assert!(extent.verify().is_err(), "a scrub sees every bit");
+        for (number, (_, messages)) in runs.iter().enumerate() {
+            for from_seq in messages[0].0..=messages[messages.len() - 1].0 {
+                if let Ok(read) = read(&extent, number, from_seq, 5, 1000) {
+                    // A size that rotted can end a read early, but never before its first message.
+                    let all = model(messages, from_seq, 5, 1000);
+                    prop_assert!(!read.is_empty() && all.starts_with(&read));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read_within_bounds(runs in runs(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5), cut in any::<prop::sample::Index>()) {
+        let disk = write(&runs);
+        let mut contents = disk.contents(NAME).unwrap();
+        for (place, byte) in &changes {
+            let at = place.index(contents.len());
+            contents[at] = *byte;
+        }
+        fuzz::extent_file(&contents);
+        contents.truncate(cut.index(contents.len()));
+        fuzz::extent_file(&contents);
+    }
+}
+
+/// A run so holey that its place is found by halving.
+fn holey() -> (Vec<(u64, Messages)>, Arc<FaultyDisk>) {
+    let messages: Messages =
+        (0..30_000u64).map(|number| (number * 3 + number / 1000, number.to_le_bytes().to_vec())).collect();
+    let runs = vec![(1, messages)];
+    let disk = write(&runs);
+    (runs, disk)
+}
+
+#[test]
+fn run_with_many_holes_is_searched_by_halving() {
+    let (runs, disk) = holey();
+    let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+    for from_seq in (0..90_100).step_by(97) {
+        assert_eq!(
+            read(&extent, 0, from_seq, 4, 1000).unwrap(),
+            model(&runs[0].1, from_seq, 4, 1000),
+            "from {from_seq}"
+        );
+    }
+}
+
+#[test]
+fn rotten_index_of_a_run_with_many_holes_hides_no_message() {
+    let (runs, disk) = holey();
+    let run = Extent::open(&*disk, ExtentId(1)).unwrap().runs()[0];
+    let mut refused = 0;
+    for entry in (0..run.count).step_by(61).chain([3749, 7499, 11_249, 14_999, 22_499, 29_999]) {
+        let delta_at = u64::from(run.index_offset + entry * 16 + 8);
+        for bit in [0, 4, 16] {
+            disk.flip_bit(NAME, delta_at + bit / 8, (bit % 8) as u8);
+            let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+            for from_seq in [u64::from(entry) * 3, 100, 45_000, 45_001, 89_000] {
+                for count in [4, 100] {
+                    match read(&extent, 0, from_seq, count, 1000) {
+                        Ok(read) => {
+                            let expected = model(&runs[0].1, from_seq, count, 1000);
+                            assert_eq!(read, expected, "entry {entry} bit {bit} from {from_seq}");
+                        }
+                        Err(StorageError::Corrupt { .. }) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            disk.flip_bit(NAME, delta_at + bit / 8, (bit % 8) as u8);
+        }
+    }
+    assert!(refused > 100);
+}
+
+#[test]
+fn unfinished_extent_is_removed_and_a_torn_one_refused() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut writer = ExtentWriter::create(&disk, 5, ExtentId(1)).unwrap();
+    writer.push(1, 1, b"x").unwrap();
+    drop(writer);
+    assert_eq!(list_extents(&*disk).unwrap(), []);
+
+    let disk = write(&[(1, vec![(1, vec![7; 100])])]);
+    let file = disk.open(NAME, OpenMode::ReadWrite).unwrap();
+    file.set_len(file.len().unwrap() - 1).unwrap();
+    assert!(matches!(Extent::open(&*disk, ExtentId(1)), Err(StorageError::Corrupt { .. })));
+    remove_extent(&*disk, ExtentId(1)).unwrap();
+    assert!(matches!(Extent::open(&*disk, ExtentId(1)), Err(StorageError::Missing { .. })));
+}
+
+#[test]
+fn id_is_never_taken_twice() {
+    let disk = write(&[(1, vec![(1, vec![7; 100])])]);
+    assert!(ExtentWriter::create(&disk, 5, ExtentId(1)).is_err());
+}
+
+#[test]
+fn full_disk_and_failed_sync_leave_no_extent_behind() {
+    for fault in [Fault::Full, Fault::WriteError, Fault::SyncError] {
+        let disk = Arc::new(FaultyDisk::new(1));
+        let mut writer = ExtentWriter::create(&disk, 5, ExtentId(1)).unwrap();
+        writer.push(1, 1, &[1; 1000]).unwrap();
+        disk.schedule(0, fault);
+        let error = writer.finish().unwrap_err();
+        assert_eq!(error.is_full(), fault == Fault::Full, "{error}");
+        assert_eq!(matches!(error, StorageError::SyncFailed { .. }), fault == Fault::SyncError, "{error}");
+        assert_eq!(list_extents(&*disk).unwrap(), []);
+    }
+}
+
+#[test]
+fn large_bodies_and_the_limit_of_an_extent() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut writer = ExtentWriter::create(&disk, 5, ExtentId(1)).unwrap();
+    let body = vec![3; 5 << 20];
+    for seq in 0..3 {
+        assert!(writer.has_room(body.len()));
+        writer.push(1, seq, &body).unwrap();
+    }
+    assert!(!writer.has_room(EXTENT_BYTES_MAX as usize - (14 << 20)));
+    writer.finish().unwrap();
+    let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+    let messages = extent.read(0, 1, 100, 1).unwrap();
+    assert_eq!(messages.len(), 1, "one message is always returned");
+    assert_eq!(messages[0].body, body);
+    assert_eq!(extent.read_raw(64, 10).unwrap(), &body[..10]);
+}

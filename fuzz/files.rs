@@ -1,0 +1,66 @@
+//! `files FOLDER`: well-formed storage files for the fuzzer to start from, written by the code that writes them in a node.
+//!
+//! Invariant: made and not stored, so a change of a format leaves no stale seed behind.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use storage::checkpoint::CheckpointStore;
+use storage::disk::{Disk, FaultyDisk};
+use storage::extent::{ExtentId, ExtentWriter};
+use storage::fuzz::FUZZ_FOLDER_ID;
+use storage::wal::format::PAGE_BYTES;
+use storage::wal::{FILE_BYTES_MIN, FileNo, GroupId, Record, RecordKind, WalOptions, WalPosition, recover};
+
+fn main() {
+    let root = std::env::args().nth(1).expect("a folder for the seeds");
+    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500)] {
+        let folder = Path::new(&root).join(target);
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::write(folder.join(name), bytes).expect("the seed can be written");
+    }
+}
+
+/// A log with records of every kind in frames of several sizes. The target puts a file header of its own before it.
+fn wal(mend: bool) -> (&'static str, String, Vec<u8>) {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let options = WalOptions { file_bytes: FILE_BYTES_MIN, spares_target: 0, spares_max: 0, nonce: 1 };
+    let (mut wal, _) = recover(&disk, FUZZ_FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).expect("an empty folder");
+    let mut locations = Vec::new();
+    use RecordKind::{Entry, HardState, Membership, SnapshotMark, Tombstone};
+    for (index, kinds) in (1..).zip([&[HardState, Membership][..], &[Entry; 5], &[SnapshotMark], &[Entry], &[Tombstone]]) {
+        let record = |kind| Record { group: GroupId(1), kind, term: 1, index, body: vec![7; 30 * index as usize].into() };
+        let records: Vec<Record> = kinds.iter().copied().map(record).collect();
+        wal.append(&records, &mut locations).expect("there is room");
+        wal.sync().expect("no fault is scheduled");
+    }
+    let end = wal.position().offset as usize;
+    let file = disk.contents("wal/00000001.wal").expect("the log was written");
+    let mut seed = vec![u8::from(mend)];
+    seed.extend(&file[PAGE_BYTES as usize..end]);
+    ("wal", format!("seed-{mend}"), seed)
+}
+
+fn extent(messages: u64) -> (&'static str, String, Vec<u8>) {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut writer = ExtentWriter::create(&disk, FUZZ_FOLDER_ID, ExtentId(1)).expect("an empty folder");
+    for seq in 1..=messages {
+        writer.push(seq % 3, seq, &vec![1; seq as usize]).expect("there is room");
+    }
+    writer.finish().expect("no fault is scheduled");
+    ("extent", format!("seed-{messages}"), only_file(&disk, "extents"))
+}
+
+fn checkpoint(payload_bytes: usize) -> (&'static str, String, Vec<u8>) {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut store = CheckpointStore::open(&disk, FUZZ_FOLDER_ID).expect("an empty folder");
+    store.save(GroupId(1), WalPosition::START, &vec![3; payload_bytes]).expect("no fault is scheduled");
+    ("checkpoint", format!("seed-{payload_bytes}"), only_file(&disk, "checkpoints"))
+}
+
+fn only_file(disk: &FaultyDisk, folder: &str) -> Vec<u8> {
+    let names = disk.list(folder).expect("the folder is there");
+    assert_eq!(names.len(), 1, "one file in {folder}: {names:?}");
+    let name = names[0].rsplit('/').next().expect("a name");
+    disk.contents(&format!("{folder}/{name}")).expect("it was written")
+}

@@ -1,0 +1,8 @@
+//! A field table.
+//!
+//! Invariant: a table that decodes encodes to something that decodes to the same.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    amqp::fuzz::decode_table(data);
+});

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Client libraries' own test suites against Leveret, each on a fresh broker on the default ports in a network namespace of its own,
+# compared with what RabbitMQ 3.10.8 gives.
+#
+#   tests/conformance/run.sh                      every suite that needs nothing but AMQP
+#   tests/conformance/run.sh go-amqp091 kombu     some of them
+#
+# Suites: go-amqp091 lapin amqprs kombu py-amqp perftest-seeds. Needs root (network namespaces), go, cargo, python3 with venv, a JRE and
+# maven; downloads come from package registries. CONFORMANCE is the folder with the runners (default ../shared/conformance, beside the
+# project), LAB the scratch folder (default target/conformance), LEVERET_BIN the binary (default: cargo builds a release one).
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+runners=$(cd "${CONFORMANCE:-$root/../shared/conformance}" 2>/dev/null && pwd) || { echo "no runners: set CONFORMANCE to the folder that holds them" >&2; exit 2; }
+cd "$root"
+export LAB=${LAB:-$root/target/conformance} LABEL=leveret NETNS=${NETNS:-leveret-conformance}
+export RESULTS=${RESULTS:-$LAB/results}
+mkdir -p "$LAB" "$RESULTS"
+if [ -z "${LEVERET_BIN:-}" ]; then
+  cargo build --release -p leveret
+  LEVERET_BIN=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/leveret
+fi
+suites=("$@")
+[ ${#suites[@]} -gt 0 ] || suites=(go-amqp091 lapin kombu py-amqp perftest-seeds amqprs)
+
+runner() {
+  case $1 in
+  lapin | amqprs) echo "run-rust-crate.sh $1" ;;
+  *) echo "run-$1.sh" ;;
+  esac
+}
+result() {
+  case $1 in
+  lapin | amqprs) echo "rust-$1" ;;
+  *) echo "$1" ;;
+  esac
+}
+
+broker= made=
+leave() {
+  [ -z "$broker" ] || kill -KILL "$broker" 2>/dev/null || true
+  [ -z "$made" ] || ip netns delete "$NETNS"
+}
+trap leave EXIT
+if ! ip netns list | grep -qw "$NETNS"; then
+  ip netns add "$NETNS" && ip -n "$NETNS" link set lo up
+  made=1
+fi
+
+serve() { # starts a broker on fresh data and waits until it answers
+  data=$LAB/data
+  rm -rf "$data"
+  # Its own variable for the binary would be an unknown setting to the broker.
+  ip netns exec "$NETNS" env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$data" >"$LAB/broker.log" 2>&1 &
+  broker=$!
+  for _ in $(seq 600); do
+    ip netns exec "$NETNS" bash -c 'exec 3<>/dev/tcp/127.0.0.1/5672 && printf "AMQP\0\0\11\1" >&3 && read -r -N 1 -t 2 -u 3' 2>/dev/null && return
+    kill -0 "$broker" 2>/dev/null || break
+    sleep 0.1
+  done
+  echo "the broker does not answer:" >&2
+  tail -5 "$LAB/broker.log" >&2
+  return 1
+}
+
+failed=0
+for suite in "${suites[@]}"; do
+  read -ra command <<<"$(runner "$suite")"
+  name=$(result "$suite")
+  [ -x "$runners/${command[0]}" ] || { echo "$suite: there is no such suite in $runners" >&2; exit 2; }
+  PHASE=prepare "$runners/${command[0]}" "${command[@]:1}"
+  serve
+  PHASE=run "$runners/${command[0]}" "${command[@]:1}" || true
+  if ! kill -0 "$broker" 2>/dev/null; then
+    echo "$suite: the broker ended while the suite ran:" >&2
+    tail -5 "$LAB/broker.log" >&2
+    failed=1
+  else
+    kill -TERM "$broker"
+    wait "$broker" || { echo "$suite: the broker did not end in good order" >&2; failed=1; }
+  fi
+  cp "$LAB/broker.log" "$LAB/logs/$name.broker.log"
+  "$runners/compare.py" "$runners/reference/$name.3.10.8.txt" "$RESULTS/$name.leveret.txt" || failed=1
+done
+exit $failed

@@ -1,0 +1,16 @@
+//! What the black-box tests share: a broker to talk to, a small AMQP client that hides nothing, and a ledger of promises.
+//!
+//! Invariant: nothing here uses a crate of Leveret. A codec shared with the broker would share its mistakes.
+
+pub mod broker;
+pub mod client;
+pub mod ledger;
+pub mod load;
+pub mod methods;
+pub mod verbs;
+pub mod wire;
+
+pub use broker::Broker;
+pub use client::{Client, Closed, Delivery, Event, Login, Refused, Scope};
+pub use verbs::{ExchangeDeclare, Publish, QueueDeclare};
+pub use wire::{Properties, Value};

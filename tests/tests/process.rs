@@ -1,0 +1,183 @@
+//! The broker as a process: signals, its folder, its port, its descriptors.
+//!
+//! Invariant: whatever keeps it from running is said in one line that names the cause, and the exit code is not 0.
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use clients::broker::binary;
+use clients::client::PATIENCE;
+use clients::{Broker, Event, QueueDeclare};
+use rustix::process::Signal;
+
+/// Runs a second server to its end.
+fn serve(arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.arg("server").args(arguments).stdin(Stdio::null());
+    command.env_clear();
+    let output = command.output().unwrap();
+    assert_ne!(output.status.code(), Some(0), "a server that can not serve says so: {output:?}");
+    output
+}
+
+/// The last line that a process wrote.
+fn last_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn second_server_on_one_folder_is_refused() {
+    let Some(broker) = Broker::own_or_skip(&[]) else { return };
+    let folder = broker.data_folder();
+    let line = last_line(&serve(&["--data-dir", folder.to_str().unwrap(), "--amqp", "127.0.0.1:0"]));
+    assert!(line.contains(folder.to_str().unwrap()), "the line names the folder: {line}");
+    broker.connect().close();
+}
+
+#[test]
+fn port_in_use_is_named() {
+    let Some(broker) = Broker::own_or_skip(&[]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let addr = broker.addr().to_string();
+    let line = last_line(&serve(&["--data-dir", folder.path().join("d").to_str().unwrap(), "--amqp", &addr]));
+    assert!(line.contains(&addr) && line.to_lowercase().contains("in use"), "{line}");
+}
+
+#[test]
+fn folder_that_is_a_file_is_refused() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let line = last_line(&serve(&["--data-dir", path, "--amqp", "127.0.0.1:0"]));
+    assert!(line.contains(path), "{line}");
+}
+
+#[test]
+fn folder_of_something_else_is_refused_and_left_alone() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("letter.txt"), "dear diary").unwrap();
+    let line = last_line(&serve(&["--data-dir", folder.path().to_str().unwrap(), "--amqp", "127.0.0.1:0"]));
+    assert!(line.contains(folder.path().to_str().unwrap()), "{line}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["letter.txt"], "nothing was written beside it");
+}
+
+#[test]
+fn sigterm_tells_clients_and_ends_with_zero() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..Default::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    for _ in 0..1000 {
+        client.put(channel, "q", &[1; 100]);
+    }
+    broker.signal(Signal::TERM);
+    let mut confirmed = 0;
+    let closed = loop {
+        match client.event(channel) {
+            Event::Confirm { tag, nack: false, multiple } => confirmed = if multiple { tag } else { confirmed + 1 },
+            Event::Closed(closed) => break closed,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(closed.code, 320, "CONNECTION_FORCED: {closed:?}");
+    assert_eq!(broker.wait_for_end().code(), Some(0), "{}", broker.log());
+    broker.start();
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let (ready, _) = client.counts(channel, "q").unwrap();
+    assert!(u64::from(ready) >= confirmed, "{confirmed} were confirmed, {ready} are there");
+}
+
+#[test]
+fn sigint_is_taken_like_sigterm() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    broker.signal(Signal::INT);
+    assert_eq!(broker.wait_for_end().code(), Some(0), "{}", broker.log());
+}
+
+#[test]
+fn second_sigterm_ends_it_at_once() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    // A client that does not answer the close keeps a drain waiting.
+    let stuck = broker.connect();
+    broker.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(30));
+    let since = Instant::now();
+    if broker.pid().is_some() {
+        broker.signal(Signal::TERM);
+    }
+    broker.wait_for_end();
+    assert!(since.elapsed() < Duration::from_secs(2), "it took {:?}", since.elapsed());
+    drop(stuck);
+}
+
+#[test]
+fn clients_that_never_answer_do_not_hold_up_the_end() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    let stuck: Vec<_> = (0..20).map(|_| broker.connect()).collect();
+    let half = std::net::TcpStream::connect(broker.addr()).unwrap();
+    (&half).write_all(b"AMQP").unwrap();
+    assert_eq!(broker.terminate().code(), Some(0), "{}", broker.log());
+    drop(stuck);
+}
+
+#[test]
+fn too_few_descriptors_cost_new_connections_and_nothing_else() {
+    let Some(mut broker) = Broker::own_or_skip(&["--connections-max", "1000"]) else { return };
+    // As many as fit, then more: the limit of the process is lowered while it runs.
+    let pid = rustix::process::Pid::from_raw(broker.pid().unwrap() as i32);
+    let mut calm = broker.connect();
+    let channel = calm.channel();
+    calm.declare(channel, &QueueDeclare { name: "q", durable: true, ..Default::default() }).unwrap();
+    let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).unwrap();
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        open.extend(std::net::TcpStream::connect(broker.addr()));
+    }
+    calm.confirm_select(channel).unwrap();
+    calm.put(channel, "q", b"served");
+    calm.confirmed(channel, 1, 1);
+    std::thread::sleep(clients::client::SILENCE);
+    let log = broker.log().to_lowercase();
+    assert!(log.contains("descriptor") || log.contains("open files"), "the log says what ran out:\n{log}");
+    let lines = log.lines().count();
+    assert!(lines < 200, "and does not say it {lines} times");
+    drop(open);
+    // Once they are gone, new ones get in.
+    let due = Instant::now() + PATIENCE;
+    while clients::Client::login(broker.addr(), &Default::default()).is_err() {
+        assert!(Instant::now() < due, "it takes connections again when there is room");
+    }
+    assert_eq!(broker.terminate().code(), Some(0));
+}
+
+#[test]
+fn idle_broker_writes_nothing() {
+    let Some(broker) = Broker::own_or_skip(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..Default::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "q", b"x");
+    client.confirmed(channel, 1, 1);
+    std::thread::sleep(Duration::from_secs(1));
+    let written = |pid: u32| {
+        let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+        let line = io.lines().find(|line| line.starts_with("write_bytes")).unwrap().to_owned();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = written(broker.pid().unwrap());
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(written(broker.pid().unwrap()) - before, 0, "bytes written by an idle broker");
+}

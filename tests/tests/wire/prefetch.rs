@@ -1,0 +1,181 @@
+//! Prefetch: per consumer and per channel, and what it does not touch.
+//!
+//! Invariant: unacked deliveries never exceed a limit in force, whatever is acked, requeued or started.
+
+use clients::broker::is_foreign;
+use clients::client::SILENCE;
+use clients::methods::*;
+use clients::wire::Args;
+use clients::{Event, Scope};
+
+use crate::setup::{Kind, assert_closed, fill, number, with_queue};
+
+#[test]
+fn prefetch_holds_for_each_consumer() {
+    for kind in Kind::ALL {
+        let (mut client, channel, queue) = with_queue(kind);
+        fill(&mut client, &queue, 20);
+        client.qos(channel, 3, false).unwrap();
+        client.consume(channel, &queue, "a").unwrap();
+        client.consume(channel, &queue, "b").unwrap();
+        let mut tags: Vec<u64> = (0..6).map(|_| client.delivery(channel).tag).collect();
+        client.silent(channel);
+        client.ack(channel, tags.pop().unwrap(), false);
+        assert_eq!(client.delivery(channel).tag, 7, "{kind:?}: one ack makes room for one");
+        client.silent(channel);
+        client.ack(channel, 7, true);
+        for _ in 0..6 {
+            client.delivery(channel);
+        }
+        client.silent(channel);
+    }
+}
+
+#[test]
+fn prefetch_applies_to_consumers_started_after_it() {
+    let (mut client, channel, queue) = with_queue(Kind::Quorum);
+    fill(&mut client, &queue, 30);
+    client.qos(channel, 2, false).unwrap();
+    client.consume(channel, &queue, "two").unwrap();
+    client.delivery(channel);
+    client.delivery(channel);
+    client.silent(channel);
+    client.qos(channel, 5, false).unwrap();
+    client.silent(channel);
+    client.consume(channel, &queue, "five").unwrap();
+    for _ in 0..5 {
+        assert_eq!(client.delivery(channel).consumer_tag, "five");
+    }
+    client.silent(channel);
+    client.qos(channel, 0, false).unwrap();
+    client.consume(channel, &queue, "all").unwrap();
+    for _ in 0..23 {
+        assert_eq!(client.delivery(channel).consumer_tag, "all");
+    }
+}
+
+#[test]
+fn channel_wide_prefetch_counts_all_consumers_of_the_channel() {
+    for kind in Kind::ALL {
+        if is_foreign() && kind == Kind::Quorum {
+            continue; // RabbitMQ answers 540; Leveret keeps it, as users need it.
+        }
+        let (mut client, channel, queue) = with_queue(kind);
+        fill(&mut client, &queue, 20);
+        client.qos(channel, 4, true).unwrap();
+        client.consume(channel, &queue, "a").unwrap();
+        client.consume(channel, &queue, "b").unwrap();
+        for _ in 0..4 {
+            client.delivery(channel);
+        }
+        client.silent(channel);
+        client.ack(channel, 2, true);
+        client.delivery(channel);
+        client.delivery(channel);
+        client.silent(channel);
+        // Unlike the per-consumer limit it moves for consumers that run already.
+        client.qos(channel, 6, true).unwrap();
+        client.delivery(channel);
+        client.delivery(channel);
+        client.silent(channel);
+        client.qos(channel, 0, true).unwrap();
+        for _ in 0..12 {
+            client.delivery(channel);
+        }
+    }
+}
+
+#[test]
+fn both_limits_hold_together() {
+    let kind = if is_foreign() { Kind::Classic } else { Kind::Quorum };
+    let (mut client, channel, queue) = with_queue(kind);
+    fill(&mut client, &queue, 20);
+    // In this order: in RabbitMQ a later limit per consumer lifts the one of the channel.
+    client.qos(channel, 3, false).unwrap();
+    client.qos(channel, 5, true).unwrap();
+    client.consume(channel, &queue, "a").unwrap();
+    for _ in 0..3 {
+        client.delivery(channel);
+    }
+    client.silent(channel);
+    client.consume(channel, &queue, "b").unwrap();
+    client.delivery(channel);
+    client.delivery(channel);
+    client.silent(channel);
+}
+
+#[test]
+fn get_ignores_prefetch() {
+    for kind in Kind::ALL {
+        let (mut client, channel, queue) = with_queue(kind);
+        fill(&mut client, &queue, 5);
+        client.qos(channel, 1, false).unwrap();
+        client.consume(channel, &queue, "c").unwrap();
+        client.delivery(channel);
+        for n in 1..5 {
+            assert_eq!(number(&client.get(channel, &queue, false).unwrap().unwrap().body), n, "{kind:?}");
+        }
+        // And what was got does not count against the consumer.
+        client.ack(channel, 1, false);
+        client.silent(channel);
+        client.nack(channel, 3, false, true);
+        let again = client.delivery(channel);
+        assert_eq!((number(&again.body), again.redelivered), (2, true), "{kind:?}");
+    }
+}
+
+#[test]
+fn no_ack_consumer_is_not_limited() {
+    let (mut client, channel, queue) = with_queue(Kind::Quorum);
+    fill(&mut client, &queue, 50);
+    client.qos(channel, 1, false).unwrap();
+    client.consume_with(channel, &queue, "", [false, true, false], &[]).unwrap();
+    for n in 0..50 {
+        assert_eq!(number(&client.delivery(channel).body), n);
+    }
+}
+
+#[test]
+fn prefetch_is_never_exceeded_while_messages_go_back_and_forth() {
+    for kind in Kind::DURABLE {
+        let (mut client, channel, queue) = with_queue(kind);
+        fill(&mut client, &queue, 40);
+        client.qos(channel, 7, false).unwrap();
+        client.consume(channel, &queue, "c").unwrap();
+        let mut unacked = Vec::new();
+        let mut settled = 0;
+        for step in 0..600u32 {
+            while let Some(event) =
+                client.event_within(channel, if unacked.len() == 7 { SILENCE / 250 } else { SILENCE / 25 })
+            {
+                match event {
+                    Event::Delivery(delivery) => unacked.push(delivery.tag),
+                    other => panic!("{other:?}"),
+                }
+                assert!(unacked.len() <= 7, "{kind:?}: {} unacked at prefetch 7", unacked.len());
+            }
+            let Some(&tag) = unacked.get(step as usize % unacked.len().max(1)) else { break };
+            unacked.retain(|&other| other != tag);
+            // The delivery limit of a quorum queue is 20: most go back only now and then.
+            if step % 3 == 0 {
+                client.nack(channel, tag, false, true);
+            } else {
+                client.ack(channel, tag, false);
+                settled += 1;
+            }
+            if settled == 40 {
+                break;
+            }
+        }
+        assert_eq!(settled, 40, "{kind:?}: each message is settled once");
+        client.silent(channel);
+    }
+}
+
+#[test]
+fn prefetch_size_is_not_implemented() {
+    let (mut client, channel, _) = with_queue(Kind::Classic);
+    let args = Args::new().long(1).short(0).octet(0);
+    let closed = client.call(channel, BASIC_QOS, &args, BASIC_QOS_OK).unwrap_err();
+    assert_closed(&closed, Scope::Connection, 540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)", BASIC_QOS);
+}

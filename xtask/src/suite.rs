@@ -1,0 +1,156 @@
+//! The tests: which there are, what they need, and one line at the end that sums them up.
+//!
+//! Invariant: the closing line counts every test that ran, and says `ok` only when all of them passed.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::shell;
+
+/// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one in a year agree.
+const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pytest-timeout==2.4.0", "pika==1.3.2", "kombu==5.5.4"];
+
+#[derive(Default)]
+struct Totals {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    broken: Vec<String>,
+}
+
+/// Unit tests, properties, scripts and simulation: everything that needs no broker of its own.
+pub(crate) fn quick() -> Result<(), String> {
+    let started = Instant::now();
+    let mut totals = Totals::default();
+    crates(&mut totals)?;
+    totals.close(started)
+}
+
+/// Everything.
+pub(crate) fn all() -> Result<(), String> {
+    let started = Instant::now();
+    let mut totals = Totals::default();
+    crates(&mut totals)?;
+    shell::cargo(&["build", "--locked", "-p", "leveret"], &[])?;
+    let binary = target_folder()?.join("debug/leveret");
+    let environment = [("LEVERET_BIN", binary.to_string_lossy().into_owned())];
+    let black_box = ["test", "--locked", "--no-fail-fast", "-p", "clients"];
+    totals.run("the black-box tests", Command::new("cargo").args(black_box).envs(environment.clone()))?;
+    match python() {
+        Ok(python) => {
+            let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", "tests/python"];
+            totals.run("the Python clients", Command::new(python).args(arguments).envs(environment))?;
+        }
+        Err(why) => totals.broken.push(format!("the Python clients: {why}")),
+    }
+    totals.close(started)
+}
+
+fn crates(totals: &mut Totals) -> Result<(), String> {
+    let arguments = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "clients"];
+    totals.run("the crates' tests", Command::new("cargo").args(arguments))
+}
+
+impl Totals {
+    /// Runs a test program, shows what it prints and counts its results.
+    fn run(&mut self, name: &str, command: &mut Command) -> Result<(), String> {
+        println!("$ {}", format!("{command:?}").replace('"', ""));
+        let mut child = command
+            .current_dir(shell::root())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|why| format!("{name}: {why}"))?;
+        let out = child.stdout.take().expect("it is piped");
+        for line in BufReader::new(out).lines() {
+            let line = line.map_err(|why| format!("{name}: {why}"))?;
+            println!("{line}");
+            self.count(&line);
+        }
+        let status = child.wait().map_err(|why| format!("{name}: {why}"))?;
+        if !status.success() {
+            self.broken.push(format!("{name}: {status}"));
+        }
+        Ok(())
+    }
+
+    /// Counts a line like `test result: ok. 3 passed; 0 failed; ...` of cargo, or `3 passed, 1 failed in 2.1s` of pytest.
+    fn count(&mut self, line: &str) {
+        let cargo = line.strip_prefix("test result: ");
+        let pytest = line.contains(" in ") && (line.contains(" passed") || line.contains(" failed"));
+        if cargo.is_none() && !pytest {
+            return;
+        }
+        let words: Vec<&str> =
+            cargo.unwrap_or(line).split([' ', ';', ',', '.']).filter(|word| !word.is_empty()).collect();
+        for pair in words.windows(2) {
+            let Ok(count) = pair[0].parse::<usize>() else { continue };
+            match pair[1] {
+                "passed" => self.passed += count,
+                "failed" | "errors" | "error" => self.failed += count,
+                "ignored" | "skipped" => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+
+    fn close(self, started: Instant) -> Result<(), String> {
+        let Totals { passed, failed, ignored, broken } = self;
+        let verdict = if failed == 0 && broken.is_empty() { "ok" } else { "FAILED" };
+        let seconds = started.elapsed().as_secs();
+        let line = format!(
+            "test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; finished in {seconds} s"
+        );
+        if verdict == "ok" {
+            println!("{line}");
+            return Ok(());
+        }
+        Err(format!("{}\n{line}", broken.join("\n")))
+    }
+}
+
+fn target_folder() -> Result<PathBuf, String> {
+    let metadata = shell::output("cargo", &["metadata", "--format-version", "1", "--no-deps", "--locked"]);
+    let metadata = metadata.ok_or("cargo metadata failed")?;
+    // One string out of a large document: not worth a JSON parser among the dependencies.
+    let rest = metadata.split_once(r#""target_directory":""#).ok_or("cargo metadata names no target folder")?.1;
+    Ok(rest.split('"').next().unwrap_or_default().into())
+}
+
+/// A Python with the client libraries, in a virtual environment under the target folder.
+fn python() -> Result<PathBuf, String> {
+    let folder = target_folder()?.join("python");
+    let python = folder.join("bin/python");
+    let stamp = folder.join("installed");
+    let wanted = PYTHON_PACKAGES.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    let folder = folder.to_string_lossy().into_owned();
+    if shell::run("python3", &["-m", "venv", "--clear", &folder]).is_err() {
+        // Debian has Python without venv, or none at all.
+        shell::run("apt-get", &["install", "-y", "-q", "--no-install-recommends", "python3", "python3-venv"])?;
+        shell::run("python3", &["-m", "venv", "--clear", &folder])?;
+    }
+    let arguments = [&["-m", "pip", "install", "-q", "--disable-pip-version-check"], PYTHON_PACKAGES].concat();
+    shell::run(&python.to_string_lossy(), &arguments)?;
+    std::fs::write(&stamp, wanted).map_err(|why| format!("{}: {why}", stamp.display()))?;
+    Ok(python)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_both_runners_are_counted() {
+        let mut totals = Totals::default();
+        totals.count("test result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.10s");
+        totals.count("==== 1 failed, 3 passed, 2 skipped in 4.10s ====");
+        totals.count("running 12 tests");
+        totals.count("test it_has_9_passed ... ok");
+        assert_eq!((totals.passed, totals.failed, totals.ignored), (15, 2, 4));
+        assert!(totals.close(Instant::now()).is_err());
+    }
+}
