@@ -190,6 +190,8 @@ struct Running {
     stalled: BTreeSet<(usize, ConsumerKey)>,
     consumed: BTreeMap<ConsumerKey, QueueId>,
     held_back: Vec<(usize, Said, Effect)>,
+    /// A delivery that a wrong shell sends once more, and since when.
+    kept: Option<(Micros, Effect)>,
 }
 
 /// One node.
@@ -509,6 +511,9 @@ impl Node {
         let mut said: Vec<_> = r.held_back.drain(..).map(|(at, said, e)| (r.partitions[at].id(), said, e)).collect();
         if let Some(bug) = bug {
             spoil_effects(&mut said, bug, &mut self.random);
+            if bug == Bug::DeliveryComesBack {
+                bring_back(&mut said, &mut r.kept, self.now);
+            }
         }
         out.effects.append(&mut said);
         r.note_serving(&mut out.resets);
@@ -653,6 +658,23 @@ fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: 
             }
         }
         _ => {}
+    }
+}
+
+/// Lets a delivery come back after some seconds, flagged.
+fn bring_back(said: &mut Vec<(PartitionId, Said, Effect)>, kept: &mut Option<(Micros, Effect)>, now: Micros) {
+    let Some(at) = said.iter().position(|s| matches!(s.2, Effect::Deliver(_))) else { return };
+    match kept.take() {
+        Some((since, effect)) if now < since + 2_000 * MS => *kept = Some((since, effect)),
+        Some((_, Effect::Deliver(mut delivery))) => {
+            let Effect::Deliver(of) = &said[at].2 else { return };
+            if of.queue == delivery.queue {
+                delivery.redelivered = true;
+                let again = (said[at].0, said[at].1, Effect::Deliver(delivery));
+                said.push(again);
+            }
+        }
+        _ => *kept = Some((now, said[at].2.clone())),
     }
 }
 
