@@ -31,7 +31,10 @@ fn run_all(seeds: std::ops::Range<u64>, options: Options) -> Figures {
 #[test]
 fn three_nodes_keep_their_promises_in_all_weathers() {
     let total = run_all(0..150, Options::default());
-    assert!(total.confirmed > 10_000 && total.redelivered > 500, "runs in which nothing happens show nothing: {total:?}");
+    assert!(
+        total.confirmed > 10_000 && total.redelivered > 500,
+        "runs in which nothing happens show nothing: {total:?}"
+    );
     assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
