@@ -27,6 +27,9 @@ use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record,
 mod files;
 mod start;
 
+/// Nothing that was written stays unsynced for longer.
+const SYNC_DELAY_MS: u32 = 10;
+
 pub use start::Restored;
 
 /// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
@@ -687,6 +690,7 @@ fn is_vote_only(records: &[Record]) -> bool {
 fn deadline(wish: SyncWish, now: Micros) -> Micros {
     match wish {
         SyncWish::Now => now,
-        SyncWish::Within(ms) => now + Micros::from(ms) * MS,
+        // The server's `wal_sync_delay_ms` bounds it too.
+        SyncWish::Within(ms) => now + Micros::from(ms.min(SYNC_DELAY_MS)) * MS,
     }
 }
