@@ -263,7 +263,10 @@ impl Running {
                     std::thread::sleep(FULL_RETRY);
                     // Old files may be given up meanwhile, which makes room.
                     let mut needs = Vec::new();
-                    std::mem::swap(&mut self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner).needs, &mut needs);
+                    std::mem::swap(
+                        &mut self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner).needs,
+                        &mut needs,
+                    );
                     self.release(&mut needs);
                 }
                 Err(error) => fatal("the log could not be written", &error),
