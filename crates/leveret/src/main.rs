@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use arguments::Invocation;
 
 fn main() -> ExitCode {
-    allocator::give_back_freed_pages();
     let exit = match arguments::parse(std::env::args_os()) {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),

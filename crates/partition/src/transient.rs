@@ -354,18 +354,18 @@ impl TransientQueues {
                 effects.extend(gone.into_iter().map(|consumer| Effect::Cancelled { consumer, queue: *queue }));
             }
             Command::Stall { queue, consumer, stalled } => {
-                if let Some(q) = self.queues.get_mut(queue) {
-                    if q.dispatch.set_stalled(*consumer, *stalled) {
-                        mark_dirty(&mut self.dirty, q, *queue);
-                    }
+                if let Some(q) = self.queues.get_mut(queue)
+                    && q.dispatch.set_stalled(*consumer, *stalled)
+                {
+                    mark_dirty(&mut self.dirty, q, *queue);
                 }
             }
             Command::Grant { queue, consumer, count } => {
                 // A grant to a consumer that has gone is not returned: its channel forgot it with the consumer.
-                if let Some(q) = self.queues.get_mut(queue) {
-                    if q.dispatch.grant(*consumer, *count) {
-                        mark_dirty(&mut self.dirty, q, *queue);
-                    }
+                if let Some(q) = self.queues.get_mut(queue)
+                    && q.dispatch.grant(*consumer, *count)
+                {
+                    mark_dirty(&mut self.dirty, q, *queue);
                 }
             }
             // Nothing here is ever written, so everything that was is synced.

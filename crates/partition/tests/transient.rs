@@ -339,11 +339,11 @@ proptest! {
                     }).collect();
                     let Some((q, first, holder)) = held.get(nth).copied() else { continue };
                     for seq in first..first + count {
-                        if let Some(m) = model[q].messages.get_mut(seq as usize - 1) {
-                            if m.1 == Fate::Held(holder) {
-                                let back = matches!(outcome, Outcome::Nack | Outcome::Reject);
-                                m.1 = if back { Fate::Ready } else { Fate::Settled };
-                            }
+                        if let Some(m) = model[q].messages.get_mut(seq as usize - 1)
+                            && m.1 == Fate::Held(holder)
+                        {
+                            let back = matches!(outcome, Outcome::Nack | Outcome::Reject);
+                            m.1 = if back { Fate::Ready } else { Fate::Settled };
                         }
                     }
                     commands.push(Command::Settle { queue: QueueId(q as u64), holder, first, count, outcome });

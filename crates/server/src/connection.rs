@@ -283,7 +283,8 @@ impl Inner {
         if std::mem::take(&mut self.was_paused) {
             self.amqp.resume_reading(now);
         }
-        self.input.reserve(self.read_bytes);
+        // The rest of a frame that has begun comes in one read.
+        self.input.reserve(self.read_bytes.max(self.amqp.missing_input(&self.input)));
         let room = self.input.capacity() - self.input.len();
         let result = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
         let count = match result {

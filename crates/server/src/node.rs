@@ -48,6 +48,8 @@ pub struct NodeConfig {
     pub transient_bytes_max: u64,
     /// Bytes that one shard may have proposed and not yet written before its publishers' sockets are not read.
     pub unwritten_bytes_max: u64,
+    /// Called on a thread that was busy and is quiet now: an allocator may want to give memory back.
+    pub on_quiet: fn(),
 }
 
 impl NodeConfig {
@@ -63,6 +65,7 @@ impl NodeConfig {
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
             unwritten_bytes_max: 16 << 20,
+            on_quiet: || {},
         }
     }
 

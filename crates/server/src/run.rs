@@ -28,8 +28,9 @@ pub enum RunError {
     Thread(std::io::Error),
 }
 
-/// Serves until `shutdown` is ready, then drains and ends. Blocks.
-pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), RunError> {
+/// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads that were busy and are
+/// not any more, for an allocator that wants to give memory back.
+pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet: fn()) -> Result<(), RunError> {
     let begin = Instant::now();
     let folder = open_data_folder(config).map_err(OpenError::Storage)?;
     let node_name = folder.identity().node_name.clone();
@@ -43,6 +44,7 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send) -> Result
             cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
             wal_sync_delay_ms: config.wal_sync_delay_ms,
             checkpoint_interval_bytes: config.checkpoint_interval_bytes,
+            on_quiet,
         },
     )?;
     let (messages, queues) = opened.backlog();
@@ -65,6 +67,7 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send) -> Result
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,
         unwritten_bytes_max: config.unwritten_bytes_max,
+        on_quiet,
     };
     let topology = std::mem::take(&mut opened.topology);
     let mut engine = None;

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = folder.join(format!("log_speed.{}", std::process::id()));
     let disk = Arc::new(RealDisk::create(&folder)?);
     let begin = Instant::now();
-    let (mut wal, _) = recover(&disk, 1, WalOptions::new(1), WalPosition::START, &mut |_, _| {})?;
+    let (mut wal, _) = recover(&disk, 1, WalOptions::new(1), storage::FileNo(0), WalPosition::START, &mut |_, _| {})?;
     println!("start of an empty folder: {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
     let mut preparer = wal.spare_preparer();
     let mut locations: Vec<Location> = Vec::new();
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     wal.note_durable()?;
     drop((wal, preparer));
     let (begin, cpu) = (Instant::now(), own_cpu_ns()?);
-    let (_, recovery) = recover(&disk, 1, WalOptions::new(2), first, &mut |_, _| {})?;
+    let (_, recovery) = recover(&disk, 1, WalOptions::new(2), first.file, first, &mut |_, _| {})?;
     println!(
         "recovery of {} records, {} MB: {:.0} ms, cpu {:.0} ms, damage {}",
         recovery.records,
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         recovery.damage.len()
     );
     let begin = Instant::now();
-    recover(&disk, 1, WalOptions::new(3), recovery.end, &mut |_, _| {})?;
+    recover(&disk, 1, WalOptions::new(3), recovery.end.file, recovery.end, &mut |_, _| {})?;
     println!("start with nothing to replay: {:.1} ms", begin.elapsed().as_secs_f64() * 1e3);
     std::fs::remove_dir_all(folder)?;
     Ok(())

@@ -35,8 +35,8 @@ use std::thread::JoinHandle;
 use storage::extent::{list_extents, remove_extent};
 use storage::wal::Recovery as WalReport;
 use storage::{
-    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, RealDisk, RecordKind,
-    StorageError, Wal, WalOptions, WalPosition,
+    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, RealDisk, RecordKind, StorageError, Wal,
+    WalOptions, WalPosition,
 };
 
 pub(crate) use durable::wall_ms;
@@ -68,6 +68,8 @@ pub struct EngineConfig {
     pub wal_sync_delay_ms: u64,
     /// A partition's replay reaches back over about this much log.
     pub checkpoint_interval_bytes: u64,
+    /// Called on the log's thread when traffic ends.
+    pub on_quiet: fn(),
 }
 
 /// Why a data folder cannot be served.
@@ -190,18 +192,8 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
         None => Topology::new(),
     };
     let partitions = queues.into_iter().map(|(id, r)| r.finish(ONLY_NODE, raft(id), &[ONLY_NODE])).collect();
-    let mut opened = Opened {
-        folder,
-        config,
-        wal,
-        checkpoints,
-        metadata,
-        partitions,
-        topology,
-        boot: 0,
-        next_extent,
-        report,
-    };
+    let mut opened =
+        Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
     opened.take_office()?;
     Ok(opened)
 }
@@ -321,7 +313,8 @@ impl Opened {
 
     /// Messages that came back, and how many queues hold them.
     pub fn backlog(&self) -> (u64, usize) {
-        let states = || self.partitions.iter().flat_map(|p| p.queue_ids().into_iter().filter_map(|id| p.queues().queue(id)));
+        let states =
+            || self.partitions.iter().flat_map(|p| p.queue_ids().into_iter().filter_map(|id| p.queues().queue(id)));
         (states().map(|s| s.runs().live()).sum(), states().filter(|s| s.runs().live() > 0).count())
     }
 
@@ -356,21 +349,20 @@ impl Opened {
                 let _ = tasks.send(upkeep_thread::Task::PrepareSpares);
             })
         };
-        let wal_routes = placement.iter().map(|(id, shard)| {
-            (*id, wal_thread::Route { completions: lists[id].clone(), shard: *shard })
-        });
+        let wal_routes = placement
+            .iter()
+            .map(|(id, shard)| (*id, wal_thread::Route { completions: lists[id].clone(), shard: *shard }));
         let wal = wal_thread::WalThread {
             wal,
             routes: wal_routes.collect(),
             mailboxes: wiring.mailboxes(),
             retained_bytes_max: config.wal_retained_bytes,
             sync_delay_ms: config.wal_sync_delay_ms,
+            on_quiet: config.on_quiet,
             prepare,
         };
         let (wal, run_wal) = wal.prepare();
-        let mut threads = vec![
-            std::thread::Builder::new().name("wal".into()).spawn(run_wal)?,
-        ];
+        let mut threads = vec![std::thread::Builder::new().name("wal".into()).spawn(run_wal)?];
         std::thread::Builder::new().name("reader".into()).spawn(run_reads)?;
         std::thread::Builder::new().name("upkeep".into()).spawn(run_upkeep)?;
         threads.shrink_to_fit();

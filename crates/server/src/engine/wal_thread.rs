@@ -119,6 +119,8 @@ pub(crate) struct WalThread {
     pub(crate) retained_bytes_max: u64,
     /// The longest that anything written stays unsynced, whatever it asked for.
     pub(crate) sync_delay_ms: u64,
+    /// Called when traffic ends.
+    pub(crate) on_quiet: fn(),
     /// Called at each new file, to have spares made.
     pub(crate) prepare: Box<dyn Fn() + Send>,
 }
@@ -261,7 +263,10 @@ impl Running {
                     std::thread::sleep(FULL_RETRY);
                     // Old files may be given up meanwhile, which makes room.
                     let mut needs = Vec::new();
-                    std::mem::swap(&mut self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner).needs, &mut needs);
+                    std::mem::swap(
+                        &mut self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner).needs,
+                        &mut needs,
+                    );
                     self.release(&mut needs);
                 }
                 Err(error) => fatal("the log could not be written", &error),
@@ -337,6 +342,7 @@ impl Running {
             return;
         }
         self.note_at = None;
+        (self.thread.on_quiet)();
         if let Err(error) = self.thread.wal.note_durable() {
             tracing::warn!(%error, "the note of the log's durable end could not be written; nothing is lost by it");
         }

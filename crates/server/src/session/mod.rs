@@ -49,7 +49,7 @@ pub(crate) struct Session {
     /// Names this connection as the owner of exclusive queues.
     connection: u64,
     /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched.
-    channels: Vec<Box<Channel>>,
+    channels: Vec<Channel>,
     /// The shards whose partitions were published to, one bit each.
     published: u64,
     refuse_at: Millis,
@@ -134,7 +134,7 @@ impl Session {
                 let key = local.keys.borrow_mut().next();
                 local.register(key, client, channel.number());
                 let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
-                self.channels.insert(at, Box::new(Channel::new(channel, key)));
+                self.channels.insert(at, Channel::new(channel, key));
             }
             // The machine names what was outstanding; the partitions know it themselves and requeue it at the detach.
             Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, local),

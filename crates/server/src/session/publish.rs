@@ -8,6 +8,7 @@ use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits;
 use super::{Cx, Session};
+use amqp::wire::headers;
 use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle};
 use broker::topology::{DurabilityLevel, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
@@ -215,16 +216,8 @@ impl Session {
 
 /// The properties with RabbitMQ's count of failed deliveries as a further header.
 pub(super) fn with_delivery_count(properties: &[u8], count: u32) -> Vec<u8> {
-    const NAME: &[u8] = b"x-delivery-count";
-    let parsed = Properties::parse(properties).expect("the machine checked them when they came");
-    let mut headers = parsed.headers.unwrap_or_default().to_vec();
-    headers.push(NAME.len() as u8);
-    headers.extend_from_slice(NAME);
-    headers.push(b'l');
-    headers.extend_from_slice(&i64::from(count).to_be_bytes());
-    let mut out = Vec::with_capacity(properties.len() + NAME.len() + 16);
-    Properties { headers: Some(&headers), ..parsed }.encode_to(&mut out);
-    out
+    let count = amqp::Value::I64(count.into());
+    headers::rewrite(properties, &[("x-delivery-count", count)], &[]).expect("the machine checked them when they came")
 }
 
 /// Hands a routed message to each of its partitions, with what its headers say about its durability.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a message that asks for something this version does not do is refused, never taken and the wish ignored.
 
+use amqp::wire::headers::Headers;
 use amqp::{ChannelError, MethodId, Properties, ReplyCode, Value};
 use partition::Level;
 
@@ -56,16 +57,11 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> 
     if parsed.reply_to == Some(DIRECT_REPLY_TO) {
         return Err(refused(ReplyCode::PreconditionFailed, "fast reply consumer does not exist".to_owned()));
     }
-    let carbon_copies = [&b"\x02CC"[..], b"\x03BCC"];
-    if let Some(headers) = parsed.headers
-        && carbon_copies.iter().any(|name| contains(headers, name))
-        && let Some(table) = parsed.headers_table()
-    {
-        for name in ["CC", "BCC"] {
-            if table.get(name).is_some() {
-                let text = format!("header '{name}' is not supported by this version yet");
-                return Err(refused(ReplyCode::NotImplemented, text));
-            }
+    let headers = Headers::new(parsed.headers.unwrap_or_default());
+    for name in ["CC", "BCC"] {
+        if headers.get(name.as_bytes()).is_some() {
+            let text = format!("header '{name}' is not supported by this version yet");
+            return Err(refused(ReplyCode::NotImplemented, text));
         }
     }
     Ok(())
@@ -73,17 +69,12 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> 
 
 /// The level that a message asks for itself, if it does. Errors: a word that is no level.
 pub(super) fn level(properties: &[u8]) -> Result<Option<Level>, ChannelError> {
-    let parsed = parse(properties);
-    // The name is looked for in the raw bytes first: most messages with headers do not have it.
-    if !parsed.headers.is_some_and(|bytes| contains(bytes, DURABILITY_HEADER.as_bytes())) {
-        return Ok(None);
-    }
-    let table = parsed.headers_table();
-    match table.as_ref().and_then(|table| table.get(DURABILITY_HEADER)) {
-        None => Ok(None),
-        Some(Value::LongString(word)) if word == "synced" => Ok(Some(Level::Synced)),
-        Some(Value::LongString(word)) if word == "written" => Ok(Some(Level::Written)),
-        Some(_) => {
+    let headers = Headers::new(parse(properties).headers.unwrap_or_default());
+    let Some(header) = headers.get(DURABILITY_HEADER.as_bytes()) else { return Ok(None) };
+    match header.as_string() {
+        Some(b"synced") => Ok(Some(Level::Synced)),
+        Some(b"written") => Ok(Some(Level::Written)),
+        _ => {
             let text = format!("header '{DURABILITY_HEADER}' must be the string 'synced' or 'written'");
             Err(refused(ReplyCode::PreconditionFailed, text))
         }
@@ -93,9 +84,8 @@ pub(super) fn level(properties: &[u8]) -> Result<Option<Level>, ChannelError> {
 /// The value that a message adds to what is at risk: 0 without the header, rounded up. Errors: no number, or a negative
 /// one, since a sum that can fall proves nothing.
 pub(super) fn value(properties: &[u8], header: &[u8]) -> Result<u64, ChannelError> {
-    let parsed = parse(properties);
-    let table = parsed.headers_table();
-    let found = table.as_ref().and_then(|table| table.iter().find(|(name, _)| &name[..] == header));
+    let headers = Headers::new(parse(properties).headers.unwrap_or_default());
+    let found = headers.get(header).map(|header| header.decode().unwrap_or(Value::Void));
     let wrong = || {
         let text = format!("header '{}' must be a number and not negative", String::from_utf8_lossy(header));
         refused(ReplyCode::PreconditionFailed, text)
@@ -106,26 +96,22 @@ pub(super) fn value(properties: &[u8], header: &[u8]) -> Result<u64, ChannelErro
         true => Ok(number.ceil() as u64),
         false => Err(wrong()),
     };
-    match found.map(|(_, value)| value) {
+    match found {
         None | Some(Value::Void) => Ok(0),
-        Some(Value::I8(number)) => integer((*number).into()),
-        Some(Value::U8(number)) => Ok((*number).into()),
-        Some(Value::I16(number)) => integer((*number).into()),
-        Some(Value::U16(number)) => Ok((*number).into()),
-        Some(Value::I32(number)) => integer((*number).into()),
-        Some(Value::U32(number)) => Ok((*number).into()),
-        Some(Value::I64(number)) => integer(*number),
-        Some(Value::F32(number)) => float((*number).into()),
-        Some(Value::F64(number)) => float(*number),
+        Some(Value::I8(number)) => integer(number.into()),
+        Some(Value::U8(number)) => Ok(number.into()),
+        Some(Value::I16(number)) => integer(number.into()),
+        Some(Value::U16(number)) => Ok(number.into()),
+        Some(Value::I32(number)) => integer(number.into()),
+        Some(Value::U32(number)) => Ok(number.into()),
+        Some(Value::I64(number)) => integer(number),
+        Some(Value::F32(number)) => float(number.into()),
+        Some(Value::F64(number)) => float(number),
         Some(Value::Decimal { scale, mantissa }) => {
-            Ok(u64::from(*mantissa).div_ceil(10u64.checked_pow((*scale).into()).unwrap_or(u64::MAX)))
+            Ok(u64::from(mantissa).div_ceil(10u64.checked_pow(scale.into()).unwrap_or(u64::MAX)))
         }
         Some(_) => Err(wrong()),
     }
-}
-
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    bytes.windows(part.len()).any(|window| window == part)
 }
 
 #[cfg(test)]

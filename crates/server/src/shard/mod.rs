@@ -99,36 +99,69 @@ pub(crate) trait Edge: Outlets {
     fn take_effects(&mut self, partition: PartitionId, effects: &mut Vec<Effect>);
 }
 
+/// A partition and what it said of itself after its last step.
+struct Member {
+    id: PartitionId,
+    partition: Box<dyn Partition>,
+    timeout: Millis,
+    unwritten_bytes: u64,
+    memory_bytes: u64,
+}
+
 /// The partitions of one thread.
+///
+/// Invariant: the sums and the earliest time are those of the members' last words, so that a turn costs what it steps and
+/// not what there is: a node may have hundreds of partitions and one busy one.
 pub(crate) struct Shard {
-    partitions: Vec<(PartitionId, Box<dyn Partition>)>,
+    members: Vec<Member>,
+    unwritten_bytes: u64,
+    memory_bytes: u64,
+    earliest: Millis,
     effects: Vec<Effect>,
     due: Vec<usize>,
     waiting: Waiting,
 }
 
+const NEVER: Millis = Millis::MAX;
+
+/// The place of a shard's transient queues among its partitions.
+const TRANSIENT_PLACE: usize = 0;
+
 impl Shard {
     /// The shard with its transient queues and these durable partitions, in the order of the directory.
     pub(crate) fn new(index: usize, durable: Vec<(PartitionId, Box<dyn Partition>)>) -> Self {
         let transient: Box<dyn Partition> = Box::new(TransientQueues::new());
-        let mut partitions = vec![(transient_partition(index), transient)];
-        partitions.extend(durable);
-        Shard { partitions, effects: Vec::new(), due: Vec::new(), waiting: Waiting::default() }
+        let all = std::iter::once((transient_partition(index), transient)).chain(durable);
+        let member = |(id, partition)| Member { id, partition, timeout: NEVER, unwritten_bytes: 0, memory_bytes: 0 };
+        let mut shard = Shard {
+            members: all.map(member).collect(),
+            unwritten_bytes: 0,
+            memory_bytes: 0,
+            earliest: NEVER,
+            effects: Vec::new(),
+            due: Vec::new(),
+            waiting: Waiting::default(),
+        };
+        (0..shard.members.len()).for_each(|place| shard.note(place));
+        shard
     }
 
     /// How many partitions there are.
     pub(crate) fn len(&self) -> usize {
-        self.partitions.len()
+        self.members.len()
     }
 
     /// One turn: every partition that something waits for is stepped once, and its effects are handed on before the next
     /// one is asked, so that no two of them count the same room at a connection twice.
     pub(crate) fn step(&mut self, now: Millis, inbox: &RefCell<Inbox>, edge: &mut dyn Edge) {
-        self.collect_timeouts(now, inbox);
+        if self.earliest <= now {
+            let due = self.members.iter().filter(|member| member.timeout <= now);
+            due.for_each(|member| inbox.borrow_mut().wake_partition(member.id));
+        }
         let mut due = std::mem::take(&mut self.due);
         inbox.borrow_mut().take_due(&mut due);
         for &place in &due {
-            let (id, partition) = &mut self.partitions[place];
+            let Member { id, partition, .. } = &mut self.members[place];
             inbox.borrow_mut().swap(place, &mut self.waiting);
             self.waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
             partition.step(now, &mut self.waiting.commands, &mut self.effects, edge);
@@ -137,9 +170,25 @@ impl Shard {
             assert!(self.effects.is_empty(), "the edge takes all effects");
         }
         for place in due.drain(..) {
-            self.partitions[place].1.end_turn();
+            self.members[place].partition.end_turn();
+            self.note(place);
         }
         self.due = due;
+    }
+
+    /// Takes down what a partition says of itself now.
+    fn note(&mut self, place: usize) {
+        let member = &mut self.members[place];
+        let (unwritten, memory) = (member.partition.unwritten_bytes(), member.partition.memory_bytes());
+        self.unwritten_bytes = self.unwritten_bytes - member.unwritten_bytes + unwritten;
+        self.memory_bytes = self.memory_bytes - member.memory_bytes + memory;
+        (member.unwritten_bytes, member.memory_bytes) = (unwritten, memory);
+        let before = std::mem::replace(&mut member.timeout, member.partition.poll_timeout().unwrap_or(NEVER));
+        if member.timeout <= self.earliest {
+            self.earliest = member.timeout;
+        } else if before == self.earliest {
+            self.earliest = self.members.iter().map(|member| member.timeout).min().unwrap_or(NEVER);
+        }
     }
 
     /// Gives the memory of a burst back; for when nothing is going on.
@@ -148,26 +197,105 @@ impl Shard {
         self.effects = Vec::new();
     }
 
-    fn collect_timeouts(&mut self, now: Millis, inbox: &RefCell<Inbox>) {
-        for (id, partition) in &self.partitions {
-            if partition.poll_timeout().is_some_and(|at| at <= now) {
-                inbox.borrow_mut().wake_partition(*id);
-            }
-        }
-    }
-
     /// When a partition wants its next step.
     pub(crate) fn poll_timeout(&self) -> Option<Millis> {
-        self.partitions.iter().filter_map(|(_, p)| p.poll_timeout()).min()
+        (self.earliest != NEVER).then_some(self.earliest)
     }
 
     /// Proposed and not yet written, all partitions together.
     pub(crate) fn unwritten_bytes(&self) -> u64 {
-        self.partitions.iter().map(|(_, p)| p.unwritten_bytes()).sum()
+        self.unwritten_bytes
     }
 
-    /// Memory that messages pin, all partitions together.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        self.partitions.iter().map(|(_, p)| p.memory_bytes()).sum()
+    /// Memory that messages pin, all partitions together. That of transient queues falls between steps too, when a
+    /// socket has taken the last slice of a batch.
+    pub(crate) fn memory_bytes(&mut self) -> u64 {
+        self.note(TRANSIENT_PLACE);
+        self.memory_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::ConsumerKey;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// A partition that says what it is told to say, and counts its steps.
+    #[derive(Clone, Default)]
+    struct Told {
+        timeout: Rc<Cell<Option<Millis>>>,
+        bytes: Rc<Cell<u64>>,
+        steps: Rc<Cell<u32>>,
+        turns: Rc<Cell<u32>>,
+    }
+
+    impl Partition for Told {
+        fn declare(&mut self, _: QueueId) {}
+
+        fn step(&mut self, _: Millis, commands: &mut Vec<Command>, _: &mut Vec<Effect>, _: &mut dyn Outlets) {
+            commands.clear();
+            self.steps.set(self.steps.get() + 1);
+        }
+
+        fn end_turn(&mut self) {
+            assert!(self.steps.get() > self.turns.get(), "a turn ends for those that were stepped");
+            self.turns.set(self.turns.get() + 1);
+        }
+
+        fn poll_timeout(&self) -> Option<Millis> {
+            self.timeout.get()
+        }
+
+        fn unwritten_bytes(&self) -> u64 {
+            self.bytes.get()
+        }
+
+        fn memory_bytes(&self) -> u64 {
+            self.bytes.get()
+        }
+    }
+
+    struct Nobody;
+    impl Outlets for Nobody {
+        fn room(&mut self, _: ConsumerKey) -> usize {
+            0
+        }
+    }
+    impl Edge for Nobody {
+        fn take_effects(&mut self, _: PartitionId, effects: &mut Vec<Effect>) {
+            effects.clear();
+        }
+    }
+
+    #[test]
+    fn partitions_are_stepped_for_commands_and_at_their_time_and_their_sums_follow() {
+        let told: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+        told[1].timeout.set(Some(50));
+        let placement: Vec<_> = (1..4).map(|id| (PartitionId(id), 0)).collect();
+        let durable = (1..).map(PartitionId).zip(told.clone()).map(|(id, t)| (id, Box::new(t) as Box<dyn Partition>));
+        let mut shard = Shard::new(0, durable.collect());
+        let inbox = RefCell::new(Inbox::new(0, Directory::new(1, &placement), shard.len()));
+        let steps = || told.iter().map(|t| t.steps.get()).collect::<Vec<_>>();
+        assert_eq!(shard.poll_timeout(), Some(50));
+        told[0].bytes.set(100);
+        inbox.borrow_mut().push(PartitionId(1), Command::Reopen { queue: QueueId(1) });
+        shard.step(49, &inbox, &mut Nobody);
+        assert_eq!((steps(), shard.unwritten_bytes(), shard.memory_bytes()), (vec![1, 0, 0], 100, 100));
+        told[1].timeout.set(Some(70));
+        told[1].bytes.set(7);
+        shard.step(50, &inbox, &mut Nobody);
+        assert_eq!((steps(), shard.unwritten_bytes(), shard.poll_timeout()), (vec![1, 1, 0], 107, Some(70)));
+        told[0].bytes.set(0);
+        told[0].timeout.set(Some(60));
+        inbox.borrow_mut().push(PartitionId(1), Command::Reopen { queue: QueueId(1) });
+        shard.step(51, &inbox, &mut Nobody);
+        assert_eq!((shard.unwritten_bytes(), shard.poll_timeout()), (7, Some(60)));
+        told[0].timeout.set(None);
+        told[1].timeout.set(None);
+        shard.step(80, &inbox, &mut Nobody);
+        assert_eq!((steps(), shard.poll_timeout()), (vec![3, 2, 0], None));
+        assert!(told.iter().all(|t| t.turns.get() == t.steps.get()));
     }
 }

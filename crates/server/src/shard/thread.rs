@@ -404,13 +404,12 @@ impl StepTask {
             }
             Parcel::Declare(partition, queue) => local.inbox.borrow_mut().declare(partition, queue),
             Parcel::Effect(_) => unreachable!("effects were gathered before"),
-            Parcel::Starved { consumer } => match local.client_of(consumer.channel) {
-                Some((client, _)) => {
+            Parcel::Starved { consumer } => {
+                if let Some((client, _)) = local.client_of(consumer.channel) {
                     client.starve_remote(consumer);
                     local.flush_later(&client);
                 }
-                None => {}
-            },
+            }
             Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
                 if let Some((client, number)) = local.client_of(channel) {
@@ -544,6 +543,7 @@ impl Future for StepTask {
             Some(at) if at <= now => {
                 this.trim_at = None;
                 this.shard.trim();
+                (this.local.shared.config.on_quiet)();
                 this.local.inbox.borrow_mut().trim();
             }
             // The step that trims leaves nothing to trim, so an idle shard is not woken again.

@@ -1,5 +1,5 @@
 //! A client that speaks AMQP frame by frame over a real socket, so that tests say exactly what goes over the wire.
-#![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub, clippy::result_large_err)]
 
 use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameHeader, write_frame};
 use amqp::wire::method::Method;
