@@ -107,7 +107,7 @@ def sections(lines):
         at_most(lines, "kill -9 to serving all of them, s", "s4-restart", "seconds", 2, "s", digits=2),
         shown(lines, "idle writes with the backlog, bytes", "s4-standing", "written_bytes", digits=0),
     ]  # fmt: skip
-    queues = number(lines.get("leveret", "queues", "queues") or lines.get("rabbitmq", "queues", "queues"))
+    queues = f"{lines.get('leveret', 'queues', 'queues') or lines.get('rabbitmq', 'queues', 'queues') or 10_000:,}"
     yield "Idle and many queues", [
         at_most(lines, "idle RSS, MB", "idle", "rss_mb", 20, "MB"),
         at_most(lines, "start, s", "idle", "start_s", 0.3, "s", digits=2),
