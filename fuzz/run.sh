@@ -15,9 +15,9 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 # With --target the instrumentation stays out of build scripts.
-cargo build -q --release --locked --manifest-path fuzz/Cargo.toml --target-dir "$out/build" --target "$host"
+cargo build -q --release --manifest-path fuzz/Cargo.toml --target-dir "$out/build" --target "$host"
 python3 fuzz/seeds.py "$out/corpus"
-env -u RUSTFLAGS cargo run -q --release --locked --manifest-path fuzz/Cargo.toml --target-dir "$out/seeds" --example files -- "$out/corpus"
+env -u RUSTFLAGS cargo run -q --release --manifest-path fuzz/Cargo.toml --target-dir "$out/seeds" --example files -- "$out/corpus"
 for target in "${targets[@]}"; do
   mkdir -p "$out/corpus/$target" "$out/findings"
   echo "fuzz $target for $seconds s"

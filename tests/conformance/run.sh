@@ -14,7 +14,7 @@ root=$(cd "$here/../.." && pwd)
 runners=$(cd "${CONFORMANCE:-$root/../shared/conformance}" 2>/dev/null && pwd) || { echo "no runners: set CONFORMANCE to the folder that holds them" >&2; exit 2; }
 cd "$root"
 export LAB=${LAB:-$root/target/conformance} LABEL=leveret NETNS=${NETNS:-leveret-conformance}
-export RESULTS=${RESULTS:-$LAB/results}
+export RESULTS=${RESULTS:-$LAB/results} SUITE_TIMEOUT=${SUITE_TIMEOUT:-1200}
 mkdir -p "$LAB" "$RESULTS"
 if [ -z "${LEVERET_BIN:-}" ]; then
   cargo build --release -p leveret

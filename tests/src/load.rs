@@ -37,8 +37,13 @@ pub struct Load(Vec<JoinHandle<Result<(), Broken>>>);
 
 impl LoadedQueue {
     /// A queue that exists already and is empty.
-    pub fn new(name: String, headers: Vec<(&'static str, Value)>) -> Self {
-        Self { name, headers, ledger: Arc::default() }
+    pub fn new(name: String) -> Self {
+        Self { name, headers: Vec::new(), ledger: Arc::default() }
+    }
+
+    /// The same, its messages with these headers.
+    pub fn with_headers(self, headers: Vec<(&'static str, Value)>) -> Self {
+        Self { headers, ..self }
     }
 
     /// The ledger.

@@ -28,51 +28,46 @@ fn seed() -> u64 {
     seed
 }
 
+/// Files so small that the log is closed, copied out and recycled, and checkpoints are written, many times a round.
+const SMALL_FILES: &[&str] = &[
+    "--body-bytes-max=1MiB",
+    "--wal-file-bytes=4MiB",
+    "--wal-retained-bytes=4MiB",
+    "--checkpoint-interval-bytes=1MiB",
+    "--cache-bytes=1MiB",
+];
+
 fn declare(broker: &Broker, name: &str, arguments: &[(&'static str, Value)]) -> LoadedQueue {
     let mut client = broker.connect();
     let channel = client.channel();
     let queue = QueueDeclare { name, durable: true, arguments: arguments.to_vec(), ..Default::default() };
     client.declare(channel, &queue).unwrap();
     client.close();
-    LoadedQueue::new(name.to_owned(), Vec::new())
+    LoadedQueue::new(name.to_owned())
 }
 
 fn assert_kept(queue: &LoadedQueue, round: u64, broken: &[Broken]) {
-    assert!(
-        broken.is_empty(),
-        "round {round}, {}: {} promises broken, first {:?}",
-        queue.name,
-        broken.len(),
-        &broken[..broken.len().min(5)]
-    );
+    let first = &broken[..broken.len().min(5)];
+    assert!(broken.is_empty(), "round {round}, {}: {} promises broken, first {first:?}", queue.name, broken.len());
 }
 
-#[test]
-fn killed_broker_keeps_its_promises() {
-    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+/// Rounds of load, kill, restart and audit. Some rounds kill again while the broker recovers; some leave the queues as they
+/// are for the next round, some empty them.
+fn rounds(mut broker: Broker, queues: &[LoadedQueue]) {
     let mut random = rand_pcg::Pcg64::seed_from_u64(seed());
-    let quorum = [("x-queue-type", Value::from("quorum")), ("x-delivery-limit", Value::from(-1))];
-    let quorum = if clients::broker::is_foreign() { &quorum[..] } else { &quorum[..1] };
-    let queues = [
-        declare(&broker, "quorum-1", quorum),
-        declare(&broker, "quorum-2", quorum),
-        declare(&broker, "classic-1", &[("x-queue-type", Value::from("classic"))]),
-        declare(&broker, "plain-1", &[]),
-    ];
     for round in 0..setting("CRASH_ROUNDS", ROUNDS_DEFAULT) {
-        let load = Load::start(broker.addr(), &queues, 2, 2, random.random());
+        let load = Load::start(broker.addr(), queues, 2, 2, random.random());
         std::thread::sleep(Duration::from_millis(random.random_range(5..900)));
         broker.kill();
         assert_eq!(load.join(), [], "round {round}, before the kill");
         while random.random_bool(0.3) {
-            // Again, while it reads its log.
             broker.launch();
             std::thread::sleep(Duration::from_millis(random.random_range(0..80)));
             broker.kill();
         }
         broker.start();
         let keep = random.random_bool(0.5);
-        for queue in &queues {
+        for queue in queues {
             assert_kept(queue, round, &queue.audit(broker.addr(), keep));
         }
         let totals: Vec<[usize; 4]> = queues.iter().map(|queue| queue.ledger().totals()).collect();
@@ -81,6 +76,47 @@ fn killed_broker_keeps_its_promises() {
     // The rounds must have put something at stake.
     let at_stake = queues.iter().all(|queue| queue.ledger().totals().iter().all(|count| *count > 0));
     assert!(at_stake, "no load came about");
+}
+
+#[test]
+fn killed_broker_keeps_its_promises() {
+    let Some(broker) = Broker::own_or_skip(&[]) else { return };
+    let quorum = [("x-queue-type", Value::from("quorum"))];
+    let queues = [
+        declare(&broker, "quorum-1", &quorum),
+        declare(&broker, "quorum-2", &quorum),
+        declare(&broker, "classic-1", &[("x-queue-type", Value::from("classic"))]),
+        declare(&broker, "plain-1", &[]),
+    ];
+    rounds(broker, &queues);
+}
+
+#[test]
+fn killed_broker_keeps_its_promises_while_its_log_rolls_over() {
+    let Some(broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let queues =
+        [declare(&broker, "quorum", &[("x-queue-type", Value::from("quorum"))]), declare(&broker, "classic", &[])];
+    rounds(broker, &queues);
+}
+
+#[test]
+fn each_level_of_durability_survives_the_death_of_the_process() {
+    let Some(broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let level = |name: &'static str| ("x-durability", Value::from(name));
+    let selective = [
+        level("selective"),
+        ("x-durability-value-header", Value::from("amount")),
+        ("x-durability-value-cap", Value::from(1000)),
+        ("x-durability-interval-ms", Value::from(50)),
+    ];
+    let queues = [
+        declare(&broker, "written", &[level("written")]),
+        declare(&broker, "synced", &[level("synced"), ("x-queue-type", Value::from("quorum"))]),
+        declare(&broker, "selective", &selective).with_headers(vec![("amount", Value::from(7))]),
+        declare(&broker, "written-messages", &[]).with_headers(vec![level("written")]),
+        declare(&broker, "synced-messages", &[level("written")]).with_headers(vec![level("synced")]),
+    ];
+    rounds(broker, &queues);
 }
 
 #[test]

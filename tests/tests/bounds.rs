@@ -1,0 +1,199 @@
+//! What a broker may take of a machine: memory that does not grow with a backlog, disk space that comes back.
+//!
+//! Invariant: the limits here are far above what is measured and far below what a broker without the property needs.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clients::broker::binary;
+use clients::client::PATIENCE;
+use clients::methods::BASIC_CANCEL_OK;
+use clients::{Broker, Client, Event, QueueDeclare, Value};
+
+/// Small files, so that a hundred megabytes are many of them.
+const SMALL_FILES: &[&str] = &[
+    "--body-bytes-max=1MiB",
+    "--wal-file-bytes=4MiB",
+    "--wal-retained-bytes=16MiB",
+    "--checkpoint-interval-bytes=4MiB",
+    "--cache-bytes=4MiB",
+];
+
+const MEBIBYTE: u64 = 1 << 20;
+
+fn resident_bytes(broker: &Broker) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{}/statm", broker.pid().unwrap())).unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64
+}
+
+fn disk_bytes(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    // A file may be removed while we look.
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => disk_bytes(&entry.path()),
+        Ok(found) => std::os::unix::fs::MetadataExt::blocks(&found) * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+/// Publishes `count` confirmed messages of `body_bytes` each, a thousand unconfirmed at most.
+fn publish(broker: &Broker, queue: &str, count: u64, body_bytes: usize) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.confirm_select(channel).unwrap();
+    for first in (1..=count).step_by(500) {
+        let last = (first + 499).min(count);
+        for n in first..=last {
+            let mut body = vec![b'.'; body_bytes];
+            body[..8].copy_from_slice(&n.to_be_bytes());
+            client.put(channel, queue, &body);
+        }
+        client.confirmed(channel, first, last);
+    }
+    client.close();
+}
+
+/// Consumes and acks `count` messages in order, from number `first` on.
+fn consume(broker: &Broker, queue: &str, first: u64, count: u64) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.qos(channel, 500, false).unwrap();
+    client.consume(channel, queue, "c").unwrap();
+    for n in first..first + count {
+        let delivery = client.delivery(channel);
+        assert_eq!(u64::from_be_bytes(delivery.body[..8].try_into().unwrap()), n);
+        if n % 100 == 0 || n + 1 == first + count {
+            client.ack(channel, delivery.tag, true);
+        }
+    }
+    let cancel = clients::wire::Args::new().shortstr("c").octet(0);
+    client.call(channel, clients::methods::BASIC_CANCEL, &cancel, BASIC_CANCEL_OK).unwrap();
+    client.close();
+}
+
+fn declare(broker: &Broker, name: &str, kind: &str) -> Client {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-queue-type", Value::from(kind))];
+    client.declare(channel, &QueueDeclare { name, durable: true, arguments, ..Default::default() }).unwrap();
+    client
+}
+
+fn wait_until(what: &str, mut check: impl FnMut() -> bool) {
+    let due = Instant::now() + PATIENCE;
+    while !check() {
+        assert!(Instant::now() < due, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn memory_does_not_grow_with_a_backlog_and_a_restart_does_not_read_it() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    declare(&broker, "long", "quorum");
+    // Buffers and caches are full once a few times their size has gone through.
+    publish(&broker, "long", 60_000, 1000);
+    let before = resident_bytes(&broker);
+    publish(&broker, "long", 120_000, 1000);
+    let grown = resident_bytes(&broker).saturating_sub(before);
+    assert!(grown < 16 * MEBIBYTE, "115 MiB more of backlog cost {} MiB of memory", grown / MEBIBYTE);
+    broker.kill();
+    let since = Instant::now();
+    broker.start();
+    let mut client = broker.connect();
+    let channel = client.channel();
+    assert_eq!(client.counts(channel, "long").unwrap().0, 180_000);
+    assert!(client.get(channel, "long", false).unwrap().is_some());
+    assert!(since.elapsed() < Duration::from_secs(10), "serving after {:?}", since.elapsed());
+    let started = resident_bytes(&broker);
+    assert!(started < before + 16 * MEBIBYTE, "{} MiB after a restart with the backlog", started / MEBIBYTE);
+}
+
+#[test]
+fn disk_space_of_consumed_messages_comes_back_also_when_idle() {
+    let Some(broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    for kind in ["quorum", "classic"] {
+        declare(&broker, kind, kind);
+        publish(&broker, kind, 80_000, 1000);
+        let full = disk_bytes(&broker.data_folder());
+        assert!(full > 76 * MEBIBYTE, "{kind}: 76 MiB of messages are on disk, {} MiB are", full / MEBIBYTE);
+        consume(&broker, kind, 1, 80_000);
+        // Nothing is published any more: the space has to come back by itself.
+        wait_until(&format!("{kind}: the disk space of consumed messages does not come back"), || {
+            disk_bytes(&broker.data_folder()) < 56 * MEBIBYTE
+        });
+    }
+}
+
+#[test]
+fn one_old_message_pins_nothing_but_itself() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let mut holder = declare(&broker, "busy", "quorum");
+    declare(&broker, "quiet", "classic");
+    publish(&broker, "quiet", 1, 100);
+    publish(&broker, "busy", 1, 1000);
+    // One message is ready and never fetched, one is held by a consumer that never acks.
+    let holding = holder.channel();
+    assert!(holder.get(holding, "busy", false).unwrap().is_some());
+    publish(&broker, "busy", 120_000, 1000);
+    consume(&broker, "busy", 1, 120_000);
+    wait_until("two old messages pin the disk space of a hundred thousand", || {
+        disk_bytes(&broker.data_folder()) < 56 * MEBIBYTE
+    });
+    broker.kill();
+    broker.start();
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for queue in ["quiet", "busy"] {
+        let kept = client.get(channel, queue, true).unwrap().unwrap_or_else(|| panic!("{queue} kept its old message"));
+        assert_eq!((kept.body[7], kept.redelivered), (1, queue == "busy"), "{queue}");
+        assert!(client.get(channel, queue, true).unwrap().is_none());
+    }
+}
+
+#[test]
+fn low_disk_blocks_publishers_and_lets_consumers_drain() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    declare(&broker, "q", "quorum");
+    publish(&broker, "q", 100, 100);
+    assert_eq!(broker.terminate().code(), Some(0));
+    // More than any disk has free: the alarm is on from the start.
+    broker.set_env("LEVERET_DISK_FREE_MIN_BYTES", "16TiB");
+    broker.start();
+    let mut publisher = broker.connect();
+    let channel = publisher.channel();
+    publisher.confirm_select(channel).unwrap();
+    // The publish that meets the alarm is still taken, as in RabbitMQ; after it nothing is read from this connection.
+    publisher.put(channel, "q", b"taken");
+    assert!(matches!(publisher.event(0), Event::Method(clients::methods::CONNECTION_BLOCKED, _)));
+    publisher.confirmed(channel, 1, 1);
+    publisher.put(channel, "q", b"waits");
+    publisher.silent(channel);
+    consume(&broker, "q", 1, 100);
+    // Connections that never publish notice nothing; new ones may declare.
+    let mut calm = declare(&broker, "other", "classic");
+    calm.silent(0);
+}
+
+#[test]
+fn inspect_reads_the_folder_of_a_killed_broker_and_changes_nothing() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    declare(&broker, "q", "quorum");
+    publish(&broker, "q", 30_000, 1000);
+    broker.kill();
+    let listing = |folder: &Path| {
+        Command::new("find").arg(folder).args(["-type", "f", "-printf", "%P %s %T@\\n"]).output().unwrap().stdout
+    };
+    let before = listing(&broker.data_folder());
+    for depth in [&[][..], &["--records"], &["--messages", "--json"]] {
+        let output =
+            Command::new(binary()).arg("inspect").arg(broker.data_folder()).args(depth).env_clear().output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{depth:?}: {output:?}");
+        assert!(output.stdout.len() > 100, "{depth:?} shows something");
+    }
+    assert_eq!(listing(&broker.data_folder()), before);
+    broker.start();
+}
