@@ -158,7 +158,7 @@ impl UpkeepThread {
             }
             for (seq, body) in bodies {
                 let far = last.is_none_or(|last| seq - last > HOLE_MESSAGES_MAX);
-                let long = seq - run_first >= u64::from(broker::queue::runs::RUN_MESSAGES_MAX);
+                let long = !far && seq - run_first >= u64::from(broker::queue::runs::RUN_MESSAGES_MAX);
                 if far || long {
                     writer.end_run()?;
                     run_first = seq;
