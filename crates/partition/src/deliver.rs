@@ -294,13 +294,13 @@ impl Turn<'_> {
 
     /// The bytes of a message: in hand, in memory, or asked for.
     fn fetch(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
-        if let Some(reader) = &mut self.lq.reader {
-            if let Some(message) = reader.take(seq) {
-                if reader.is_used_up() {
-                    self.put_reader(None, tail);
-                }
-                return Next::Message(message);
+        if let Some(reader) = &mut self.lq.reader
+            && let Some(message) = reader.take(seq)
+        {
+            if reader.is_used_up() {
+                self.put_reader(None, tail);
             }
+            return Next::Message(message);
         }
         if self.lq.reading {
             return Next::Later;

@@ -32,11 +32,12 @@ pub(crate) struct ConfirmRange {
 
 /// Appends a publish to a list of ranges; publishes of one channel come in order, so most extend the last one.
 pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, seq: u64) {
-    if let Some(last) = ranges.last_mut() {
-        if last.channel == channel && last.first + last.count == seq {
-            last.count += 1;
-            return;
-        }
+    if let Some(last) = ranges.last_mut()
+        && last.channel == channel
+        && last.first + last.count == seq
+    {
+        last.count += 1;
+        return;
     }
     ranges.push(ConfirmRange { channel, first: seq, count: 1 });
 }

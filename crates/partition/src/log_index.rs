@@ -58,10 +58,10 @@ impl LogTable {
     /// An entry was written. One that was overwritten meanwhile is passed over.
     pub fn written(&mut self, index: LogIndex, term: Term, body: Location) {
         let Some(at) = index.0.checked_sub(self.first) else { return };
-        if let Some(slot) = self.slots.get_mut(at as usize) {
-            if slot.term == term {
-                slot.body = Some(body);
-            }
+        if let Some(slot) = self.slots.get_mut(at as usize)
+            && slot.term == term
+        {
+            slot.body = Some(body);
         }
     }
 

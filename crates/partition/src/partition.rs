@@ -299,10 +299,10 @@ impl QueuePartition {
             confirm(std::mem::take(&mut entry.on_written), &mut cx.out.effects);
             for batch in entry.batches.iter().filter(|b| b.level == Level::Written) {
                 for id in &batch.targets {
-                    if let Some(queue) = leader.queues.get_mut(id) {
-                        if queue.make_ready(written) {
-                            Leader::touch(&mut leader.dirty, *id, queue);
-                        }
+                    if let Some(queue) = leader.queues.get_mut(id)
+                        && queue.make_ready(written)
+                    {
+                        Leader::touch(&mut leader.dirty, *id, queue);
                     }
                 }
             }

@@ -15,6 +15,8 @@ pub enum Bug {
     CheckpointIsAltered,
     /// A delivery goes out a second time, later.
     DeliveryIsRepeated,
+    /// A delivery goes out a second time, flagged, after seconds.
+    DeliveryComesBack,
     /// `redelivered` gets lost.
     FlagIsLost,
     /// Two deliveries in a row change places.
@@ -35,12 +37,13 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 13] = [
+    pub const ALL: [Bug; 14] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
         Bug::CheckpointIsAltered,
         Bug::DeliveryIsRepeated,
+        Bug::DeliveryComesBack,
         Bug::FlagIsLost,
         Bug::DeliveriesSwap,
         Bug::PublishesSwap,

@@ -27,6 +27,9 @@ use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record,
 mod files;
 mod start;
 
+/// Nothing that was written stays unsynced for longer.
+const SYNC_DELAY_MS: u32 = 10;
+
 pub use start::Restored;
 
 /// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
@@ -190,6 +193,8 @@ struct Running {
     stalled: BTreeSet<(usize, ConsumerKey)>,
     consumed: BTreeMap<ConsumerKey, QueueId>,
     held_back: Vec<(usize, Said, Effect)>,
+    /// A delivery that a wrong shell sends once more, and since when.
+    kept: Option<(Micros, Effect)>,
 }
 
 /// One node.
@@ -466,8 +471,7 @@ impl Node {
             }
             partition.flush(&mut cx);
             if upkeep && look {
-                let wal =
-                    WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
+                let wal = WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
                 partition.maintain(wal, &mut cx);
             }
             needs = needs.min(partition.needs_file(current_file));
@@ -510,6 +514,9 @@ impl Node {
         let mut said: Vec<_> = r.held_back.drain(..).map(|(at, said, e)| (r.partitions[at].id(), said, e)).collect();
         if let Some(bug) = bug {
             spoil_effects(&mut said, bug, &mut self.random);
+            if bug == Bug::DeliveryComesBack {
+                bring_back(&mut said, &mut r.kept, self.now);
+            }
         }
         out.effects.append(&mut said);
         r.note_serving(&mut out.resets);
@@ -624,8 +631,7 @@ fn swap_publishes(commands: &mut [(SessionId, Input)]) {
 
 /// What a wrong shell makes of effects.
 fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: &mut Random) {
-    let deliveries: Vec<usize> =
-        (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
+    let deliveries: Vec<usize> = (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
     match bug {
         Bug::DeliveryIsRepeated if random.chance(5) => {
             let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();
@@ -658,6 +664,23 @@ fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: 
     }
 }
 
+/// Lets a delivery come back after some seconds, flagged.
+fn bring_back(said: &mut Vec<(PartitionId, Said, Effect)>, kept: &mut Option<(Micros, Effect)>, now: Micros) {
+    let Some(at) = said.iter().position(|s| matches!(s.2, Effect::Deliver(_))) else { return };
+    match kept.take() {
+        Some((since, effect)) if now < since + 2_000 * MS => *kept = Some((since, effect)),
+        Some((_, Effect::Deliver(mut delivery))) => {
+            let Effect::Deliver(of) = &said[at].2 else { return };
+            if of.queue == delivery.queue {
+                delivery.redelivered = true;
+                let again = (said[at].0, said[at].1, Effect::Deliver(delivery));
+                said.push(again);
+            }
+        }
+        _ => *kept = Some((now, said[at].2.clone())),
+    }
+}
+
 /// Whether a write holds a term or a vote and nothing else.
 fn is_vote_only(records: &[Record]) -> bool {
     !records.is_empty() && records.iter().all(|r| r.kind == RecordKind::HardState)
@@ -667,6 +690,7 @@ fn is_vote_only(records: &[Record]) -> bool {
 fn deadline(wish: SyncWish, now: Micros) -> Micros {
     match wish {
         SyncWish::Now => now,
-        SyncWish::Within(ms) => now + Micros::from(ms) * MS,
+        // The server's `wal_sync_delay_ms` bounds it too.
+        SyncWish::Within(ms) => now + Micros::from(ms.min(SYNC_DELAY_MS)) * MS,
     }
 }

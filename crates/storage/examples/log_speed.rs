@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use storage::wal::Preparation;
-use storage::{FileNo, GroupId, Location, RealDisk, Record, RecordKind, WalOptions, WalPosition, recover};
+use storage::{GroupId, Location, RealDisk, Record, RecordKind, WalOptions, WalPosition, recover};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = folder.join(format!("log_speed.{}", std::process::id()));
     let disk = Arc::new(RealDisk::create(&folder)?);
     let begin = Instant::now();
-    let (mut wal, _) = recover(&disk, 1, WalOptions::new(1), FileNo(0), WalPosition::START, &mut |_, _| {})?;
+    let (mut wal, _) = recover(&disk, 1, WalOptions::new(1), storage::FileNo(0), WalPosition::START, &mut |_, _| {})?;
     println!("start of an empty folder: {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
     let mut preparer = wal.spare_preparer();
     let mut locations: Vec<Location> = Vec::new();

@@ -462,8 +462,9 @@ impl<D: Disk> Wal<D> {
             header.previous_end_crc = last.previous_crc;
             self.closed.push_back((last.header.file, last.slot.bytes));
         }
-        // Pages of the file's former life, or of its filling, may be cached in large folios, and a small append into one
-        // is accounted as the whole folio. Nothing there is wanted, and pages are written whole, so none is read again.
+        // Pages of the file's former life, or of its filling, may be cached in large folios, and a small append into
+        // one is accounted as the whole folio. Nothing there is wanted, and pages are written whole, so none is read
+        // again.
         slot.file.advise(0, u64::from(slot.bytes), Advice::DontNeed);
         self.live.write().unwrap_or_else(PoisonError::into_inner).insert(file, slot.clone());
         self.current = Some(Current {

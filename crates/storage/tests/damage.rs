@@ -25,7 +25,7 @@ type Opened = (Wal<FaultyDisk>, Recovery, Vec<(u64, Location)>);
 fn open(disk: &Arc<FaultyDisk>, nonce: u64) -> Opened {
     let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce };
     let mut seen = Vec::new();
-    let (wal, recovery) = recover(disk, FOLDER_ID, options, WalPosition::START, &mut |record, location| {
+    let (wal, recovery) = recover(disk, FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |record, location| {
         assert!(record.body.iter().all(|byte| *byte == record.index as u8), "a body is never wrong");
         seen.push((record.index, location));
     })
@@ -164,7 +164,7 @@ fn missing_file_is_reported_and_a_lost_header_rebuilt() {
     disk.remove("wal/00000001.wal").unwrap();
     let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 1 };
     let from = WalPosition { file: FileNo(1), offset: 5000 };
-    let (_, recovery) = recover(&disk, FOLDER_ID, options, from, &mut |_, _| {}).unwrap();
+    let (_, recovery) = recover(&disk, FOLDER_ID, options, from.file, from, &mut |_, _| {}).unwrap();
     assert_eq!((recovery.damage.len(), recovery.damage[0].file), (1, FileNo(1)));
     assert!(recovery.records > 0, "what is there is shown");
     drop(first);

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use storage::disk::{Advice, Crash, Fault};
 use storage::wal::{Preparation, Recovery};
 use storage::{
-    Disk, DiskFile, FaultyDisk, FileNo, GroupId, Location, OpenMode, RealDisk, Record, RecordKind, StorageError, Wal,
-    WalOptions, WalPosition, fuzz, recover,
+    Disk, DiskFile, FaultyDisk, FileNo, GroupId, Location, OpenMode, RealDisk, Record, RecordKind, RecordRef,
+    StorageError, Wal, WalOptions, WalPosition, fuzz, recover,
 };
 
 const FOLDER_ID: u128 = 99;
@@ -23,7 +23,7 @@ type Opened<D> = (Wal<D>, Recovery, Vec<(Record, Location)>);
 
 fn open<D: Disk>(disk: &Arc<D>, nonce: u64, from: WalPosition) -> Result<Opened<D>, StorageError> {
     let mut seen = Vec::new();
-    let (wal, recovery) = recover(disk, FOLDER_ID, options(nonce), from, &mut |record, location| {
+    let (wal, recovery) = recover(disk, FOLDER_ID, options(nonce), from.file, from, &mut |record, location| {
         let body = Bytes::copy_from_slice(record.body);
         seen.push((
             Record { group: record.group, kind: record.kind, term: record.term, index: record.index, body },
@@ -332,7 +332,7 @@ fn file_of_another_folder_or_version_is_refused() {
     let disk = Arc::new(FaultyDisk::new(1));
     let (mut wal, _, _) = open(&disk, 0, WalPosition::START).unwrap();
     wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap();
-    let other = recover(&disk, FOLDER_ID + 1, options(1), WalPosition::START, &mut |_, _| {});
+    let other = recover(&disk, FOLDER_ID + 1, options(1), FileNo(0), WalPosition::START, &mut |_, _| {});
     assert!(matches!(other.err(), Some(StorageError::Corrupt { offset: 24, .. })));
 
     let mut contents = disk.contents("wal/00000001.wal").unwrap();
@@ -535,4 +535,39 @@ fn reader_of_a_file_that_is_reused_under_its_hands_gets_an_error() {
     }));
     assert!(matches!(reader.read(locations[0]), Err(StorageError::Missing { .. })));
     assert_eq!(reader.read(locations[1]).unwrap()[0], 1);
+}
+
+#[test]
+fn kept_files_are_read_from_though_nothing_of_them_is_replayed() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let (mut wal, _, _) = open(&disk, 0, WalPosition::START).unwrap();
+    let mut locations = Vec::new();
+    for index in 0..6 {
+        wal.append(&[entry(index, 40_000)], &mut locations).unwrap();
+    }
+    wal.sync().unwrap();
+    drop(wal);
+    let from = WalPosition { file: FileNo(5), offset: 0 };
+    let start = |nonce, keep_from| {
+        let mut seen = Vec::new();
+        let mut sink = |record: RecordRef<'_>, _| seen.push(record.index);
+        let (wal, recovery) = recover(&disk, FOLDER_ID, options(nonce), keep_from, from, &mut sink).unwrap();
+        (wal, recovery, seen)
+    };
+    let (mut wal, recovery, seen) = start(1, FileNo(2));
+    assert_eq!((seen, recovery.damage, recovery.files), (vec![4, 5], vec![], 5));
+    assert_eq!(wal.closed_files().map(|(file, _)| file).collect::<Vec<_>>(), [2, 3, 4, 5].map(FileNo));
+    let reader = wal.reader();
+    assert!(matches!(reader.read(locations[0]), Err(StorageError::Missing { .. })));
+    for (index, location) in (0..).zip(&locations).skip(1) {
+        assert_eq!(reader.read_record(*location).unwrap(), entry(index, 40_000));
+    }
+    wal.release_before(FileNo(3));
+    assert!(reader.read(locations[1]).is_err() && reader.read(locations[2]).is_ok());
+    drop((wal, reader));
+    // One of the kept ones is gone.
+    disk.remove("wal/00000004.wal").unwrap();
+    let (wal, recovery, _) = start(2, FileNo(3));
+    assert_eq!(recovery.damage.iter().map(|damage| damage.file).collect::<Vec<_>>(), [FileNo(4)]);
+    assert!(wal.reader().read(locations[3]).is_err() && wal.reader().read(locations[2]).is_ok());
 }

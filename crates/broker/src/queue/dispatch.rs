@@ -365,7 +365,7 @@ impl Dispatch {
             }
         }
         returned[start..].sort_unstable();
-        for (key, _) in returned[start..].iter().copied().collect::<Vec<_>>() {
+        for (key, _) in returned[start..].iter().copied() {
             self.refresh(key);
         }
     }

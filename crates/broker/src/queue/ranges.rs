@@ -53,12 +53,12 @@ impl SeqRanges {
     /// Adds one number; adding what is there changes nothing.
     pub fn insert(&mut self, seq: u64) {
         // The common case: the next delivery follows the last one.
-        if let Some(last) = self.ranges.back_mut() {
-            if last.1 == seq {
-                last.1 += 1;
-                self.count += 1;
-                return;
-            }
+        if let Some(last) = self.ranges.back_mut()
+            && last.1 == seq
+        {
+            last.1 += 1;
+            self.count += 1;
+            return;
         }
         self.insert_range(seq, 1);
     }

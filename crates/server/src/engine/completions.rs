@@ -3,7 +3,6 @@
 //! Invariant: a partition's completions are taken in the order in which they were put; whoever puts some wakes the
 //! partition afterwards, once for however many.
 
-use bytes::Bytes;
 use partition::outputs::{ExtentReady, ReadBytes, ReadPurpose, Ticket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Location;
@@ -49,6 +48,3 @@ impl Completions {
         std::mem::swap(&mut *self.lock(), taken);
     }
 }
-
-/// A body as the reader needs it, to keep the import list of its users short.
-pub(crate) type Body = Bytes;

@@ -8,7 +8,7 @@ use super::upkeep_thread::Task;
 use super::wal_thread::WalHandle;
 use crate::shard::Partition;
 use amqp::Millis;
-use broker::{PartitionId, QueueId};
+use broker::QueueId;
 use partition::outputs::{Read, WalWrite};
 use partition::{Command, Context, Effect, Outlets, Outputs, QueuePartition, Tail, WalState};
 use std::cell::RefCell;
@@ -79,11 +79,6 @@ impl DurablePartition {
     pub(crate) fn new(partition: QueuePartition, turn: Rc<Turn>, completions: Completions) -> Self {
         let out = Outputs::default();
         DurablePartition { partition, turn, completions, taken: Vec::new(), out, upkeep_at: Some(0), told_needs: None }
-    }
-
-    /// Its id.
-    pub(crate) fn id(&self) -> PartitionId {
-        self.partition.id()
     }
 
     fn complete(completion: Completion, partition: &mut QueuePartition, cx: &mut Context<'_>) -> bool {

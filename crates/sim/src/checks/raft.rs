@@ -17,6 +17,8 @@ use storage::{FileNo, Location};
 struct Mirror {
     log: BTreeMap<u64, (Term, Bytes)>,
     applied: u64,
+    /// Its state was looked at since it started.
+    is_checked: bool,
 }
 
 /// What is known of one group.
@@ -38,7 +40,7 @@ impl Group {
     /// A member came up.
     pub fn started(&mut self, node: NodeId, applied: LogIndex, entries: Vec<(LogIndex, Term, Bytes)>) {
         let log = entries.into_iter().map(|(index, term, body)| (index.0, (term, body))).collect();
-        self.mirrors.insert(node, Mirror { log, applied: applied.0 });
+        self.mirrors.insert(node, Mirror { log, applied: applied.0, is_checked: false });
     }
 
     /// A member is down.
@@ -48,7 +50,7 @@ impl Group {
 
     /// A member's log begins anew behind a snapshot.
     pub fn installed(&mut self, node: NodeId, applied: LogIndex) {
-        self.mirrors.insert(node, Mirror { log: BTreeMap::new(), applied: applied.0 });
+        self.mirrors.insert(node, Mirror { log: BTreeMap::new(), applied: applied.0, is_checked: false });
     }
 
     /// A member appended an entry.
@@ -95,7 +97,10 @@ impl Group {
                 let found = mirror.log.get(&index).map(|e| e.0);
                 violated(
                     "leader-complete",
-                    &format!("{node} leads term {} with {found:?} at {index}, committed in term {}", view.term.0, term.0),
+                    &format!(
+                        "{node} leads term {} with {found:?} at {index}, committed in term {}",
+                        view.term.0, term.0
+                    ),
                 );
             }
         }
@@ -132,7 +137,8 @@ impl Group {
                 }
             }
         }
-        if view.applied.0 != before || before == 0 {
+        if view.applied.0 != before || !mirror.is_checked {
+            mirror.is_checked = true;
             mirror.applied = view.applied.0;
             // What is applied and compacted is never looked at again.
             let kept = mirror.log.split_off(&view.compacted.0);

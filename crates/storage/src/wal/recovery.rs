@@ -81,10 +81,10 @@ impl Recovery {
 
 /// Opens the log of a folder and shows every record from `from` on to `sink`, oldest first, with the place of its body.
 ///
-/// - `from` is where the oldest replay starts; [`WalPosition::START`] without checkpoints. A few records before it may be shown (those of
-///   its frame), and any number that their groups' checkpoints cover.
-/// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a backlog lie there.
-///   Files before both become spares.
+/// - `from` is where the oldest replay starts; [`WalPosition::START`] without checkpoints. A few records before it may
+///   be shown (those of its frame), and any number that their groups' checkpoints cover.
+/// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a
+///   backlog lie there. Files before both become spares.
 /// - Afterwards all that was shown is durable.
 /// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which
 ///   must be read.
@@ -105,13 +105,20 @@ pub fn recover<D: Disk>(
 
     let highest = found.numbered.last_key_value().map_or(FileNo(0), |(file, _)| *file);
     let before: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
-    let mut kept = BTreeMap::new();
+    let mut kept: BTreeMap<FileNo, SharedSlot<D>> = BTreeMap::new();
     for file in before {
         let (slot, _) = found.numbered.remove(&file).expect("it was listed");
         if file >= keep_from {
             kept.insert(file, slot);
         } else {
             found.spare.push(slot);
+        }
+    }
+    // Files are released oldest first, so between the kept ones none may be missing. Whether older ones ever were to be
+    // kept is not known here; whoever reads from them will hear of it.
+    for (file, next) in kept.keys().zip(kept.keys().skip(1).chain([&from.file])) {
+        if next.0 > file.0 + 1 {
+            recovery.add_missing(FileNo(file.0 + 1));
         }
     }
     let mut opening =

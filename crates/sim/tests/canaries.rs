@@ -1,0 +1,72 @@
+//! Each checker bites: a shell with a deliberate bug is found out, by the checker that is meant for it.
+
+use sim::{Bug, Cluster, Faults, Options};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Seeds that a bug may take until it shows in the way that is looked for.
+const SEEDS_MAX: u64 = 60;
+
+/// What the first run that fails in this way says.
+fn found(bug: Bug, nodes: u64, checker: &str, faults: Faults) {
+    let mut others = Vec::new();
+    for seed in 0..SEEDS_MAX {
+        let mut cluster = Cluster::new(seed, Options { bug: Some(bug), nodes, faults, ..Options::default() });
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| cluster.run())) else { continue };
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        if text.contains(checker) {
+            return;
+        }
+        others.push(text.lines().next().unwrap_or_default().to_owned());
+    }
+    panic!("{bug:?} was not found by {checker} in {SEEDS_MAX} seeds, but by {others:?}");
+}
+
+#[test]
+fn a_sync_that_was_not_made_shows_at_the_next_power_cut() {
+    found(Bug::SyncIsALie, 3, "[one-leader]", Faults::ALL);
+    found(Bug::SyncIsALie, 1, "[leader-complete]", Faults::ALL);
+    found(Bug::SyncIsALie, 1, "[log-matching]", Faults::ALL);
+}
+
+#[test]
+fn a_log_that_lost_its_end_is_found_out() {
+    found(Bug::TailIsForgotten, 3, "[leader-complete]", Faults::ALL);
+    found(Bug::TailIsForgotten, 1, "[committed]", Faults::ALL);
+    found(Bug::TailIsForgotten, 1, "[lost]", Faults::ALL);
+}
+
+#[test]
+fn a_state_that_differs_is_found_out() {
+    found(Bug::CheckpointIsAltered, 1, "[equal-state]", Faults::ALL);
+}
+
+#[test]
+fn what_comes_twice_is_found_out() {
+    found(Bug::FlagIsLost, 3, "[duplicate]", Faults::ALL);
+    found(Bug::DeliveryIsRepeated, 3, "[order]", Faults::ALL);
+    found(Bug::DeliveryComesBack, 3, "[settled]", Faults::ALL);
+}
+
+#[test]
+fn what_comes_out_of_order_is_found_out() {
+    found(Bug::DeliveriesSwap, 3, "[order]", Faults::ALL);
+    found(Bug::PublishesSwap, 3, "[fifo]", Faults::ALL);
+    found(Bug::PublishesSwap, 3, "[confirm]", Faults::ALL);
+}
+
+#[test]
+fn what_nobody_published_is_found_out() {
+    found(Bug::BodyIsAltered, 3, "[published]", Faults::NONE);
+}
+
+#[test]
+fn what_never_ends_is_found_out() {
+    found(Bug::AcksAreLost, 3, "[liveness]", Faults::NONE);
+    found(Bug::ReadIsLost, 1, "[liveness]", Faults::NONE);
+}
+
+#[test]
+fn a_cap_and_a_prefetch_that_are_passed_are_found_out() {
+    found(Bug::CapIsRaised, 3, "[cap]", Faults::NONE);
+    found(Bug::PrefetchIsDoubled, 3, "[prefetch]", Faults::NONE);
+}
