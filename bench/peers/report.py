@@ -107,13 +107,14 @@ def sections(lines):
         at_most(lines, "kill -9 to serving all of them, s", "s4-restart", "seconds", 2, "s", digits=2),
         shown(lines, "idle writes with the backlog, bytes", "s4-standing", "written_bytes", digits=0),
     ]  # fmt: skip
+    queues = f"{lines.get('leveret', 'queues', 'queues') or lines.get('rabbitmq', 'queues', 'queues') or 10_000:,}"
     yield "Idle and many queues", [
         at_most(lines, "idle RSS, MB", "idle", "rss_mb", 20, "MB"),
         at_most(lines, "start, s", "idle", "start_s", 0.3, "s", digits=2),
         at_most(lines, "idle writes, bytes", "idle", "written_bytes", 0, "B", digits=0),
         shown(lines, "idle CPU, cores", "idle", "idle_cores", digits=4),
-        at_most(lines, "10,000 durable queues: more RSS, MB", "queues", "more_mb", 10, "MB"),
-        at_most(lines, "10,000 durable queues: start, s", "queues", "seconds", 1, "s", digits=2),
+        at_most(lines, f"{queues} durable queues: more RSS, MB", "queues", "more_mb", 10, "MB"),
+        at_most(lines, f"{queues} durable queues: start, s", "queues", "seconds", 1, "s", digits=2),
     ]
 
 

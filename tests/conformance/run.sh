@@ -80,6 +80,6 @@ for suite in "${suites[@]}"; do
     wait "$broker" || { echo "$suite: the broker did not end in good order" >&2; failed=1; }
   fi
   cp "$LAB/broker.log" "$LAB/logs/$name.broker.log"
-  "$runners/compare.py" "$runners/reference/$name.3.10.8.txt" "$RESULTS/$name.leveret.txt" || failed=1
+  "$here/judge.py" "$name" "$runners/reference/$name.3.10.8.txt" "$runners/reference/$name.none.txt" "$RESULTS/$name.leveret.txt" || failed=1
 done
 exit $failed
