@@ -33,6 +33,8 @@ pub use start::Restored;
 const TURN_BYTES_MAX: usize = 48 << 10;
 /// Closed log files are kept up to this many bytes before live messages are copied out of them.
 const RETAINED_BYTES_MAX: u64 = 1 << 20;
+/// The node's setting for how long anything stays unsynced.
+const SYNC_DELAY_MAX: Micros = 10 * MS;
 /// How often a partition looks after its log.
 const UPKEEP_EVERY: Micros = 500 * MS;
 /// Wall clock of the cluster at the start of a run, milliseconds.
@@ -93,6 +95,7 @@ enum Completion {
     Synced(Ticket),
     Read(ReadPurpose, Option<ReadBytes>),
     Extent(Option<partition::outputs::ExtentReady>),
+    Received(Option<partition::outputs::ExtentReady>),
     Checkpoint,
 }
 
@@ -581,6 +584,7 @@ fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Con
         Completion::Read(purpose, bytes) => partition.read_done(purpose, bytes, cx),
         Completion::Extent(Some(ready)) => partition.extent_ready(&ready),
         Completion::Extent(None) => partition.extent_abandoned(),
+        Completion::Received(ready) => partition.received_written(ready),
         Completion::Checkpoint => partition.checkpoint_saved(cx),
     }
 }
@@ -689,6 +693,6 @@ fn is_vote_only(records: &[Record]) -> bool {
 fn deadline(wish: SyncWish, now: Micros) -> Micros {
     match wish {
         SyncWish::Now => now,
-        SyncWish::Within(ms) => now + Micros::from(ms) * MS,
+        SyncWish::Within(ms) => now + (Micros::from(ms) * MS).min(SYNC_DELAY_MAX),
     }
 }
