@@ -94,6 +94,7 @@ impl DurablePartition {
                 partition.extent_abandoned();
                 return true;
             }
+            Completion::Received(ready) => partition.received_written(ready),
             Completion::Checkpoint => {
                 partition.checkpoint_saved(cx);
                 return true;
