@@ -132,6 +132,11 @@ impl Message {
         *kind
     }
 
+    /// The snapshot that it offers, if it is that kind of message.
+    pub fn snapshot(&self) -> Option<SnapshotOffer> {
+        (self.kind() == Kind::Snapshot).then(|| SnapshotOffer::from_raft(self.raft.get_snapshot().clone()))
+    }
+
     /// How many entries it carries.
     pub fn entry_count(&self) -> usize {
         match self.kind() {

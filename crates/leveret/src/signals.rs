@@ -4,6 +4,7 @@
 //! a thread of its own waits for signals, so that a stuck server can still be stopped without SIGKILL.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread;
@@ -13,6 +14,9 @@ use tokio::sync::oneshot;
 
 /// Added to a signal's number, this is the exit code that a shell shows for a process that a signal ended.
 const EXIT_CODE_OF_SIGNALS: i32 = 128;
+
+/// Set by SIGUSR1: the node logs its gauges and takes it back.
+pub(crate) static REPORT: AtomicBool = AtomicBool::new(false);
 
 /// Ready once the operator has asked for an orderly end. Needs no runtime.
 pub(crate) struct Shutdown(oneshot::Receiver<()>);
@@ -56,6 +60,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    user1: Signal,
 }
 
 impl Signals {
@@ -64,6 +69,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
         })
     }
 
@@ -73,6 +79,10 @@ impl Signals {
             let (name, kind) = tokio::select! {
                 _ = self.terminate.recv() => ("SIGTERM", SignalKind::terminate()),
                 _ = self.interrupt.recv() => ("SIGINT", SignalKind::interrupt()),
+                _ = self.user1.recv() => {
+                    REPORT.store(true, Ordering::Relaxed);
+                    continue;
+                }
                 _ = self.hangup.recv() => {
                     tracing::info!("SIGHUP: nothing is reloaded while running; restart to change settings");
                     continue;

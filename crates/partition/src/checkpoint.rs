@@ -202,21 +202,31 @@ fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, Checkpoint
     Ok(QueueState::restore(next_seq, dispatched_below, runs, counts))
 }
 
-fn put32(out: &mut Vec<u8>, word: u32) {
+pub(crate) fn put32(out: &mut Vec<u8>, word: u32) {
     out.extend_from_slice(&word.to_le_bytes());
 }
 
-fn put64(out: &mut Vec<u8>, word: u64) {
+pub(crate) fn put64(out: &mut Vec<u8>, word: u64) {
     out.extend_from_slice(&word.to_le_bytes());
 }
 
-struct Cursor<'a> {
+/// Reads what was written, front to back.
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Cursor<'_> {
-    fn damaged(&self, what: &'static str) -> CheckpointDamaged {
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a Bytes) -> Self {
+        Cursor { bytes, at: 0 }
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(&self) -> Result<(), CheckpointDamaged> {
+        if self.at == self.bytes.len() { Ok(()) } else { Err(self.damaged("bytes after the end")) }
+    }
+
+    pub(crate) fn damaged(&self, what: &'static str) -> CheckpointDamaged {
         CheckpointDamaged { what, offset: self.at }
     }
 
@@ -229,15 +239,15 @@ impl Cursor<'_> {
         Ok(range)
     }
 
-    fn u8(&mut self) -> Result<u8, CheckpointDamaged> {
+    pub(crate) fn u8(&mut self) -> Result<u8, CheckpointDamaged> {
         Ok(self.bytes[self.skip(1)?][0])
     }
 
-    fn u32(&mut self) -> Result<u32, CheckpointDamaged> {
+    pub(crate) fn u32(&mut self) -> Result<u32, CheckpointDamaged> {
         Ok(u32::from_le_bytes(self.bytes[self.skip(4)?].try_into().expect("four bytes")))
     }
 
-    fn u64(&mut self) -> Result<u64, CheckpointDamaged> {
+    pub(crate) fn u64(&mut self) -> Result<u64, CheckpointDamaged> {
         Ok(u64::from_le_bytes(self.bytes[self.skip(8)?].try_into().expect("eight bytes")))
     }
 }

@@ -220,6 +220,7 @@ impl QueuePartition {
                 };
                 let Some(lq) = leader.queues.get_mut(&target.queue) else { continue };
                 lq.at_risk += value;
+                leader.at_risk += value;
                 leader.values.push((target.queue, value));
                 leader.builder.want_sync_within(rule.interval_ms);
             }
@@ -307,6 +308,7 @@ impl QueuePartition {
     fn delete(&mut self, id: QueueId, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         if let Some(mut lq) = leader.queues.remove(&id) {
+            leader.at_risk -= lq.at_risk;
             for consumer in lq.dispatch.consumer_keys() {
                 cx.out.effects.push(Effect::Cancelled { consumer, queue: id });
             }

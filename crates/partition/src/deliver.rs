@@ -66,11 +66,13 @@ impl QueuePartition {
     pub fn read_done(&mut self, purpose: ReadPurpose, bytes: Option<ReadBytes>, cx: &mut Context<'_>) {
         let (id, seq, place) = match purpose {
             ReadPurpose::Entries { from } => {
-                if let Some(ReadBytes::Records(bodies)) = bytes {
-                    self.replica.fetched(from, bodies);
-                    self.drive(cx);
-                }
-                return;
+                // Every fetch is answered: with nothing, if the entries are gone, so that they are asked for again.
+                let bodies = if let Some(ReadBytes::Records(bodies)) = bytes { bodies } else { Vec::new() };
+                self.replica.fetched(from, bodies);
+                return self.drive(cx);
+            }
+            ReadPurpose::Snapshot { to, term, index, queue, from, place } => {
+                return self.snapshot_read((to, term, index), (queue, from, place), bytes, cx.out);
             }
             ReadPurpose::Messages { queue, seq, place } => (queue, seq, place),
         };

@@ -50,6 +50,20 @@ pub fn copy_runs<D: Disk>(
     extent.finish(copied)
 }
 
+/// Puts messages that came with a snapshot into extent `id`, which is new: [`crate::outputs::Job::WriteReceived`].
+pub fn write_received<D: Disk>(
+    disk: &Arc<D>,
+    folder_id: u128,
+    id: ExtentId,
+    messages: &[(QueueId, u64, Bytes)],
+) -> Result<Option<ExtentReady>, StorageError> {
+    let mut extent = NewExtent::create(disk, folder_id, id)?;
+    for (queue, seq, body) in messages {
+        extent.push(*queue, *seq, body)?;
+    }
+    extent.finish(Vec::new())
+}
+
 /// An extent that is being filled, queue by queue, in the order of numbers.
 pub struct NewExtent<D: Disk> {
     writer: ExtentWriter<D>,

@@ -217,6 +217,8 @@ pub(crate) struct Leader {
     pub(crate) on_written: Vec<ConfirmRange>,
     pub(crate) on_synced: Vec<ConfirmRange>,
     pub(crate) values: Vec<(QueueId, u64)>,
+    /// The values at risk of all queues together.
+    pub(crate) at_risk: u64,
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) in_flight_bytes: usize,
     pub(crate) written: LogIndex,
@@ -254,6 +256,7 @@ impl Leader {
             on_written: Vec::new(),
             on_synced: Vec::new(),
             values: Vec::new(),
+            at_risk: 0,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             written: LogIndex(0),

@@ -8,6 +8,7 @@
 //! - [`partition`]: all of it as one machine; `commands` and `deliver`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`]: the shell's half of it that both shells share.
+//! - `snapshot`: a follower that needs more than the log still has.
 //! - [`log_partition`]: a log for a machine of the caller's: the topology.
 //! - [`transient`]: the same surface for queues that live in one shard's memory.
 //! - [`recovery`]: a partition from what a data folder holds.
@@ -30,6 +31,7 @@ pub mod place;
 pub mod reader;
 pub mod recovery;
 pub mod replica;
+mod snapshot;
 pub mod tail;
 pub mod transient;
 

@@ -8,7 +8,7 @@ use crate::machine::Queues;
 use crate::outputs::{CopyRun, ExtentReady, Job};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use broker::QueueId;
+use broker::{PartitionId, QueueId};
 use consensus::{LogIndex, Position};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,6 +18,8 @@ const EXTENT_BYTES_MAX: u64 = 32 << 20;
 const COPY_RUNS_MAX: usize = 65_536;
 /// An extent with less than this share of its messages live is copied together with others of its partition.
 const SPARSE_PERCENT: u64 = 40;
+/// A follower that needs more files of the log than this gets a snapshot.
+const FOLLOWER_LAG_FILES_MAX: u32 = 4;
 /// A partition counts as idle this long after its last entry.
 const IDLE_MS: u64 = 3_000;
 /// Checkpoints that are kept, and whose files are.
@@ -51,6 +53,7 @@ pub struct Maintenance {
     /// Nothing was applied for a while and the last look found nothing to do.
     is_quiet: bool,
     saving: Option<Kept>,
+    current_file: u32,
     kept: VecDeque<Kept>,
     is_copying: bool,
     /// Extents without live messages, and how many checkpoints have been saved without them.
@@ -62,6 +65,33 @@ impl Maintenance {
         self.applied_since = true;
         self.is_quiet = false;
         self.last_applied_ms = now_ms;
+    }
+
+    /// The file that was written when upkeep looked last: what is written from now on lies there or later.
+    pub(crate) fn current_file(&self) -> u32 {
+        self.current_file
+    }
+
+    /// Whether a checkpoint is being saved.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saving.is_some()
+    }
+
+    /// Saves the state of a snapshot; the log that follows it begins in `file`.
+    pub(crate) fn save_snapshot(
+        &mut self,
+        partition: PartitionId,
+        head: &checkpoint::Head,
+        queues: &Queues,
+        file: u32,
+    ) -> Job {
+        let mut payload = Vec::new();
+        head.encode(&mut payload);
+        checkpoint::encode_queues(queues, &mut payload);
+        let applied = head.applied.index;
+        self.saving = Some(Kept { applied, needs_file: file, replay_file: file });
+        self.applied_since = false;
+        Job::SaveCheckpoint { partition, payload, applied, replay_file: file }
     }
 
     /// Takes over a checkpoint found at start. Its predecessor is not counted on.
@@ -79,7 +109,17 @@ impl QueuePartition {
             0 => Some(self.replica.table().oldest_file().unwrap_or(current_file)),
             _ => kept.min(),
         };
-        kept.into_iter().chain(self.needs_now(current_file)).min().unwrap_or(current_file)
+        // Entries of the log stay readable as long as followers may be served from them.
+        let log = self.replica.table().oldest_file();
+        kept.into_iter().chain(log).chain(self.snapshots.needs_file()).chain(self.needs_now(current_file)).min().unwrap_or(current_file)
+    }
+
+    /// Up to where followers that are heard of have the log; none if they have it all, or lag too many files behind.
+    fn followers_need(&self, current_file: u32) -> Option<LogIndex> {
+        let active = self.replica.group().progress().into_iter().filter(|p| p.is_recently_active).map(|p| p.matched);
+        let needed = active.chain(self.snapshots.needs()).min()?;
+        let from = self.replica.table().body(needed.next())?;
+        (crate::place::file_u32(from.file) + FOLLOWER_LAG_FILES_MAX >= current_file).then_some(needed)
     }
 
     /// What a checkpoint made now would need.
@@ -92,6 +132,7 @@ impl QueuePartition {
 
     /// Looks after the log; called a few times a second and whenever a WAL file is full.
     pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
+        self.maintenance.current_file = wal.current_file;
         self.note_used_up();
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
         if !self.maintenance.is_copying {
@@ -150,6 +191,9 @@ impl QueuePartition {
     /// The checkpoint under way is on the disk.
     pub fn checkpoint_saved(&mut self, cx: &mut Context<'_>) {
         let saved = self.maintenance.saving.take().expect("a checkpoint was under way");
+        if self.snapshots.is_saving() {
+            self.install(cx);
+        }
         let m = &mut self.maintenance;
         m.kept.push_back(saved);
         while m.kept.len() > CHECKPOINTS_KEPT {
@@ -165,9 +209,8 @@ impl QueuePartition {
             self.queues.forget_extent(id);
             cx.out.jobs.push(Job::DropExtent { id });
         }
-        if self.maintenance.kept.len() == CHECKPOINTS_KEPT {
-            self.replica.compact(compact);
-        }
+        let compact = self.followers_need(saved.replay_file).map_or(compact, |needed| needed.min(compact));
+        self.replica.compact(compact);
     }
 
     /// The extent under way is on the disk: its runs take the place of those that were copied.

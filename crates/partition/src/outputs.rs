@@ -4,7 +4,7 @@ use crate::command::Effect;
 use crate::place::Place;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::{LogIndex, NodeId};
+use consensus::{LogIndex, NodeId, Term};
 use storage::{Location, Record};
 
 /// How soon a write must be on the disk.
@@ -80,6 +80,21 @@ pub enum ReadPurpose {
         /// Where it lay when the read was asked for.
         place: Place,
     },
+    /// The next messages of a queue, for a follower that is sent a snapshot.
+    Snapshot {
+        /// The follower.
+        to: NodeId,
+        /// The term of the snapshot's leader.
+        term: Term,
+        /// Where the snapshot stands.
+        index: LogIndex,
+        /// The queue.
+        queue: QueueId,
+        /// The first message wanted.
+        from: u64,
+        /// Where it lay when the read was asked for.
+        place: Place,
+    },
     /// Log entries from this index on.
     Entries {
         /// The first.
@@ -135,6 +150,13 @@ pub enum Job {
         applied: LogIndex,
         /// Replay starts here: in this WAL file, which and whose successors hold every entry after `applied`.
         replay_file: u32,
+    },
+    /// Put messages of a snapshot into a new extent, in this order; answered by `received_written`.
+    WriteReceived {
+        /// Whose.
+        partition: PartitionId,
+        /// Queue, number, and the message as stored; empty for one that was settled meanwhile.
+        messages: Vec<(QueueId, u64, Bytes)>,
     },
     /// Delete an extent file that no checkpoint refers to any more.
     DropExtent {

@@ -11,6 +11,7 @@ use crate::machine::{Queues, Unobserved};
 use crate::maintenance::Maintenance;
 use crate::outputs::{Outputs, Ticket};
 use crate::replica::Replica;
+use crate::snapshot::{FRAME_PART, FRAME_PULL, Snapshots};
 use crate::tail::Tail;
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
@@ -37,12 +38,13 @@ pub struct QueuePartition {
     pub(crate) applied: LogIndex,
     pub(crate) applied_term: Term,
     pub(crate) maintenance: Maintenance,
+    pub(crate) snapshots: Snapshots,
 }
 
 impl QueuePartition {
     /// A member over a replica and the state that its checkpoint holds, as of `applied`.
     pub fn new(replica: Replica, queues: Queues, applied: LogIndex, applied_term: Term) -> Self {
-        QueuePartition { replica, queues, leader: None, applied, applied_term, maintenance: Maintenance::default() }
+        QueuePartition { replica, queues, leader: None, applied, applied_term, maintenance: Maintenance::default(), snapshots: Snapshots::default() }
     }
 
     /// Its id.
@@ -85,9 +87,9 @@ impl QueuePartition {
         self.leader.as_ref().and_then(|l| l.queues.get(&queue)).map_or(0, |q| q.at_risk)
     }
 
-    /// Value at risk over all queues that this member leads.
+    /// Value at risk over all queues that this member leads. Cheap: it is kept, not summed.
     pub fn values_at_risk(&self) -> u64 {
-        self.leader.as_ref().map_or(0, |l| l.queues.values().map(|q| q.at_risk).sum())
+        self.leader.as_ref().map_or(0, |l| l.at_risk)
     }
 
     /// A tick went by (150 ms): heartbeats, elections.
@@ -95,13 +97,19 @@ impl QueuePartition {
         self.replica.tick();
         // A handing over of leadership that came to nothing is given up here, and with it the reason to hold entries back.
         self.propose_held(false);
+        self.snapshot_tick(cx.out);
         self.drive(cx);
     }
 
     /// A frame came from another member.
     pub fn step(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
-        self.replica.step(from, frame);
-        self.drive(cx);
+        match frame.first() {
+            Some(&FRAME_PULL | &FRAME_PART) => self.snapshot_frame(from, frame, cx),
+            _ => {
+                self.replica.step(from, frame);
+                self.drive(cx);
+            }
+        }
     }
 
     /// A write was handed to the operating system; `bodies` are the places of its entries, in order.
@@ -124,6 +132,7 @@ impl QueuePartition {
     pub fn flush(&mut self, cx: &mut Context<'_>) {
         self.finish_entry(cx.now_ms);
         self.drive(cx);
+        self.snapshot_turn(cx);
         self.note_written(cx);
         self.dispatch(cx);
         // Watermarks and no-ack settles that dispatching made belong to the log too.
@@ -249,6 +258,7 @@ impl QueuePartition {
         for (id, value) in done.values {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.at_risk -= value;
+                leader.at_risk -= value;
             }
         }
         for id in done.settled {

@@ -87,6 +87,8 @@ impl Recovery {
                     self.vote = found;
                 }
             }
+            // A snapshot took the place of the log. Its checkpoint is saved behind the mark: without it the old log stands.
+            RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.entries.clear(),
             // Not written by this version for queue partitions.
             RecordKind::Membership | RecordKind::SnapshotMark | RecordKind::Tombstone => {}
         }
@@ -94,6 +96,8 @@ impl Recovery {
 
     fn entry(&mut self, term: Term, index: LogIndex, body: Bytes, at: Location) {
         if index <= self.applied.index {
+            // Written anew, and with it everything behind it became void.
+            self.entries.clear();
             return;
         }
         let offset = (index.0 - self.applied.index.0 - 1) as usize;

@@ -12,7 +12,10 @@ use crate::log_index::LogTable;
 use crate::outputs::{Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
-use consensus::{Entry, EntryKind, Group, LogIndex, Message, NodeId, Ready, Role, Segments, Term};
+use consensus::{
+    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, Segments, SnapshotOffer,
+    SnapshotWanted, Term,
+};
 use std::collections::{BTreeMap, VecDeque};
 use storage::{GroupId, Location, Record, RecordKind};
 
@@ -30,6 +33,17 @@ struct Write {
     /// Positions of the entries in it, in order.
     entries: Vec<(LogIndex, Term)>,
     located: bool,
+}
+
+/// A snapshot on its way into the state.
+struct Install {
+    position: Position,
+    membership: Membership,
+    ready: u64,
+    after_sync: Vec<Message>,
+    /// The mark that cuts the log.
+    ticket: Ticket,
+    is_synced: bool,
 }
 
 /// A committed entry and where it lies.
@@ -58,7 +72,11 @@ pub struct Replica {
     written_term: Term,
     /// Body bytes appended since the last checkpoint.
     appended_bytes: u64,
-    snapshot: Option<consensus::SnapshotOffer>,
+    /// Snapshots that followers need, to be made.
+    wanted: Vec<SnapshotWanted>,
+    /// A snapshot that the leader offers, kept from the group until its contents are here.
+    offered: Option<Message>,
+    installing: Option<Install>,
     /// The voters, as of the last change: asked for at every write.
     voters: Vec<NodeId>,
 }
@@ -92,7 +110,9 @@ impl Replica {
             written: BTreeMap::new(),
             written_term: Term(0),
             appended_bytes: 0,
-            snapshot: None,
+            wanted: Vec::new(),
+            offered: None,
+            installing: None,
         }
     }
 
@@ -141,6 +161,10 @@ impl Replica {
         match frame.first() {
             Some(&FRAME_RAFT) => {
                 if let Ok(message) = Message::decode(&mut frame.slice(1..)) {
+                    if message.kind() == Kind::Snapshot {
+                        self.offered = Some(message);
+                        return;
+                    }
                     // A message of an old term or from a stranger is refused; nothing is owed to it.
                     let _ = self.group.step(message);
                 }
@@ -231,6 +255,9 @@ impl Replica {
             }
             self.send(write.after_sync, out);
         }
+        if let Some(install) = &mut self.installing {
+            install.is_synced |= install.ticket <= ticket;
+        }
     }
 
     /// A tick went by.
@@ -241,16 +268,15 @@ impl Replica {
     /// Takes out what the group has to say, until it has no more.
     pub fn drive(&mut self, out: &mut Outputs) {
         let mut ready = std::mem::take(&mut self.ready);
-        while self.group.ready(&mut ready) {
+        // While a snapshot is on its way into the state nothing else is taken up: it is a matter of one checkpoint.
+        while self.installing.is_none() && self.group.ready(&mut ready) {
             self.send(std::mem::take(&mut ready.messages), out);
             self.write(&mut ready, out);
             self.committed.extend(ready.committed.drain(..));
             for fetch in ready.fetches.drain(..) {
                 self.fetch(fetch.from, fetch.limit, fetch.bytes_max, out);
             }
-            if let Some(snapshot) = ready.snapshot.take() {
-                self.snapshot = Some(snapshot);
-            }
+            self.wanted.append(&mut ready.snapshots_wanted);
         }
         self.ready = ready;
     }
@@ -266,6 +292,7 @@ impl Replica {
 
     fn write(&mut self, ready: &mut Ready, out: &mut Outputs) {
         let group = GroupId(self.id.0);
+        let snapshot = ready.snapshot.take();
         let mut records = Vec::with_capacity(ready.append.len() + 1);
         let mut entries = Vec::with_capacity(ready.append.len());
         let mut sync = SyncWish::Within(u32::from(crate::entry::SYNC_WITHIN_MS_MAX));
@@ -291,6 +318,9 @@ impl Replica {
             records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
         }
         let after_sync = std::mem::take(&mut ready.messages_after_sync);
+        if let Some(offer) = snapshot {
+            return self.cut(offer, ready.number, after_sync, records, out);
+        }
         if records.is_empty() && self.writes.is_empty() {
             // Nothing to write and nothing before it on its way: it is as good as synced.
             self.group.persisted(ready.number);
@@ -311,6 +341,31 @@ impl Replica {
         let located = entries.is_empty();
         self.writes.push_back(Write { ticket, ready: Some(ready.number), after_sync, entries, located });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written });
+    }
+
+    /// Writes the mark behind which the log begins anew. The group hears of it when the snapshot's checkpoint is saved.
+    fn cut(
+        &mut self,
+        offer: SnapshotOffer,
+        ready: u64,
+        after_sync: Vec<Message>,
+        mut records: Vec<Record>,
+        out: &mut Outputs,
+    ) {
+        let SnapshotOffer { position, membership, .. } = offer;
+        assert!(records.iter().all(|r| r.kind == RecordKind::HardState), "entries come behind a snapshot, not with it");
+        records.push(Record {
+            group: GroupId(self.id.0),
+            kind: RecordKind::SnapshotMark,
+            term: position.term.0,
+            index: position.index.0,
+            body: Bytes::new(),
+        });
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.writes.push_back(Write { ticket, ready: None, after_sync: Vec::new(), entries: Vec::new(), located: true });
+        self.installing = Some(Install { position, membership, ready, after_sync, ticket, is_synced: false });
+        out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
     }
 
     /// A barrier for everything this member's node has written so far; answered like a write.
@@ -380,9 +435,48 @@ impl Replica {
         self.appended_bytes = 0;
     }
 
-    /// A snapshot that the leader sent, to be fetched and installed.
-    pub fn take_snapshot(&mut self) -> Option<consensus::SnapshotOffer> {
-        self.snapshot.take()
+    /// Followers that need a snapshot.
+    pub(crate) fn take_snapshots_wanted(&mut self) -> Vec<SnapshotWanted> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// A snapshot that the leader offers. Its contents are fetched before the group hears of it, which until then goes on
+    /// with the log it has: a member that can only wait would be missing at an election.
+    pub(crate) fn take_offered(&mut self) -> Option<Message> {
+        self.offered.take()
+    }
+
+    /// The group takes in an offered snapshot.
+    pub(crate) fn step_offered(&mut self, message: Message) {
+        // One of an old term is refused; nothing is owed to it.
+        let _ = self.group.step(message);
+    }
+
+    /// Whether a snapshot is on its way into the state.
+    pub(crate) fn is_installing(&self) -> bool {
+        self.installing.is_some()
+    }
+
+    /// Where the snapshot stands that is on its way into the state.
+    pub(crate) fn installing(&self) -> Option<Position> {
+        self.installing.as_ref().map(|i| i.position)
+    }
+
+    /// Once the log is cut on the disk: the members as of the snapshot being installed.
+    pub(crate) fn cut_is_synced(&self) -> Option<Membership> {
+        self.installing.as_ref().filter(|i| i.is_synced).map(|i| i.membership.clone())
+    }
+
+    /// The snapshot's checkpoint is saved: the log goes on behind it.
+    pub(crate) fn installed(&mut self, out: &mut Outputs) {
+        let install = self.installing.take().expect("a snapshot is being installed");
+        self.table = LogTable::new(install.position.index);
+        self.committed.clear();
+        self.group.persisted(install.ready);
+        self.group.applied(install.position.index);
+        self.voters = self.group.membership().voters;
+        self.appended_bytes = 0;
+        self.send(install.after_sync, out);
     }
 }
 

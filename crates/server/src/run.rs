@@ -8,6 +8,7 @@ use crate::engine::{self, Engine, EngineConfig, OpenError};
 use crate::node::{Alarm, Node, NodeConfig, StartError};
 use amqp::{ConnectionConfig, Table, Value};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ pub enum RunError {
 }
 
 /// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads that were busy and are
-/// not any more, for an allocator that wants to give memory back.
-pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet: fn()) -> Result<(), RunError> {
+/// not any more, for an allocator that wants to give memory back. Setting `report` has the gauges logged within half a second.
+pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet: fn(), report: &AtomicBool) -> Result<(), RunError> {
     let begin = Instant::now();
     let folder = open_data_folder(config).map_err(OpenError::Storage)?;
     let node_name = folder.identity().node_name.clone();
@@ -92,7 +93,7 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet:
     for address in node.addresses() {
         tracing::info!(%address, ms = begin.elapsed().as_millis() as u64, "ready: AMQP 0-9-1");
     }
-    watch(config, &node, &engine, shutdown);
+    watch(config, &node, &engine, shutdown, report);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     node.drain();
     engine.stop();
@@ -100,7 +101,7 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet:
 }
 
 /// Until `shutdown` is ready: publishers are blocked while the disk is low.
-fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Output = ()> + Send) {
+fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Output = ()> + Send, report: &AtomicBool) {
     let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -119,6 +120,9 @@ fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Ou
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let free = engine.free_bytes().unwrap_or(u64::MAX);
+            if report.swap(false, Ordering::Relaxed) {
+                log_gauges(node, engine, free);
+            }
             // Ends a tenth above where it began, so that it does not flutter.
             let limit = config.disk_free_min_bytes + if low { config.disk_free_min_bytes / 10 } else { 0 };
             let now = free < limit || engine.is_disk_full();
@@ -131,6 +135,20 @@ fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Ou
             }
         }
     });
+}
+
+/// One line with what the node knows of itself.
+fn log_gauges(node: &Node, engine: &Engine, free_bytes: u64) {
+    let (log_bytes, syncs) = engine.log_written();
+    tracing::info!(
+        value_at_risk = engine.value_at_risk(),
+        connections = node.connections(),
+        transient_bytes = node.transient_bytes(),
+        log_bytes_written = log_bytes,
+        log_syncs = syncs,
+        disk_free_bytes = free_bytes,
+        "gauges"
+    );
 }
 
 fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {

@@ -206,6 +206,38 @@ fn the_sync_barrier_can_be_asked_for_and_not_changed() {
     assert_eq!(refused, (403, "ACCESS_REFUSED - exchange 'leveret.sync' is the broker's own".to_owned()));
 }
 
+#[test]
+fn a_quorum_queue_tells_how_often_a_message_came_back() {
+    let held = HeldNode::start(1, 0, 0);
+    let mut client = held.node.channel();
+    let mut quorum = Table::new();
+    quorum.push("x-queue-type", Value::LongString("quorum".into()));
+    declare_durable(&mut client, "q", quorum);
+    client.consume(1, "q", "c");
+    publish_with(&mut client, "q", &[("mine", Value::Bool(true))]);
+    let counts = |received: support::Received| {
+        let headers = Properties::parse(&received.properties).unwrap().headers_table().unwrap();
+        assert_eq!(headers.get("mine"), Some(&Value::Bool(true)));
+        let count = |name| match headers.get(name) {
+            Some(Value::I64(count)) => Some(*count),
+            other => {
+                assert_eq!(other, None);
+                None
+            }
+        };
+        (count("x-acquired-count"), count("x-delivery-count"))
+    };
+    assert_eq!(counts(client.recv()), (None, None));
+    client.send(1, &Method::BasicNack { delivery_tag: 1, multiple: false, requeue: true });
+    assert_eq!(counts(client.recv()), (Some(1), None));
+    client.send(1, &Method::BasicReject { delivery_tag: 2, requeue: true });
+    assert_eq!(counts(client.recv()), (Some(2), Some(1)));
+    client.send(1, &Method::BasicCancel { consumer_tag: "c".into(), no_wait: true });
+    client.send(1, &Method::BasicReject { delivery_tag: 3, requeue: true });
+    client.send(1, &Method::BasicGet { ticket: 0, queue: "q".into(), no_ack: false });
+    assert_eq!(counts(client.recv()), (Some(3), Some(2)));
+}
+
 fn publish_with(client: &mut Client, queue: &str, headers: &[(&'static str, Value)]) {
     let mut table = Table::new();
     headers.iter().for_each(|(name, value)| table.push(*name, value.clone()));
@@ -323,14 +355,16 @@ fn a_slow_consumer_of_another_shard_holds_a_window_and_goes_on_when_it_reads() {
         while let Ok(Some(received)) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| first.try_recv())) {
             seen.push(u32::from_be_bytes(received.body[..4].try_into().unwrap()));
         }
-        seen
+        // Were its connection closed here, what it holds would go to the other.
+        (first, seen)
     });
     let mut seen: Vec<u32> = Vec::new();
     second.stream.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     while let Ok(Some(received)) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| second.try_recv())) {
         seen.push(u32::from_be_bytes(received.body[..4].try_into().unwrap()));
     }
-    seen.extend(reading.join().unwrap());
+    let (_first, others) = reading.join().unwrap();
+    seen.extend(others);
     seen.sort_unstable();
     assert_eq!(seen, (0..128).collect::<Vec<_>>());
 }

@@ -27,15 +27,14 @@ use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record,
 mod files;
 mod start;
 
-/// Nothing that was written stays unsynced for longer.
-const SYNC_DELAY_MS: u32 = 10;
-
 pub use start::Restored;
 
 /// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
 const TURN_BYTES_MAX: usize = 48 << 10;
 /// Closed log files are kept up to this many bytes before live messages are copied out of them.
 const RETAINED_BYTES_MAX: u64 = 1 << 20;
+/// The node's setting for how long anything stays unsynced.
+const SYNC_DELAY_MAX: Micros = 10 * MS;
 /// How often a partition looks after its log.
 const UPKEEP_EVERY: Micros = 500 * MS;
 /// Wall clock of the cluster at the start of a run, milliseconds.
@@ -96,6 +95,7 @@ enum Completion {
     Synced(Ticket),
     Read(ReadPurpose, Option<ReadBytes>),
     Extent(Option<partition::outputs::ExtentReady>),
+    Received(Option<partition::outputs::ExtentReady>),
     Checkpoint,
 }
 
@@ -471,7 +471,8 @@ impl Node {
             }
             partition.flush(&mut cx);
             if upkeep && look {
-                let wal = WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
+                let wal =
+                    WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
                 partition.maintain(wal, &mut cx);
             }
             needs = needs.min(partition.needs_file(current_file));
@@ -583,6 +584,7 @@ fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Con
         Completion::Read(purpose, bytes) => partition.read_done(purpose, bytes, cx),
         Completion::Extent(Some(ready)) => partition.extent_ready(&ready),
         Completion::Extent(None) => partition.extent_abandoned(),
+        Completion::Received(ready) => partition.received_written(ready),
         Completion::Checkpoint => partition.checkpoint_saved(cx),
     }
 }
@@ -631,7 +633,8 @@ fn swap_publishes(commands: &mut [(SessionId, Input)]) {
 
 /// What a wrong shell makes of effects.
 fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: &mut Random) {
-    let deliveries: Vec<usize> = (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
+    let deliveries: Vec<usize> =
+        (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
     match bug {
         Bug::DeliveryIsRepeated if random.chance(5) => {
             let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();
@@ -690,7 +693,6 @@ fn is_vote_only(records: &[Record]) -> bool {
 fn deadline(wish: SyncWish, now: Micros) -> Micros {
     match wish {
         SyncWish::Now => now,
-        // The server's `wal_sync_delay_ms` bounds it too.
-        SyncWish::Within(ms) => now + Micros::from(ms.min(SYNC_DELAY_MS)) * MS,
+        SyncWish::Within(ms) => now + (Micros::from(ms) * MS).min(SYNC_DELAY_MAX),
     }
 }

@@ -58,6 +58,8 @@ pub struct Options {
     pub faults: Faults,
     /// A deliberate bug.
     pub bug: Option<Bug>,
+    /// Whether extents and checkpoints are made; `None` leaves it to the seed.
+    pub upkeep: Option<bool>,
     /// Whether a trace is kept.
     pub trace: bool,
     /// How long faults go on; `None` leaves it to the seed.
@@ -66,7 +68,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { nodes: 3, faults: Faults::ALL, bug: None, trace: false, duration: None }
+        Options { nodes: 3, faults: Faults::ALL, bug: None, upkeep: None, trace: false, duration: None }
     }
 }
 
@@ -129,7 +131,7 @@ impl Plan {
             tight: random.chance(50),
             file_bytes: *random.pick(&[128 << 10, 256 << 10, 1 << 20]),
             tail_bytes: *random.pick(&[1 << 10, 32 << 10, 1 << 20]),
-            upkeep: options.nodes == 1,
+            upkeep: options.upkeep.unwrap_or(true),
             calm_max: *random.pick(&[200, 600, 2_000]) * crate::schedule::MS,
         }
     }

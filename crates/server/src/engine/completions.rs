@@ -18,6 +18,8 @@ pub(crate) enum Completion {
     Read(ReadPurpose, Option<ReadBytes>),
     /// An extent was written, or nothing of it was live any more.
     Extent(Option<ExtentReady>),
+    /// Messages of a snapshot were written.
+    Received(Option<ExtentReady>),
     /// The checkpoint under way is saved.
     Checkpoint,
     /// The WAL went on to another file.

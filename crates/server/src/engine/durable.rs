@@ -13,7 +13,8 @@ use partition::outputs::{Read, WalWrite};
 use partition::{Command, Context, Effect, Outlets, Outputs, QueuePartition, Tail, WalState};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -73,12 +74,27 @@ pub(crate) struct DurablePartition {
     out: Outputs,
     upkeep_at: Option<Millis>,
     told_needs: Option<u32>,
+    /// The value at risk of its selective queues, for whoever asks the node.
+    at_risk: Arc<AtomicU64>,
 }
 
 impl DurablePartition {
-    pub(crate) fn new(partition: QueuePartition, turn: Rc<Turn>, completions: Completions) -> Self {
-        let out = Outputs::default();
-        DurablePartition { partition, turn, completions, taken: Vec::new(), out, upkeep_at: Some(0), told_needs: None }
+    pub(crate) fn new(
+        partition: QueuePartition,
+        turn: Rc<Turn>,
+        completions: Completions,
+        at_risk: Arc<AtomicU64>,
+    ) -> Self {
+        DurablePartition {
+            partition,
+            turn,
+            completions,
+            taken: Vec::new(),
+            out: Outputs::default(),
+            upkeep_at: Some(0),
+            told_needs: None,
+            at_risk,
+        }
     }
 
     fn complete(completion: Completion, partition: &mut QueuePartition, cx: &mut Context<'_>) -> bool {
@@ -94,6 +110,7 @@ impl DurablePartition {
                 partition.extent_abandoned();
                 return true;
             }
+            Completion::Received(ready) => partition.received_written(ready),
             Completion::Checkpoint => {
                 partition.checkpoint_saved(cx);
                 return true;
@@ -136,6 +153,7 @@ impl Partition for DurablePartition {
             Some(at) if !look && at > now => Some(at),
             _ => Some(now + UPKEEP_EVERY_MS),
         };
+        self.at_risk.store(self.partition.values_at_risk(), Ordering::Relaxed);
         effects.append(&mut self.out.effects);
         assert!(self.out.frames.is_empty(), "a group of one has nobody to talk to");
         turn.carry_out(&mut self.out);

@@ -133,7 +133,7 @@ impl Partition for MetadataPartition {
                     look = true;
                 }
                 Completion::Rolled => look = true,
-                Completion::Extent(_) => unreachable!("the topology writes no extents"),
+                Completion::Extent(_) | Completion::Received(_) => unreachable!("the topology writes no extents"),
             }
         }
         for command in commands.drain(..) {

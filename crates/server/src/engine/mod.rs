@@ -30,6 +30,7 @@ use partition::{Command, Context, LogPartition, Outlets, Outputs, QueuePartition
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use storage::extent::{list_extents, remove_extent};
@@ -122,6 +123,7 @@ pub struct Opened {
 /// The disk's threads of a running node.
 pub struct Engine {
     wal: WalHandle,
+    at_risk: Vec<Arc<AtomicU64>>,
     threads: Vec<JoinHandle<()>>,
     folder: DataFolder<RealDisk>,
 }
@@ -372,6 +374,9 @@ impl Opened {
         let parts = Mutex::new((Some(metadata), partitions));
         let (handle, changes, shards) = (wal.clone(), wiring.changes(), config.shards);
         let senders = Mutex::new((reads, tasks));
+        let at_risk: BTreeMap<PartitionId, Arc<AtomicU64>> =
+            placement.iter().map(|(id, _)| (*id, Arc::default())).collect();
+        let gauges = at_risk.values().cloned().collect();
         let cache_bytes = config.cache_bytes / shards;
         let lag_files = config.checkpoint_interval_bytes.div_ceil(u64::from(config.wal_file_bytes));
         let checkpoint_lag_files = u32::try_from(lag_files).unwrap_or(u32::MAX);
@@ -399,11 +404,11 @@ impl Opened {
             let mine: Vec<QueuePartition> = mine;
             for partition in mine {
                 let id = partition.id();
-                made.push((id, Box::new(DurablePartition::new(partition, turn.clone(), lists[&id].clone()))));
+                made.push((id, Box::new(DurablePartition::new(partition, turn.clone(), lists[&id].clone(), at_risk[&id].clone()))));
             }
             made
         });
-        Ok((Engine { wal, threads, folder }, log, make))
+        Ok((Engine { wal, at_risk: gauges, threads, folder }, log, make))
     }
 }
 
@@ -413,9 +418,20 @@ impl Engine {
         self.folder.disk().free_bytes().ok()
     }
 
+    /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
+    pub fn value_at_risk(&self) -> u64 {
+        self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes written to the log since the start, and syncs made.
+    pub fn log_written(&self) -> (u64, u64) {
+        let gauges = self.wal.gauges();
+        (gauges.written_bytes.load(Ordering::Relaxed), gauges.syncs.load(Ordering::Relaxed))
+    }
+
     /// The disk is full and writes wait.
     pub fn is_disk_full(&self) -> bool {
-        self.wal.gauges().is_full.load(std::sync::atomic::Ordering::Relaxed) != 0
+        self.wal.gauges().is_full.load(Ordering::Relaxed) != 0
     }
 
     /// Syncs what is written and ends the log's thread. The shards have ended before.

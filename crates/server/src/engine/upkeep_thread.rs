@@ -9,6 +9,7 @@ use crate::shard::{Mailbox, Parcel};
 use broker::PartitionId;
 use bytes::Bytes;
 use partition::entry::Batch;
+use partition::extent_copy::write_received;
 use partition::outputs::{CopyRun, ExtentReady, ExtentRun, Job};
 use partition::place::Place;
 use std::collections::BTreeMap;
@@ -99,6 +100,19 @@ impl UpkeepThread {
                 });
                 self.done(partition, Completion::Checkpoint);
             }
+            Job::WriteReceived { partition, messages } => {
+                let ready = self.until_there_is_room("an extent", |this| {
+                    let id = ExtentId(u64::from(this.next_extent));
+                    this.next_extent += 1;
+                    let written = write_received(&this.disk, this.folder_id, id, &messages);
+                    if written.is_err() {
+                        // What there is of it belongs to nobody.
+                        let _ = remove_extent(&*this.disk, id);
+                    }
+                    written
+                });
+                self.done(partition, Completion::Received(ready));
+            }
             Job::DropExtent { id } => {
                 let removed = remove_extent(&*self.disk, ExtentId(u64::from(id)));
                 if let Err(error) = removed.and_then(|()| sync_extent_removals(&*self.disk)) {
@@ -158,7 +172,7 @@ impl UpkeepThread {
             }
             for (seq, body) in bodies {
                 let far = last.is_none_or(|last| seq - last > HOLE_MESSAGES_MAX);
-                let long = seq - run_first >= u64::from(broker::queue::runs::RUN_MESSAGES_MAX);
+                let long = !far && seq - run_first >= u64::from(broker::queue::runs::RUN_MESSAGES_MAX);
                 if far || long {
                     writer.end_run()?;
                     run_first = seq;

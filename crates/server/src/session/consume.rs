@@ -223,7 +223,7 @@ impl Session {
         let counted;
         let mut properties = view.properties();
         if delivery.counts.acquired > 0 && self.is_quorum(queue, cx) {
-            counted = super::publish::with_delivery_count(properties, delivery.counts.delivery);
+            counted = super::publish::with_counts(properties, delivery.counts);
             properties = &counted;
         }
         let body = view.body_of(&delivery.message);

@@ -10,6 +10,7 @@ use super::traits;
 use super::{Cx, Session};
 use amqp::wire::headers;
 use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle};
+use broker::queue::Counts;
 use broker::topology::{DurabilityLevel, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
@@ -178,7 +179,7 @@ impl Session {
         let counted;
         let mut properties = view.properties();
         if delivery.counts.acquired > 0 && consumer.tells_counts {
-            counted = with_delivery_count(properties, delivery.counts.delivery);
+            counted = with_counts(properties, delivery.counts);
             properties = &counted;
         }
         let message =
@@ -214,10 +215,16 @@ impl Session {
     }
 }
 
-/// The properties with RabbitMQ's count of failed deliveries as a further header.
-pub(super) fn with_delivery_count(properties: &[u8], count: u32) -> Vec<u8> {
-    let count = amqp::Value::I64(count.into());
-    headers::rewrite(properties, &[("x-delivery-count", count)], &[]).expect("the machine checked them when they came")
+/// The properties with RabbitMQ's counts as further headers: how often the message was given to a consumer, and how often
+/// that failed in a way that counts against it. A count of nothing is left out.
+pub(super) fn with_counts(properties: &[u8], counts: Counts) -> Vec<u8> {
+    let header = |name, count: u32| (name, amqp::Value::I64(count.into()));
+    let (acquired, failed) = (header("x-acquired-count", counts.acquired), header("x-delivery-count", counts.delivery));
+    let set: SmallVec<[_; 2]> = match counts.delivery {
+        0 => SmallVec::from_iter([acquired]),
+        _ => SmallVec::from_iter([acquired, failed]),
+    };
+    headers::rewrite(properties, &set, &[]).expect("the machine checked them when they came")
 }
 
 /// Hands a routed message to each of its partitions, with what its headers say about its durability.

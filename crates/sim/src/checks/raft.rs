@@ -48,11 +48,6 @@ impl Group {
         self.mirrors.remove(&node);
     }
 
-    /// A member's log begins anew behind a snapshot.
-    pub fn installed(&mut self, node: NodeId, applied: LogIndex) {
-        self.mirrors.insert(node, Mirror { log: BTreeMap::new(), applied: applied.0, is_checked: false });
-    }
-
     /// A member appended an entry.
     pub fn appended(&mut self, node: NodeId, index: LogIndex, term: Term, body: Bytes) {
         let index = index.0;
@@ -112,9 +107,20 @@ impl Group {
         node: NodeId,
         view: &View,
         partition: &QueuePartition,
+        installed: &mut u64,
         commit: &mut dyn FnMut(LogIndex, &Bytes),
     ) -> u64 {
         let Some(mirror) = self.mirrors.get_mut(&node) else { return 0 };
+        if view.compacted.0 > mirror.applied && view.applied >= view.compacted {
+            // A snapshot took the place of the log up to there.
+            if view.compacted.0 >= FIRST + self.committed.len() as u64 {
+                violated("committed", &format!("{node} has a snapshot at {}, which nobody committed", view.compacted));
+            }
+            *installed += 1;
+            mirror.applied = view.compacted.0;
+            mirror.log = mirror.log.split_off(&(view.compacted.0 + 1));
+            mirror.is_checked = false;
+        }
         let before = mirror.applied;
         let mut fresh = 0;
         for index in before + 1..=view.applied.0 {

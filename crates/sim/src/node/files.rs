@@ -6,7 +6,7 @@
 use super::{Completion, Happening, Node, Outcome, RETAINED_BYTES_MAX, Running, deadline, is_vote_only};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
-use partition::extent_copy::copy_runs;
+use partition::extent_copy::{copy_runs, write_received};
 use partition::outputs::{Job, Read, ReadAt, ReadBytes};
 use partition::place::file_u32;
 use storage::extent::{remove_extent, sync_extent_removals};
@@ -174,6 +174,12 @@ impl Node {
                 let replay_from = WalPosition { file: FileNo(u64::from(*replay_file)), offset: 0 };
                 let saved = r.checkpoints.save(GroupId(partition.0), replay_from, payload);
                 saved.map(|_| Some((*partition, Completion::Checkpoint)))
+            }
+            Job::WriteReceived { partition, messages } => {
+                let id = ExtentId(u64::from(r.next_extent));
+                r.next_extent += 1;
+                let written = write_received(&disk, folder_id, id, messages);
+                written.map(|ready| Some((*partition, Completion::Received(ready))))
             }
             Job::DropExtent { id } => {
                 let removed = remove_extent(&*disk, ExtentId(u64::from(*id)));

@@ -1,0 +1,669 @@
+//! Bringing a follower up to date that needs more than the log still has.
+//!
+//! ```text
+//! leader                                                follower
+//! wants to send what is compacted: image of its state
+//!   ── Raft's snapshot message (position, manifest) ──▶ kept aside: the group goes on voting meanwhile
+//!   ◀── pull image from byte n ── / ── bytes ──▶        until the image is whole
+//!   ◀── pull queue q from message m ── / ── bodies ──▶  into extents, synced, which nothing refers to yet
+//!                                                       the message is stepped: the log is cut by a mark,
+//!                                                       a checkpoint at its position is saved, the state is
+//!   ◀── Raft's answer ──                                exchanged; only now it counts
+//! ```
+//!
+//! Manifest: `u8 version=1 | u64 image bytes | u32 crc32c(image)`. Image, all little-endian:
+//!
+//! ```text
+//! u8 version=1 | time u64 | publishers u32 * (channel u64, last u64)
+//! queues u32 * (id u64, next u64, dispatched below u64,
+//!               counts u32 * (seq u64, acquired u32, delivery u32), live u32 * (first u64, count u64))
+//! ```
+//!
+//! Frames beside Raft's, both with `u64 term | u64 index` of the snapshot behind their first byte:
+//! `u8 2 .. | u8 0 | u64 offset` or `u8 2 .. | u8 1 | u64 queue | u64 from` pulls;
+//! `u8 3 .. | u8 0 | u64 offset | bytes` or `u8 3 .. | u8 1 | u64 queue | u64 from | u64 past | (u64 seq, u32 len, bytes)*` answers.
+//!
+//! Invariants: what is half fetched is never referred to; the image is of one log index; bodies are those of now, and a message
+//! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
+//! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
+
+use crate::checkpoint::{CheckpointDamaged, Cursor, Head, put32, put64};
+use crate::entry::Batch;
+use crate::machine::Queues;
+use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
+use crate::partition::{Context, QueuePartition};
+use crate::place::Place;
+use broker::queue::{Counts, QueueState, Run};
+use broker::{ChannelKey, QueueId};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use consensus::{LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
+use std::collections::BTreeMap;
+use storage::{FileNo, Location};
+
+/// First byte of a frame that asks for a part of a snapshot.
+pub(crate) const FRAME_PULL: u8 = 2;
+/// First byte of a frame that answers one.
+pub(crate) const FRAME_PART: u8 = 3;
+
+const VERSION: u8 = 1;
+const MANIFEST_BYTES: usize = 13;
+const _: () = assert!(MANIFEST_BYTES <= MANIFEST_BYTES_MAX);
+const KIND_IMAGE: u8 = 0;
+const KIND_MESSAGES: u8 = 1;
+/// One answer brings this much of an image.
+const IMAGE_PART_BYTES: usize = 256 << 10;
+/// One answer brings about this much of an extent; of the log it brings one batch.
+const BODIES_PART_BYTES: u32 = 256 << 10;
+/// Largest image: 100,000 queues with a few holes each take a tenth of it.
+const IMAGE_BYTES_MAX: u64 = 256 << 20;
+/// Bodies and messages that are gathered before they go into an extent.
+pub(crate) const RECEIVED_BYTES_MAX: usize = 8 << 20;
+const RECEIVED_MESSAGES_MAX: usize = 65_536;
+/// A pull that is not answered is repeated after this many ticks.
+const PULL_TICKS: u32 = 2;
+/// A transfer in which nothing moves for this many ticks is given up, on either side.
+const IDLE_TICKS_MAX: u32 = 30;
+
+/// What a leader offers to one follower.
+struct Outgoing {
+    to: NodeId,
+    term: Term,
+    index: LogIndex,
+    image: Bytes,
+    idle_ticks: u32,
+}
+
+/// One queue of an image.
+struct QueueImage {
+    id: QueueId,
+    next_seq: u64,
+    dispatched_below: u64,
+    counts: BTreeMap<u64, Counts>,
+    live: Vec<(u64, u64)>,
+}
+
+struct Image {
+    time_ms: u64,
+    publishers: Vec<(ChannelKey, u64)>,
+    queues: Vec<QueueImage>,
+}
+
+/// What a follower fetches.
+struct Incoming {
+    message: Message,
+    position: Position,
+    image_bytes: usize,
+    image_crc: u32,
+    bytes: BytesMut,
+    image: Option<Image>,
+    /// The queue of the image whose messages are fetched, by number, and the next message.
+    queue: usize,
+    from: u64,
+    received: Vec<(QueueId, u64, Bytes)>,
+    received_bytes: usize,
+    is_writing: bool,
+    extents: Vec<ExtentReady>,
+    idle_ticks: u32,
+    /// Ticks until the pull under way is repeated; 0 sends one now.
+    pull_in: u32,
+}
+
+/// A snapshot that is fetched and handed to the group; it counts once its checkpoint is saved.
+struct Installing {
+    queues: Queues,
+    position: Position,
+    /// The log behind it begins in this file, or a later one.
+    file: u32,
+    is_saving: bool,
+}
+
+/// All transfers of one partition.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    outgoing: Vec<Outgoing>,
+    incoming: Option<Incoming>,
+    installing: Option<Installing>,
+    installed: u64,
+}
+
+impl Snapshots {
+    /// Whether a checkpoint of a snapshot is being saved.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.installing.as_ref().is_some_and(|i| i.is_saving)
+    }
+
+    /// The WAL file from which on the log is needed, if a snapshot is being installed.
+    pub(crate) fn needs_file(&self) -> Option<u32> {
+        self.installing.as_ref().map(|i| i.file)
+    }
+
+    /// The last entry that a follower has once its snapshot is installed; of all a snapshots under way, the first.
+    pub(crate) fn needs(&self) -> Option<LogIndex> {
+        self.outgoing.iter().map(|o| o.index).min()
+    }
+}
+
+impl QueuePartition {
+    /// How many snapshots this member has installed since it started.
+    pub fn snapshots_installed(&self) -> u64 {
+        self.snapshots.installed
+    }
+
+    /// A pull or a part arrives. What cannot be read, or belongs to no transfer, is dropped.
+    pub(crate) fn snapshot_frame(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
+        let mut rest = frame.clone();
+        if rest.len() < 18 {
+            return;
+        }
+        let kind = rest.get_u8();
+        let (term, index, what) = (Term(rest.get_u64_le()), LogIndex(rest.get_u64_le()), rest.get_u8());
+        match (kind, what) {
+            (FRAME_PULL, KIND_IMAGE) if rest.len() == 8 => {
+                let offset = rest.get_u64_le();
+                self.serve_image(from, term, index, offset, cx.out);
+            }
+            (FRAME_PULL, KIND_MESSAGES) if rest.len() == 16 => {
+                let (queue, seq) = (QueueId(rest.get_u64_le()), rest.get_u64_le());
+                self.serve_messages(from, term, index, queue, seq, cx.out);
+            }
+            (FRAME_PART, KIND_IMAGE) if rest.len() >= 8 => {
+                let offset = rest.get_u64_le();
+                self.take_image(term, index, offset, &rest);
+            }
+            (FRAME_PART, KIND_MESSAGES) if rest.len() >= 24 => {
+                let (queue, seq, past) = (QueueId(rest.get_u64_le()), rest.get_u64_le(), rest.get_u64_le());
+                self.take_messages(term, index, (queue, seq, past), rest);
+            }
+            _ => {}
+        }
+    }
+
+    /// A tick went by: transfers in which nothing moves are repeated, then given up.
+    pub(crate) fn snapshot_tick(&mut self, out: &mut Outputs) {
+        let term = self.replica.group().status().term;
+        let progress = self.replica.group().progress();
+        let replica = &mut self.replica;
+        self.snapshots.outgoing.retain_mut(|o| {
+            o.idle_ticks += 1;
+            let follower = progress.iter().find(|p| p.node == o.to);
+            let goes_on = o.term == term && follower.is_some_and(|p| p.matched < o.index);
+            if goes_on && o.idle_ticks >= IDLE_TICKS_MAX {
+                replica.group_mut().snapshot_sent(o.to, false);
+            }
+            goes_on && o.idle_ticks < IDLE_TICKS_MAX
+        });
+        if let Some(incoming) = &mut self.snapshots.incoming {
+            incoming.pull_in = incoming.pull_in.saturating_sub(1);
+            incoming.idle_ticks += 1;
+            if incoming.idle_ticks >= IDLE_TICKS_MAX && !incoming.is_writing {
+                self.forget_incoming(out);
+            }
+        }
+    }
+
+    /// Takes every transfer as far as it goes now.
+    pub(crate) fn snapshot_turn(&mut self, cx: &mut Context<'_>) {
+        for wanted in self.replica.take_snapshots_wanted() {
+            self.offer(wanted.to);
+        }
+        if let Some(message) = self.replica.take_offered() {
+            self.begin(message, cx);
+        }
+        self.fetch_on(cx.out);
+        if self.snapshots.incoming.as_ref().is_some_and(Incoming::is_complete) {
+            self.hand_to_group(cx);
+        }
+        self.save_installing(cx);
+    }
+
+    /// Makes an image of the state for a follower, and offers it.
+    fn offer(&mut self, to: NodeId) {
+        let position = Position { index: self.applied, term: self.applied_term };
+        let image = Bytes::from(encode_image(&self.queues));
+        let mut manifest = BytesMut::with_capacity(MANIFEST_BYTES);
+        manifest.put_u8(VERSION);
+        manifest.put_u64_le(image.len() as u64);
+        manifest.put_u32_le(crc32c::crc32c(&image));
+        let membership = self.replica.group().membership();
+        let offer = SnapshotOffer { position, membership, manifest: manifest.freeze() };
+        self.snapshots.outgoing.retain(|o| o.to != to);
+        if image.len() as u64 <= IMAGE_BYTES_MAX && self.replica.group_mut().offer_snapshot(to, offer) {
+            let term = self.replica.group().status().term;
+            self.snapshots.outgoing.push(Outgoing { to, term, index: position.index, image, idle_ticks: 0 });
+        } else {
+            self.replica.group_mut().refuse_snapshot(to);
+        }
+    }
+
+    fn outgoing(&mut self, to: NodeId, term: Term, index: LogIndex) -> Option<&mut Outgoing> {
+        let leads = self.replica.is_leader();
+        self.snapshots.outgoing.iter_mut().find(|o| leads && o.to == to && o.term == term && o.index == index)
+    }
+
+    fn serve_image(&mut self, to: NodeId, term: Term, index: LogIndex, offset: u64, out: &mut Outputs) {
+        let id = self.id();
+        let Some(outgoing) = self.outgoing(to, term, index) else { return };
+        outgoing.idle_ticks = 0;
+        let Some(from) = usize::try_from(offset).ok().filter(|o| *o <= outgoing.image.len()) else { return };
+        let past = (from + IMAGE_PART_BYTES).min(outgoing.image.len());
+        let mut frame = head(FRAME_PART, term, index, KIND_IMAGE, 8 + past - from);
+        frame.put_u64_le(offset);
+        frame.put_slice(&outgoing.image[from..past]);
+        out.frames.push((to, id, frame.freeze()));
+    }
+
+    /// Answers with the next live messages of a queue, once they are read.
+    fn serve_messages(&mut self, to: NodeId, term: Term, index: LogIndex, queue: QueueId, from: u64, out: &mut Outputs) {
+        let partition = self.id();
+        let Some(outgoing) = self.outgoing(to, term, index) else { return };
+        outgoing.idle_ticks = 0;
+        let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
+        let Some((seq, run)) = next else {
+            // Nothing is left of it; what the image has is settled by the log behind it.
+            out.frames.push((to, partition, bodies_frame(term, index, (queue, from, u64::MAX), &[])));
+            return;
+        };
+        let at = match run.place {
+            Place::Wal { file, offset, bytes } => {
+                ReadAt::Wal(Location { file: FileNo(u64::from(file)), offset, bytes })
+            }
+            Place::Extent { id, run: number } => {
+                ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: BODIES_PART_BYTES }
+            }
+        };
+        let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place: run.place };
+        out.reads.push(Read { partition, at, purpose });
+    }
+
+    /// The messages for an answer were read, or are not there any more.
+    #[allow(clippy::too_many_arguments)] // They are one purpose, taken apart.
+    pub(crate) fn snapshot_read(
+        &mut self,
+        (to, term, index): (NodeId, Term, LogIndex),
+        (queue, from, place): (QueueId, u64, Place),
+        bytes: Option<ReadBytes>,
+        out: &mut Outputs,
+    ) {
+        let partition = self.id();
+        if self.outgoing(to, term, index).is_none() {
+            return;
+        }
+        let run = self.queues.queue(queue).and_then(|state| state.runs().next_live(from)).map(|(_, run)| run);
+        let Some(run) = run.filter(|run| run.place == place) else {
+            // Settled or moved meanwhile: look again.
+            return self.serve_messages(to, term, index, queue, from, out);
+        };
+        let (messages, past) = match bytes {
+            Some(ReadBytes::Wal(bytes)) => {
+                let batch = Batch::parse(&bytes, 0).ok().filter(Batch::is_intact);
+                // What this member cannot read it cannot give; another may lead and have it.
+                let Some(batch) = batch else { return };
+                let (mut messages, mut at) = (Vec::new(), batch.first_message_at());
+                for (number, view) in batch.iter().enumerate() {
+                    let seq = run.first + number as u64;
+                    if seq >= from && run.is_live(seq) {
+                        messages.push((seq, bytes.slice(at..at + view.len())));
+                    }
+                    at += view.len();
+                }
+                (messages, run.past())
+            }
+            Some(ReadBytes::Extent(messages)) => {
+                let Some(past) = messages.last().map(|m| m.0 + 1) else { return };
+                (messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect(), past)
+            }
+            _ => return,
+        };
+        out.frames.push((to, partition, bodies_frame(term, index, (queue, from, past), &messages)));
+    }
+
+    /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is done.
+    fn begin(&mut self, message: Message, cx: &mut Context<'_>) {
+        let Some(offer) = message.snapshot() else { return };
+        let status = self.replica.group().status();
+        let position = offer.position;
+        let has_it = position.index <= status.commit || self.replica.table().term(position.index) == Some(position.term);
+        if has_it || message.term() < status.term || self.snapshots.installing.is_some() {
+            // The group answers what is old by itself.
+            self.replica.step_offered(message);
+            return self.drive(cx);
+        }
+        if self.snapshots.incoming.as_ref().is_some_and(|i| i.position == position && i.message.term() == message.term()) {
+            return;
+        }
+        if self.snapshots.incoming.as_ref().is_some_and(|i| i.is_writing) {
+            // Its extent is on the way; the leader offers again.
+            return;
+        }
+        self.forget_incoming(cx.out);
+        let mut manifest = offer.manifest;
+        if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != VERSION {
+            return;
+        }
+        let (image_bytes, image_crc) = (manifest.get_u64_le(), manifest.get_u32_le());
+        if image_bytes > IMAGE_BYTES_MAX {
+            return;
+        }
+        self.snapshots.incoming = Some(Incoming {
+            message,
+            position,
+            image_bytes: image_bytes as usize,
+            image_crc,
+            bytes: BytesMut::new(),
+            image: None,
+            queue: 0,
+            from: 0,
+            received: Vec::new(),
+            received_bytes: 0,
+            is_writing: false,
+            extents: Vec::new(),
+            idle_ticks: 0,
+            pull_in: 0,
+        });
+    }
+
+    fn incoming(&mut self, term: Term, index: LogIndex) -> Option<&mut Incoming> {
+        self.snapshots.incoming.as_mut().filter(|i| i.message.term() == term && i.position.index == index)
+    }
+
+    fn take_image(&mut self, term: Term, index: LogIndex, offset: u64, part: &Bytes) {
+        let Some(incoming) = self.incoming(term, index) else { return };
+        let left = incoming.image_bytes - incoming.bytes.len();
+        if incoming.image.is_some() || offset != incoming.bytes.len() as u64 || part.len() > left {
+            return;
+        }
+        incoming.bytes.put_slice(part);
+        incoming.moved();
+        if incoming.bytes.len() < incoming.image_bytes {
+            return;
+        }
+        let bytes = std::mem::take(&mut incoming.bytes).freeze();
+        match decode_image(&bytes) {
+            Ok(image) if crc32c::crc32c(&bytes) == incoming.image_crc => {
+                incoming.image = Some(image);
+                incoming.skip_done();
+            }
+            // Damaged on the way, or of a version that this build does not know: the transfer starves and is given up.
+            _ => {}
+        }
+    }
+
+    fn take_messages(&mut self, term: Term, index: LogIndex, part: (QueueId, u64, u64), mut bodies: Bytes) {
+        let Some(incoming) = self.incoming(term, index) else { return };
+        let (queue, from, past) = part;
+        let Some(image) = incoming.image.as_ref().and_then(|i| i.queues.get(incoming.queue)) else { return };
+        if image.id != queue || incoming.from != from || past <= from {
+            return;
+        }
+        let mut given = BTreeMap::new();
+        while bodies.len() >= 12 {
+            let (seq, len) = (bodies.get_u64_le(), bodies.get_u32_le() as usize);
+            if bodies.len() < len {
+                return;
+            }
+            given.insert(seq, bodies.split_to(len));
+        }
+        for &(first, count) in &image.live {
+            for seq in first.max(from)..(first + count).min(past) {
+                let body = given.remove(&seq).unwrap_or_default();
+                incoming.received_bytes += body.len();
+                incoming.received.push((queue, seq, body));
+            }
+        }
+        incoming.from = past;
+        incoming.skip_done();
+        incoming.moved();
+    }
+
+    /// Asks for what comes next, or has what was gathered written.
+    fn fetch_on(&mut self, out: &mut Outputs) {
+        let partition = self.replica.id();
+        let Some(incoming) = &mut self.snapshots.incoming else { return };
+        if incoming.is_writing {
+            return;
+        }
+        let is_full =
+            incoming.received_bytes >= RECEIVED_BYTES_MAX || incoming.received.len() >= RECEIVED_MESSAGES_MAX;
+        if !incoming.received.is_empty() && (is_full || incoming.has_all()) {
+            incoming.is_writing = true;
+            incoming.received_bytes = 0;
+            let messages = std::mem::take(&mut incoming.received);
+            out.jobs.push(Job::WriteReceived { partition, messages });
+            return;
+        }
+        if incoming.pull_in > 0 || incoming.has_all() {
+            return;
+        }
+        incoming.pull_in = PULL_TICKS;
+        let (term, index) = (incoming.message.term(), incoming.position.index);
+        let frame = match &incoming.image {
+            None => {
+                let mut frame = head(FRAME_PULL, term, index, KIND_IMAGE, 8);
+                frame.put_u64_le(incoming.bytes.len() as u64);
+                frame
+            }
+            Some(image) => {
+                let mut frame = head(FRAME_PULL, term, index, KIND_MESSAGES, 16);
+                frame.put_u64_le(image.queues[incoming.queue].id.0);
+                frame.put_u64_le(incoming.from);
+                frame
+            }
+        };
+        out.frames.push((incoming.message.from(), partition, frame.freeze()));
+    }
+
+    /// What was received is in an extent. `None`: it held nothing.
+    pub fn received_written(&mut self, ready: Option<ExtentReady>) {
+        let incoming = self.snapshots.incoming.as_mut().expect("a transfer that writes is not given up");
+        assert!(std::mem::take(&mut incoming.is_writing), "an extent was under way");
+        incoming.extents.extend(ready);
+        incoming.moved();
+    }
+
+    fn forget_incoming(&mut self, out: &mut Outputs) {
+        let Some(incoming) = self.snapshots.incoming.take() else { return };
+        assert!(!incoming.is_writing, "what is being written would be left behind");
+        out.jobs.extend(incoming.extents.iter().map(|extent| Job::DropExtent { id: extent.id }));
+    }
+
+    /// Everything is here: the group takes the snapshot, unless it has gone on meanwhile.
+    fn hand_to_group(&mut self, cx: &mut Context<'_>) {
+        if self.replica.is_installing() {
+            return;
+        }
+        let mut incoming = self.snapshots.incoming.take().expect("it is complete");
+        let message = incoming.message.clone();
+        self.replica.step_offered(message);
+        self.drive(cx);
+        if self.replica.installing() != Some(incoming.position) {
+            self.snapshots.incoming = Some(incoming);
+            return self.forget_incoming(cx.out);
+        }
+        let image = incoming.image.take().expect("a complete transfer has its image");
+        let mut queues = restore(image, &incoming.extents);
+        // The old extents hold nothing any more; they go when no checkpoint refers to them.
+        for (id, used) in self.queues.extents() {
+            queues.add_extent(*id, used.messages, used.bytes);
+        }
+        let (position, file) = (incoming.position, self.maintenance.current_file());
+        self.snapshots.installing = Some(Installing { queues, position, file, is_saving: false });
+    }
+
+    /// Saves the checkpoint of a snapshot once the log is cut.
+    fn save_installing(&mut self, cx: &mut Context<'_>) {
+        let Some(installing) = &mut self.snapshots.installing else { return };
+        if installing.is_saving || self.maintenance.is_saving() {
+            return;
+        }
+        let Some(membership) = self.replica.cut_is_synced() else { return };
+        installing.is_saving = true;
+        let vote = self.replica.stored_vote();
+        let head = Head { applied: installing.position, vote, membership };
+        let job = self.maintenance.save_snapshot(self.replica.id(), &head, &installing.queues, installing.file);
+        cx.out.jobs.push(job);
+    }
+
+    /// Its checkpoint is saved: the snapshot counts.
+    pub(crate) fn install(&mut self, cx: &mut Context<'_>) {
+        let Installing { queues, position, .. } = self.snapshots.installing.take().expect("its checkpoint was saved");
+        assert!(position.index > self.applied, "a snapshot never takes back what is applied");
+        self.queues = queues;
+        self.applied = position.index;
+        self.applied_term = position.term;
+        self.snapshots.installed += 1;
+        self.replica.installed(cx.out);
+    }
+}
+
+impl Incoming {
+    /// Something came: the next pull may go out.
+    fn moved(&mut self) {
+        self.idle_ticks = 0;
+        self.pull_in = 0;
+    }
+
+    /// Goes on to the next queue with messages that are not fetched.
+    fn skip_done(&mut self) {
+        let Some(image) = &self.image else { return };
+        while let Some(queue) = image.queues.get(self.queue) {
+            if queue.live.last().is_some_and(|(first, count)| first + count > self.from) {
+                return;
+            }
+            self.queue += 1;
+            self.from = 0;
+        }
+    }
+
+    fn has_all(&self) -> bool {
+        self.image.as_ref().is_some_and(|image| self.queue == image.queues.len())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.has_all() && !self.is_writing && self.received.is_empty()
+    }
+}
+
+fn head(kind: u8, term: Term, index: LogIndex, what: u8, more: usize) -> BytesMut {
+    let mut frame = BytesMut::with_capacity(18 + more);
+    frame.put_u8(kind);
+    frame.put_u64_le(term.0);
+    frame.put_u64_le(index.0);
+    frame.put_u8(what);
+    frame
+}
+
+fn bodies_frame(term: Term, index: LogIndex, part: (QueueId, u64, u64), messages: &[(u64, Bytes)]) -> Bytes {
+    let bytes: usize = messages.iter().map(|(_, body)| 12 + body.len()).sum();
+    let mut frame = head(FRAME_PART, term, index, KIND_MESSAGES, 24 + bytes);
+    let (queue, from, past) = part;
+    frame.put_u64_le(queue.0);
+    frame.put_u64_le(from);
+    frame.put_u64_le(past);
+    for (seq, body) in messages {
+        frame.put_u64_le(*seq);
+        frame.put_u32_le(body.len() as u32);
+        frame.put_slice(body);
+    }
+    frame.freeze()
+}
+
+fn encode_image(queues: &Queues) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    put64(&mut out, queues.time_ms);
+    let mut publishers: Vec<_> = queues.publishers.iter().collect();
+    publishers.sort_unstable();
+    put32(&mut out, publishers.len() as u32);
+    for (channel, last) in publishers {
+        put64(&mut out, channel.0);
+        put64(&mut out, *last);
+    }
+    let ids = queues.queue_ids();
+    put32(&mut out, ids.len() as u32);
+    for id in ids {
+        let state = &queues.queues[&id];
+        put64(&mut out, id.0);
+        put64(&mut out, state.next_seq());
+        put64(&mut out, state.dispatched_below());
+        put32(&mut out, state.counts().len() as u32);
+        for (seq, counts) in state.counts() {
+            put64(&mut out, *seq);
+            put32(&mut out, counts.acquired);
+            put32(&mut out, counts.delivery);
+        }
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        for (first, count) in state.runs().iter().flat_map(Run::live_ranges) {
+            match live.last_mut() {
+                Some((last, so_far)) if *last + *so_far == first => *so_far += count,
+                _ => live.push((first, count)),
+            }
+        }
+        put32(&mut out, live.len() as u32);
+        for (first, count) in live {
+            put64(&mut out, first);
+            put64(&mut out, count);
+        }
+    }
+    out
+}
+
+fn decode_image(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
+    let mut cursor = Cursor::new(bytes);
+    if cursor.u8()? != VERSION {
+        return Err(cursor.damaged("a version that this build does not know"));
+    }
+    let time_ms = cursor.u64()?;
+    let mut publishers = Vec::new();
+    for _ in 0..cursor.u32()? {
+        publishers.push((ChannelKey(cursor.u64()?), cursor.u64()?));
+    }
+    let mut queues = Vec::new();
+    for _ in 0..cursor.u32()? {
+        let (id, next_seq, dispatched_below) = (QueueId(cursor.u64()?), cursor.u64()?, cursor.u64()?);
+        let mut counts = BTreeMap::new();
+        for _ in 0..cursor.u32()? {
+            counts.insert(cursor.u64()?, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
+        }
+        let (mut live, mut past) = (Vec::new(), 1);
+        for _ in 0..cursor.u32()? {
+            let (first, count) = (cursor.u64()?, cursor.u64()?);
+            let end = first.checked_add(count).filter(|end| count > 0 && first >= past && *end <= next_seq);
+            past = end.ok_or_else(|| cursor.damaged("live ranges out of order"))?;
+            live.push((first, count));
+        }
+        queues.push(QueueImage { id, next_seq, dispatched_below, counts, live });
+    }
+    cursor.end()?;
+    Ok(Image { time_ms, publishers, queues })
+}
+
+/// The state that an image tells, with its messages where they were written.
+fn restore(image: Image, extents: &[ExtentReady]) -> Queues {
+    let mut queues = Queues::default();
+    queues.time_ms = image.time_ms;
+    queues.publishers.extend(image.publishers);
+    let mut runs: BTreeMap<QueueId, Vec<(u64, u64, Place)>> = BTreeMap::new();
+    for extent in extents {
+        queues.add_extent(extent.id, extent.messages, extent.bytes);
+        for run in &extent.runs {
+            let place = Place::Extent { id: extent.id, run: run.run };
+            runs.entry(run.queue).or_default().push((run.first, run.past, place));
+        }
+    }
+    for queue in image.queues {
+        let mut places = runs.remove(&queue.id).unwrap_or_default();
+        places.sort_unstable_by_key(|run| run.0);
+        let of = |(first, past, place): (u64, u64, Place)| {
+            let within = queue.live.iter().filter_map(move |&(from, count)| {
+                let (low, high) = (from.max(first), (from + count).min(past));
+                (low < high).then(|| (low, high - low))
+            });
+            Run::restore(first, (past - first) as u32, place, within)
+        };
+        let restored: Vec<_> = places.into_iter().filter_map(of).collect();
+        let live: u64 = restored.iter().map(|run| u64::from(run.live())).sum();
+        assert_eq!(live, queue.live.iter().map(|l| l.1).sum::<u64>(), "every live message was written somewhere");
+        let state = QueueState::restore(queue.next_seq, queue.dispatched_below, restored, queue.counts);
+        queues.restore(queue.id, state);
+    }
+    queues
+}
