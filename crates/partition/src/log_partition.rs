@@ -146,9 +146,9 @@ impl LogPartition {
     }
 
     /// The oldest WAL file that this member needs.
-    pub fn needs_file(&self, current_file: u32) -> u32 {
-        let kept = self.kept.iter().min().copied();
-        kept.unwrap_or_else(|| self.replica.table().oldest_file().unwrap_or(current_file))
+    pub fn needs_file(&self, _current_file: u32) -> u32 {
+        // Without a checkpoint a start reads the log from its first file on.
+        self.kept.iter().min().copied().unwrap_or(crate::maintenance::FIRST_FILE)
     }
 
     fn replay_file(&self, current_file: u32) -> u32 {

@@ -20,6 +20,8 @@ const COPY_RUNS_MAX: usize = 65_536;
 const SPARSE_PERCENT: u64 = 40;
 /// A follower that needs more files of the log than this gets a snapshot.
 const FOLLOWER_LAG_FILES_MAX: u32 = 4;
+/// The log's first file.
+pub(crate) const FIRST_FILE: u32 = 1;
 /// A partition counts as idle this long after its last entry.
 const IDLE_MS: u64 = 3_000;
 /// Checkpoints that are kept, and whose files are.
@@ -105,8 +107,9 @@ impl QueuePartition {
     pub fn needs_file(&self, current_file: u32) -> u32 {
         let kept = self.maintenance.kept.iter().map(|k| k.needs_file);
         let kept = match self.maintenance.kept.len() {
-            // Without a checkpoint the whole log is the state.
-            0 => Some(self.replica.table().oldest_file().unwrap_or(current_file)),
+            // Without a checkpoint the whole log is the state, votes included, and a start reads it from the first file on:
+            // that nothing was ever appended here changes nothing.
+            0 => Some(FIRST_FILE),
             _ => kept.min(),
         };
         // Entries of the log stay readable as long as followers may be served from them.
@@ -165,8 +168,8 @@ impl QueuePartition {
         let needs = self.needs_file(wal.current_file);
         let frees_files = now > needs;
         let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
-        let replay = m.kept.back().map_or_else(|| self.replica.table().oldest_file(), |k| Some(k.replay_file));
-        let lags = m.applied_since && replay.is_some_and(|f| f + wal.checkpoint_lag_files < wal.current_file);
+        let replay = m.kept.back().map_or(FIRST_FILE, |k| k.replay_file);
+        let lags = m.applied_since && replay + wal.checkpoint_lag_files < wal.current_file;
         lags || (frees_files && needs <= wal.retire_through)
             || (idle && (frees_files || frees_extents))
             || (frees_extents && m.applied_since && m.used_up.len() > 4)

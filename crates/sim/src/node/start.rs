@@ -70,7 +70,13 @@ impl Node {
                 let body = Bytes::copy_from_slice(record.body);
                 shown.push((record.group, record.kind, record.term, record.index, body, at));
             })?;
-        assert!(report.damage.is_empty(), "damage that nobody caused on {}: {:?}", self.id, report.damage);
+        let needs: Vec<_> = recoveries.iter().map(|r| (r.replay_file(), r.needs_file(), r.applied())).collect();
+        assert!(
+            report.damage.is_empty(),
+            "damage that nobody caused on {}: {:?}; replay, needs, applied: {needs:?}; {report:?}",
+            self.id,
+            report.damage
+        );
         if self.settings.bug == Some(Bug::TailIsForgotten) && self.life > 1 {
             shown.truncate(shown.len() - shown.len().min(3));
         }
