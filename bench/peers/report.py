@@ -49,7 +49,7 @@ class Row:
 def fraction(lines, title, scenario, field, part, scale=1, digits=1):
     """Ours may be at most 1/part of RabbitMQ's."""
     rabbit, ours = (lines.get(broker, scenario, field) for broker in ("rabbitmq", "leveret"))
-    met = None if rabbit is None or ours is None else ours * part <= rabbit
+    met = None if rabbit is None or ours is None or part is None else ours * part <= rabbit
     rabbit, ours = (None if x is None else x / scale for x in (rabbit, ours))
     return Row(title, rabbit, ours, f"≤ 1/{part}" if part else "", met if part else None, digits)
 

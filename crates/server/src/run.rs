@@ -31,7 +31,12 @@ pub enum RunError {
 
 /// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads that were busy and are
 /// not any more, for an allocator that wants to give memory back. Setting `report` has the gauges logged within half a second.
-pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet: fn(), report: &AtomicBool) -> Result<(), RunError> {
+pub fn run(
+    config: &Config,
+    shutdown: impl Future<Output = ()> + Send,
+    on_quiet: fn(),
+    report: &AtomicBool,
+) -> Result<(), RunError> {
     let begin = Instant::now();
     let folder = open_data_folder(config).map_err(OpenError::Storage)?;
     let node_name = folder.identity().node_name.clone();
@@ -101,7 +106,13 @@ pub fn run(config: &Config, shutdown: impl Future<Output = ()> + Send, on_quiet:
 }
 
 /// Until `shutdown` is ready: publishers are blocked while the disk is low.
-fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Output = ()> + Send, report: &AtomicBool) {
+fn watch(
+    config: &Config,
+    node: &Node,
+    engine: &Engine,
+    shutdown: impl Future<Output = ()> + Send,
+    report: &AtomicBool,
+) {
     let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {

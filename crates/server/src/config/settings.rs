@@ -65,7 +65,7 @@ macro_rules! settings {
 
         const SETTING_COUNT: usize = [$(Key::$name),*].len();
 
-        /// What a node is told about itself. Made by [`load`](super::load) from file, environment and flags, or by
+        /// What a node is told about itself. Made by [`load`](super::load()) from file, environment and flags, or by
         /// [`Config::for_machine`] from defaults alone.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {

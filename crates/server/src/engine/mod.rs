@@ -404,7 +404,10 @@ impl Opened {
             let mine: Vec<QueuePartition> = mine;
             for partition in mine {
                 let id = partition.id();
-                made.push((id, Box::new(DurablePartition::new(partition, turn.clone(), lists[&id].clone(), at_risk[&id].clone()))));
+                made.push((
+                    id,
+                    Box::new(DurablePartition::new(partition, turn.clone(), lists[&id].clone(), at_risk[&id].clone())),
+                ));
             }
             made
         });

@@ -156,10 +156,10 @@ impl Group {
 
     /// The state of a member is the one that everybody has at that index.
     pub fn check_state(&self, node: NodeId, applied: u64, partition: &QueuePartition) {
-        if let Some(hash) = self.hashes.get(&applied) {
-            if partition.queues().state_hash() != *hash {
-                violated("equal-state", &format!("{node} differs from the others at index {applied}"));
-            }
+        if let Some(hash) = self.hashes.get(&applied)
+            && partition.queues().state_hash() != *hash
+        {
+            violated("equal-state", &format!("{node} differs from the others at index {applied}"));
         }
     }
 
