@@ -233,14 +233,14 @@ settings! {
         elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
     }
     cache_bytes: u64 {
-        Memory, Kind::bytes(MIB, TIB), Fixed("16777216"),
+        Memory, Kind::bytes(MIB, TIB), Fixed("8388608"),
         "Memory for bodies of durable messages that were just published, all threads together, so that a consumer who keeps up causes no \
          read. Older bodies come from the page cache.",
         elsewhere ["cache_size", "entry_cache_bytes"]
     }
 
     unwritten_bytes_max: u64 {
-        Memory, Kind::bytes(MIB, GIB), Fixed("16777216"),
+        Memory, Kind::bytes(MIB, GIB), Fixed("8388608"),
         "Memory of one shard thread for what publishers sent and the disk has not taken yet. When it is full, sockets of publishers are not \
          read until the disk has caught up.",
         elsewhere ["credit_flow_default_credit", "flow_control_bytes"]
