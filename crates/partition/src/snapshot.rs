@@ -493,11 +493,7 @@ impl QueuePartition {
             return self.forget_incoming(cx.out);
         }
         let image = incoming.image.take().expect("a complete transfer has its image");
-        let mut queues = restore(image, &incoming.extents);
-        // The old extents hold nothing any more; they go when no checkpoint refers to them.
-        for (id, used) in self.queues.extents() {
-            queues.add_extent(*id, used.messages, used.bytes);
-        }
+        let queues = restore(image, &incoming.extents);
         let (position, file) = (incoming.position, self.maintenance.current_file());
         self.snapshots.installing = Some(Installing { queues, position, file, is_saving: false });
     }
@@ -518,8 +514,13 @@ impl QueuePartition {
 
     /// Its checkpoint is saved: the snapshot counts.
     pub(crate) fn install(&mut self, cx: &mut Context<'_>) {
-        let Installing { queues, position, .. } = self.snapshots.installing.take().expect("its checkpoint was saved");
+        let Installing { mut queues, position, .. } = self.snapshots.installing.take().expect("its checkpoint was saved");
         assert!(position.index > self.applied, "a snapshot never takes back what is applied");
+        // The old extents hold nothing any more; they go when no checkpoint refers to them. Carried over only now: upkeep
+        // may have made one, or forgotten one, while the checkpoint was being saved.
+        for (id, used) in self.queues.extents() {
+            queues.add_extent(*id, used.messages, used.bytes);
+        }
         self.queues = queues;
         self.applied = position.index;
         self.applied_term = position.term;
