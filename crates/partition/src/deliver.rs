@@ -81,31 +81,33 @@ impl QueuePartition {
         lq.reading = false;
         Leader::touch(&mut leader.dirty, id, lq);
         let run = self.queues.queue(id).and_then(|s| s.runs().covering(seq));
-        let reader = match (bytes, run) {
-            // Settled meanwhile: nobody waits for it.
-            (_, None) => None,
-            (Some(ReadBytes::Extent(messages)), _) => Some(Reader::Extent(messages.into())),
-            (Some(ReadBytes::Wal(bytes)), Some(run)) => {
-                let intact = crate::entry::Batch::parse(&bytes, 0).is_ok_and(|b| b.is_intact());
-                let reader = if intact { Reader::batch(run.first, run.count, bytes, None) } else { None };
-                assert!(reader.is_some() || run.place != place, "{}", damaged(id, seq, place));
-                reader
+        // Settled meanwhile: nobody waits for it.
+        let Some(run) = run.filter(|run| run.is_live(seq)) else { return };
+        let reader = match bytes {
+            Some(ReadBytes::Extent(messages)) if messages.iter().any(|m| m.0 == seq) => {
+                Some(Reader::Extent(messages.into()))
             }
-            // The file went while it was read, because the run had moved: it is read again where it is now.
-            (_, Some(run)) if run.place != place => None,
-            (_, Some(_)) => panic!("{}", damaged(id, seq, place)),
+            Some(ReadBytes::Wal(bytes)) if crate::entry::Batch::parse(&bytes, 0).is_ok_and(|b| b.is_intact()) => {
+                Reader::batch(run.first, run.count, bytes, None)
+            }
+            _ => None,
         };
-        if let Some(reader) = reader {
-            lq.reader = Some(reader);
+        if reader.is_none() && run.place == place {
+            // The queue waits, as if the read never came back; going on would skip what was confirmed. The others go on.
+            lq.reading = true;
+            cx.out.damage.push(damaged(id, seq, place));
+            return;
         }
+        // Without a reader the run has moved while it was read: it is read again where it is now.
+        lq.reader = reader.or(lq.reader.take());
     }
 }
 
-/// With one copy of the data there is nothing to repair from; going on would hand out, or skip, what was confirmed.
+/// With one copy of the data there is nothing to repair from.
 fn damaged(id: QueueId, seq: u64, place: Place) -> String {
     format!(
-        "queue {} message {seq}: its bytes at {place:?} are damaged on disk. Run `leveret inspect` on the data folder, \
-         and restore the file from a copy",
+        "queue {} message {seq}: its bytes at {place:?} are damaged on disk, and the queue gives out nothing more. Run \
+         `leveret inspect` on the data folder, and restore the file from a copy or purge the queue",
         id.0
     )
 }

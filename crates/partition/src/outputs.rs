@@ -204,6 +204,8 @@ pub struct Outputs {
     pub reads: Vec<Read>,
     /// For the maintenance thread.
     pub jobs: Vec<Job>,
+    /// For the operator: queues that cannot go on, because their bytes are damaged on disk.
+    pub damage: Vec<String>,
     /// For other members: one frame each, see [`crate::replica`].
     pub frames: Vec<(NodeId, PartitionId, Bytes)>,
 }

@@ -514,7 +514,8 @@ impl QueuePartition {
 
     /// Its checkpoint is saved: the snapshot counts.
     pub(crate) fn install(&mut self, cx: &mut Context<'_>) {
-        let Installing { mut queues, position, .. } = self.snapshots.installing.take().expect("its checkpoint was saved");
+        let Installing { mut queues, position, .. } =
+            self.snapshots.installing.take().expect("its checkpoint was saved");
         assert!(position.index > self.applied, "a snapshot never takes back what is applied");
         // The old extents hold nothing any more; they go when no checkpoint refers to them. Carried over only now: upkeep
         // may have made one, or forgotten one, while the checkpoint was being saved.

@@ -507,6 +507,7 @@ impl Node {
             r.reading += 1;
             out.later.push((self.random.between(20, 400) * slowness, Happening::Read(read)));
         }
+        assert!(r.out.damage.is_empty(), "nothing is damaged here: {:?}", r.out.damage);
         let idle = r.jobs.is_empty();
         r.jobs.extend(r.out.jobs.drain(..));
         if idle && !r.jobs.is_empty() {

@@ -59,6 +59,9 @@ impl Turn {
             // The threads outlive the shards; if one is gone the process is on its way down.
             let _ = self.reads.send(read);
         }
+        for damage in out.damage.drain(..) {
+            tracing::error!("{damage}");
+        }
         for job in out.jobs.drain(..) {
             let _ = self.upkeep.send(Task::Job(job));
         }
