@@ -138,6 +138,12 @@ impl QueuePartition {
         self.queues.oldest_wal_file().into_iter().chain([replay]).min()
     }
 
+    /// Tells which file of the log is written when the partition starts: a snapshot that comes before the first
+    /// [`QueuePartition::maintain`] must not name a file that went long ago.
+    pub fn log_is_at(&mut self, current_file: u32) {
+        self.maintenance.current_file = current_file;
+    }
+
     /// Looks after the log; called a few times a second and whenever a WAL file is full.
     pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
         self.maintenance.current_file = wal.current_file;

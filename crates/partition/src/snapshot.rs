@@ -495,6 +495,7 @@ impl QueuePartition {
         let image = incoming.image.take().expect("a complete transfer has its image");
         let queues = restore(image, &incoming.extents);
         let (position, file) = (incoming.position, self.maintenance.current_file());
+        assert!(file > 0, "a partition is told where the log is before it runs");
         self.snapshots.installing = Some(Installing { queues, position, file, is_saving: false });
     }
 

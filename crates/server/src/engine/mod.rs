@@ -193,7 +193,13 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
         Some(state) => Topology::decode_snapshot(&state).map_err(|e| OpenError::Topology(e.to_string()))?,
         None => Topology::new(),
     };
-    let partitions = queues.into_iter().map(|(id, r)| r.finish(ONLY_NODE, raft(id), &[ONLY_NODE])).collect();
+    let current_file = partition::place::file_u32(wal.position().file);
+    let finished = queues.into_iter().map(|(id, recovery)| {
+        let mut partition = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
+        partition.log_is_at(current_file);
+        partition
+    });
+    let partitions = finished.collect();
     let mut opened =
         Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
     opened.take_office()?;

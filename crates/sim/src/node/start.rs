@@ -7,6 +7,7 @@ use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
+use partition::place::file_u32;
 use partition::{Outputs, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use storage::extent::{list_extents, remove_extent};
@@ -91,7 +92,9 @@ impl Node {
             .into_iter()
             .map(|r| {
                 let config = self.config(r.id().0);
-                r.finish(self.id, config, &self.settings.members)
+                let mut partition = r.finish(self.id, config, &self.settings.members);
+                partition.log_is_at(file_u32(wal.position().file));
+                partition
             })
             .collect();
         let count = partitions.len();
