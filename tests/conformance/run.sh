@@ -2,12 +2,13 @@
 # Client libraries' own test suites against Leveret, each on a fresh broker on the default ports in a network namespace of its own,
 # compared with what RabbitMQ 3.10.8 gives.
 #
-#   tests/conformance/run.sh                      every suite that needs nothing but AMQP
+#   tests/conformance/run.sh                      every suite that needs nothing but AMQP and guest
 #   tests/conformance/run.sh go-amqp091 kombu     some of them
 #
-# Suites: go-amqp091 lapin amqprs kombu py-amqp perftest-seeds. Needs root (network namespaces), go, cargo, python3 with venv, a JRE and
-# maven; downloads come from package registries. CONFORMANCE is the folder with the runners (default ../shared/conformance, beside the
-# project), LAB the scratch folder (default target/conformance), LEVERET_BIN the binary (default: cargo builds a release one).
+# Suites: go-amqp091 lapin kombu py-amqp perftest-seeds, and amqprs, which wants a second user. Needs root (network namespaces), go,
+# cargo, python3 with venv, a JRE and maven; downloads come from package registries. CONFORMANCE is the runners' folder (default
+# ../shared/conformance, beside the project), LAB the scratch folder (default target/conformance), LEVERET_BIN the binary (default:
+# cargo builds a release one).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -21,7 +22,7 @@ if [ -z "${LEVERET_BIN:-}" ]; then
   LEVERET_BIN=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/leveret
 fi
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(go-amqp091 lapin kombu py-amqp perftest-seeds amqprs)
+[ ${#suites[@]} -gt 0 ] || suites=(go-amqp091 lapin kombu py-amqp perftest-seeds)
 
 runner() {
   case $1 in
