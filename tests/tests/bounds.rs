@@ -98,8 +98,10 @@ fn memory_does_not_grow_with_a_backlog_and_a_restart_does_not_read_it() {
     publish(&broker, "long", 60_000, 1000);
     let before = resident_bytes(&broker);
     publish(&broker, "long", 120_000, 1000);
-    let grown = resident_bytes(&broker).saturating_sub(before);
-    assert!(grown < 16 * MEBIBYTE, "115 MiB more of backlog cost {} MiB of memory", grown / MEBIBYTE);
+    // Threads give freed pages back when they fall quiet.
+    wait_until("115 MiB more of backlog cost 16 MiB of memory", || {
+        resident_bytes(&broker).saturating_sub(before) < 16 * MEBIBYTE
+    });
     broker.kill();
     let since = Instant::now();
     broker.start();

@@ -344,6 +344,7 @@ impl Opened {
             spares,
             checkpoints,
             next_extent,
+            on_quiet: config.on_quiet,
             routes: routes(),
         };
         let (tasks, run_upkeep) = upkeep.prepare();

@@ -44,6 +44,8 @@ pub(crate) struct UpkeepThread {
     pub(crate) spares: SparePreparer<RealDisk>,
     pub(crate) checkpoints: CheckpointStore<RealDisk>,
     pub(crate) next_extent: u32,
+    /// Called after each job: an extent's bodies went through memory.
+    pub(crate) on_quiet: fn(),
     pub(crate) routes: BTreeMap<PartitionId, (Completions, Mailbox)>,
 }
 
@@ -71,7 +73,10 @@ impl UpkeepThread {
                 }
             };
             match task {
-                Some(Task::Job(job)) => self.job(job),
+                Some(Task::Job(job)) => {
+                    self.job(job);
+                    (self.on_quiet)();
+                }
                 Some(Task::PrepareSpares) => preparing = true,
                 None => preparing = self.prepare_spare(),
             }
