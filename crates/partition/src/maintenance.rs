@@ -114,7 +114,12 @@ impl QueuePartition {
         };
         // Entries of the log stay readable as long as followers may be served from them.
         let log = self.replica.table().oldest_file();
-        kept.into_iter().chain(log).chain(self.snapshots.needs_file()).chain(self.needs_now(current_file)).min().unwrap_or(current_file)
+        kept.into_iter()
+            .chain(log)
+            .chain(self.snapshots.needs_file())
+            .chain(self.needs_now(current_file))
+            .min()
+            .unwrap_or(current_file)
     }
 
     /// Up to where followers that are heard of have the log; none if they have it all, or lag too many files behind.

@@ -44,7 +44,15 @@ pub struct QueuePartition {
 impl QueuePartition {
     /// A member over a replica and the state that its checkpoint holds, as of `applied`.
     pub fn new(replica: Replica, queues: Queues, applied: LogIndex, applied_term: Term) -> Self {
-        QueuePartition { replica, queues, leader: None, applied, applied_term, maintenance: Maintenance::default(), snapshots: Snapshots::default() }
+        QueuePartition {
+            replica,
+            queues,
+            leader: None,
+            applied,
+            applied_term,
+            maintenance: Maintenance::default(),
+            snapshots: Snapshots::default(),
+        }
     }
 
     /// Its id.

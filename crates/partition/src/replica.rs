@@ -13,8 +13,8 @@ use crate::outputs::{Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWr
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{
-    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, Segments, SnapshotOffer,
-    SnapshotWanted, Term,
+    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, Segments,
+    SnapshotOffer, SnapshotWanted, Term,
 };
 use std::collections::{BTreeMap, VecDeque};
 use storage::{GroupId, Location, Record, RecordKind};
@@ -363,7 +363,13 @@ impl Replica {
         });
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.writes.push_back(Write { ticket, ready: None, after_sync: Vec::new(), entries: Vec::new(), located: true });
+        self.writes.push_back(Write {
+            ticket,
+            ready: None,
+            after_sync: Vec::new(),
+            entries: Vec::new(),
+            located: true,
+        });
         self.installing = Some(Install { position, membership, ready, after_sync, ticket, is_synced: false });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
     }

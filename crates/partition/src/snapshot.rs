@@ -253,7 +253,15 @@ impl QueuePartition {
     }
 
     /// Answers with the next live messages of a queue, once they are read.
-    fn serve_messages(&mut self, to: NodeId, term: Term, index: LogIndex, queue: QueueId, from: u64, out: &mut Outputs) {
+    fn serve_messages(
+        &mut self,
+        to: NodeId,
+        term: Term,
+        index: LogIndex,
+        queue: QueueId,
+        from: u64,
+        out: &mut Outputs,
+    ) {
         let partition = self.id();
         let Some(outgoing) = self.outgoing(to, term, index) else { return };
         outgoing.idle_ticks = 0;
@@ -322,13 +330,19 @@ impl QueuePartition {
         let Some(offer) = message.snapshot() else { return };
         let status = self.replica.group().status();
         let position = offer.position;
-        let has_it = position.index <= status.commit || self.replica.table().term(position.index) == Some(position.term);
+        let has_it =
+            position.index <= status.commit || self.replica.table().term(position.index) == Some(position.term);
         if has_it || message.term() < status.term || self.snapshots.installing.is_some() {
             // The group answers what is old by itself.
             self.replica.step_offered(message);
             return self.drive(cx);
         }
-        if self.snapshots.incoming.as_ref().is_some_and(|i| i.position == position && i.message.term() == message.term()) {
+        if self
+            .snapshots
+            .incoming
+            .as_ref()
+            .is_some_and(|i| i.position == position && i.message.term() == message.term())
+        {
             return;
         }
         if self.snapshots.incoming.as_ref().is_some_and(|i| i.is_writing) {
@@ -422,8 +436,7 @@ impl QueuePartition {
         if incoming.is_writing {
             return;
         }
-        let is_full =
-            incoming.received_bytes >= RECEIVED_BYTES_MAX || incoming.received.len() >= RECEIVED_MESSAGES_MAX;
+        let is_full = incoming.received_bytes >= RECEIVED_BYTES_MAX || incoming.received.len() >= RECEIVED_MESSAGES_MAX;
         if !incoming.received.is_empty() && (is_full || incoming.has_all()) {
             incoming.is_writing = true;
             incoming.received_bytes = 0;
@@ -501,7 +514,8 @@ impl QueuePartition {
 
     /// Its checkpoint is saved: the snapshot counts.
     pub(crate) fn install(&mut self, cx: &mut Context<'_>) {
-        let Installing { mut queues, position, .. } = self.snapshots.installing.take().expect("its checkpoint was saved");
+        let Installing { mut queues, position, .. } =
+            self.snapshots.installing.take().expect("its checkpoint was saved");
         assert!(position.index > self.applied, "a snapshot never takes back what is applied");
         // The old extents hold nothing any more; they go when no checkpoint refers to them. Carried over only now: upkeep
         // may have made one, or forgotten one, while the checkpoint was being saved.

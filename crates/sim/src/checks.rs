@@ -220,9 +220,10 @@ impl Checks {
         let (raft, model) = (&mut self.groups[group], &mut self.models[group]);
         let mut found = Vec::new();
         self.figures.leaders += u64::from(raft.observe_role(node, &view));
-        self.figures.committed += raft.observe_applied(node, &view, partition, &mut self.figures.snapshots, &mut |index, body| {
-            model.commit(index.0, body, &self.published, &self.settle_asked, &mut found);
-        });
+        self.figures.committed +=
+            raft.observe_applied(node, &view, partition, &mut self.figures.snapshots, &mut |index, body| {
+                model.commit(index.0, body, &self.published, &self.settle_asked, &mut found);
+            });
         for found in found {
             match found {
                 Found::Committed(id) => {

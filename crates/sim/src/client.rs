@@ -287,10 +287,7 @@ impl Client {
                 let count = self.random.between(1, 5) as u32;
                 n.wishes.push(Wish::Send(Command::Grant { queue, consumer, count }));
             }
-            Effect::Reply { .. }
-            | Effect::Cancelled { .. }
-            | Effect::Unused { .. }
-            | Effect::GrantReturned { .. } => {}
+            Effect::Reply { .. } | Effect::Cancelled { .. } | Effect::Unused { .. } | Effect::GrantReturned { .. } => {}
         }
     }
 

@@ -146,6 +146,7 @@ pub struct View {
 
 /// What came on a client's connection.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are commands.
 enum Input {
     Command(Command),
     /// The connection ended, and the channel with it.
@@ -471,8 +472,7 @@ impl Node {
             }
             partition.flush(&mut cx);
             if upkeep && look {
-                let wal =
-                    WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
+                let wal = WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
                 partition.maintain(wal, &mut cx);
             }
             needs = needs.min(partition.needs_file(current_file));
@@ -598,9 +598,8 @@ fn break_streams(
 ) {
     for effect in effects {
         if let Effect::Refuse { channel, .. } = effect {
-            if let Some(session) = channels.get(channel).and_then(|id| sessions.get_mut(id)) {
-                session.broken = true;
-            }
+            let session = channels.get(channel).and_then(|id| sessions.get_mut(id));
+            session.into_iter().for_each(|s| s.broken = true);
         }
     }
 }
@@ -633,8 +632,7 @@ fn swap_publishes(commands: &mut [(SessionId, Input)]) {
 
 /// What a wrong shell makes of effects.
 fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: &mut Random) {
-    let deliveries: Vec<usize> =
-        (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
+    let deliveries: Vec<usize> = (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
     match bug {
         Bug::DeliveryIsRepeated if random.chance(5) => {
             let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();

@@ -97,7 +97,8 @@ impl Model {
     fn publish(&mut self, index: u64, batch: &Batch<'_>, published: &[Published], found: &mut Vec<Found>) {
         let channel = batch.publisher();
         for message in batch.iter() {
-            let id = id_of(message.body()).filter(|id| published.get(*id as usize).is_some_and(|p| p.body[..] == *message.body()));
+            let id = id_of(message.body())
+                .filter(|id| published.get(*id as usize).is_some_and(|p| p.body[..] == *message.body()));
             let Some(id) = id else {
                 violated("published", &format!("entry {index} holds a message that nobody published"));
             };
@@ -117,7 +118,15 @@ impl Model {
         }
     }
 
-    fn take_in(&mut self, index: u64, id: QueueId, message: u64, of: &Published, is_repeat: bool, found: &mut Vec<Found>) {
+    fn take_in(
+        &mut self,
+        index: u64,
+        id: QueueId,
+        message: u64,
+        of: &Published,
+        is_repeat: bool,
+        found: &mut Vec<Found>,
+    ) {
         let queue = self.queues.entry(id).or_default();
         let settled_at = is_repeat.then_some(index);
         queue.fates.push(Fate { id: message, settled_at, delivered: false });

@@ -92,7 +92,10 @@ impl Group {
                 let found = mirror.log.get(&index).map(|e| e.0);
                 violated(
                     "leader-complete",
-                    &format!("{node} leads term {} with {found:?} at {index}, committed in term {}", view.term.0, term.0),
+                    &format!(
+                        "{node} leads term {} with {found:?} at {index}, committed in term {}",
+                        view.term.0, term.0
+                    ),
                 );
             }
         }
@@ -153,10 +156,8 @@ impl Group {
 
     /// The state of a member is the one that everybody has at that index.
     pub fn check_state(&self, node: NodeId, applied: u64, partition: &QueuePartition) {
-        if let Some(hash) = self.hashes.get(&applied) {
-            if partition.queues().state_hash() != *hash {
-                violated("equal-state", &format!("{node} differs from the others at index {applied}"));
-            }
+        if self.hashes.get(&applied).is_some_and(|hash| partition.queues().state_hash() != *hash) {
+            violated("equal-state", &format!("{node} differs from the others at index {applied}"));
         }
     }
 

@@ -48,7 +48,9 @@ impl Node {
             r.completions[number].push(Completion::Written(write.ticket, bodies));
             let lie = match bug {
                 Some(Bug::SyncIsALie) => true,
-                Some(Bug::VoteIsNotSynced) => is_vote_only(&write.records) && !r.unsynced.contains_key(&write.partition),
+                Some(Bug::VoteIsNotSynced) => {
+                    is_vote_only(&write.records) && !r.unsynced.contains_key(&write.partition)
+                }
                 _ => false,
             };
             if lie {

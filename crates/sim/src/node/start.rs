@@ -53,17 +53,15 @@ impl Node {
         let mut recoveries = Vec::new();
         for id in &self.settings.partitions {
             let found = checkpoints.load_newest(GroupId(id.0))?;
-            let found = found.map(|c| (self.read_checkpoint(c.payload), partition::place::file_u32(c.replay_from.file)));
+            let found =
+                found.map(|c| (self.read_checkpoint(c.payload), partition::place::file_u32(c.replay_from.file)));
             let recovery = Recovery::queues(*id, found.as_ref().map(|(payload, file)| (payload, *file)));
             recoveries.push(recovery.expect("a checkpoint that was saved can be read"));
         }
         let from = recoveries.iter().map(Recovery::replay_file).min().unwrap_or(0);
         let keep_from = recoveries.iter().map(Recovery::needs_file).min().unwrap_or(0);
-        let from = if from == 0 {
-            WalPosition::START
-        } else {
-            WalPosition { file: FileNo(u64::from(from)), offset: 0 }
-        };
+        let from =
+            if from == 0 { WalPosition::START } else { WalPosition { file: FileNo(u64::from(from)), offset: 0 } };
         let mut options = WalOptions::new(self.random.next());
         options.file_bytes = self.settings.file_bytes;
         let mut shown: Vec<Shown> = Vec::new();
@@ -83,7 +81,8 @@ impl Node {
             shown.truncate(shown.len() - shown.len().min(3));
         }
         for (group, kind, term, index, body, at) in shown {
-            let number = self.settings.partitions.iter().position(|p| p.0 == group.0).expect("a partition of this node");
+            let number =
+                self.settings.partitions.iter().position(|p| p.0 == group.0).expect("a partition of this node");
             recoveries[number].record(kind, term, index, body, at);
         }
         let next_extent = self.sweep_extents(&recoveries)?;
