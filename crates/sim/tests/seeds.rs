@@ -72,6 +72,12 @@ fn a_partition_without_a_checkpoint_keeps_the_log() {
     }
 }
 
+/// A snapshot that arrived before upkeep had looked for the first time was to be replayed from files long gone.
+#[test]
+fn a_snapshot_right_after_a_start_needs_no_file_that_is_gone() {
+    run(43, Options::default());
+}
+
 /// An extent that upkeep finished while a snapshot's checkpoint was being saved was forgotten, and later missed.
 #[test]
 fn an_extent_made_during_an_install_is_carried_over() {
