@@ -69,9 +69,10 @@ impl Maintenance {
         self.last_applied_ms = now_ms;
     }
 
-    /// The file that was written when upkeep looked last: what is written from now on lies there or later.
+    /// A file that is still there, and in which, or behind which, lies all that is written from now on: the one that was
+    /// written when upkeep looked last, or where the newest checkpoint's replay starts if it has not looked since the start.
     pub(crate) fn current_file(&self) -> u32 {
-        self.current_file
+        self.current_file.max(self.kept.back().map_or(FIRST_FILE, |k| k.replay_file))
     }
 
     /// Whether a checkpoint is being saved.

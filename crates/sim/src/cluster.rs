@@ -266,10 +266,10 @@ impl Cluster {
             self.trace.line(now, || format!("{id} p{group} says {} ({said:?})", brief_effect(&effect)));
             self.checks.said(group, said, &effect);
             let Some(session) = channel_of(&effect).and_then(|c| self.nodes[node].session_of(c)) else { continue };
-            self.post_to_client(session, |session| Event::Effect { session, effect });
+            self.tell_client(session, |session| Event::Effect { session, effect });
         }
         for session in resets {
-            self.post_to_client(session, |session| Event::Reset { session });
+            self.tell_client(session, |session| Event::Reset { session });
         }
         if let Some(why) = stopped {
             self.trace.line(now, || format!("{id} stops: {why}"));
@@ -279,7 +279,7 @@ impl Cluster {
         }
     }
 
-    fn post_to_client(&mut self, session: SessionId, event: impl FnOnce(SessionId) -> Event) {
+    fn tell_client(&mut self, session: SessionId, event: impl FnOnce(SessionId) -> Event) {
         let after = self.random.between(50, 300);
         let now = self.schedule.now();
         let Some(link) = self.links.get_mut(&session) else { return };
@@ -302,16 +302,16 @@ impl Cluster {
                     self.open(client, channel);
                     session = self.clients[client].session;
                 }
-                Wish::Send(command) => self.post_to_node(session, |session| Event::Command { session, command }),
+                Wish::Send(command) => self.tell_node(session, |session| Event::Command { session, command }),
                 Wish::Close { ended } => {
-                    self.post_to_node(session, |session| Event::Close { session, ended });
+                    self.tell_node(session, |session| Event::Close { session, ended });
                     session = None;
                 }
             }
         }
     }
 
-    fn post_to_node(&mut self, session: Option<SessionId>, event: impl FnOnce(SessionId) -> Event) {
+    fn tell_node(&mut self, session: Option<SessionId>, event: impl FnOnce(SessionId) -> Event) {
         let Some(session) = session else { return };
         let after = self.random.between(50, 300);
         let now = self.schedule.now();
@@ -373,7 +373,7 @@ impl Cluster {
     fn fall(&mut self, node: usize) {
         let id = self.nodes[node].id;
         for session in self.nodes[node].stop() {
-            self.post_to_client(session, |session| Event::Reset { session });
+            self.tell_client(session, |session| Event::Reset { session });
         }
         self.checks.stopped(id);
         let crash = self.nodes[node].disk.down();

@@ -146,7 +146,7 @@ pub struct View {
 
 /// What came on a client's connection.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // A few at a time; a box each would only cost.
+#[allow(clippy::large_enum_variant)] // Nearly all are commands.
 enum Input {
     Command(Command),
     /// The connection ended, and the channel with it.
@@ -598,10 +598,9 @@ fn break_streams(
     sessions: &mut BTreeMap<SessionId, Session>,
 ) {
     for effect in effects {
-        if let Effect::Refuse { channel, .. } = effect
-            && let Some(session) = channels.get(channel).and_then(|id| sessions.get_mut(id))
-        {
-            session.broken = true;
+        if let Effect::Refuse { channel, .. } = effect {
+            let session = channels.get(channel).and_then(|id| sessions.get_mut(id));
+            session.into_iter().for_each(|s| s.broken = true);
         }
     }
 }

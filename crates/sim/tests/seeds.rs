@@ -35,6 +35,7 @@ fn three_nodes_keep_their_promises_in_all_weathers() {
         total.confirmed > 10_000 && total.redelivered > 500,
         "runs in which nothing happens show nothing: {total:?}"
     );
+    assert!(total.snapshots > 50, "followers that lag get snapshots: {total:?}");
     assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
@@ -61,6 +62,26 @@ fn two_runs_from_one_seed_are_the_same_run() {
     };
     assert_eq!(trace(5), trace(5));
     assert_ne!(trace(5), trace(6));
+}
+
+/// A partition without a checkpoint let the first files of the log go, which a start reads.
+#[test]
+fn a_partition_without_a_checkpoint_keeps_the_log() {
+    for seed in [3061, 3066, 3103, 3124, 3213] {
+        run(seed, Options::default());
+    }
+}
+
+/// A snapshot that arrived before upkeep had looked for the first time was to be replayed from files long gone.
+#[test]
+fn a_snapshot_right_after_a_start_needs_no_file_that_is_gone() {
+    run(43, Options::default());
+}
+
+/// An extent that upkeep finished while a snapshot's checkpoint was being saved was forgotten, and later missed.
+#[test]
+fn an_extent_made_during_an_install_is_carried_over() {
+    run(3187, Options::default());
 }
 
 /// Entries that were held back while leadership was handed over stayed held when nothing came of it.

@@ -156,9 +156,7 @@ impl Group {
 
     /// The state of a member is the one that everybody has at that index.
     pub fn check_state(&self, node: NodeId, applied: u64, partition: &QueuePartition) {
-        if let Some(hash) = self.hashes.get(&applied)
-            && partition.queues().state_hash() != *hash
-        {
+        if self.hashes.get(&applied).is_some_and(|hash| partition.queues().state_hash() != *hash) {
             violated("equal-state", &format!("{node} differs from the others at index {applied}"));
         }
     }
