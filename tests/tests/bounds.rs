@@ -19,6 +19,7 @@ const SMALL_FILES: &[&str] = &[
     "--wal-retained-bytes=16MiB",
     "--checkpoint-interval-bytes=4MiB",
     "--cache-bytes=4MiB",
+    "--unwritten-bytes-max=4MiB",
 ];
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -97,19 +98,20 @@ fn memory_does_not_grow_with_a_backlog_and_a_restart_does_not_read_it() {
     // Buffers and caches are full once a few times their size has gone through.
     publish(&broker, "long", 60_000, 1000);
     let before = resident_bytes(&broker);
-    publish(&broker, "long", 120_000, 1000);
+    publish(&broker, "long", 200_000, 1000);
+    // Room for buffers that only a slow disk fills; the benchmark has the exact number.
     let grown = resident_bytes(&broker).saturating_sub(before);
-    assert!(grown < 16 * MEBIBYTE, "115 MiB more of backlog cost {} MiB of memory", grown / MEBIBYTE);
+    assert!(grown < 48 * MEBIBYTE, "190 MiB more of backlog cost {} MiB of memory", grown / MEBIBYTE);
     broker.kill();
     let since = Instant::now();
     broker.start();
     let mut client = broker.connect();
     let channel = client.channel();
-    assert_eq!(client.counts(channel, "long").unwrap().0, 180_000);
+    assert_eq!(client.counts(channel, "long").unwrap().0, 260_000);
     assert!(client.get(channel, "long", false).unwrap().is_some());
     assert!(since.elapsed() < Duration::from_secs(10), "serving after {:?}", since.elapsed());
     let started = resident_bytes(&broker);
-    assert!(started < before + 16 * MEBIBYTE, "{} MiB after a restart with the backlog", started / MEBIBYTE);
+    assert!(started < before + 48 * MEBIBYTE, "{} MiB after a restart with the backlog", started / MEBIBYTE);
 }
 
 #[test]
