@@ -57,6 +57,7 @@ impl Node {
             Effect::QueueCreated { id, .. } => format!(", created {}", number(*id)),
             Effect::QueueDeleted { id, .. } => format!(", deleted {}", number(*id)),
             Effect::ExchangeUnused { name, .. } => format!(", unused {name}"),
+            Effect::QueueRulesChanged { id, .. } => format!(", rules of {}", id.0),
         });
         effects.collect()
     }

@@ -3,10 +3,11 @@
 //! Order: commands of one channel to one queue take effect in the order in which they were handed in; so do the
 //! effects towards one channel. A command never blocks; what must wait for the disk answers later.
 
-use broker::queue::{Consumer, Counts};
+use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// When a publish may be confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,6 +187,13 @@ pub enum Command {
     Delete {
         /// The queue.
         queue: QueueId,
+    },
+    /// Other rules hold for the queue from now on. No reply. Every member is told, whoever leads.
+    Configure {
+        /// The queue.
+        queue: QueueId,
+        /// What its arguments and policies come to.
+        rules: Arc<Rules>,
     },
     /// The consumer's connection has enough to write, or has room again.
     Stall {

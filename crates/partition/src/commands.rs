@@ -6,9 +6,10 @@ use crate::leader::{DELETED_MAX, Leader, LeaderQueue, Waiting, push_confirm};
 use crate::machine::Queues;
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use broker::queue::QueueState;
 use broker::queue::dispatch::AttachRefused;
+use broker::queue::{QueueState, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
+use std::sync::Arc;
 
 /// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
 fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
@@ -76,6 +77,7 @@ fn refuse(command: Command, cx: &mut Context<'_>) {
         | Command::Close { channel, request, .. }
         | Command::Sync { channel, request } => (channel, request),
         Command::Settle { .. }
+        | Command::Configure { .. }
         | Command::Detach { .. }
         | Command::Reopen { .. }
         | Command::Delete { .. }
@@ -88,10 +90,14 @@ fn refuse(command: Command, cx: &mut Context<'_>) {
 impl QueuePartition {
     /// Takes a command in. Its effects come with this loop's [`QueuePartition::flush`] or later.
     pub fn command(&mut self, command: Command, cx: &mut Context<'_>) {
+        if let Command::Configure { queue, rules } = command {
+            return self.configure(queue, rules);
+        }
         if self.leader.is_none() {
             return refuse(command, cx);
         }
         match command {
+            Command::Configure { .. } => unreachable!("handled above: every member is told"),
             Command::Publish(publish) => self.publish(&publish, cx),
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(queue, holder, first, count, outcome)
@@ -152,9 +158,21 @@ impl QueuePartition {
         }
     }
 
+    /// Other rules hold for a queue: whoever leads it, now or later, goes by them.
+    fn configure(&mut self, queue: QueueId, rules: Arc<Rules>) {
+        match rules.is_plain() {
+            true => self.rules.remove(&queue),
+            false => self.rules.insert(queue, rules.clone()),
+        };
+        if self.leader.is_some() {
+            self.touched(queue).rules = (!rules.is_plain()).then_some(rules);
+        }
+    }
+
     fn touched(&mut self, queue: QueueId) -> &mut LeaderQueue {
         let Leader { queues, dirty, .. } = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let lq = queues.entry(queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(queue)));
+        let lq =
+            queues.entry(queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(queue), self.rules.get(&queue)));
         Leader::touch(dirty, queue, lq);
         lq
     }
@@ -186,8 +204,10 @@ impl QueuePartition {
             if !leader.deleted.is_empty() && leader.deleted.contains_key(&target.queue) {
                 continue;
             }
-            let lq =
-                leader.queues.entry(target.queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue)));
+            let lq = leader
+                .queues
+                .entry(target.queue)
+                .or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue), self.rules.get(&target.queue)));
             if lq.closing {
                 continue;
             }
@@ -318,6 +338,7 @@ impl QueuePartition {
             }
             leader.values.retain(|(q, _)| *q != id);
         }
+        self.rules.remove(&id);
         leader.builder.delete(id);
         if leader.deleted.len() >= DELETED_MAX {
             leader.deleted.clear();

@@ -8,12 +8,13 @@ use crate::command::{Level, Reply, RequestId, Selective};
 use crate::entry::{BatchPlace, EntryBuilder};
 use crate::machine::FixedMap;
 use crate::reader::Reader;
-use broker::queue::{Counts, Dispatch, QueueState, SeqRanges};
+use broker::queue::{Counts, Dispatch, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Term};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use crate::place::Place;
 
@@ -135,10 +136,12 @@ pub(crate) struct LeaderQueue {
     pub(crate) counts: BTreeMap<u64, Counts>,
     pub(crate) selective: Option<Selective>,
     pub(crate) at_risk: u64,
+    /// Absent on a plain queue.
+    pub(crate) rules: Option<Arc<Rules>>,
 }
 
 impl LeaderQueue {
-    pub(crate) fn new(state: Option<&QueueState<Place>>) -> Self {
+    pub(crate) fn new(state: Option<&QueueState<Place>>, rules: Option<&Arc<Rules>>) -> Self {
         let (next_seq, live, first, sent) = match state {
             Some(s) => (
                 s.next_seq(),
@@ -169,6 +172,7 @@ impl LeaderQueue {
             counts: BTreeMap::new(),
             selective: None,
             at_risk: 0,
+            rules: rules.cloned(),
         }
     }
 

@@ -7,15 +7,17 @@
 use crate::command::{Effect, Level, Outlets, Reply};
 use crate::entry::Reason;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
-use crate::machine::{Queues, Unobserved};
+use crate::machine::{FixedMap, Queues, Unobserved};
 use crate::maintenance::Maintenance;
 use crate::outputs::{Outputs, Ticket};
 use crate::replica::Replica;
 use crate::snapshot::{FRAME_PART, FRAME_PULL, Snapshots};
 use crate::tail::Tail;
+use broker::queue::Rules;
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
+use std::sync::Arc;
 use storage::Location;
 
 /// What all partitions of a shard share in a step.
@@ -39,6 +41,8 @@ pub struct QueuePartition {
     pub(crate) applied_term: Term,
     pub(crate) maintenance: Maintenance,
     pub(crate) snapshots: Snapshots,
+    /// Rules of the queues that are not plain.
+    pub(crate) rules: FixedMap<QueueId, Arc<Rules>>,
 }
 
 impl QueuePartition {
@@ -52,6 +56,7 @@ impl QueuePartition {
             applied_term,
             maintenance: Maintenance::default(),
             snapshots: Snapshots::default(),
+            rules: FixedMap::default(),
         }
     }
 

@@ -14,7 +14,7 @@
 use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
 use crate::message::{self, MessageView};
 use broker::queue::dispatch::Head;
-use broker::queue::{Dispatch, QueueState};
+use broker::queue::{Dispatch, QueueState, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -99,6 +99,8 @@ struct Queue {
     is_dirty: bool,
     /// A consumer under a channel-wide prefetch was attached once.
     has_grants: bool,
+    /// Absent on a plain queue.
+    rules: Option<Arc<Rules>>,
 }
 
 impl Queue {
@@ -110,6 +112,7 @@ impl Queue {
             closed: false,
             is_dirty: false,
             has_grants: false,
+            rules: None,
         }
     }
 
@@ -365,6 +368,12 @@ impl TransientQueues {
                 if let Some(q) = self.queues.get_mut(queue)
                     && q.dispatch.grant(*consumer, *count)
                 {
+                    mark_dirty(&mut self.dirty, q, *queue);
+                }
+            }
+            Command::Configure { queue, rules } => {
+                if let Some(q) = self.queues.get_mut(queue) {
+                    q.rules = (!rules.is_plain()).then(|| rules.clone());
                     mark_dirty(&mut self.dirty, q, *queue);
                 }
             }

@@ -191,6 +191,16 @@ impl Shared {
                 Effect::QueueCreated { id, partition } => {
                     if let Some((shard, _)) = self.directory.find(*partition) {
                         self.mailboxes[shard].send(Parcel::Declare(*partition, *id));
+                        if let Some(configure) = self.configure(*id, true) {
+                            self.mailboxes[shard].send(Parcel::Command(*partition, configure));
+                        }
+                    }
+                }
+                Effect::QueueRulesChanged { id, partition } => {
+                    if let (Some((shard, _)), Some(configure)) =
+                        (self.directory.find(*partition), self.configure(*id, false))
+                    {
+                        self.mailboxes[shard].send(Parcel::Command(*partition, configure));
                     }
                 }
                 Effect::QueueDeleted { id, partition } => {
@@ -201,6 +211,12 @@ impl Shared {
                 Effect::ExchangeUnused { vhost, name } => self.delete_unused_exchange(*vhost, name),
             }
         }
+    }
+
+    /// What tells a queue's machine its rules; `None` if there is nothing to tell.
+    pub(crate) fn configure(&self, queue: broker::QueueId, is_new: bool) -> Option<Command> {
+        let rules = self.topology().queue(queue)?.rules.clone();
+        (!is_new || !rules.is_plain()).then_some(Command::Configure { queue, rules })
     }
 
     /// A durable auto-delete exchange lost the last binding that this node saw; the log must say that it goes.

@@ -1,14 +1,17 @@
 //! The queue machines: what every member of a partition knows of a queue, and what only its leader knows.
 //!
 //! - [`state::QueueState`]: replicated. Which sequence numbers are live, how often each came back.
+//! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
 //! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what goes out next.
 
 pub mod dispatch;
 pub mod ranges;
+pub mod rules;
 pub mod runs;
 pub mod state;
 
 pub use dispatch::{Consumer, Dispatch};
 pub use ranges::SeqRanges;
+pub use rules::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 pub use runs::{Run, Runs};
 pub use state::{Counts, QueueState};

@@ -4,6 +4,8 @@
 //! member of the metadata group ends with the same bytes. What lives on this node only may be swept away by it (with an
 //! exchange goes every binding), but never decides anything.
 
+use std::sync::Arc;
+
 use amqp::{Table, Value};
 use bytes::Bytes;
 
@@ -15,6 +17,7 @@ use super::exchange::{self, EXCHANGES_MAX, Exchange, PREDECLARED};
 use super::name::Name;
 use super::queue::{self, QUEUES_MAX, Queue, QueueShape};
 use super::refusal::{Kind, Refusal};
+use super::settings::effective;
 use super::user::{TAGS_MAX, User};
 use super::{Topology, VHOSTS_MAX, arguments};
 use crate::ids::{PartitionId, QueueId, VhostId};
@@ -49,6 +52,13 @@ pub enum Outcome {
 pub enum Effect {
     /// A queue exists now; `Topology::queue` tells the rest.
     QueueCreated {
+        /// Its id.
+        id: QueueId,
+        /// Where it lives.
+        partition: PartitionId,
+    },
+    /// Other rules hold for a queue from now on: `Topology::queue` tells which.
+    QueueRulesChanged {
         /// Its id.
         id: QueueId,
         /// Where it lives.
@@ -255,6 +265,7 @@ impl Topology {
             name: declare.name.clone(),
             partition: declare.partition,
             exclusive: declare.exclusive,
+            rules: shape.rules.clone(),
             shape,
             incoming: Vec::new(),
         });
@@ -286,6 +297,7 @@ impl Topology {
             auto_delete: flags.auto_delete,
             queue_type,
             arguments: encoding::table_from(&encoded),
+            rules: Arc::new(effective(queue_type, &settings.wishes, None, None)),
             settings,
             encoded,
         })

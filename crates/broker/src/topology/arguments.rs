@@ -8,7 +8,7 @@ use amqp::{Table, Value};
 
 use super::name::{NAME_BYTES_MAX, Name};
 use super::refusal::{Refusal, Resource};
-use super::settings::{Durability, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap};
+use super::settings::{Durability, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap, Wishes};
 use super::wording::{integer, quoted, same, term, type_name, with_type};
 
 /// Ten years in milliseconds: RabbitMQ's bound for anything that expires.
@@ -224,6 +224,7 @@ pub(super) fn settings(
         initial_group_size: number(arguments, "x-quorum-initial-group-size")
             .map(|n| u32::try_from(n).expect("the rule bounds it")),
         leader_locator: leader_locator(arguments),
+        wishes: Wishes::read(arguments, "x-"),
     })
 }
 

@@ -44,7 +44,9 @@ pub use name::{NAME_BYTES_MAX, Name};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;
-pub use settings::{Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap};
+pub use settings::{
+    Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap, Wishes, effective,
+};
 pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;
 pub use user::{Access, DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, TAGS_MAX, User};

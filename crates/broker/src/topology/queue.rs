@@ -14,6 +14,7 @@ use super::name::Name;
 use super::refusal::{Kind, Resource};
 use super::settings::{DurabilityLevel, QueueSettings, QueueType};
 use crate::ids::{PartitionId, QueueId, VhostId};
+use crate::queue::Rules;
 
 /// Replicated queues, all virtual hosts together; and as many again that live on one node only.
 pub const QUEUES_MAX: usize = 1 << 24;
@@ -31,6 +32,8 @@ pub struct QueueShape {
     pub arguments: Table,
     /// What the arguments mean.
     pub settings: QueueSettings,
+    /// The rules of a queue of this shape that no policy matches.
+    pub rules: Arc<Rules>,
     /// `arguments` encoded: what tells shapes apart.
     pub(super) encoded: Bytes,
 }
@@ -50,6 +53,8 @@ pub struct Queue {
     pub exclusive: Option<u64>,
     /// What it shares with queues that were declared alike.
     pub shape: Arc<QueueShape>,
+    /// What its machine works by: its arguments and the policies that match it, merged by [`super::effective`].
+    pub rules: Arc<Rules>,
     /// Places of the bindings that lead here; those of the default exchange are not among them.
     pub(super) incoming: Vec<u32>,
 }
@@ -129,6 +134,7 @@ impl Queues {
             queue_type,
             arguments: queue.shape.arguments.clone(),
             settings: queue.shape.settings.clone(),
+            rules: queue.shape.rules.clone(),
             encoded: queue.shape.encoded.clone(),
         });
         self.insert(Queue {
@@ -138,6 +144,7 @@ impl Queues {
             partition: queue.partition,
             exclusive: queue.exclusive,
             shape,
+            rules: queue.rules.clone(),
             incoming: Vec::new(),
         });
     }
@@ -229,13 +236,14 @@ pub(super) fn resource<'a>(name: &'a [u8], vhost: &'a Name) -> Resource<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::settings::{Durability, LeaderLocator};
+    use crate::topology::settings::{Durability, LeaderLocator, Wishes};
 
     fn shape(auto_delete: bool) -> QueueShape {
         let settings = QueueSettings {
             durability: Durability::Memory,
             initial_group_size: None,
             leader_locator: LeaderLocator::ClientLocal,
+            wishes: Wishes::default(),
         };
         QueueShape {
             durable: false,
@@ -243,6 +251,7 @@ mod tests {
             queue_type: QueueType::Classic,
             arguments: Table::new(),
             settings,
+            rules: Arc::default(),
             encoded: Bytes::new(),
         }
     }
@@ -259,6 +268,7 @@ mod tests {
                     name: Name::new(&[i]),
                     partition: PartitionId(0),
                     exclusive: None,
+                    rules: shape.rules.clone(),
                     shape,
                     incoming: Vec::new(),
                 })

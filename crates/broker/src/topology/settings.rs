@@ -1,8 +1,13 @@
-//! What a queue's arguments mean for the engine, parsed once at declare.
+//! What a queue's arguments mean for the engine, parsed once at declare, and what they and policies come to together.
 //!
-//! Invariant: settings are a function of the queue's flags and arguments alone; a replay computes the same ones.
+//! Invariant: settings are a function of the queue's flags and arguments alone; a replay computes the same ones. The
+//! rules that a queue works by are a function of its type, its arguments and the policies that match it: [`effective`].
+
+use amqp::{Table, Value};
 
 use super::name::Name;
+use super::wording::integer;
+use crate::queue::rules::{DELIVERY_LIMIT_DEFAULT, DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 
 /// Classic or quorum: which arguments are known, and how many members the queue asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,4 +111,197 @@ pub struct QueueSettings {
     pub initial_group_size: Option<u32>,
     /// `x-queue-leader-locator`, or `x-queue-master-locator` on a classic queue.
     pub leader_locator: LeaderLocator,
+    /// What the arguments say about the life of messages; policies may say more.
+    pub wishes: Wishes,
+}
+
+/// RabbitMQ's wait before the first retry when only a type of retry was asked for.
+const RETRY_MIN_MS_DEFAULT: u64 = 1_000;
+
+/// What one source (a table of arguments, a policy, an operator policy) says about the rules of a queue. `None`: nothing.
+///
+/// Made by [`Wishes::read`] from values that were checked; nothing here is checked again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// `message-ttl`.
+    pub message_ttl_ms: Option<u64>,
+    /// `expires`.
+    pub expires_ms: Option<u64>,
+    /// `max-length`.
+    pub length_max: Option<u64>,
+    /// `max-length-bytes`.
+    pub length_bytes_max: Option<u64>,
+    /// `overflow`.
+    pub overflow: Option<Overflow>,
+    /// `delivery-limit`; below zero is without limit.
+    pub delivery_limit: Option<i64>,
+    /// `dead-letter-exchange`.
+    pub dead_letter_exchange: Option<Name>,
+    /// `dead-letter-routing-key`.
+    pub dead_letter_routing_key: Option<Name>,
+    /// `dead-letter-strategy`: whether it is `at-least-once`.
+    pub dead_letter_at_least_once: Option<bool>,
+    /// `delayed-retry-type`: which messages; `Some(None)` is `disabled`.
+    pub retry: Option<Option<Retried>>,
+    /// `delayed-retry-min`.
+    pub retry_min_ms: Option<u64>,
+    /// `delayed-retry-max`.
+    pub retry_max_ms: Option<u64>,
+}
+
+impl Wishes {
+    /// What `table` says under RabbitMQ's names behind `prefix`: `x-` for arguments, nothing for a policy's definition. A
+    /// value of a wrong type counts as absent: whoever took it in has checked it.
+    pub fn read(table: &Table, prefix: &str) -> Wishes {
+        let value = |key: &str| table.get(&format!("{prefix}{key}"));
+        let number = |key: &str| value(key).and_then(integer).and_then(|n| u64::try_from(n).ok());
+        let word = |key: &str| match value(key) {
+            Some(Value::LongString(word)) => Some(word.clone()),
+            _ => None,
+        };
+        Wishes {
+            message_ttl_ms: number("message-ttl"),
+            expires_ms: number("expires"),
+            length_max: number("max-length"),
+            length_bytes_max: number("max-length-bytes"),
+            overflow: word("overflow").and_then(|word| match &word[..] {
+                b"drop-head" => Some(Overflow::DropHead),
+                b"reject-publish" => Some(Overflow::RejectPublish),
+                b"reject-publish-dlx" => Some(Overflow::RejectPublishDlx),
+                _ => None,
+            }),
+            delivery_limit: value("delivery-limit").and_then(integer),
+            dead_letter_exchange: word("dead-letter-exchange").map(|w| Name::new(&w)),
+            dead_letter_routing_key: word("dead-letter-routing-key").map(|w| Name::new(&w)),
+            dead_letter_at_least_once: word("dead-letter-strategy").map(|w| &w[..] == b"at-least-once"),
+            retry: word("delayed-retry-type").and_then(|word| match &word[..] {
+                b"disabled" => Some(None),
+                b"all" => Some(Some(Retried::All)),
+                b"failed" => Some(Some(Retried::Failed)),
+                b"returned" => Some(Some(Retried::Returned)),
+                _ => None,
+            }),
+            retry_min_ms: number("delayed-retry-min"),
+            retry_max_ms: number("delayed-retry-max"),
+        }
+    }
+}
+
+/// The rules of a queue: its own arguments merged with the policy and the operator policy that match it.
+///
+/// - Of two numbers the smaller holds, wherever it comes from; of two delivery limits the one that is a limit.
+/// - Of two words the argument's holds; but an operator's `overflow` holds over a policy's.
+/// - A key that the queue's type does not know says nothing: a policy matches queues of all types.
+/// - Source: RabbitMQ's guides on policies, on quorum queues and on operator policies.
+pub fn effective(
+    queue_type: QueueType,
+    arguments: &Wishes,
+    policy: Option<&Wishes>,
+    operator: Option<&Wishes>,
+) -> Rules {
+    let none = Wishes::default();
+    let (policy, operator) = (policy.unwrap_or(&none), operator.unwrap_or(&none));
+    let least = |of: fn(&Wishes) -> Option<u64>| [arguments, policy, operator].into_iter().filter_map(of).min();
+    let is_quorum = queue_type == QueueType::Quorum;
+    let first = |a: &Option<Name>, b: &Option<Name>| a.clone().or_else(|| b.clone());
+    let exchange = first(&arguments.dead_letter_exchange, &policy.dead_letter_exchange);
+    let overflow = arguments.overflow.or(operator.overflow).or(policy.overflow).unwrap_or_default();
+    let limits = [arguments, policy, operator].into_iter().filter_map(|w| w.delivery_limit);
+    let delivery_limit = match limits.clone().filter(|limit| *limit >= 0).min() {
+        Some(limit) => Some(u32::try_from(limit).unwrap_or(u32::MAX)),
+        None if limits.count() > 0 => None,
+        None => Some(DELIVERY_LIMIT_DEFAULT),
+    };
+    // RabbitMQ falls back to at-most-once where publishes are not refused: dead letters kept in the queue count towards
+    // its length, and dropping them from its head would lose what at-least-once promises to keep.
+    let at_least_once = is_quorum
+        && arguments.dead_letter_at_least_once.or(policy.dead_letter_at_least_once).unwrap_or(false)
+        && overflow == Overflow::RejectPublish;
+    let retry = arguments.retry.or(operator.retry).or(policy.retry).flatten().filter(|_| is_quorum);
+    let retry_min = || least(|w| w.retry_min_ms).unwrap_or(RETRY_MIN_MS_DEFAULT);
+    Rules {
+        message_ttl_ms: least(|w| w.message_ttl_ms),
+        expires_ms: least(|w| w.expires_ms),
+        declare_renews: !is_quorum,
+        length_max: least(|w| w.length_max),
+        length_bytes_max: least(|w| w.length_bytes_max),
+        overflow,
+        delivery_limit: delivery_limit.filter(|_| is_quorum),
+        dead_letter: exchange.map(|exchange| DeadLetterRule {
+            exchange,
+            routing_key: first(&arguments.dead_letter_routing_key, &policy.dead_letter_routing_key),
+            at_least_once,
+        }),
+        retry: retry.map(|which| RetryRule {
+            which,
+            min_ms: retry_min(),
+            max_ms: least(|w| w.retry_max_ms).unwrap_or(u64::MAX).max(retry_min()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(word: &'static str) -> Value {
+        Value::LongString(bytes::Bytes::from_static(word.as_bytes()))
+    }
+
+    fn wishes(fields: &[(&'static str, Value)]) -> Wishes {
+        let mut table = Table::new();
+        fields.iter().for_each(|(name, value)| table.push(*name, value.clone()));
+        Wishes::read(&table, "")
+    }
+
+    #[test]
+    fn the_smaller_number_holds_wherever_it_comes_from() {
+        let arguments = wishes(&[("max-length", Value::I32(10)), ("message-ttl", Value::I64(500))]);
+        let policy = wishes(&[("max-length", Value::I32(5)), ("expires", Value::I32(9))]);
+        let operator = wishes(&[("message-ttl", Value::I32(100)), ("max-length", Value::I32(7))]);
+        let rules = effective(QueueType::Classic, &arguments, Some(&policy), Some(&operator));
+        assert_eq!((rules.length_max, rules.message_ttl_ms, rules.expires_ms), (Some(5), Some(100), Some(9)));
+        assert!(effective(QueueType::Classic, &Wishes::default(), None, None).is_plain());
+    }
+
+    #[test]
+    fn a_word_of_the_arguments_holds_over_that_of_a_policy() {
+        let arguments = wishes(&[("dead-letter-exchange", text("a"))]);
+        let policy = wishes(&[("dead-letter-exchange", text("b")), ("dead-letter-routing-key", text("k"))]);
+        let rule = effective(QueueType::Classic, &arguments, Some(&policy), None).dead_letter.expect("both name one");
+        assert_eq!((&rule.exchange[..], rule.routing_key.as_deref()), (&b"a"[..], Some(&b"k"[..])));
+        let operator = wishes(&[("overflow", text("reject-publish"))]);
+        let policy = wishes(&[("overflow", text("drop-head"))]);
+        let of = |arguments: Wishes| effective(QueueType::Quorum, &arguments, Some(&policy), Some(&operator)).overflow;
+        assert_eq!(of(Wishes::default()), Overflow::RejectPublish);
+        assert_eq!(of(wishes(&[("overflow", text("drop-head"))])), Overflow::DropHead);
+    }
+
+    #[test]
+    fn a_quorum_queue_has_a_delivery_limit_unless_somebody_says_that_it_has_none() {
+        let of = |queue_type, arguments: &Wishes, policy: Option<&Wishes>| {
+            effective(queue_type, arguments, policy, None).delivery_limit
+        };
+        let (none, unlimited) = (Wishes::default(), wishes(&[("delivery-limit", Value::I32(-1))]));
+        let three = wishes(&[("delivery-limit", Value::I32(3))]);
+        assert_eq!(of(QueueType::Quorum, &none, None), Some(DELIVERY_LIMIT_DEFAULT));
+        assert_eq!(of(QueueType::Quorum, &unlimited, None), None);
+        assert_eq!(of(QueueType::Quorum, &unlimited, Some(&three)), Some(3));
+        assert_eq!(of(QueueType::Classic, &none, Some(&three)), None);
+    }
+
+    #[test]
+    fn at_least_once_needs_a_quorum_queue_that_refuses_what_is_too_much() {
+        let of = |queue_type, overflow| {
+            let words = [
+                ("dead-letter-exchange", text("x")),
+                ("dead-letter-strategy", text("at-least-once")),
+                ("overflow", text(overflow)),
+            ];
+            effective(queue_type, &wishes(&words), None, None).dead_letter.expect("it has one").at_least_once
+        };
+        assert!(of(QueueType::Quorum, "reject-publish"));
+        assert!(!of(QueueType::Quorum, "drop-head"));
+        assert!(!of(QueueType::Classic, "reject-publish"));
+    }
 }

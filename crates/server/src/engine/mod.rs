@@ -294,6 +294,7 @@ impl Opened {
         let term = self.metadata.replica().group().status().term.0;
         self.boot = u32::try_from(term).unwrap_or(u32::MAX);
         self.drop_orphan_queues(&mut out);
+        self.configure_queues(&mut out);
         Ok(())
     }
 
@@ -308,6 +309,17 @@ impl Opened {
                     // Goes out with the first turn.
                     partition.command(Command::Delete { queue }, &mut cx);
                 }
+            }
+        }
+    }
+
+    /// Tells every queue its rules, which no log keeps.
+    fn configure_queues(&mut self, out: &mut Outputs) {
+        let mut tail = Tail::new(0);
+        let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out };
+        for queue in self.topology.queues().filter(|queue| !queue.id.is_local() && !queue.rules.is_plain()) {
+            if let Some(partition) = self.partitions.iter_mut().find(|p| p.id() == queue.partition) {
+                partition.command(Command::Configure { queue: queue.id, rules: queue.rules.clone() }, &mut cx);
             }
         }
     }

@@ -130,7 +130,17 @@ impl Local {
         let mut inbox = self.inbox.borrow_mut();
         for effect in &applied.effects {
             match effect {
-                broker::topology::Effect::QueueCreated { id, partition } => inbox.declare(*partition, *id),
+                broker::topology::Effect::QueueCreated { id, partition } => {
+                    inbox.declare(*partition, *id);
+                    if let Some(configure) = self.shared.configure(*id, true) {
+                        inbox.push(*partition, configure);
+                    }
+                }
+                broker::topology::Effect::QueueRulesChanged { id, partition } => {
+                    if let Some(configure) = self.shared.configure(*id, false) {
+                        inbox.push(*partition, configure);
+                    }
+                }
                 broker::topology::Effect::QueueDeleted { id, partition } => {
                     inbox.push(*partition, Command::Delete { queue: *id });
                 }
