@@ -73,5 +73,9 @@ methods! {
     CONFIRM_SELECT = 85, 10;
     CONFIRM_SELECT_OK = 85, 11;
     TX_SELECT = 90, 10;
+    TX_SELECT_OK = 90, 11;
     TX_COMMIT = 90, 20;
+    TX_COMMIT_OK = 90, 21;
+    TX_ROLLBACK = 90, 30;
+    TX_ROLLBACK_OK = 90, 31;
 }

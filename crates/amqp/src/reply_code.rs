@@ -146,6 +146,8 @@ impl MethodId {
     pub const NONE: MethodId = MethodId { class: 0, method: 0 };
     /// `basic.publish`, whose errors come back after the method itself is long gone.
     pub const BASIC_PUBLISH: MethodId = MethodId { class: 60, method: 40 };
+    /// `tx.commit`, which ends when its publishes are confirmed.
+    pub const TX_COMMIT: MethodId = MethodId { class: 90, method: 20 };
     /// `connection.open`, which a virtual host refuses.
     pub const CONNECTION_OPEN: MethodId = MethodId { class: 10, method: 40 };
 

@@ -398,7 +398,6 @@ fn a_consumer_tag_in_use() {
 
 #[test]
 fn transactions() {
-    costs(|c| c.send(1, Method::TxSelect {}), 0, 540, "NOT_IMPLEMENTED - transactions are not supported yet", 90, 10);
     let text = "PRECONDITION_FAILED - channel is not transactional";
     costs(|c| c.send(1, Method::TxCommit {}), 1, 406, text, 90, 20);
     costs(|c| c.send(1, Method::TxRollback {}), 1, 406, text, 90, 30);
@@ -413,6 +412,14 @@ fn transactions() {
         90,
         10,
     );
+    let (mut client, channel) = Client::with_channel();
+    client.send(1, Method::TxSelect {});
+    client.request();
+    client.connection.reply(channel, Reply::Done);
+    client.read();
+    client.send(1, Method::ConfirmSelect { no_wait: false });
+    let text = "PRECONDITION_FAILED - cannot switch from tx to confirm mode";
+    assert_eq!(cost_of(&mut client), cost(1, 406, text, 85, 10));
 }
 
 #[test]

@@ -533,14 +533,15 @@ fn consumer_arguments_are_checked_as_rabbitmq_does_and_refused_where_we_have_non
     let queue = topology.find_queue(SLASH, b"q").unwrap();
     let check = |key, value| topology.check_consume_arguments(queue, &table(&[(key, value)]));
     invalid(check("x-priority", text("high")), "x-priority", "\"expected integer, got longstr\"");
-    invalid(check("x-priority", Value::I32(-3)), "x-priority", "not supported by this version yet");
+    assert_eq!(check("x-priority", Value::I32(-3)).unwrap().priority, -3);
+    assert_eq!(check("x-priority", Value::I64(1 << 40)).unwrap().priority, i32::MAX);
     for key in ["x-stream-offset", "x-consumer-timeout"] {
         let text = format!(
             "PRECONDITION_FAILED - invalid arg '{key}' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"
         );
         refused(check(key, Value::I32(1)), 406, &text);
     }
-    check("anything", Value::Void).unwrap();
+    assert_eq!(check("anything", Value::Void).unwrap().priority, 0);
 }
 
 #[test]

@@ -7,12 +7,15 @@
 mod bodies;
 mod connection;
 mod consume;
+mod consumers;
 mod declare;
 mod hostile;
 mod prefetch;
 mod publish;
 mod refusals;
+mod replies;
 mod requeue;
 mod routing;
 mod settle;
 mod setup;
+mod transactions;

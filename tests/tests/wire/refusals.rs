@@ -29,23 +29,6 @@ fn access_request_is_answered_with_a_ticket() {
 }
 
 #[test]
-fn commit_outside_of_a_transaction_is_406() {
-    if !clients::broker::is_foreign() {
-        return; // Leveret refuses transactions as a whole until it has them; that refusal is tested where it is made.
-    }
-    let mut client = Broker::shared().connect();
-    let channel = client.channel();
-    client.send(channel, TX_COMMIT, &Args::new());
-    assert_closed(
-        &client.closed(channel),
-        Scope::Channel,
-        406,
-        "PRECONDITION_FAILED - channel is not transactional",
-        TX_COMMIT,
-    );
-}
-
-#[test]
 fn methods_that_only_a_broker_may_send_are_refused() {
     for method in [BASIC_DELIVER, BASIC_GET_OK, QUEUE_DECLARE_OK, CHANNEL_OPEN_OK] {
         let (mut client, channel, _) = with_queue(Kind::Classic);

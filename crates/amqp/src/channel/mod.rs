@@ -5,6 +5,7 @@
 
 pub mod assembly;
 pub mod confirms;
+pub(crate) mod tx;
 pub mod unacked;
 
 use std::collections::VecDeque;
@@ -16,6 +17,7 @@ use crate::reply_code::MethodId;
 use crate::wire::frame::Payload;
 use assembly::Assembly;
 use confirms::Confirms;
+use tx::Tx;
 use unacked::Unacked;
 
 pub use unacked::{Delivered, Deliveries};
@@ -98,6 +100,9 @@ pub(crate) enum Question {
     Get,
     Recover,
     RecoverAsync,
+    TxSelect,
+    TxCommit,
+    TxRollback,
 }
 
 /// The question, the method it came with, and whether the client wants to hear the answer.
@@ -146,6 +151,8 @@ pub(crate) struct Channel {
     pub(crate) unacked: Unacked,
     /// Present in confirm mode.
     pub(crate) confirms: Option<Box<Confirms>>,
+    /// Present on a transactional channel, which is never in confirm mode.
+    pub(crate) tx: Option<Box<Tx>>,
     /// Whether the channel is in the connection's list of those with unsent confirms.
     pub(crate) confirms_listed: bool,
     pub(crate) consumers: Vec<ConsumerTag>,
@@ -162,6 +169,7 @@ impl Channel {
             assembly: Assembly::Idle,
             unacked: Unacked::default(),
             confirms: None,
+            tx: None,
             confirms_listed: false,
             consumers: Vec::new(),
             pending: VecDeque::new(),
@@ -177,6 +185,7 @@ impl Channel {
         size_of::<Self>()
             + self.unacked.held_bytes()
             + self.confirms.as_ref().map_or(0, |c| size_of::<Confirms>() + c.held_bytes())
+            + self.tx.as_ref().map_or(0, |tx| tx.held_bytes())
             + self.consumers.capacity() * size_of::<ConsumerTag>()
             + self.pending.capacity() * size_of::<PendingFrame>()
             + self.assembly.held_bytes()

@@ -32,6 +32,14 @@ pub struct Delivered {
     pub count: u32,
 }
 
+/// One outstanding delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tagged {
+    pub(crate) tag: u64,
+    pub(crate) consumer: u32,
+    pub(crate) seq: u64,
+}
+
 /// Runs in the order of their delivery tags.
 pub type Deliveries = SmallVec<[Delivered; 2]>;
 
@@ -143,6 +151,41 @@ impl Unacked {
         }
         self.sweep();
         Some(runs)
+    }
+
+    /// As [`settle`](Self::settle), and each delivery with its tag, so that [`restore`](Self::restore) can undo it.
+    pub(crate) fn settle_tagged(&mut self, tag: u64, multiple: bool) -> Option<Vec<Tagged>> {
+        let meant = |one: &Tagged| one.tag == tag || (multiple && (tag == 0 || one.tag < tag));
+        let tagged = self.tagged().filter(meant).collect();
+        self.settle(tag, multiple).map(|_| tagged)
+    }
+
+    /// Puts back what [`settle_tagged`](Self::settle_tagged) took. Costs the number of everything outstanding.
+    pub(crate) fn restore(&mut self, mut back: Vec<Tagged>) {
+        if back.is_empty() {
+            return;
+        }
+        back.extend(self.tagged());
+        back.sort_unstable_by_key(|one| one.tag);
+        let last_tag = self.last_tag;
+        self.take_all();
+        for Tagged { tag, consumer, seq } in back {
+            self.last_tag = tag - 1;
+            self.push(consumer, seq);
+        }
+        self.last_tag = last_tag;
+    }
+
+    /// Everything that is outstanding, in the order of the tags.
+    fn tagged(&self) -> impl Iterator<Item = Tagged> + '_ {
+        self.spans.iter().flat_map(|span| {
+            let live = (0..SPAN_TAGS_MAX).filter(|bit| span.live >> bit & 1 == 1);
+            live.map(|bit| Tagged {
+                tag: span.first_tag + bit,
+                consumer: span.consumer,
+                seq: span.first_seq.wrapping_add(bit),
+            })
+        })
     }
 
     /// Forgets everything and returns it, in the order of the tags. Tags go on counting.
@@ -259,6 +302,22 @@ mod tests {
         assert!(unacked.settle(2, false).is_none());
         assert_eq!(unacked.take_all().as_slice(), [run(1, 5, 2)]);
         assert_eq!(unacked.push(1, 7), 4);
+    }
+
+    #[test]
+    fn what_was_settled_with_its_tags_can_be_put_back_between_what_came_since() {
+        let mut unacked = filled(5);
+        let front = unacked.settle_tagged(2, true).unwrap();
+        let one = unacked.settle_tagged(4, false).unwrap();
+        assert_eq!((front.len(), one.len()), (2, 1));
+        assert!(unacked.settle_tagged(4, false).is_none());
+        assert_eq!(unacked.push(9, 50), 6);
+        unacked.restore(one.into_iter().chain(front).collect());
+        assert_eq!(unacked.len(), 6);
+        assert_eq!(unacked.settle(4, false).unwrap().as_slice(), [run(7, 1003, 1)]);
+        assert_eq!(unacked.push(9, 51), 7);
+        let all = [run(7, 1000, 3), run(7, 1004, 1), run(9, 50, 2)];
+        assert_eq!(unacked.settle(0, true).unwrap().as_slice(), all);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
-use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId};
+use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId, ReplyCode};
 use crate::wire::content::{CLASS_BASIC, CONTENT_HEADER_BYTES};
 use crate::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_END, FRAME_HEADER, FRAME_METHOD};
 use crate::wire::method::Method;
@@ -22,6 +22,10 @@ impl Connection {
     /// Answers the request that `channel` waits on, and lets the channel go on: events may follow.
     pub fn reply(&mut self, channel: ChannelId, reply: Reply) {
         let Some(waiting) = self.take_waiting(channel) else { return };
+        if waiting.question == Question::TxCommit {
+            assert_eq!(reply, Reply::Done, "a commit was carried out, or the channel failed");
+            return self.commit_carried_out(channel, waiting);
+        }
         let answer = self.answer(channel, &waiting, reply);
         if let Some(answer) = answer.filter(|_| !waiting.no_wait) {
             self.send(channel.number(), &answer);
@@ -68,8 +72,42 @@ impl Connection {
                 Method::BasicCancelOk { consumer_tag: tag.bytes() }
             }
             (Question::Recover | Question::RecoverAsync, Reply::Done) => Method::BasicRecoverOk {},
+            (Question::TxSelect, Reply::Done) => Method::TxSelectOk {},
+            (Question::TxRollback, Reply::Done) => Method::TxRollbackOk {},
             (question, reply) => panic!("{reply:?} is no answer to {question:?}"),
         })
+    }
+
+    /// A commit was handed on: the channel goes on waiting until its publishes are confirmed.
+    fn commit_carried_out(&mut self, id: ChannelId, waiting: Waiting) {
+        let Some(channel) = self.channels.open(id) else { return };
+        channel.phase = ChannelPhase::Waiting(waiting);
+        channel.tx.as_mut().expect("only a transactional channel commits").note_carried_out();
+        self.finish_commit(id);
+    }
+
+    fn confirm_in_tx(&mut self, id: ChannelId, confirm: Confirm) {
+        let Some(channel) = self.channels.open(id) else { return };
+        let tx = channel.tx.as_mut().expect("only a channel in confirm mode or a transaction has publishes to confirm");
+        tx.note_confirm(confirm == Confirm::Nack);
+        self.finish_commit(id);
+    }
+
+    /// Answers a commit whose last confirm came.
+    fn finish_commit(&mut self, id: ChannelId) {
+        let Some(channel) = self.channels.open(id) else { return };
+        match channel.tx.as_ref().and_then(|tx| tx.end_of_commit()) {
+            None => return,
+            Some(true) => {
+                channel.phase = ChannelPhase::Open;
+                self.send(id.number(), &Method::TxCommitOk {});
+            }
+            Some(false) => {
+                let text = "partial tx completion";
+                self.fail(id.number(), Fault::new(ReplyCode::PreconditionFailed, MethodId::TX_COMMIT, text));
+            }
+        }
+        self.resume_channel(id);
     }
 
     /// Closes a channel with an error; also the answer to a request that cannot be granted. A hard code closes the
@@ -197,7 +235,7 @@ impl Connection {
     #[inline]
     pub fn confirm(&mut self, channel: ChannelId, publish_seq: u64, confirm: Confirm) {
         let Some(open) = self.channels.open(channel) else { return };
-        let confirms = open.confirms.as_mut().expect("only a channel in confirm mode has publishes to confirm");
+        let Some(confirms) = &mut open.confirms else { return self.confirm_in_tx(channel, confirm) };
         confirms.confirm(publish_seq, confirm);
         if !open.confirms_listed {
             open.confirms_listed = true;

@@ -44,9 +44,13 @@ impl Connection {
             _ => (Outcome::Nack { requeue: bits & 2 != 0 }, bits & 1 != 0),
         };
         let channel = self.channels.by_number(number).expect("the caller found it");
-        let Some(runs) = channel.unacked.settle(tag, multiple) else {
-            return Err(Fault::new(ReplyCode::PreconditionFailed, id, format!("unknown delivery tag {tag}")));
-        };
+        let unknown = || Err(Fault::new(ReplyCode::PreconditionFailed, id, format!("unknown delivery tag {tag}")));
+        if let Some(tx) = &mut channel.tx {
+            let Some(tagged) = channel.unacked.settle_tagged(tag, multiple) else { return unknown() };
+            tx.keep(outcome, tagged);
+            return Ok(());
+        }
+        let Some(runs) = channel.unacked.settle(tag, multiple) else { return unknown() };
         let channel = channel.id;
         self.push_settle(channel, outcome, runs);
         Ok(())
@@ -172,6 +176,9 @@ fn step(channel: &mut Channel, method: Method, consumers_max: usize) -> Result<S
             return Err(not_implemented("requeue=false"));
         }
 
+        Method::ConfirmSelect { .. } if channel.tx.is_some() => {
+            return Err(precondition_failed("cannot switch from tx to confirm mode"));
+        }
         Method::ConfirmSelect { no_wait } => {
             channel.confirms.get_or_insert_default();
             if no_wait { Silent } else { Answer(Method::ConfirmSelectOk {}) }
@@ -179,10 +186,21 @@ fn step(channel: &mut Channel, method: Method, consumers_max: usize) -> Result<S
         Method::TxSelect {} if channel.confirms.is_some() => {
             return Err(precondition_failed("cannot switch from confirm to tx mode"));
         }
-        Method::TxSelect {} => return Err(not_implemented("transactions are not supported yet")),
-        // No channel is ever transactional, so these always come without their tx.select.
-        Method::TxCommit {} | Method::TxRollback {} => {
+        Method::TxSelect {} => {
+            channel.tx.get_or_insert_default();
+            Ask(Request::TxSelect, Question::TxSelect, false)
+        }
+        Method::TxCommit {} | Method::TxRollback {} if channel.tx.is_none() => {
             return Err(precondition_failed("channel is not transactional"));
+        }
+        Method::TxCommit {} => {
+            let settles = channel.tx.as_mut().expect("the arm above has the others").commit();
+            Ask(Request::TxCommit { settles }, Question::TxCommit, false)
+        }
+        Method::TxRollback {} => {
+            let tx = channel.tx.as_mut().expect("the arm above the last has the others");
+            tx.rollback(&mut channel.unacked);
+            Ask(Request::TxRollback, Question::TxRollback, false)
         }
         _ => return Err((ReplyCode::CommandInvalid, "unimplemented method".to_owned())),
     })

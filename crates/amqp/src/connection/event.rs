@@ -95,7 +95,7 @@ pub struct Publish {
     pub properties: Bytes,
     /// The body.
     pub body: Bytes,
-    /// The number to confirm, from 1; 0 when the channel is not in confirm mode.
+    /// The number to confirm, from 1; 0 when the channel is neither in confirm mode nor transactional.
     pub publish_seq: u64,
 }
 

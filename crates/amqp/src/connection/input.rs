@@ -392,7 +392,7 @@ fn whole_frame(batch: &Bytes, at: usize, kind: u8, number: u16) -> Option<(Paylo
 fn publish_event(channel: &mut Channel, message: Assembled) -> Event {
     let publish_seq = match &mut channel.confirms {
         Some(confirms) => confirms.next_publish_seq(),
-        None => 0,
+        None => channel.tx.as_mut().map_or(0, |tx| tx.next_publish_seq()),
     };
     let Assembled { method, properties, body } = message;
     Event::Publish(Publish {

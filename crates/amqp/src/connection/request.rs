@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use super::event::Outcome;
 use crate::channel::{ConsumerTag, Deliveries};
 use crate::wire::table::Table;
 
@@ -148,4 +149,15 @@ pub enum Request {
         /// All outstanding deliveries, in the order of their tags, to be requeued.
         unsettled: Deliveries,
     },
+    /// `tx.select`, answered with `Done`: publishes from here on wait for their commit. The session holds them; the acks
+    /// wait in the channel.
+    TxSelect,
+    /// `tx.commit`, answered with `Done` once the publishes since the last commit or rollback were handed on, in their
+    /// order, and after them the acks. `tx.commit-ok` waits for the confirm of each of these publishes.
+    TxCommit {
+        /// The acks of the transaction, in their order.
+        settles: Vec<(Outcome, Deliveries)>,
+    },
+    /// `tx.rollback`, answered with `Done`: the publishes since the last commit or rollback are dropped, unconfirmed.
+    TxRollback,
 }

@@ -8,7 +8,9 @@ use amqp::{Table, Value};
 
 use super::name::{NAME_BYTES_MAX, Name};
 use super::refusal::{Refusal, Resource};
-use super::settings::{Durability, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap, Wishes};
+use super::settings::{
+    ConsumerSettings, Durability, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap, Wishes,
+};
 use super::wording::{integer, quoted, same, term, type_name, with_type};
 
 /// Ten years in milliseconds: RabbitMQ's bound for anything that expires.
@@ -141,7 +143,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
 /// Consumer arguments. The numbers only say who knows them: consumers have no redeclare.
 #[rustfmt::skip]
 const CONSUMER_ARGUMENTS: &[Argument] = &[
-    row("x-priority",               [1, 1], Rule::Integer, NotYet),
+    row("x-priority",               [1, 1], Rule::Integer, Honoured),
     row("x-consumer-timeout",       [0, 2], Rule::NonNegative, NotYet),
     row("x-stream-offset",          [0, 0], Rule::Any, NotYet),
     row("x-stream-filter",          [0, 0], Rule::Any, NotYet),
@@ -228,10 +230,17 @@ pub(super) fn settings(
     })
 }
 
-/// Validates the arguments of `basic.consume` on a queue of this type. Errors: 406 that names the argument.
-pub(super) fn check_consume(resource: Resource<'_>, queue_type: QueueType, arguments: &Table) -> Result<(), Refusal> {
+/// Validates the arguments of `basic.consume` on a queue of this type, and says what they mean. Errors: 406 that names
+/// the argument.
+pub(super) fn check_consume(
+    resource: Resource<'_>,
+    queue_type: QueueType,
+    arguments: &Table,
+) -> Result<ConsumerSettings, Refusal> {
     check_values_and_keys(resource, CONSUMER_ARGUMENTS, queue_type, arguments)?;
-    check_support(resource, CONSUMER_ARGUMENTS, queue_type, arguments)
+    check_support(resource, CONSUMER_ARGUMENTS, queue_type, arguments)?;
+    let priority = number(arguments, "x-priority").unwrap_or(0);
+    Ok(ConsumerSettings { priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32 })
 }
 
 /// Compares a redeclare with what exists, over the arguments that the queue's type knows, in RabbitMQ's order.

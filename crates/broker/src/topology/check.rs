@@ -13,7 +13,7 @@ use super::exchange::{self, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
-use super::settings::{LeaderLocator, QueueType};
+use super::settings::{ConsumerSettings, LeaderLocator, QueueType};
 use super::user::Access;
 use super::{ARGUMENTS_BYTES_MAX, Topology, arguments};
 use crate::ids::{PartitionId, QueueId, VhostId};
@@ -144,9 +144,9 @@ impl Topology {
         self.usable_queue(actor, vhost, resource)
     }
 
-    /// The arguments of a `basic.consume`. Errors: 406 that names the argument, also for those of RabbitMQ that this
+    /// What the arguments of a `basic.consume` mean. Errors: 406 that names the argument, also for those of RabbitMQ that this
     /// version has not.
-    pub fn check_consume_arguments(&self, queue: &Queue, table: &Table) -> Result<(), Refusal> {
+    pub fn check_consume_arguments(&self, queue: &Queue, table: &Table) -> Result<ConsumerSettings, Refusal> {
         let resource = queue::resource(&queue.name, self.vhost_name(queue.vhost)?);
         arguments::check_consume(resource, queue.shape.queue_type, table)
     }

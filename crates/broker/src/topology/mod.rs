@@ -45,7 +45,8 @@ pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;
 pub use settings::{
-    Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap, Wishes, effective,
+    ConsumerSettings, Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap,
+    Wishes, effective,
 };
 pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;

@@ -305,3 +305,10 @@ mod tests {
         assert!(!of(QueueType::Classic, "reject-publish"));
     }
 }
+
+/// What a consumer's arguments ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConsumerSettings {
+    /// `x-priority`: higher goes first while it has credit. Beyond 32 bits it counts as the nearest number that has them.
+    pub priority: i32,
+}

@@ -5,7 +5,9 @@
 
 use super::Cx;
 use super::credit::Credit;
+use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
+use super::transaction::Transaction;
 use amqp::{ChannelId, Confirm, Connection, ConsumerTag};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
@@ -40,6 +42,8 @@ pub(super) struct Consumer {
     pub(super) remote: Option<usize>,
     pub(super) no_ack: bool,
     pub(super) exclusive: bool,
+    /// Higher goes first; see [`broker::queue::Consumer`].
+    pub(super) priority: i32,
     /// Its own prefetch; 0 is no limit.
     pub(super) prefetch: u16,
     /// The channel hands out its credit.
@@ -148,6 +152,10 @@ pub(super) struct Channel {
     /// Every partition that this channel published to, consumed from or took messages of.
     pub(super) partitions: SmallVec<[PartitionId; 2]>,
     pub(super) routes: Routes,
+    /// Publishes that wait for their commit; present on a transactional channel.
+    pub(super) transaction: Option<Box<Transaction>>,
+    /// Who gets the replies to what this channel asks.
+    pub(super) reply_consumer: Option<Box<ReplyConsumer>>,
     awaited: BTreeMap<u64, Awaited>,
 }
 
@@ -165,6 +173,8 @@ impl Channel {
             credit: None,
             partitions: SmallVec::new(),
             routes: Routes::default(),
+            transaction: None,
+            reply_consumer: None,
             awaited: BTreeMap::new(),
         }
     }

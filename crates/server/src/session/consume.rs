@@ -14,6 +14,19 @@ use bytes::Bytes;
 use partition::message::MessageView;
 use partition::{Command, Delivery, Reply, RequestId};
 
+/// A consumer that is lawful and not attached yet.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) queue: QueueId,
+    pub(super) partition: PartitionId,
+    /// Empty if the server is to choose it.
+    pub(super) tag: ConsumerTag,
+    pub(super) no_ack: bool,
+    pub(super) exclusive: bool,
+    pub(super) priority: i32,
+    pub(super) tells_counts: bool,
+}
+
 impl Session {
     #[allow(clippy::too_many_arguments)] // They are the fields of one method.
     pub(super) fn consume(
@@ -27,19 +40,27 @@ impl Session {
         cx: &mut Cx<'_>,
     ) {
         if &name[..] == traits::DIRECT_REPLY_TO {
-            let text = "direct reply-to is not supported by this version yet";
-            return self.fail(at, ChannelError::new(ReplyCode::NotImplemented, text), cx);
+            return self.consume_replies(at, tag, no_ack, cx);
         }
         let topology = cx.local.shared.topology();
         let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
-            topology.check_consume_arguments(queue, arguments)?;
-            Ok((queue.id, queue.partition, queue.shape.queue_type == QueueType::Quorum))
+            let asked = topology.check_consume_arguments(queue, arguments)?;
+            let tells_counts = queue.shape.queue_type == QueueType::Quorum;
+            let (queue, partition, priority) = (queue.id, queue.partition, asked.priority);
+            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts })
         });
         drop(topology);
-        let (queue, partition, tells_counts) = match found {
-            Ok(found) => found,
-            Err(refusal) => return self.fail(at, channel_error(refusal), cx),
-        };
+        match found {
+            Ok(wanted) => {
+                self.attach(at, wanted, name, cx);
+            }
+            Err(refusal) => self.fail(at, channel_error(refusal), cx),
+        }
+    }
+
+    /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for a refusal.
+    pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_>) -> u32 {
+        let Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts } = wanted;
         let tag = if tag.is_empty() { ConsumerTag::new(random::name("amq.ctag-")) } else { tag };
         let channel = &mut self.channels[at];
         let number = channel.next_number();
@@ -54,6 +75,7 @@ impl Session {
             remote: shard.filter(|shard| *shard != cx.local.index),
             no_ack,
             exclusive,
+            priority,
             prefetch: channel.prefetch,
             granted_only: channel.credit.is_some() && !no_ack,
             granted: 0,
@@ -66,6 +88,7 @@ impl Session {
         channel.pending = Pending::Consume { number, queue_name: name };
         let request = channel.request_id();
         cx.local.push(partition, Command::Consume { queue, consumer: told, request });
+        number
     }
 
     pub(super) fn cancel(&mut self, at: usize, tag: &ConsumerTag, cx: &mut Cx<'_>) {
@@ -211,6 +234,7 @@ impl Session {
                 remote: None,
                 no_ack: false,
                 exclusive: false,
+                priority: 0,
                 prefetch: 0,
                 granted_only: false,
                 granted: 0,

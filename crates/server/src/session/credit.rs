@@ -98,7 +98,7 @@ impl Channel {
             prefetch: consumer.prefetch.into(),
             no_ack: consumer.no_ack,
             exclusive: consumer.exclusive,
-            priority: 0,
+            priority: consumer.priority,
             granted_only: consumer.granted_only,
         }
     }

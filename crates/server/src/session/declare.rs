@@ -37,6 +37,9 @@ fn reserved() -> ChannelError {
 impl Session {
     /// Takes the one request of a channel.
     pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_>) {
+        if self.is_about_replies(at, &request, cx) {
+            return;
+        }
         match request {
             Request::ExchangeDeclare { exchange, passive, .. } if exchange == SYNC_EXCHANGE => match passive {
                 true => cx.amqp.reply(self.channels[at].id, Reply::Done),
@@ -109,6 +112,9 @@ impl Session {
                 self.settle_all(at, &unsettled, partition::Outcome::Nack, cx);
                 cx.amqp.reply(self.channels[at].id, Reply::Done);
             }
+            Request::TxSelect => self.tx_select(at, cx),
+            Request::TxCommit { settles } => self.tx_commit(at, &settles, cx),
+            Request::TxRollback => self.tx_rollback(at, cx),
         }
     }
 

@@ -6,7 +6,8 @@
 //! under way, because the machine holds back what follows it.
 //!
 //! In reading order: a channel and its consumers ([`channel`]), the road of a publish ([`publish`], with what a message's
-//! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]).
+//! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]), direct
+//! reply-to ([`reply_to`]), transactions ([`transaction`]).
 
 mod channel;
 mod consume;
@@ -15,8 +16,10 @@ mod declare;
 mod publish;
 mod random;
 mod refusal;
+mod reply_to;
 mod routes;
 mod traits;
+mod transaction;
 
 pub use publish::SYNC_EXCHANGE;
 

@@ -27,9 +27,39 @@ pub const SYNC_EXCHANGE: &[u8] = b"leveret.sync";
 const INTERVAL_MS_NEVER: u64 = 315_360_000_000;
 
 impl Session {
-    /// Routes a message and hands it to its partitions.
-    pub(super) fn publish(&mut self, publish: amqp::Publish, cx: &mut Cx<'_>) {
+    /// Routes a message and hands it to its partitions, or holds it until its commit.
+    pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_>) {
         let at = self.at(publish.channel);
+        if traits::may_ask(&publish.properties) {
+            let checked = match traits::check(&publish.properties, &self.user) {
+                Ok(true) => self.with_reply_name(at, &publish.properties).map(|named| publish.properties = named),
+                checked => checked.map(|_| ()),
+            };
+            if let Err(error) = checked {
+                // An exchange that is not there is what RabbitMQ looks at first.
+                let unknown = self.check_exchange(&publish.exchange, cx).err();
+                return self.fail(at, unknown.unwrap_or(error), cx);
+            }
+        }
+        if self.channels[at].transaction.is_some() {
+            return match self.check_exchange(&publish.exchange, cx) {
+                Ok(()) => self.hold_publish(at, publish, cx),
+                Err(error) => self.fail(at, error, cx),
+            };
+        }
+        self.send_publish(at, publish, cx);
+    }
+
+    fn check_exchange(&self, exchange: &[u8], cx: &Cx<'_>) -> Result<(), ChannelError> {
+        if exchange == SYNC_EXCHANGE {
+            return Ok(());
+        }
+        let topology = cx.local.shared.topology();
+        topology.check_publish(self.actor(), self.vhost, exchange).map_err(publish_error)
+    }
+
+    /// Routes a message whose properties were checked, and hands it to its partitions.
+    pub(super) fn send_publish(&mut self, at: usize, publish: amqp::Publish, cx: &mut Cx<'_>) {
         let version = cx.local.shared.topology_version();
         let route = match self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key) {
             Some(route) => route,
@@ -38,11 +68,6 @@ impl Session {
                 Err(error) => return self.fail(at, error, cx),
             },
         };
-        if traits::may_ask(&publish.properties)
-            && let Err(error) = traits::check(&publish.properties, &self.user)
-        {
-            return self.fail(at, error, cx);
-        }
         let channel = &mut self.channels[at];
         let route = channel.routes.get(route);
         if route.groups.is_empty() {
@@ -137,14 +162,8 @@ impl Session {
 
     /// Passes on what a consumer decided about its messages.
     pub(super) fn settle(&mut self, settle: &Settle, cx: &mut Cx<'_>) {
-        let outcome = match settle.outcome {
-            Settled::Ack => Outcome::Ack,
-            Settled::Nack { requeue: true } => Outcome::Nack,
-            Settled::Reject { requeue: true } => Outcome::Reject,
-            Settled::Nack { requeue: false } | Settled::Reject { requeue: false } => Outcome::Discard,
-        };
         let at = self.at(settle.channel);
-        self.settle_all(at, &settle.deliveries, outcome, cx);
+        self.settle_all(at, &settle.deliveries, outcome_of(settle.outcome), cx);
     }
 
     /// Settles or gives back deliveries of one channel.
@@ -212,6 +231,16 @@ impl Session {
                 credit.count();
             }
         }
+    }
+}
+
+/// What a partition is told of a client's decision.
+pub(super) fn outcome_of(settled: Settled) -> Outcome {
+    match settled {
+        Settled::Ack => Outcome::Ack,
+        Settled::Nack { requeue: true } => Outcome::Nack,
+        Settled::Reject { requeue: true } => Outcome::Reject,
+        Settled::Nack { requeue: false } | Settled::Reject { requeue: false } => Outcome::Discard,
     }
 }
 

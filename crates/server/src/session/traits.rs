@@ -35,8 +35,9 @@ fn parse(properties: &[u8]) -> Properties<'_> {
     Properties::parse(properties).expect("the machine checks the properties of every message")
 }
 
-/// Refuses what this version does not do, and what RabbitMQ refuses.
-pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> {
+/// Refuses what this version does not do, and what RabbitMQ refuses. Returns whether the message asks for its answer over
+/// its own channel.
+pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<bool, ChannelError> {
     let parsed = parse(properties);
     let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if let Some(claimed) = parsed.user_id
@@ -54,9 +55,6 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> 
         let text = "property 'expiration' is not supported by this version yet".to_owned();
         return Err(refused(ReplyCode::NotImplemented, text));
     }
-    if parsed.reply_to == Some(DIRECT_REPLY_TO) {
-        return Err(refused(ReplyCode::PreconditionFailed, "fast reply consumer does not exist".to_owned()));
-    }
     let headers = Headers::new(parsed.headers.unwrap_or_default());
     for name in ["CC", "BCC"] {
         if headers.get(name.as_bytes()).is_some() {
@@ -64,7 +62,7 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<(), ChannelError> 
             return Err(refused(ReplyCode::NotImplemented, text));
         }
     }
-    Ok(())
+    Ok(parsed.reply_to == Some(DIRECT_REPLY_TO))
 }
 
 /// The level that a message asks for itself, if it does. Errors: a word that is no level.
@@ -163,7 +161,8 @@ mod tests {
         assert_eq!(copies.0, ReplyCode::NotImplemented);
         assert!(code(&with_headers(&[("ACC", text("\u{2}CC"))])).is_ok());
         let reply = encoded(Properties { reply_to: Some(DIRECT_REPLY_TO), ..Properties::default() });
-        assert_eq!(code(&reply).unwrap_err().0, ReplyCode::PreconditionFailed);
+        assert_eq!(code(&reply), Ok(true));
+        assert_eq!(code(&encoded(Properties { reply_to: Some(b"q"), ..Properties::default() })), Ok(false));
     }
 
     #[test]

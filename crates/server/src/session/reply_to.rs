@@ -1,0 +1,136 @@
+//! Direct reply-to: answers that go over the asker's own channel, without a queue that anybody declares.
+//!
+//! The asker consumes from [`DIRECT_REPLY_TO`] and publishes with that name as `reply_to`; the broker puts a name in its
+//! place that nobody can guess, and a message to that name over the default exchange is a delivery to the asker. Behind
+//! the name stands a transient queue of the asker's channel, so that replies have flow control and memory accounting like
+//! any other message, and a reply after the asker left meets nobody.
+//!
+//! Invariant: the queue goes with its one consumer; no client may do anything to it but publish.
+
+use super::channel::State;
+use super::consume::Wanted;
+use super::traits::DIRECT_REPLY_TO;
+use super::{Cx, Session, random};
+use crate::shard::transient_partition;
+use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
+use broker::topology::{Command as Change, DeclareQueue, Name, Outcome};
+use broker::{PartitionId, QueueId};
+use bytes::Bytes;
+
+/// What a reply name starts with; 22 characters that nobody can guess follow.
+const REPLY_PREFIX: &str = "amq.rabbitmq.reply-to.";
+
+fn is_reply_name(name: &[u8]) -> bool {
+    name == DIRECT_REPLY_TO || name.starts_with(REPLY_PREFIX.as_bytes())
+}
+
+/// The one consumer of replies of a channel.
+#[derive(Clone, Debug)]
+pub(super) struct ReplyConsumer {
+    /// Its number on the channel.
+    pub(super) number: u32,
+    name: Bytes,
+}
+
+fn precondition(text: &str) -> ChannelError {
+    ChannelError::new(ReplyCode::PreconditionFailed, text)
+}
+
+impl Session {
+    /// Whether a request names a reply queue where that means something of its own; answered here if so.
+    pub(super) fn is_about_replies(&mut self, at: usize, request: &Request, cx: &mut Cx<'_>) -> bool {
+        let (name, missing_is_fine) = match request {
+            Request::QueueDeclare { queue, .. } if is_reply_name(queue) => {
+                let known = queue == DIRECT_REPLY_TO || {
+                    let topology = cx.local.shared.topology();
+                    topology.find_queue(self.vhost, queue).is_some()
+                };
+                match known {
+                    true => {
+                        let reply = Reply::QueueDeclared { queue: queue.clone(), message_count: 0, consumer_count: 1 };
+                        cx.amqp.reply(self.channels[at].id, reply);
+                    }
+                    false => self.refuse_gone(at, queue, cx),
+                }
+                return true;
+            }
+            Request::QueueDelete { queue, .. } => (queue, true),
+            Request::QueuePurge { queue }
+            | Request::Get { queue, .. }
+            | Request::QueueBind { queue, .. }
+            | Request::QueueUnbind { queue, .. } => (queue, false),
+            Request::Consume { queue, .. } if queue != DIRECT_REPLY_TO => (queue, false),
+            _ => return false,
+        };
+        if !is_reply_name(name) {
+            return false;
+        }
+        match missing_is_fine {
+            true => cx.amqp.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 }),
+            false => self.refuse_gone(at, name, cx),
+        }
+        true
+    }
+
+    /// `basic.consume` from [`DIRECT_REPLY_TO`].
+    ///
+    /// Errors: 406 for a consumer that would ack, and for a second one on the channel.
+    pub(super) fn consume_replies(&mut self, at: usize, tag: ConsumerTag, no_ack: bool, cx: &mut Cx<'_>) {
+        if !no_ack {
+            return self.fail(at, precondition("reply consumer cannot acknowledge"), cx);
+        }
+        if self.reply_consumer(at).is_some() {
+            return self.fail(at, precondition("reply consumer already set"), cx);
+        }
+        let Some((queue, partition, name)) = self.make_reply_queue(cx) else {
+            return self.fail(at, ChannelError::new(ReplyCode::InternalError, "no room for a reply queue"), cx);
+        };
+        let (exclusive, priority, tells_counts) = (false, 0, false);
+        let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts };
+        let number = self.attach(at, wanted, Bytes::from_static(DIRECT_REPLY_TO), cx);
+        self.channels[at].reply_consumer = Some(Box::new(ReplyConsumer { number, name }));
+    }
+
+    /// The consumer of replies, unless it was cancelled since.
+    fn reply_consumer(&self, at: usize) -> Option<&ReplyConsumer> {
+        let channel = &self.channels[at];
+        channel.reply_consumer.as_deref().filter(|replies| {
+            let known = channel.consumer(replies.number);
+            known.is_some_and(|c| matches!(c.state, State::Starting | State::Active))
+        })
+    }
+
+    fn make_reply_queue(&self, cx: &Cx<'_>) -> Option<(QueueId, PartitionId, Bytes)> {
+        let name = Bytes::from(random::name(REPLY_PREFIX));
+        let mut arguments = Table::new();
+        arguments.push("x-queue-type", Value::LongString(Bytes::from_static(b"classic")));
+        let partition = transient_partition(cx.local.index);
+        let declare = DeclareQueue {
+            vhost: self.vhost,
+            name: Name::new(&name),
+            durable: false,
+            exclusive: None,
+            auto_delete: true,
+            arguments,
+            partition,
+        };
+        match cx.local.change_locally(&Change::DeclareQueue(declare)).outcome {
+            Ok(Outcome::Queue { id, .. }) => Some((id, partition, name)),
+            _ => None,
+        }
+    }
+
+    /// The properties of a request whose answer is to come over its own channel: with the name that leads here.
+    ///
+    /// Errors: 406 when nobody on the channel consumes replies.
+    pub(super) fn with_reply_name(&self, at: usize, properties: &[u8]) -> Result<Bytes, ChannelError> {
+        let Some(consumer) = self.reply_consumer(at) else {
+            let text = "fast reply consumer does not exist".to_owned();
+            return Err(ChannelError { code: ReplyCode::PreconditionFailed, text, method: MethodId::BASIC_PUBLISH });
+        };
+        let parsed = Properties::parse(properties).expect("the machine checks the properties of every message");
+        let mut named = Vec::with_capacity(properties.len() + consumer.name.len());
+        Properties { reply_to: Some(&consumer.name), ..parsed }.encode_to(&mut named);
+        Ok(named.into())
+    }
+}

@@ -1,0 +1,82 @@
+//! The publishes of a transactional channel, held until their commit.
+//!
+//! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel then and not at the
+//! commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`]. Routes are found at the commit.
+
+use super::{Cx, Session};
+use amqp::{ChannelError, Deliveries, MethodId, Publish, Reply, ReplyCode};
+use bytes::Bytes;
+
+/// Bytes of messages that one transaction may hold: two of the largest.
+pub(super) const TX_BYTES_MAX: usize = 32 << 20;
+
+/// What the fields of a held publish cost beside its bytes.
+const PUBLISH_OVERHEAD_BYTES: usize = 256;
+
+/// The publishes of the transaction under way.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    held: Vec<Publish>,
+    bytes: usize,
+}
+
+impl Transaction {
+    /// Keeps a publish. Errors: 406 when the transaction has more bytes than a broker keeps for one.
+    fn hold(&mut self, publish: Publish) -> Result<(), ChannelError> {
+        let Publish { exchange, routing_key, properties, body, .. } = &publish;
+        let bytes = exchange.len() + routing_key.len() + properties.len() + body.len() + PUBLISH_OVERHEAD_BYTES;
+        if self.bytes + bytes > TX_BYTES_MAX {
+            let text = format!("a transaction holds at most {TX_BYTES_MAX} bytes");
+            return Err(ChannelError { code: ReplyCode::PreconditionFailed, text, method: MethodId::BASIC_PUBLISH });
+        }
+        self.bytes += bytes;
+        let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+        self.held.push(Publish {
+            exchange: copy(exchange),
+            routing_key: copy(routing_key),
+            properties: copy(properties),
+            body: copy(body),
+            ..publish
+        });
+        Ok(())
+    }
+}
+
+impl Session {
+    /// From here on publishes of the channel wait for a commit.
+    pub(super) fn tx_select(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        channel.transaction.get_or_insert_default();
+        cx.amqp.reply(channel.id, Reply::Done);
+    }
+
+    /// Holds a publish that has passed every check but its route.
+    pub(super) fn hold_publish(&mut self, at: usize, publish: Publish, cx: &mut Cx<'_>) {
+        let transaction = self.channels[at].transaction.as_mut().expect("the caller found one");
+        if let Err(error) = transaction.hold(publish) {
+            self.fail(at, error, cx);
+        }
+    }
+
+    /// Hands on the publishes, then the acks.
+    pub(super) fn tx_commit(&mut self, at: usize, settles: &[(amqp::Outcome, Deliveries)], cx: &mut Cx<'_>) {
+        let transaction = std::mem::take(self.channels[at].transaction.as_mut().expect("tx.select came before"));
+        for publish in transaction.held {
+            self.send_publish(at, publish, cx);
+            if self.channels[at].failed {
+                return;
+            }
+        }
+        for (outcome, deliveries) in settles {
+            self.settle_all(at, deliveries, super::publish::outcome_of(*outcome), cx);
+        }
+        cx.amqp.reply(self.channels[at].id, Reply::Done);
+    }
+
+    /// Drops the publishes.
+    pub(super) fn tx_rollback(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let channel = &mut self.channels[at];
+        **channel.transaction.as_mut().expect("tx.select came before") = Transaction::default();
+        cx.amqp.reply(channel.id, Reply::Done);
+    }
+}
