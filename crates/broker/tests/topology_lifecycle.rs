@@ -58,6 +58,7 @@ impl Node {
             Effect::QueueDeleted { id, .. } => format!(", deleted {}", number(*id)),
             Effect::ExchangeUnused { name, .. } => format!(", unused {name}"),
             Effect::QueueRulesChanged { id, .. } => format!(", rules of {}", id.0),
+            Effect::UserDeleted { name } => format!(", no user {name}"),
         });
         effects.collect()
     }

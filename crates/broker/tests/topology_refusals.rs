@@ -7,8 +7,8 @@
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
-    Actor, Binding, Checked, Command, ExchangeDeclare, Kind, Name, PasswordHash, Permission, QueueDeclare,
-    QueueDeclared, Refusal, Topology,
+    Actor, Binding, Checked, Command, Effect, ExchangeDeclare, Kind, Name, OpenConnections, PasswordHash, Pattern,
+    Permission, QueueDeclare, QueueDeclared, Refusal, Topology, UserLimits, VhostLimits,
 };
 use bytes::Bytes;
 
@@ -212,6 +212,7 @@ fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
         ("x-max-length-bytes", Value::I64(1)),
         ("x-max-priority", Value::U8(255)),
         ("x-overflow", text("drop-head")),
+        ("x-single-active-consumer", Value::Bool(false)),
     ];
     for (key, value) in classic {
         invalid(declare(&mut Topology::new(), "q", "", &[(key, value)]), key, later);
@@ -374,7 +375,7 @@ fn missing_things_are_404_where_they_are_needed_and_fine_where_they_are_removed(
     refused(topology.check_queue_passive(GUEST, SLASH, b"missing").map(|_| ()), 404, no_queue);
     refused(topology.check_read(GUEST, SLASH, b"missing").map(|_| ()), 404, no_queue);
     refused(topology.check_exchange_passive(GUEST, SLASH, b"missing"), 404, no_exchange);
-    refused(topology.check_publish(GUEST, SLASH, b"missing"), 404, no_exchange);
+    refused(topology.check_publish(GUEST, SLASH, b"missing", b"k"), 404, no_exchange);
     refused(bind(&mut topology, "missing", "q", "k", &[]), 404, no_exchange);
     refused(bind(&mut topology, "amq.direct", "missing", "k", &[]), 404, no_queue);
     refused(bind(&mut topology, "missing", "missing too", "k", &[]), 404, no_exchange);
@@ -402,7 +403,7 @@ fn the_default_exchange_and_the_brokers_own_are_left_alone() {
         403,
         "ACCESS_REFUSED - deletion of system exchange 'amq.direct' in vhost '/' not allowed",
     );
-    topology.check_publish(GUEST, SLASH, b"").unwrap();
+    topology.check_publish(GUEST, SLASH, b"", b"k").unwrap();
 }
 
 #[test]
@@ -439,7 +440,7 @@ fn exchanges_are_refused_for_type_difference_use_and_being_internal() {
     delete_exchange(&mut topology, "x", true).unwrap();
     exchange(&mut topology, "i", "fanout", "i", &[]).unwrap();
     refused(
-        topology.check_publish(GUEST, SLASH, b"i"),
+        topology.check_publish(GUEST, SLASH, b"i", b"k"),
         403,
         "ACCESS_REFUSED - cannot publish to internal exchange 'i' in vhost '/'",
     );
@@ -554,29 +555,124 @@ fn rights_are_asked_for_by_name_of_the_right_and_the_thing() {
     topology.apply(&Command::PutUser { name: Name::from("ann"), password, tags: vec![] }).outcome.unwrap();
     let ann = Actor { user: b"ann", connection: 7 };
     declare(&mut topology, "q", "d", &[]).unwrap();
-    refused(topology.open_vhost(b"ann", b"/"), 530, "NOT_ALLOWED - access to vhost '/' refused for user 'ann'");
-    refused(topology.open_vhost(b"ann", b"none"), 530, "NOT_ALLOWED - vhost none not found");
-    put(&mut topology, Permission::default());
-    assert_eq!(topology.open_vhost(b"ann", b"/"), Ok(SLASH));
+    refused(
+        topology.open_vhost(b"ann", b"/", OpenConnections::default()),
+        530,
+        "NOT_ALLOWED - access to vhost '/' refused for user 'ann'",
+    );
+    refused(
+        topology.open_vhost(b"ann", b"none", OpenConnections::default()),
+        530,
+        "NOT_ALLOWED - vhost none not found",
+    );
+    put(&mut topology, Permission::nothing());
+    assert_eq!(topology.open_vhost(b"ann", b"/", OpenConnections::default()), Ok(SLASH));
     let no = |right: &str, thing: &str| {
         format!("ACCESS_REFUSED - {right} access to {thing} in vhost '/' refused for user 'ann'")
     };
     refused(declare_as(&mut topology, ann, "q", "d", &[]), 403, &no("configure", "queue 'q'"));
     refused(topology.check_read(ann, SLASH, b"q").map(|_| ()), 403, &no("read", "queue 'q'"));
-    refused(topology.check_publish(ann, SLASH, b""), 403, &no("write", "exchange 'amq.default'"));
+    refused(topology.check_publish(ann, SLASH, b"", b"k"), 403, &no("write", "exchange 'amq.default'"));
     refused(topology.check_queue_passive(ann, SLASH, b"q").map(|_| ()), 403, &no("configure", "queue 'q'"));
-    put(&mut topology, Permission { write: true, ..Permission::default() });
+    put(&mut topology, Permission { write: Pattern::everything(), ..Permission::nothing() });
     topology.check_queue_passive(ann, SLASH, b"q").expect("any right allows to look");
-    topology.check_publish(ann, SLASH, b"amq.topic").unwrap();
+    topology.check_publish(ann, SLASH, b"amq.topic", b"k").unwrap();
     let bound = binding("amq.direct", Kind::Queue, "q", "k", &[]);
     refused(bind_as(&mut topology, ann, bound.clone()), 403, &no("read", "exchange 'amq.direct'"));
-    put(&mut topology, Permission { read: true, ..Permission::default() });
+    put(&mut topology, Permission { read: Pattern::everything(), ..Permission::nothing() });
     refused(bind_as(&mut topology, ann, bound), 403, &no("write", "queue 'q'"));
     topology.check_read(ann, SLASH, b"q").unwrap();
     assert!(topology.authenticate(b"ann", b"secret").is_some());
     assert!(topology.authenticate(b"ann", b"Secret").is_none());
     assert!(topology.authenticate(b"guest", b"guest").is_some());
     assert!(topology.authenticate(b"nobody", b"").is_none());
+}
+
+/// A user "ann" with these patterns for configure, write and read in `/`.
+fn with_ann(rights: [&str; 3]) -> Topology {
+    let mut topology = Topology::new();
+    let [configure, write, read] = rights.map(|text| Pattern::new(text).unwrap());
+    let password = PasswordHash::new(b"secret", [1, 2, 3, 4]);
+    let user = Name::from("ann");
+    topology.apply(&Command::PutUser { name: user.clone(), password, tags: vec![] }).outcome.unwrap();
+    let permission = Permission { configure, write, read };
+    topology.apply(&Command::PutPermission { user, vhost: SLASH, permission }).outcome.unwrap();
+    topology
+}
+
+const ANN: Actor<'static> = Actor { user: b"ann", connection: 7 };
+
+#[test]
+fn rights_are_patterns_over_names_and_the_default_exchange_has_one() {
+    let mut topology = with_ann(["^mine", r"^(mine|amq\.default)", "^(mine|open)"]);
+    declare(&mut topology, "open", "d", &[]).unwrap();
+    declare_as(&mut topology, ANN, "mine-1", "d", &[]).unwrap();
+    topology.check_publish(ANN, SLASH, b"", b"anything").unwrap();
+    topology.check_read(ANN, SLASH, b"open").unwrap();
+    let text = "ACCESS_REFUSED - configure access to queue 'open' in vhost '/' refused for user 'ann'";
+    refused(declare_as(&mut topology, ANN, "open", "d", &[]), 403, text);
+    let text = "ACCESS_REFUSED - write access to exchange 'amq.topic' in vhost '/' refused for user 'ann'";
+    refused(topology.check_publish(ANN, SLASH, b"amq.topic", b"k"), 403, text);
+    let other = [("x-dead-letter-exchange", self::text("amq.topic"))];
+    refused(declare_as(&mut topology, ANN, "mine-2", "d", &other), 403, text);
+    topology.apply(&Command::ClearPermission { user: Name::from("ann"), vhost: SLASH }).outcome.unwrap();
+    let text = "ACCESS_REFUSED - read access to queue 'open' in vhost '/' refused for user 'ann'";
+    refused(topology.check_read(ANN, SLASH, b"open").map(|_| ()), 403, text);
+    let deleted = topology.apply(&Command::DeleteUser { name: Name::from("ann") });
+    assert_eq!(deleted.effects, [Effect::UserDeleted { name: Name::from("ann") }]);
+    assert!(topology.authenticate(b"ann", b"secret").is_none());
+}
+
+#[test]
+fn topic_rights_are_patterns_over_routing_keys_of_one_exchange() {
+    let mut topology = with_ann([".*"; 3]);
+    declare(&mut topology, "q", "d", &[]).unwrap();
+    let (user, exchange) = (Name::from("ann"), Name::from("amq.topic"));
+    let (write, read) = ("^{username}\\.".to_owned(), "^public".to_owned());
+    let put = Command::PutTopicPermission { user: user.clone(), vhost: SLASH, exchange: exchange.clone(), write, read };
+    topology.apply(&put).outcome.unwrap();
+    topology.check_publish(ANN, SLASH, b"amq.topic", b"ann.x").unwrap();
+    topology.check_publish(ANN, SLASH, b"amq.direct", b"bob.x").unwrap();
+    let text = |access: &str, key: &str| {
+        format!(
+            "ACCESS_REFUSED - {access} access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
+        )
+    };
+    refused(topology.check_publish(ANN, SLASH, b"amq.topic", b"bob.x"), 403, &text("write", "bob.x"));
+    bind_as(&mut topology, ANN, binding("amq.topic", Kind::Queue, "q", "public.#", &[])).unwrap();
+    let other = binding("amq.topic", Kind::Queue, "q", "#", &[]);
+    refused(bind_as(&mut topology, ANN, other.clone()), 403, &text("read", "#"));
+    topology.apply(&Command::ClearTopicPermission { user, vhost: SLASH, exchange }).outcome.unwrap();
+    bind_as(&mut topology, ANN, other).unwrap();
+}
+
+#[test]
+fn limits_are_kept_and_named() {
+    let mut topology = with_ann([".*"; 3]);
+    let limits = VhostLimits { connections_max: Some(2), queues_max: Some(1) };
+    topology.apply(&Command::SetVhostLimits { vhost: SLASH, limits }).outcome.unwrap();
+    declare(&mut topology, "first", "d", &[]).unwrap();
+    declare(&mut topology, "first", "d", &[]).unwrap();
+    let text = |name: &str| {
+        format!("PRECONDITION_FAILED - cannot declare queue '{name}': queue limit in vhost '/' (1) is reached")
+    };
+    refused(declare(&mut topology, "second", "d", &[]), 406, &text("second"));
+    refused(declare(&mut topology, "transient", "x", &[]), 406, &text("transient"));
+    let open = |of_vhost, of_user| OpenConnections { of_vhost, of_user };
+    let text = "NOT_ALLOWED - access to vhost '/' refused for user 'ann': connection limit (2) is reached";
+    refused(topology.open_vhost(b"ann", b"/", open(2, 0)).map(|_| ()), 530, text);
+    let limits = UserLimits { connections_max: Some(0), channels_max: Some(3) };
+    topology.apply(&Command::SetUserLimits { user: Name::from("ann"), limits }).outcome.unwrap();
+    let text = "NOT_ALLOWED - connection refused for user 'ann': user connection limit (0) is reached";
+    refused(topology.open_vhost(b"ann", b"/", open(1, 0)).map(|_| ()), 530, text);
+    topology.check_channel_open(b"ann", 2).unwrap();
+    let text =
+        "NOT_ALLOWED - number of channels opened for user 'ann' has reached the maximum allowed user limit of (3)";
+    refused(topology.check_channel_open(b"ann", 3), 530, text);
+    let bytes = topology.encode_snapshot();
+    let copy = Topology::decode_snapshot(&bytes).unwrap();
+    assert_eq!(copy.encode_snapshot(), bytes);
+    assert_eq!(copy.vhost_of(SLASH).unwrap().limits.queues_max, Some(1));
 }
 
 #[test]

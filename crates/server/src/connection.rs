@@ -181,6 +181,16 @@ impl Client {
         inner.pump(self, local, now);
     }
 
+    /// A user was deleted: if it is the one that is logged in here, the connection is closed.
+    pub(crate) fn close_if_of(self: &Rc<Self>, user: &[u8], local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.session.user() == user {
+            let text = format!("user '{}' is deleted", String::from_utf8_lossy(user));
+            inner.amqp.close(ReplyCode::ConnectionForced, &text);
+            inner.pump(self, local, now);
+        }
+    }
+
     /// No more waiting for this client: its task ends at once.
     pub(crate) fn cut_off(&self) {
         self.inner.borrow_mut().is_broken = true;

@@ -12,6 +12,7 @@ mod connection;
 pub mod engine;
 mod listener;
 pub mod node;
+mod occupancy;
 pub mod run;
 mod session;
 pub mod shard;

@@ -5,6 +5,7 @@
 
 use crate::channel_key::BOOT_LIMIT;
 use crate::listener;
+use crate::occupancy::Occupancy;
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Directory, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
@@ -143,6 +144,8 @@ pub(crate) struct Gauge {
 
 /// What the threads of a node share.
 pub(crate) struct Shared {
+    /// Who has how many connections and channels.
+    pub(crate) occupancy: Arc<Occupancy>,
     pub(crate) config: NodeConfig,
     pub(crate) amqp: Arc<ConnectionConfig>,
     pub(crate) directory: Directory,
@@ -209,6 +212,9 @@ impl Shared {
                     }
                 }
                 Effect::ExchangeUnused { vhost, name } => self.delete_unused_exchange(*vhost, name),
+                Effect::UserDeleted { name } => {
+                    self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::UserDeleted(name.clone())));
+                }
             }
         }
     }
@@ -397,6 +403,7 @@ impl Node {
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
             next_partition: AtomicUsize::new(0),
+            occupancy: Arc::default(),
             start: Instant::now(),
             config,
         });

@@ -13,13 +13,12 @@ use super::binding::{self, BINDINGS_MAX};
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::{Destination, Place};
 use super::encoding;
-use super::exchange::{self, EXCHANGES_MAX, Exchange, PREDECLARED};
+use super::exchange::{self, EXCHANGES_MAX, Exchange};
 use super::name::Name;
 use super::queue::{self, QUEUES_MAX, Queue, QueueShape};
 use super::refusal::{Kind, Refusal};
 use super::settings::effective;
-use super::user::{TAGS_MAX, User};
-use super::{Topology, VHOSTS_MAX, arguments};
+use super::{Topology, arguments};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// What became of a command.
@@ -70,6 +69,11 @@ pub enum Effect {
         id: QueueId,
         /// Where it lived.
         partition: PartitionId,
+    },
+    /// A user is gone: its connections are closed.
+    UserDeleted {
+        /// Its name.
+        name: Name,
     },
     /// A durable auto-delete exchange has lost the last of its bindings through something that only this node saw.
     /// Propose what `Topology::deletion_of_unused` gives.
@@ -122,29 +126,6 @@ impl Topology {
     fn run(&mut self, command: &Command, scope: Scope) -> Applied {
         let mut effects = Vec::new();
         let outcome = match command {
-            Command::CreateVhost { name } => self.create_vhost(name),
-            Command::PutUser { tags, .. } if tags.len() > TAGS_MAX => {
-                Err(Refusal::precondition_failed(&format!("a user has at most {TAGS_MAX} tags")))
-            }
-            Command::PutUser { name, password, tags } => {
-                let user = self.users.entry(name.clone()).or_insert_with(|| User {
-                    password: password.clone(),
-                    tags: Vec::new(),
-                    permissions: Default::default(),
-                });
-                user.password = password.clone();
-                user.tags.clone_from(tags);
-                self.version += 1;
-                Ok(Outcome::Done)
-            }
-            Command::PutPermission { user, vhost, permission } => match self.users.get_mut(user) {
-                Some(user) if (vhost.0 as usize) < self.vhosts.len() => {
-                    user.permissions.insert(*vhost, *permission);
-                    self.version += 1;
-                    Ok(Outcome::Done)
-                }
-                _ => Err(Refusal::not_allowed(&format!("no user '{user}' or no such vhost"))),
-            },
             Command::DeclareExchange(declare) => self.declare_exchange(declare, scope, &mut effects),
             Command::DeleteExchange(delete) => self.delete_exchange(delete, scope, &mut effects),
             Command::DeclareQueue(declare) => self.declare_queue(declare, scope, &mut effects),
@@ -157,27 +138,12 @@ impl Topology {
                 self.unbind(unbind, scope, &mut effects);
                 Ok(Outcome::Done)
             }
+            other => {
+                assert_eq!(scope, Scope::Replicated, "users, virtual hosts and policies are the same on every node");
+                self.administer(other, &mut effects)
+            }
         };
         Applied { outcome, effects }
-    }
-
-    pub(super) fn create_vhost(&mut self, name: &Name) -> Result<Outcome, Refusal> {
-        if let Some(id) = self.vhost(name) {
-            return Ok(Outcome::Vhost(id));
-        }
-        if self.vhosts.len() >= VHOSTS_MAX {
-            return Err(Refusal::not_allowed(&format!(
-                "cannot create vhost '{name}': limit ({VHOSTS_MAX}) is reached"
-            )));
-        }
-        let id = VhostId(u32::try_from(self.vhosts.len()).expect("the number of virtual hosts is limited"));
-        self.vhosts.push(name.clone());
-        self.vhost_ids.insert(name.clone(), id);
-        for (name, kind, internal) in PREDECLARED {
-            self.exchanges.insert(Exchange { internal, ..Exchange::new(id, Name::from(name), kind) });
-        }
-        self.version += 1;
-        Ok(Outcome::Vhost(id))
     }
 
     fn declare_exchange(
@@ -244,6 +210,9 @@ impl Topology {
             self.check_queue_equivalent(&self.queues[at], declare)?;
             return Ok(Outcome::Queue { id: self.queues[at].id, created: false });
         }
+        let [local, replicated] = self.queues.count_in(declare.vhost);
+        // A replicated decision sees replicated queues only; the check before it saw all.
+        self.check_queue_limit(declare, if scope == Scope::Local { local + replicated } else { replicated })?;
         let shape = self.queue_shape(declare)?;
         let is_local = declare.is_local();
         assert_eq!(is_local, scope == Scope::Local, "durable queues go through the log, all others do not");
@@ -265,7 +234,7 @@ impl Topology {
             name: declare.name.clone(),
             partition: declare.partition,
             exclusive: declare.exclusive,
-            rules: shape.rules.clone(),
+            rules: self.rules_of(declare.vhost, &declare.name, &shape),
             shape,
             incoming: Vec::new(),
         });

@@ -117,7 +117,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     row("x-queue-mode",                    [ 9,  0], Rule::OneOf(MODES, Reason::Unsupported("queue mode")), Honoured),
     // RabbitMQ's two file formats; ours is neither, and both numbers promise nothing else.
     row("x-queue-version",                 [10,  0], Rule::Version, Honoured),
-    row("x-single-active-consumer",        [11, 10], Rule::Bool, Honoured),
+    row("x-single-active-consumer",        [11, 10], Rule::Bool, NotYet),
     row("x-consumer-timeout",              [ 0, 18], Rule::NonNegative, NotYet),
     row("x-consumer-disconnected-timeout", [ 0, 17], Rule::NonNegative, NotYet),
     row(QUEUE_TYPE,                        [12, 11], Rule::QueueType, Honoured),
@@ -324,6 +324,11 @@ fn check_support(
         .filter_map(|(name, _)| find(rows, name))
         .find(|row| row.place(queue_type) != 0 && row.support == NotYet);
     refused.map_or(Ok(()), |row| Err(Refusal::not_supported_yet(resource, row.name)))
+}
+
+/// Whether this version does what the queue argument `name` says; policies go by the same table.
+pub(super) fn is_honoured(name: &str) -> bool {
+    find(QUEUE_ARGUMENTS, name.as_bytes()).is_some_and(|row| row.support == Honoured)
 }
 
 fn find<'a>(rows: &'a [Argument], name: &[u8]) -> Option<&'a Argument> {

@@ -9,7 +9,7 @@ use super::apply::binding_arguments;
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::Destination;
 use super::encoding::{self, TABLE_DEPTH_MAX};
-use super::exchange::{self, ExchangeType};
+use super::exchange::{self, Exchange, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
@@ -25,6 +25,15 @@ pub struct Actor<'a> {
     pub user: &'a [u8],
     /// The connection, as the owner of exclusive queues.
     pub connection: u64,
+}
+
+/// How many connections are open already where one more wants to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenConnections {
+    /// In the virtual host.
+    pub of_vhost: usize,
+    /// Of the user.
+    pub of_user: usize,
 }
 
 /// What a request needs.
@@ -101,13 +110,27 @@ pub struct ExchangeDeclare<'a> {
 }
 
 impl Topology {
-    /// The virtual host of `connection.open`. Errors: 530 on the connection, unknown or not allowed.
-    pub fn open_vhost(&self, user: &[u8], name: &[u8]) -> Result<VhostId, Refusal> {
+    /// The virtual host of `connection.open`, which has so many connections `open` already, and so has the user. Errors:
+    /// 530 on the connection: unknown, full or not allowed.
+    pub fn open_vhost(&self, user: &[u8], name: &[u8], open: OpenConnections) -> Result<VhostId, Refusal> {
         let lossy = String::from_utf8_lossy(name);
         let known = if name.len() > NAME_BYTES_MAX { None } else { self.vhost(name) };
         let Some(id) = known else {
             return Err(Refusal::not_allowed(&format!("vhost {lossy} not found")));
         };
+        let reached = |limit: Option<u32>, count: usize| limit.filter(|limit| count >= *limit as usize);
+        if let Some(limit) = reached(self.vhosts[id.0 as usize].limits.connections_max, open.of_vhost) {
+            let user = String::from_utf8_lossy(user);
+            return Err(Refusal::not_allowed(&format!(
+                "access to vhost '{lossy}' refused for user '{user}': connection limit ({limit}) is reached"
+            )));
+        }
+        if let Some(limit) = self.user(user).and_then(|user| reached(user.limits.connections_max, open.of_user)) {
+            let user = String::from_utf8_lossy(user);
+            return Err(Refusal::not_allowed(&format!(
+                "connection refused for user '{user}': user connection limit ({limit}) is reached"
+            )));
+        }
         if self.user(user).is_some_and(|user| user.permissions.contains_key(&id)) {
             return Ok(id);
         }
@@ -115,9 +138,27 @@ impl Topology {
         Err(Refusal::not_allowed(&format!("access to vhost '{lossy}' refused for user '{user}'")))
     }
 
-    /// Whether the actor may publish to the exchange, which has to be there and not internal. Errors: 403, 404. Holds
-    /// while `version` stays the same.
-    pub fn check_publish(&self, actor: Actor<'_>, vhost: VhostId, exchange: &[u8]) -> Result<(), Refusal> {
+    /// Whether a user with so many channels `open` may open one more. Errors: 530 on the connection.
+    pub fn check_channel_open(&self, user: &[u8], open: usize) -> Result<(), Refusal> {
+        let limit = self.user(user).and_then(|user| user.limits.channels_max);
+        match limit.filter(|limit| open >= *limit as usize) {
+            None => Ok(()),
+            Some(limit) => Err(Refusal::not_allowed(&format!(
+                "number of channels opened for user '{}' has reached the maximum allowed user limit of ({limit})",
+                String::from_utf8_lossy(user)
+            ))),
+        }
+    }
+
+    /// Whether the actor may publish to the exchange with this key; the exchange has to be there and not internal.
+    /// Errors: 403, 404. Holds while `version` stays the same.
+    pub fn check_publish(
+        &self,
+        actor: Actor<'_>,
+        vhost: VhostId,
+        exchange: &[u8],
+        routing_key: &[u8],
+    ) -> Result<(), Refusal> {
         let resource = exchange::resource(exchange, self.vhost_name(vhost)?);
         self.check_access(actor, vhost, resource, Access::Write)?;
         match self.find_exchange(vhost, exchange) {
@@ -125,28 +166,15 @@ impl Topology {
             Some(found) if found.internal => {
                 Err(Refusal::access_refused(&format!("cannot publish to internal {resource}")))
             }
-            Some(_) => Ok(()),
+            Some(found) => self.check_topic_access(actor, found, resource, Access::Write, routing_key),
         }
     }
 
-    /// The queue of a `basic.consume` or `queue.purge`. Errors: 403, 404, 405 if it is another connection's.
+    /// The queue of a `basic.consume`, `basic.get` or `queue.purge`. Errors: 403, 404, 405 if it is another connection's.
     pub fn check_read(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
         let resource = queue::resource(queue, self.vhost_name(vhost)?);
         self.check_access(actor, vhost, resource, Access::Read)?;
         self.usable_queue(actor, vhost, resource)
-    }
-
-    /// The queue of a `basic.get`. Errors: as `check_read`, and 405 on a quorum queue with a single active consumer, whose
-    /// order a get would break.
-    pub fn check_get(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
-        let found = self.check_read(actor, vhost, queue)?;
-        match found.rules.single_active {
-            Some(_) if found.shape.queue_type == QueueType::Quorum => {
-                let resource = queue::resource(queue, self.vhost_name(vhost)?);
-                Err(Refusal::get_beside_single_active(resource))
-            }
-            _ => Ok(found),
-        }
     }
 
     /// The queue of a passive `queue.declare`, which any right on it allows. Errors: 403, 404, 405.
@@ -205,6 +233,8 @@ impl Topology {
             self.check_queue_equivalent(&self.queues[at], &command)?;
             return Ok(QueueDeclared::Existing(self.queues[at].id));
         }
+        self.check_queue_limit(&command, self.queues.count_in(command.vhost).iter().sum())?;
+        self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "x-dead-letter-exchange")?;
         let shape = self.queue_shape(&command)?;
         let is_local = command.is_local();
         command.partition = place(Placement {
@@ -273,6 +303,7 @@ impl Topology {
             return Err(Refusal::reserved_name(Kind::Exchange, &name));
         }
         check_size(resource, declare.arguments)?;
+        self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "alternate-exchange")?;
         exchange::check_arguments(resource, declare.arguments)?;
         let command = Command::DeclareExchange(DeclareExchange {
             vhost: declare.vhost,
@@ -370,6 +401,9 @@ impl Topology {
         check_not_default(destination)?;
         check_not_default(source)?;
         self.check_access(actor, binding.vhost, source, Access::Read)?;
+        if let Some(found) = self.find_exchange(binding.vhost, &binding.source) {
+            self.check_topic_access(actor, found, source, Access::Read, &binding.key)?;
+        }
         check_size(destination, &binding.arguments)?;
         Ok(binding)
     }
@@ -427,10 +461,6 @@ impl Topology {
         }
     }
 
-    fn user(&self, name: &[u8]) -> Option<&super::User> {
-        if name.len() > NAME_BYTES_MAX { None } else { self.users.get(&Name::new(name)) }
-    }
-
     fn usable_queue(&self, actor: Actor<'_>, vhost: VhostId, resource: Resource<'_>) -> Result<&Queue, Refusal> {
         let queue = self.find_queue(vhost, resource.name).ok_or_else(|| Refusal::not_found(resource))?;
         check_owner(queue, actor, resource)?;
@@ -444,14 +474,65 @@ impl Topology {
         resource: Resource<'_>,
         access: Access,
     ) -> Result<(), Refusal> {
-        let permission = self.user(actor.user).and_then(|user| user.permissions.get(&vhost));
-        if permission.is_some_and(|p| p.allows(access)) {
-            return Ok(());
-        }
         let is_default = resource.kind == Kind::Exchange && resource.name.is_empty();
         let named = if is_default { Resource { name: b"amq.default", ..resource } } else { resource };
+        let permission = self.user(actor.user).and_then(|user| user.permissions.get(&vhost));
+        if permission.is_some_and(|permission| permission.allows(access, named.name)) {
+            return Ok(());
+        }
         let user = String::from_utf8_lossy(actor.user);
         Err(Refusal::access_refused(&format!("{} access to {named} refused for user '{user}'", access.word())))
+    }
+
+    /// A topic exchange may be restricted further, by routing key.
+    fn check_topic_access(
+        &self,
+        actor: Actor<'_>,
+        exchange: &Exchange,
+        resource: Resource<'_>,
+        access: Access,
+        key: &[u8],
+    ) -> Result<(), Refusal> {
+        if exchange.kind != ExchangeType::Topic {
+            return Ok(());
+        }
+        let Some(user) = self.user(actor.user).filter(|user| !user.topic_permissions.is_empty()) else { return Ok(()) };
+        let permission = user.topic_permissions.get(&(exchange.vhost, exchange.name.clone()));
+        if permission.is_none_or(|permission| permission.allows(access, key)) {
+            return Ok(());
+        }
+        Err(Refusal::access_refused(&format!(
+            "{} access to topic '{}' in {resource} refused for user '{}'",
+            access.word(),
+            String::from_utf8_lossy(key),
+            String::from_utf8_lossy(actor.user)
+        )))
+    }
+
+    /// What a new queue or exchange passes on it takes with a right to read, and puts elsewhere with a right to write.
+    fn check_linked_exchange(
+        &self,
+        actor: Actor<'_>,
+        resource: Resource<'_>,
+        vhost: VhostId,
+        arguments: &Table,
+        key: &str,
+    ) -> Result<(), Refusal> {
+        let Some(amqp::Value::LongString(name)) = arguments.get(key) else { return Ok(()) };
+        self.check_access(actor, vhost, resource, Access::Read)?;
+        self.check_access(actor, vhost, exchange::resource(name, resource.vhost), Access::Write)
+    }
+
+    /// Whether a virtual host with `count` queues takes one more. Errors: 406.
+    pub(super) fn check_queue_limit(&self, declare: &DeclareQueue, count: usize) -> Result<(), Refusal> {
+        let Some(vhost) = self.vhost_of(declare.vhost) else { return Ok(()) };
+        match vhost.limits.queues_max.filter(|limit| count >= *limit as usize) {
+            None => Ok(()),
+            Some(limit) => Err(Refusal::precondition_failed(&format!(
+                "cannot declare queue '{}': queue limit in vhost '{}' ({limit}) is reached",
+                declare.name, vhost.name
+            ))),
+        }
     }
 
     /// Any right will do; without one the refusal speaks of the last that RabbitMQ asks for.

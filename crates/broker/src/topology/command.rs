@@ -14,8 +14,12 @@ use bytes::Bytes;
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::ExchangeType;
 use super::name::Name;
+use super::password::{HashAlgorithm, PasswordHash, SALT_BYTES};
+use super::pattern::Pattern;
+use super::policy::{ApplyTo, Policy};
 use super::refusal::Kind;
-use super::user::{DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, User};
+use super::user::{Permission, TopicPermission, User, UserLimits};
+use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// The version that this build writes, and the highest that it reads.
@@ -39,6 +43,11 @@ pub enum Command {
         /// RabbitMQ's tags.
         tags: Vec<Name>,
     },
+    /// Deletes a user with its permissions; nothing if it is not there.
+    DeleteUser {
+        /// Its name.
+        name: Name,
+    },
     /// Sets what a user may do in a virtual host.
     PutPermission {
         /// The user's name.
@@ -47,6 +56,60 @@ pub enum Command {
         vhost: VhostId,
         /// What it may do.
         permission: Permission,
+    },
+    /// Takes a user's permission in a virtual host away; it may not open it any more.
+    ClearPermission {
+        /// The user's name.
+        user: Name,
+        /// The virtual host.
+        vhost: VhostId,
+    },
+    /// Sets what a user may do with the routing keys of a topic exchange.
+    PutTopicPermission {
+        /// The user's name.
+        user: Name,
+        /// The virtual host.
+        vhost: VhostId,
+        /// The exchange's name.
+        exchange: Name,
+        /// The pattern of keys it may publish with; see `TopicPermission::new`.
+        write: String,
+        /// The pattern of keys it may bind with.
+        read: String,
+    },
+    /// Takes a user's topic permission away; its rights on the exchange are then all that counts.
+    ClearTopicPermission {
+        /// The user's name.
+        user: Name,
+        /// The virtual host.
+        vhost: VhostId,
+        /// The exchange's name.
+        exchange: Name,
+    },
+    /// Sets how much a user may have.
+    SetUserLimits {
+        /// The user's name.
+        user: Name,
+        /// All of its limits.
+        limits: UserLimits,
+    },
+    /// Sets how much may be in a virtual host.
+    SetVhostLimits {
+        /// The virtual host.
+        vhost: VhostId,
+        /// All of its limits.
+        limits: VhostLimits,
+    },
+    /// Creates a policy or replaces it.
+    PutPolicy(PutPolicy),
+    /// Deletes a policy; nothing if it is not there.
+    DeletePolicy {
+        /// The virtual host.
+        vhost: VhostId,
+        /// Whether it is an operator policy.
+        operator: bool,
+        /// Its name.
+        name: Name,
     },
     /// Creates an exchange, or finds an equal one.
     DeclareExchange(DeclareExchange),
@@ -60,6 +123,19 @@ pub enum Command {
     Bind(Binding),
     /// Removes a binding, if it is there.
     Unbind(Unbind),
+}
+
+/// See `Command::PutPolicy`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PutPolicy {
+    /// The virtual host.
+    pub vhost: VhostId,
+    /// Whether it is an operator policy.
+    pub operator: bool,
+    /// Its name.
+    pub name: Name,
+    /// What it is.
+    pub policy: Policy,
 }
 
 /// See `Command::DeclareExchange`.
@@ -194,15 +270,62 @@ impl Command {
                 writer.bytes(name);
             }
             Command::PutUser { name, password, tags } => {
-                writer.byte(2);
+                writer.byte(20);
                 writer.bytes(name);
                 write_credentials(&mut writer, password, tags);
             }
+            Command::DeleteUser { name } => {
+                writer.byte(21);
+                writer.bytes(name);
+            }
             Command::PutPermission { user, vhost, permission } => {
-                writer.byte(3);
+                writer.byte(22);
                 writer.bytes(user);
                 writer.number(vhost.0.into());
-                write_permission(&mut writer, *permission);
+                write_permission(&mut writer, permission);
+            }
+            Command::ClearPermission { user, vhost } => {
+                writer.byte(23);
+                writer.bytes(user);
+                writer.number(vhost.0.into());
+            }
+            Command::PutTopicPermission { user, vhost, exchange, write, read } => {
+                writer.byte(24);
+                writer.bytes(user);
+                writer.number(vhost.0.into());
+                writer.bytes(exchange);
+                writer.bytes(write.as_bytes());
+                writer.bytes(read.as_bytes());
+            }
+            Command::ClearTopicPermission { user, vhost, exchange } => {
+                writer.byte(25);
+                writer.bytes(user);
+                writer.number(vhost.0.into());
+                writer.bytes(exchange);
+            }
+            Command::SetUserLimits { user, limits } => {
+                writer.byte(26);
+                writer.bytes(user);
+                writer.limit(limits.connections_max);
+                writer.limit(limits.channels_max);
+            }
+            Command::SetVhostLimits { vhost, limits } => {
+                writer.byte(27);
+                writer.number(vhost.0.into());
+                writer.limit(limits.connections_max);
+                writer.limit(limits.queues_max);
+            }
+            Command::PutPolicy(put) => {
+                writer.byte(28);
+                writer.number(put.vhost.0.into());
+                writer.flag(put.operator);
+                write_policy(&mut writer, &put.name, &put.policy);
+            }
+            Command::DeletePolicy { vhost, operator, name } => {
+                writer.byte(29);
+                writer.number(vhost.0.into());
+                writer.flag(*operator);
+                writer.bytes(name);
             }
             Command::DeclareExchange(declare) => {
                 writer.byte(4);
@@ -247,13 +370,13 @@ impl Command {
             1 => Command::CreateVhost { name: reader.name("virtual host")? },
             2 => {
                 let name = reader.name("user")?;
-                let (password, tags) = read_credentials(reader)?;
+                let (password, tags) = read_credentials_1(reader)?;
                 Command::PutUser { name, password, tags }
             }
             3 => Command::PutPermission {
                 user: reader.name("user")?,
                 vhost: reader.vhost()?,
-                permission: read_permission(reader)?,
+                permission: read_permission_1(reader)?,
             },
             4 => Command::DeclareExchange(read_exchange(reader)?),
             5 => Command::DeleteExchange(DeleteExchange {
@@ -269,6 +392,42 @@ impl Command {
             }),
             8 => Command::Bind(read_binding(reader)?),
             9 => Command::Unbind(Unbind { binding: read_binding(reader)?, keep: reader.names("exchanges to keep")? }),
+            20 => {
+                let name = reader.name("user")?;
+                let (password, tags) = read_credentials(reader)?;
+                Command::PutUser { name, password, tags }
+            }
+            21 => Command::DeleteUser { name: reader.name("user")? },
+            22 => Command::PutPermission {
+                user: reader.name("user")?,
+                vhost: reader.vhost()?,
+                permission: read_permission(reader)?,
+            },
+            23 => Command::ClearPermission { user: reader.name("user")?, vhost: reader.vhost()? },
+            24 => Command::PutTopicPermission {
+                user: reader.name("user")?,
+                vhost: reader.vhost()?,
+                exchange: reader.name("exchange")?,
+                write: reader.text("pattern")?.to_owned(),
+                read: reader.text("pattern")?.to_owned(),
+            },
+            25 => Command::ClearTopicPermission {
+                user: reader.name("user")?,
+                vhost: reader.vhost()?,
+                exchange: reader.name("exchange")?,
+            },
+            26 => Command::SetUserLimits { user: reader.name("user")?, limits: read_user_limits(reader)? },
+            27 => Command::SetVhostLimits { vhost: reader.vhost()?, limits: read_vhost_limits(reader)? },
+            28 => {
+                let (vhost, operator) = (reader.vhost()?, reader.flag("operator policy")?);
+                let (name, policy) = read_policy(reader)?;
+                Command::PutPolicy(PutPolicy { vhost, operator, name, policy })
+            }
+            29 => Command::DeletePolicy {
+                vhost: reader.vhost()?,
+                operator: reader.flag("operator policy")?,
+                name: reader.name("policy")?,
+            },
             _ => return Err(reader.malformed("command tag")),
         };
         reader.end()?;
@@ -277,45 +436,152 @@ impl Command {
 }
 
 fn write_credentials(writer: &mut Writer, password: &PasswordHash, tags: &[Name]) {
-    writer.raw(&password.salt);
-    writer.raw(&password.digest);
+    let algorithm = HashAlgorithm::ALL.iter().position(|a| *a == password.algorithm).expect("all are in the list");
+    writer.byte(u8::try_from(algorithm).expect("there are three"));
+    writer.bytes(&password.bytes);
     writer.names(tags);
 }
 
 fn read_credentials(reader: &mut Reader<'_>) -> Result<(PasswordHash, Vec<Name>), Malformed> {
-    let salt = reader.take(SALT_BYTES, "salt")?.try_into().expect("`take` gives what it was asked for");
-    let digest = reader.take(DIGEST_BYTES, "digest")?.try_into().expect("`take` gives what it was asked for");
-    Ok((PasswordHash { salt, digest }, reader.names("tags")?))
+    let algorithm = HashAlgorithm::ALL.get(usize::from(reader.byte("hash algorithm")?)).copied();
+    let algorithm = algorithm.ok_or_else(|| reader.malformed("hash algorithm"))?;
+    let password = PasswordHash::from_bytes(algorithm, reader.bytes("password hash")?);
+    let password = password.ok_or_else(|| reader.malformed("password hash"))?;
+    Ok((password, reader.names("tags")?))
 }
 
-fn write_permission(writer: &mut Writer, permission: Permission) {
-    writer.byte(flags([permission.configure, permission.write, permission.read]));
+/// As the first commands and snapshots had them: SHA-256 and nothing else.
+fn read_credentials_1(reader: &mut Reader<'_>) -> Result<(PasswordHash, Vec<Name>), Malformed> {
+    let algorithm = HashAlgorithm::Sha256;
+    let bytes = reader.take(SALT_BYTES + algorithm.digest_bytes(), "password hash")?;
+    let password = PasswordHash::from_bytes(algorithm, bytes).expect("as many bytes as it has");
+    Ok((password, reader.names("tags")?))
+}
+
+fn write_permission(writer: &mut Writer, permission: &Permission) {
+    for pattern in [&permission.configure, &permission.write, &permission.read] {
+        writer.bytes(pattern.text().as_bytes());
+    }
+}
+
+fn read_pattern(reader: &mut Reader<'_>) -> Result<Pattern, Malformed> {
+    let text = reader.text("pattern")?;
+    Pattern::new(text).map_err(|_| reader.malformed("pattern"))
 }
 
 fn read_permission(reader: &mut Reader<'_>) -> Result<Permission, Malformed> {
+    Ok(Permission { configure: read_pattern(reader)?, write: read_pattern(reader)?, read: read_pattern(reader)? })
+}
+
+/// As the first commands and snapshots had it: all names or none.
+fn read_permission_1(reader: &mut Reader<'_>) -> Result<Permission, Malformed> {
     let [configure, write, read] = reader.flags("permission")?;
-    Ok(Permission { configure, write, read })
+    let of = |granted| if granted { Pattern::everything() } else { Pattern::nothing() };
+    Ok(Permission { configure: of(configure), write: of(write), read: of(read) })
+}
+
+fn read_user_limits(reader: &mut Reader<'_>) -> Result<UserLimits, Malformed> {
+    Ok(UserLimits { connections_max: reader.limit("limit")?, channels_max: reader.limit("limit")? })
+}
+
+fn read_vhost_limits(reader: &mut Reader<'_>) -> Result<VhostLimits, Malformed> {
+    Ok(VhostLimits { connections_max: reader.limit("limit")?, queues_max: reader.limit("limit")? })
+}
+
+fn write_policy(writer: &mut Writer, name: &Name, policy: &Policy) {
+    writer.bytes(name);
+    writer.bytes(policy.pattern.text().as_bytes());
+    let apply_to = ApplyTo::ALL.iter().position(|a| *a == policy.apply_to).expect("all are in the list");
+    writer.byte(u8::try_from(apply_to).expect("there are six"));
+    writer.signed(policy.priority);
+    writer.table(&policy.definition);
+}
+
+fn read_policy(reader: &mut Reader<'_>) -> Result<(Name, Policy), Malformed> {
+    let name = reader.name("policy")?;
+    let pattern = read_pattern(reader)?;
+    let apply_to = ApplyTo::ALL.get(usize::from(reader.byte("apply-to")?)).copied();
+    let apply_to = apply_to.ok_or_else(|| reader.malformed("apply-to"))?;
+    let priority = reader.signed("priority")?;
+    Ok((name, Policy { pattern, apply_to, priority, definition: reader.table()? }))
+}
+
+/// A virtual host as a snapshot holds it.
+pub(super) fn write_vhost(writer: &mut Writer, vhost: &Vhost) {
+    writer.bytes(&vhost.name);
+    writer.limit(vhost.limits.connections_max);
+    writer.limit(vhost.limits.queues_max);
+    for policies in [&vhost.policies, &vhost.operator_policies] {
+        writer.length(policies.len());
+        policies.iter().for_each(|(name, policy)| write_policy(writer, name, policy));
+    }
+}
+
+/// See `write_vhost`.
+pub(super) fn read_vhost(reader: &mut Reader<'_>) -> Result<Vhost, Malformed> {
+    let mut vhost = Vhost::new(reader.name("virtual host")?);
+    vhost.limits = read_vhost_limits(reader)?;
+    for policies in [&mut vhost.policies, &mut vhost.operator_policies] {
+        for _ in 0..reader.count("policies")? {
+            let (name, policy) = read_policy(reader)?;
+            policies.insert(name, policy);
+        }
+    }
+    Ok(vhost)
 }
 
 /// A user as a snapshot holds it.
 pub(super) fn write_user(writer: &mut Writer, name: &Name, user: &User) {
     writer.bytes(name);
     write_credentials(writer, &user.password, &user.tags);
+    writer.limit(user.limits.connections_max);
+    writer.limit(user.limits.channels_max);
     writer.length(user.permissions.len());
     for (vhost, permission) in &user.permissions {
         writer.number(vhost.0.into());
-        write_permission(writer, *permission);
+        write_permission(writer, permission);
+    }
+    writer.length(user.topic_permissions.len());
+    for ((vhost, exchange), permission) in &user.topic_permissions {
+        writer.number(vhost.0.into());
+        writer.bytes(exchange);
+        let (write, read) = permission.texts();
+        writer.bytes(write.as_bytes());
+        writer.bytes(read.as_bytes());
     }
 }
 
-/// See `write_user`.
-pub(super) fn read_user(reader: &mut Reader<'_>) -> Result<(Name, User), Malformed> {
+/// See `write_user`. `vhosts` are those that were read before.
+pub(super) fn read_user(reader: &mut Reader<'_>, vhosts: &[Vhost]) -> Result<(Name, User), Malformed> {
     let name = reader.name("user")?;
     let (password, tags) = read_credentials(reader)?;
-    let mut user = User { password, tags, permissions: Default::default() };
+    let mut user = User::new(password, tags);
+    user.limits = read_user_limits(reader)?;
     for _ in 0..reader.count("permissions")? {
         let vhost = reader.vhost()?;
         user.permissions.insert(vhost, read_permission(reader)?);
+    }
+    for _ in 0..reader.count("topic permissions")? {
+        let vhost = reader.vhost()?;
+        let exchange = reader.name("exchange")?;
+        let (write, read) = (reader.text("pattern")?, reader.text("pattern")?);
+        let vhost_name = vhosts.get(vhost.0 as usize).map(|vhost| &vhost.name);
+        let vhost_name = vhost_name.ok_or_else(|| reader.malformed("virtual host"))?;
+        let permission = TopicPermission::new(&name, vhost_name, write, read);
+        let permission = permission.map_err(|_| reader.malformed("pattern"))?;
+        user.topic_permissions.insert((vhost, exchange), permission);
+    }
+    Ok((name, user))
+}
+
+/// A user of the first snapshots.
+pub(super) fn read_user_1(reader: &mut Reader<'_>) -> Result<(Name, User), Malformed> {
+    let name = reader.name("user")?;
+    let (password, tags) = read_credentials_1(reader)?;
+    let mut user = User::new(password, tags);
+    for _ in 0..reader.count("permissions")? {
+        let vhost = reader.vhost()?;
+        user.permissions.insert(vhost, read_permission_1(reader)?);
     }
     Ok((name, user))
 }

@@ -6,6 +6,8 @@
 //! ```text
 //! number  = 7 bits a byte, low first, high bit = more follow (at most 10 bytes)
 //! bytes   = number length, then that many bytes
+//! limit   = 0: none, else number above it
+//! signed  = number, its sign in the lowest bit
 //! table   = number fields, then per field: bytes name, value
 //! value   = 1 byte tag (AMQP's letter), then by tag: fixed little-endian number | bytes | array | table | nothing
 //! ```
@@ -62,6 +64,16 @@ impl Writer {
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.buffer.put_slice(bytes);
+    }
+
+    /// A number that may be missing.
+    pub(super) fn limit(&mut self, limit: Option<u32>) {
+        self.number(limit.map_or(0, |limit| u64::from(limit) + 1));
+    }
+
+    /// A number of either sign.
+    pub(super) fn signed(&mut self, number: i64) {
+        self.number(((number << 1) ^ (number >> 63)) as u64);
     }
 
     pub(super) fn table(&mut self, table: &Table) {
@@ -195,6 +207,23 @@ impl<'a> Reader<'a> {
 
     pub(super) fn number_u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
         u32::try_from(self.number(what)?).map_err(|_| self.malformed(what))
+    }
+
+    pub(super) fn limit(&mut self, what: &'static str) -> Result<Option<u32>, Malformed> {
+        match self.number(what)? {
+            0 => Ok(None),
+            above => u32::try_from(above - 1).map(Some).map_err(|_| self.malformed(what)),
+        }
+    }
+
+    pub(super) fn signed(&mut self, what: &'static str) -> Result<i64, Malformed> {
+        let number = self.number(what)?;
+        Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+
+    pub(super) fn text(&mut self, what: &'static str) -> Result<&'a str, Malformed> {
+        let bytes = self.bytes(what)?;
+        std::str::from_utf8(bytes).map_err(|_| self.malformed(what))
     }
 
     /// The number of items that follow; each takes at least a byte, so a larger number is a lie.

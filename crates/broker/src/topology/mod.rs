@@ -1,4 +1,5 @@
-//! Who exists on this broker and where a message goes: virtual hosts, users, exchanges, queues (as records), bindings.
+//! Who exists on this broker and where a message goes: virtual hosts, users and their rights, policies, exchanges, queues
+//! (as records), bindings.
 //!
 //! Invariant: the replicated part changes only by `apply`, and is a function of the commands applied; what lives on
 //! this node only changes by `apply_local`, and is in no log, no snapshot and no replicated decision. Reads never
@@ -9,6 +10,7 @@
 //! again, for the state may have moved. Absent on purpose: messages, consumers, conditions on them (`if-empty`,
 //! `if-unused` of a queue), who leads, what time it is.
 
+mod administer;
 mod apply;
 mod arguments;
 mod binding;
@@ -20,6 +22,9 @@ mod exchange;
 mod hash;
 mod headers;
 mod name;
+mod password;
+mod pattern;
+mod policy;
 mod queue;
 mod refusal;
 mod route;
@@ -27,6 +32,7 @@ mod settings;
 mod snapshot;
 mod topic;
 mod user;
+mod vhost;
 mod wording;
 
 use std::collections::BTreeMap;
@@ -34,13 +40,16 @@ use std::collections::BTreeMap;
 pub use apply::{Applied, Effect, Outcome};
 pub use arguments::{DURABILITY_INTERVAL_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX, PRIORITY_MAX};
 pub use binding::BINDINGS_MAX;
-pub use check::{Actor, Checked, ExchangeDeclare, Placement, QueueDeclare, QueueDeclared};
+pub use check::{Actor, Checked, ExchangeDeclare, OpenConnections, Placement, QueueDeclare, QueueDeclared};
 pub use command::{
-    Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind,
+    Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, PutPolicy, Unbind,
 };
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
 pub use exchange::{EXCHANGES_MAX, Exchange, ExchangeType};
 pub use name::{NAME_BYTES_MAX, Name};
+pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
+pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, WrongPattern};
+pub use policy::{ApplyTo, POLICIES_MAX, Policy, WrongDefinition, check_definition};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;
@@ -50,7 +59,8 @@ pub use settings::{
 };
 pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;
-pub use user::{Access, DIGEST_BYTES, PasswordHash, Permission, SALT_BYTES, TAGS_MAX, User};
+pub use user::{Access, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
+pub use vhost::{Vhost, VhostLimits};
 
 use crate::ids::{QueueId, VhostId};
 
@@ -64,7 +74,7 @@ pub const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
 pub struct Topology {
     version: u64,
     /// By `VhostId`.
-    vhosts: Vec<Name>,
+    vhosts: Vec<Vhost>,
     vhost_ids: BTreeMap<Name, VhostId>,
     users: BTreeMap<Name, User>,
     exchanges: exchange::Exchanges,
@@ -90,11 +100,8 @@ impl Topology {
         let slash = topology.create_vhost(&Name::from("/"));
         assert!(slash.is_ok(), "the first virtual host is within every limit");
         // A fixed salt: the password is no secret, and every member must start from the same bytes.
-        let guest = User {
-            password: PasswordHash::new(b"guest", *b"hare"),
-            tags: vec![Name::from("administrator")],
-            permissions: BTreeMap::from([(VhostId(0), Permission::EVERYTHING)]),
-        };
+        let mut guest = User::new(PasswordHash::new(b"guest", *b"hare"), vec![Name::from("administrator")]);
+        guest.permissions.insert(VhostId(0), Permission::everything());
         topology.users.insert(Name::from("guest"), guest);
         topology
     }
@@ -125,7 +132,7 @@ impl Topology {
     }
 
     /// The virtual hosts in the order of their ids.
-    pub fn vhosts(&self) -> impl Iterator<Item = (VhostId, &Name)> {
+    pub fn vhosts(&self) -> impl Iterator<Item = (VhostId, &Vhost)> {
         (0..).map(VhostId).zip(&self.vhosts)
     }
 
@@ -172,15 +179,30 @@ impl Topology {
     /// The user of this name, if the password is right. Takes the time of one hash either way.
     pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<&User> {
         let nobody = PasswordHash::new(b"", [0; 4]);
-        let user = if name.len() > NAME_BYTES_MAX { None } else { self.users.get(&Name::new(name)) };
+        let user = self.user(name);
         let hash = user.map_or(&nobody, |user| &user.password);
-        // An empty password never opens anything, whatever its hash.
-        if hash.matches(password) && !password.is_empty() { user } else { None }
+        if hash.matches(password) { user } else { None }
+    }
+
+    /// The user of this name: what is asked of a login whose proof is a certificate, and what limits go by.
+    pub fn user(&self, name: &[u8]) -> Option<&User> {
+        if name.len() > NAME_BYTES_MAX { None } else { self.users.get(&Name::new(name)) }
+    }
+
+    /// The users in the order of their names.
+    pub fn users(&self) -> impl Iterator<Item = (&Name, &User)> {
+        self.users.iter()
+    }
+
+    /// The virtual host of this id, if it was ever given out.
+    pub fn vhost_of(&self, id: VhostId) -> Option<&Vhost> {
+        self.vhosts.get(id.0 as usize)
     }
 
     /// The name of a virtual host. Errors: 530 for an id that was never given out.
     fn vhost_name(&self, vhost: VhostId) -> Result<&Name, Refusal> {
-        self.vhosts.get(vhost.0 as usize).ok_or_else(|| Refusal::not_allowed("vhost not found"))
+        let found = self.vhosts.get(vhost.0 as usize);
+        found.map(|vhost| &vhost.name).ok_or_else(|| Refusal::not_allowed("vhost not found"))
     }
 
     fn binding_by_names(&self, binding: &binding::Binding) -> Binding {

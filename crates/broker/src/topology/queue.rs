@@ -82,6 +82,8 @@ pub(super) struct Queues {
     by_owner: HashMap<u64, Vec<QueueId>, foldhash::fast::FixedState>,
     shapes: HashTable<Arc<QueueShape>>,
     local_count: usize,
+    /// By virtual host: how many live on this node only, and how many do not.
+    vhost_counts: Vec<[usize; 2]>,
 }
 
 impl Queues {
@@ -109,6 +111,11 @@ impl Queues {
             self.by_owner.entry(owner).or_default().push(queue.id);
         }
         self.local_count += usize::from(queue.id.is_local());
+        let vhost = queue.vhost.0 as usize;
+        if self.vhost_counts.len() <= vhost {
+            self.vhost_counts.resize(vhost + 1, [0; 2]);
+        }
+        self.vhost_counts[vhost][usize::from(!queue.id.is_local())] += 1;
         let at = self.slots.insert(queue);
         if at == self.targets.len() {
             self.targets.push(target);
@@ -164,6 +171,7 @@ impl Queues {
             }
         }
         self.local_count -= usize::from(queue.id.is_local());
+        self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -= 1;
         self.release_shape(&queue.shape);
         queue
     }
@@ -184,6 +192,11 @@ impl Queues {
     /// How many live on this node only, or how many do not.
     pub(super) fn count(&self, local: bool) -> usize {
         if local { self.local_count } else { self.slots.len() - self.local_count }
+    }
+
+    /// How many queues of a virtual host live on this node only, and how many do not.
+    pub(super) fn count_in(&self, vhost: VhostId) -> [usize; 2] {
+        self.vhost_counts.get(vhost.0 as usize).copied().unwrap_or_default()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Queue)> {

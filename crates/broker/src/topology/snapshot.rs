@@ -4,9 +4,10 @@
 //! them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (1), number next queue id,
-//!            number virtual hosts, per host by id: bytes name
-//!            number users, per user by name: as in PutUser, then number permissions, per host by id: number, flags
+//! snapshot = "LVTO", 1 byte version (2), number next queue id,
+//!            number virtual hosts, per host by id: bytes name, 2 limits, number policies, number operator policies
+//!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
+//!              number topic permissions, per host and exchange: number, name, 2 patterns
 //!            number exchanges, by virtual host and name: as in DeclareExchange
 //!            number queues, by id: number id, as in DeclareQueue
 //!            number bindings, by their bytes: as in Bind
@@ -20,10 +21,11 @@ use super::command::{self, Command, DeclareExchange, DeclareQueue};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::Exchange;
 use super::queue::Queue;
-use crate::ids::QueueId;
+use super::vhost::{Vhost, VhostLimits};
+use crate::ids::{QueueId, VhostId};
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 1;
+pub const SNAPSHOT_VERSION: u8 = 2;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -34,8 +36,8 @@ impl Topology {
         writer.byte(SNAPSHOT_VERSION);
         writer.number(self.queue_next);
         writer.length(self.vhosts.len());
-        for name in &self.vhosts {
-            writer.bytes(name);
+        for vhost in &self.vhosts {
+            command::write_vhost(&mut writer, vhost);
         }
         writer.length(self.users.len());
         for (name, user) in &self.users {
@@ -76,17 +78,30 @@ impl Topology {
         if reader.take(MAGIC.len(), "magic")? != MAGIC {
             return Err(reader.malformed("magic"));
         }
-        if reader.byte("snapshot version")? != SNAPSHOT_VERSION {
+        let version = reader.byte("snapshot version")?;
+        if !(1..=SNAPSHOT_VERSION).contains(&version) {
             return Err(reader.malformed("snapshot version"));
         }
         let mut topology = Self::empty();
         let queue_next = reader.number("next queue id")?;
+        let mut limits = Vec::new();
         for _ in 0..reader.count("virtual hosts")? {
-            let name = reader.name("virtual host")?;
-            topology.replay(&Command::CreateVhost { name }, reader)?;
+            let read =
+                if version == 1 { Vhost::new(reader.name("virtual host")?) } else { command::read_vhost(reader)? };
+            let at = topology.vhosts.len();
+            topology.replay(&Command::CreateVhost { name: read.name.clone() }, reader)?;
+            if topology.vhosts.len() != at + 1 {
+                return Err(reader.malformed("virtual host"));
+            }
+            // Limits come last: they may have been set below what is there.
+            limits.push(read.limits);
+            topology.vhosts[at] = Vhost { limits: VhostLimits::default(), ..read };
         }
         for _ in 0..reader.count("users")? {
-            let (name, user) = command::read_user(reader)?;
+            let (name, user) = match version {
+                1 => command::read_user_1(reader)?,
+                _ => command::read_user(reader, &topology.vhosts)?,
+            };
             topology.users.insert(name, user);
         }
         for _ in 0..reader.count("exchanges")? {
@@ -117,6 +132,7 @@ impl Topology {
             return Err(reader.malformed("next queue id"));
         }
         topology.queue_next = queue_next;
+        topology.vhosts.iter_mut().zip(limits).for_each(|(vhost, limits)| vhost.limits = limits);
         reader.end()?;
         topology.version = 1;
         Ok(topology)
@@ -140,11 +156,22 @@ impl Topology {
                 effects.push(Effect::QueueDeleted { id: queue.id, partition: queue.partition });
             }
         }
+        for vhost in 0..self.vhosts.len() {
+            let vhost = VhostId(u32::try_from(vhost).expect("the number of virtual hosts is limited"));
+            // Of the adopted queues; all others came with their rules.
+            self.match_policies(vhost, &mut effects);
+        }
         for queue in self.queues_by_id() {
-            if old.queue(queue.id).is_none() {
-                effects.push(Effect::QueueCreated { id: queue.id, partition: queue.partition });
+            match old.queue(queue.id) {
+                None => effects.push(Effect::QueueCreated { id: queue.id, partition: queue.partition }),
+                Some(before) if before.rules != queue.rules && !queue.id.is_local() => {
+                    effects.push(Effect::QueueRulesChanged { id: queue.id, partition: queue.partition });
+                }
+                Some(_) => {}
             }
         }
+        let gone = old.users.keys().filter(|name| !self.users.contains_key(*name));
+        effects.extend(gone.map(|name| Effect::UserDeleted { name: name.clone() }));
         for exchange in old.exchanges().filter(|e| e.is_local()) {
             if self.find_exchange(exchange.vhost, &exchange.name).is_none() {
                 self.exchanges.insert(Exchange::declared(&exchange.as_declare()));

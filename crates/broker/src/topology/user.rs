@@ -1,51 +1,17 @@
-//! Users, their passwords and what they may do in a virtual host.
+//! Users: how they log in, what they may do in a virtual host, and how much.
 //!
-//! Invariant: a password is kept only as a salted hash, and no text or debug output shows even that. The salt is given
-//! by the caller, because this room knows no random numbers.
-//! Absent on purpose: permission patterns. RabbitMQ's are regular expressions; until they are here a permission is all
-//! or nothing, which is what the one user of a fresh broker needs.
+//! Invariant: a right is a pattern over the thing's name; a virtual host that is not in a user's permissions may not be
+//! opened, and an exchange that is not in its topic permissions is not restricted further.
 
 use std::collections::BTreeMap;
-use std::fmt;
-
-use sha2::{Digest, Sha256};
 
 use super::name::Name;
+use super::password::PasswordHash;
+use super::pattern::{Pattern, WrongPattern};
 use crate::ids::VhostId;
 
-/// Bytes of salt before a password is hashed, as in RabbitMQ.
-pub const SALT_BYTES: usize = 4;
-/// Bytes of a SHA-256 digest.
-pub const DIGEST_BYTES: usize = 32;
 /// Tags of one user; RabbitMQ knows six.
 pub const TAGS_MAX: usize = 64;
-
-/// RabbitMQ's default password hash: SHA-256 over salt and password.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PasswordHash {
-    pub(super) salt: [u8; SALT_BYTES],
-    pub(super) digest: [u8; DIGEST_BYTES],
-}
-
-impl PasswordHash {
-    /// Hashes a password with the salt that the caller drew.
-    pub fn new(password: &[u8], salt: [u8; SALT_BYTES]) -> Self {
-        let digest = Sha256::new().chain_update(salt).chain_update(password).finalize();
-        Self { salt, digest: digest.into() }
-    }
-
-    /// Whether this is the password. Takes the same time wherever the first wrong byte is.
-    pub fn matches(&self, password: &[u8]) -> bool {
-        let other = Self::new(password, self.salt);
-        self.digest.iter().zip(other.digest).fold(0, |different, (a, b)| different | (a ^ b)) == 0
-    }
-}
-
-impl fmt::Debug for PasswordHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PasswordHash(..)")
-    }
-}
 
 /// What is asked for: RabbitMQ's three rights on a queue or exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,29 +35,88 @@ impl Access {
     }
 }
 
-/// What a user may do in one virtual host, for every name in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a user may do in one virtual host: a pattern over names for each right.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// See `Access::Configure`.
-    pub configure: bool,
+    pub configure: Pattern,
     /// See `Access::Write`.
-    pub write: bool,
+    pub write: Pattern,
     /// See `Access::Read`.
-    pub read: bool,
+    pub read: Pattern,
 }
 
 impl Permission {
-    /// All three: RabbitMQ's `.*`, `.*`, `.*`.
-    pub const EVERYTHING: Self = Self { configure: true, write: true, read: true };
+    /// RabbitMQ's `.*`, `.*`, `.*`.
+    pub fn everything() -> Self {
+        Self { configure: Pattern::everything(), write: Pattern::everything(), read: Pattern::everything() }
+    }
 
-    /// Whether this access is granted.
-    pub fn allows(self, access: Access) -> bool {
+    /// The virtual host may be opened, and that is all.
+    pub fn nothing() -> Self {
+        Self { configure: Pattern::nothing(), write: Pattern::nothing(), read: Pattern::nothing() }
+    }
+
+    /// Whether this access to something of this name is granted.
+    pub fn allows(&self, access: Access, name: &[u8]) -> bool {
         match access {
-            Access::Configure => self.configure,
-            Access::Write => self.write,
-            Access::Read => self.read,
+            Access::Configure => self.configure.matches(name),
+            Access::Write => self.write.matches(name),
+            Access::Read => self.read.matches(name),
         }
     }
+}
+
+/// What a user may do with the routing keys of one topic exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicPermission {
+    write: TopicPattern,
+    read: TopicPattern,
+}
+
+/// A pattern in which `{username}` and `{vhost}` stand for themselves until user and virtual host are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TopicPattern {
+    text: String,
+    pattern: Pattern,
+}
+
+impl TopicPattern {
+    fn new(text: &str, user: &Name, vhost: &Name) -> Result<Self, WrongPattern> {
+        let expanded = text.replace("{username}", &user.to_string()).replace("{vhost}", &vhost.to_string());
+        Ok(Self { text: text.to_owned(), pattern: Pattern::new(&expanded)? })
+    }
+}
+
+impl TopicPermission {
+    /// The permission of `user` in `vhost`, whose names are put in where the patterns ask for them. Errors: a pattern
+    /// does not compile.
+    pub fn new(user: &Name, vhost: &Name, write: &str, read: &str) -> Result<Self, WrongPattern> {
+        Ok(Self { write: TopicPattern::new(write, user, vhost)?, read: TopicPattern::new(read, user, vhost)? })
+    }
+
+    /// Whether publishing with this key, or binding with it, is granted.
+    pub fn allows(&self, access: Access, key: &[u8]) -> bool {
+        match access {
+            Access::Write => self.write.pattern.matches(key),
+            Access::Read => self.read.pattern.matches(key),
+            Access::Configure => true,
+        }
+    }
+
+    /// Both patterns as they were written, write first.
+    pub fn texts(&self) -> (&str, &str) {
+        (&self.write.text, &self.read.text)
+    }
+}
+
+/// How much a user may have at a time; `None` is without limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserLimits {
+    /// Connections.
+    pub connections_max: Option<u32>,
+    /// Channels, all connections together.
+    pub channels_max: Option<u32>,
 }
 
 /// One user.
@@ -101,8 +126,25 @@ pub struct User {
     pub password: PasswordHash,
     /// RabbitMQ's tags, such as `administrator`; they mean something to the management API only.
     pub tags: Vec<Name>,
+    /// How much it may have.
+    pub limits: UserLimits,
     /// By virtual host; a host that is not there may not be opened.
     pub permissions: BTreeMap<VhostId, Permission>,
+    /// By virtual host and exchange.
+    pub topic_permissions: BTreeMap<(VhostId, Name), TopicPermission>,
+}
+
+impl User {
+    /// A user that may do nothing yet.
+    pub fn new(password: PasswordHash, tags: Vec<Name>) -> Self {
+        Self {
+            password,
+            tags,
+            limits: UserLimits::default(),
+            permissions: BTreeMap::new(),
+            topic_permissions: BTreeMap::new(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -110,17 +152,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_the_one_that_rabbitmq_documents() {
-        // The example of RabbitMQ's password guide: salt 908DC60A, password "test12".
-        let hash = PasswordHash::new(b"test12", [0x90, 0x8d, 0xc6, 0x0a]);
-        let hex: String = hash.digest.iter().map(|b| format!("{b:02X}")).collect();
-        assert_eq!(hex, "A5B924B3096B8897D65A3B5F80FA5DB62A94B83122CDF4F8FEAD10D515D8F391");
-        assert!(hash.matches(b"test12"));
-        assert!(!hash.matches(b"test13"));
-    }
-
-    #[test]
-    fn a_hash_is_not_printed() {
-        assert_eq!(format!("{:?}", PasswordHash::new(b"x", [1, 2, 3, 4])), "PasswordHash(..)");
+    fn a_topic_permission_knows_its_user_and_virtual_host() {
+        let permission = TopicPermission::new(&"ann".into(), &"prod".into(), "^{vhost}\\.{username}\\..*", "^public")
+            .expect("both compile");
+        assert!(permission.allows(Access::Write, b"prod.ann.x") && !permission.allows(Access::Write, b"prod.bob.x"));
+        assert!(permission.allows(Access::Read, b"public.x") && !permission.allows(Access::Read, b"prod.ann.x"));
+        assert_eq!(permission.texts().0, "^{vhost}\\.{username}\\..*");
+        assert!(TopicPermission::new(&"a(".into(), &"v".into(), "{username}", "").is_err());
     }
 }

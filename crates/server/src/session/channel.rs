@@ -140,6 +140,8 @@ pub(super) struct Channel {
     pub(super) pending: Pending,
     /// It was closed with an error; what the client had sent behind it does not count, until the machine says the end.
     pub(super) failed: bool,
+    /// It counts against its user's limit.
+    pub(super) is_counted: bool,
     /// The number of the request under way.
     pub(super) request: u64,
     /// By number, which is the order in which they came.
@@ -166,6 +168,7 @@ impl Channel {
             key,
             pending: Pending::None,
             failed: false,
+            is_counted: false,
             request: 0,
             consumers: Vec::new(),
             last_number: 0,

@@ -24,9 +24,10 @@ mod transaction;
 pub use publish::SYNC_EXCHANGE;
 
 use crate::connection::Client;
+use crate::occupancy::Place;
 use crate::shard::thread::Local;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Millis, Request};
-use broker::topology::{Actor, Checked, Outcome, Refusal, RouteTarget};
+use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::Bytes;
 use channel::{Channel, Pending, RequestKind};
@@ -49,6 +50,8 @@ pub(crate) struct Session {
     user: Bytes,
     vhost: VhostId,
     vhost_name: Bytes,
+    /// Where it is counted, from `connection.open` on.
+    occupied: Option<Place>,
     /// Names this connection as the owner of exclusive queues.
     connection: u64,
     /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched.
@@ -76,6 +79,7 @@ impl Session {
             user: Bytes::new(),
             vhost: VhostId(0),
             vhost_name: Bytes::new(),
+            occupied: None,
             // A key that no channel gets is a number that no other connection gets.
             connection: local.keys.borrow_mut().next().0,
             channels: Vec::new(),
@@ -89,6 +93,11 @@ impl Session {
     /// The client's address.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Who logged in; empty before.
+    pub(crate) fn user(&self) -> &[u8] {
+        &self.user
     }
 
     /// When [`Session::handle_timeout`] is to be called.
@@ -138,6 +147,7 @@ impl Session {
                 local.register(key, client, channel.number());
                 let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
                 self.channels.insert(at, Channel::new(channel, key));
+                self.count_channel(at, &mut cx);
             }
             // The machine names what was outstanding; the partitions know it themselves and requeue it at the detach.
             Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, local),
@@ -266,6 +276,22 @@ impl Session {
         }
         self.from_remote.retain(|(key, _, _)| *key != gone.key);
         local.unregister(gone.key);
+        if let (true, Some(place)) = (gone.is_counted, &mut self.occupied) {
+            place.close_channel();
+        }
+    }
+
+    /// Counts a channel that was just opened; one too many ends the connection.
+    fn count_channel(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let Some(place) = &mut self.occupied else { return };
+        let topology = cx.local.shared.topology();
+        let counted = place.open_channel(|open| topology.check_channel_open(&self.user, open));
+        drop(topology);
+        self.channels[at].is_counted = counted.is_ok();
+        if let Err(refused) = counted {
+            tracing::warn!(peer = %self.peer, text = %refused.text, "channel refused");
+            cx.amqp.connection_error(refusal::connection_error(refused));
+        }
     }
 
     fn authenticate(&mut self, authenticate: &Authenticate, cx: &mut Cx<'_>, now: Millis) {
@@ -290,10 +316,15 @@ impl Session {
     }
 
     fn open(&mut self, vhost: Bytes, cx: &mut Cx<'_>) {
-        let opened = cx.local.shared.topology().open_vhost(&self.user, &vhost);
+        let topology = cx.local.shared.topology();
+        let known = if vhost.len() > NAME_BYTES_MAX { None } else { topology.vhost(&vhost) };
+        let check = |open| topology.open_vhost(&self.user, &vhost, open);
+        let opened = cx.local.shared.occupancy.enter(&self.user, known, check);
+        drop(topology);
         match opened {
-            Ok(id) => {
-                self.vhost = id;
+            Ok(place) => {
+                self.vhost = place.vhost();
+                self.occupied = Some(place);
                 self.vhost_name = Bytes::copy_from_slice(&vhost);
                 let vhost = log_text(&vhost);
                 let user = log_text(&self.user);
@@ -310,6 +341,7 @@ impl Session {
     /// The connection is over; its channels are closed already. Its exclusive queues go with it.
     fn end(&mut self, why: &Closed, local: &Rc<Local>) {
         assert!(self.channels.is_empty(), "the machine closes the channels before the connection");
+        self.occupied = None;
         let (user, vhost) = (log_text(&self.user), log_text(&self.vhost_name));
         let reason = reason_text(why);
         match why {

@@ -37,12 +37,12 @@ impl Session {
             };
             if let Err(error) = checked {
                 // An exchange that is not there is what RabbitMQ looks at first.
-                let unknown = self.check_exchange(&publish.exchange, cx).err();
+                let unknown = self.check_exchange(&publish.exchange, &publish.routing_key, cx).err();
                 return self.fail(at, unknown.unwrap_or(error), cx);
             }
         }
         if self.channels[at].transaction.is_some() {
-            return match self.check_exchange(&publish.exchange, cx) {
+            return match self.check_exchange(&publish.exchange, &publish.routing_key, cx) {
                 Ok(()) => self.hold_publish(at, publish, cx),
                 Err(error) => self.fail(at, error, cx),
             };
@@ -50,12 +50,12 @@ impl Session {
         self.send_publish(at, publish, cx);
     }
 
-    fn check_exchange(&self, exchange: &[u8], cx: &Cx<'_>) -> Result<(), ChannelError> {
+    fn check_exchange(&self, exchange: &[u8], routing_key: &[u8], cx: &Cx<'_>) -> Result<(), ChannelError> {
         if exchange == SYNC_EXCHANGE {
             return Ok(());
         }
         let topology = cx.local.shared.topology();
-        topology.check_publish(self.actor(), self.vhost, exchange).map_err(publish_error)
+        topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)
     }
 
     /// Routes a message whose properties were checked, and hands it to its partitions.
@@ -127,7 +127,7 @@ impl Session {
         let (exchange, routing_key) = (&publish.exchange, &publish.routing_key);
         let topology = cx.local.shared.topology();
         if exchange != SYNC_EXCHANGE {
-            topology.check_publish(self.actor(), self.vhost, exchange).map_err(publish_error)?;
+            topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)?;
         }
         let used_headers = Cell::new(false);
         let headers = || {

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use broker::topology::{Outcome, Refusal};
+use broker::topology::{Name, Outcome, Refusal};
 
 /// What one shard, or another thread of the node, hands to a shard.
 pub(crate) enum Parcel {
@@ -47,6 +47,8 @@ pub(crate) enum Parcel {
     Accepted(TcpStream, SocketAddr),
     /// The node's alarms changed.
     Alarms,
+    /// A user is gone: its connections are closed.
+    UserDeleted(Name),
     /// Another shard's gauge fell: connections that waited for it may read again.
     Relieved,
     /// Close all connections and end.

@@ -144,6 +144,7 @@ impl Local {
                 broker::topology::Effect::QueueDeleted { id, partition } => {
                     inbox.push(*partition, Command::Delete { queue: *id });
                 }
+                broker::topology::Effect::UserDeleted { .. } => unreachable!("users are the same on every node"),
                 broker::topology::Effect::ExchangeUnused { vhost, name } => {
                     self.shared.delete_unused_exchange(*vhost, name);
                 }
@@ -437,6 +438,12 @@ impl StepTask {
             Parcel::Alarms => {
                 for client in local.all_clients() {
                     client.set_blocked(local.shared.blocked_reason(), local, now);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::UserDeleted(name) => {
+                for client in local.all_clients() {
+                    client.close_if_of(&name, local, now);
                     local.flush_later(&client);
                 }
             }

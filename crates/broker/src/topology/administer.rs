@@ -1,0 +1,161 @@
+//! What commands about users, virtual hosts and policies do.
+//!
+//! Invariant: as `apply.rs`: a function of the command and the replicated part. After each of them every queue works by
+//! the rules that its arguments and the policies which match it now come to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::apply::{Effect, Outcome};
+use super::command::{Command, PutPolicy};
+use super::exchange::{Exchange, PREDECLARED};
+use super::name::Name;
+use super::password::PasswordHash;
+use super::policy::{self, POLICIES_MAX, Policy, check_definition};
+use super::queue::QueueShape;
+use super::refusal::Refusal;
+use super::settings::{Wishes, effective};
+use super::user::{TAGS_MAX, TopicPermission, User};
+use super::vhost::Vhost;
+use super::{Topology, VHOSTS_MAX};
+use crate::ids::VhostId;
+use crate::queue::Rules;
+
+impl Topology {
+    /// Carries out a command of this file. Errors: 530 for a user or virtual host that is not there, 406 for what is
+    /// not lawful.
+    pub(super) fn administer(&mut self, command: &Command, effects: &mut Vec<Effect>) -> Result<Outcome, Refusal> {
+        match command {
+            Command::CreateVhost { name } => return self.create_vhost(name),
+            Command::PutUser { name, password, tags } => self.put_user(name, password, tags)?,
+            Command::DeleteUser { name } => {
+                if self.users.remove(name).is_some() {
+                    effects.push(Effect::UserDeleted { name: name.clone() });
+                }
+            }
+            Command::PutPermission { user, vhost, permission } => {
+                self.vhost_name(*vhost)?;
+                self.user_mut(user)?.permissions.insert(*vhost, permission.clone());
+            }
+            Command::ClearPermission { user, vhost } => {
+                self.user_mut(user)?.permissions.remove(vhost);
+            }
+            Command::PutTopicPermission { user, vhost, exchange, write, read } => {
+                let permission = TopicPermission::new(user, self.vhost_name(*vhost)?, write, read)
+                    .map_err(|wrong| Refusal::precondition_failed(&wrong.to_string()))?;
+                self.user_mut(user)?.topic_permissions.insert((*vhost, exchange.clone()), permission);
+            }
+            Command::ClearTopicPermission { user, vhost, exchange } => {
+                self.user_mut(user)?.topic_permissions.remove(&(*vhost, exchange.clone()));
+            }
+            Command::SetUserLimits { user, limits } => self.user_mut(user)?.limits = *limits,
+            Command::SetVhostLimits { vhost, limits } => self.vhost_mut(*vhost)?.limits = *limits,
+            Command::PutPolicy(put) => self.put_policy(put, effects)?,
+            Command::DeletePolicy { vhost, operator, name } => {
+                policies_of(self.vhost_mut(*vhost)?, *operator).remove(name);
+                self.match_policies(*vhost, effects);
+            }
+            _ => unreachable!("commands about queues, exchanges and bindings are carried out elsewhere"),
+        }
+        self.version += 1;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn create_vhost(&mut self, name: &Name) -> Result<Outcome, Refusal> {
+        if let Some(id) = self.vhost(name) {
+            return Ok(Outcome::Vhost(id));
+        }
+        if self.vhosts.len() >= VHOSTS_MAX {
+            return Err(Refusal::not_allowed(&format!(
+                "cannot create vhost '{name}': limit ({VHOSTS_MAX}) is reached"
+            )));
+        }
+        let id = VhostId(u32::try_from(self.vhosts.len()).expect("the number of virtual hosts is limited"));
+        self.vhosts.push(Vhost::new(name.clone()));
+        self.vhost_ids.insert(name.clone(), id);
+        for (name, kind, internal) in PREDECLARED {
+            self.exchanges.insert(Exchange { internal, ..Exchange::new(id, Name::from(name), kind) });
+        }
+        self.version += 1;
+        Ok(Outcome::Vhost(id))
+    }
+
+    fn put_user(&mut self, name: &Name, password: &PasswordHash, tags: &[Name]) -> Result<(), Refusal> {
+        if tags.len() > TAGS_MAX {
+            return Err(Refusal::precondition_failed(&format!("a user has at most {TAGS_MAX} tags")));
+        }
+        let user = self.users.entry(name.clone()).or_insert_with(|| User::new(password.clone(), Vec::new()));
+        user.password = password.clone();
+        user.tags = tags.to_vec();
+        Ok(())
+    }
+
+    fn put_policy(&mut self, put: &PutPolicy, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let wrong = |text: String| Refusal::precondition_failed(&format!("policy '{}': {text}", put.name));
+        check_definition(&put.policy.definition, put.operator).map_err(|error| wrong(error.to_string()))?;
+        let policies = policies_of(self.vhost_mut(put.vhost)?, put.operator);
+        if policies.len() >= POLICIES_MAX && !policies.contains_key(&put.name) {
+            return Err(wrong(format!("limit of {POLICIES_MAX} is reached")));
+        }
+        policies.insert(put.name.clone(), put.policy.clone());
+        self.match_policies(put.vhost, effects);
+        Ok(())
+    }
+
+    fn user_mut(&mut self, name: &Name) -> Result<&mut User, Refusal> {
+        self.users.get_mut(name).ok_or_else(|| Refusal::not_allowed(&format!("no user '{name}'")))
+    }
+
+    fn vhost_mut(&mut self, id: VhostId) -> Result<&mut Vhost, Refusal> {
+        self.vhosts.get_mut(id.0 as usize).ok_or_else(|| Refusal::not_allowed("vhost not found"))
+    }
+
+    /// The rules of a queue of this name and shape under the policies as they are now. A queue that no policy matches
+    /// shares those of its shape.
+    pub(super) fn rules_of(&self, vhost: VhostId, name: &[u8], shape: &QueueShape) -> Arc<Rules> {
+        let Some(vhost) = self.vhosts.get(vhost.0 as usize) else { return shape.rules.clone() };
+        let of = |policies: &BTreeMap<Name, Policy>| {
+            let policy = policy::matching(policies, name, |apply_to| apply_to.takes_queue(shape.queue_type));
+            policy.map(|policy| Wishes::read(&policy.definition, ""))
+        };
+        let (policy, operator) = (of(&vhost.policies), of(&vhost.operator_policies));
+        if policy.is_none() && operator.is_none() {
+            return shape.rules.clone();
+        }
+        let rules = effective(shape.queue_type, &shape.settings.wishes, policy.as_ref(), operator.as_ref());
+        if rules == *shape.rules { shape.rules.clone() } else { Arc::new(rules) }
+    }
+
+    /// Gives every queue of a virtual host the rules that it has under the policies as they are now.
+    ///
+    /// Cost: each queue's name against the patterns; policies change seldom, and nothing else asks.
+    pub(super) fn match_policies(&mut self, vhost: VhostId, effects: &mut Vec<Effect>) {
+        let mut changed = Vec::new();
+        for (at, queue) in self.queues.iter().filter(|(_, queue)| queue.vhost == vhost) {
+            let rules = self.rules_of(vhost, &queue.name, &queue.shape);
+            if rules != queue.rules {
+                changed.push((queue.id, at, rules));
+            }
+        }
+        changed.sort_unstable_by_key(|(id, ..)| *id);
+        // Queues that were declared alike and are matched alike share their rules.
+        let mut shared: Vec<Arc<Rules>> = Vec::new();
+        for (id, at, rules) in changed {
+            let known = shared.iter().rev().take(SHARED_RULES_TRIED).find(|known| **known == rules).cloned();
+            let rules = known.unwrap_or_else(|| {
+                shared.push(rules.clone());
+                rules
+            });
+            let queue = self.queues.get_mut(at);
+            queue.rules = rules;
+            effects.push(Effect::QueueRulesChanged { id, partition: queue.partition });
+        }
+    }
+}
+
+/// How many different rules a queue's new rules are compared with before they get memory of their own.
+const SHARED_RULES_TRIED: usize = 16;
+
+fn policies_of(vhost: &mut Vhost, operator: bool) -> &mut BTreeMap<Name, Policy> {
+    if operator { &mut vhost.operator_policies } else { &mut vhost.policies }
+}

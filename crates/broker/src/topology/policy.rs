@@ -1,0 +1,310 @@
+//! Policies: settings for every queue and exchange of a virtual host whose name matches a pattern.
+//!
+//! Invariant: a policy that exists holds only keys of RabbitMQ with values that RabbitMQ takes, and only such as this
+//! version honours; of those that match a thing the one of the highest priority holds, alone. A key that the thing's
+//! type does not know says nothing, because a policy matches things of all types.
+
+use std::collections::BTreeMap;
+
+use amqp::{Table, Value};
+
+use super::arguments::{self, EXPIRY_MS_MAX};
+use super::name::{NAME_BYTES_MAX, Name};
+use super::pattern::Pattern;
+use super::settings::QueueType;
+use super::wording::integer;
+
+/// Policies of one virtual host, and as many operator policies.
+pub const POLICIES_MAX: usize = 1 << 12;
+
+/// What a policy may match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApplyTo {
+    /// Queues and exchanges.
+    All,
+    /// Exchanges.
+    Exchanges,
+    /// Queues of every type.
+    Queues,
+    /// Queues of one type.
+    ClassicQueues,
+    /// Queues of one type.
+    QuorumQueues,
+    /// Streams, which this version has not: it matches nothing.
+    Streams,
+}
+
+impl ApplyTo {
+    /// All of them; their places are their numbers in the log.
+    pub const ALL: [ApplyTo; 6] = [
+        ApplyTo::All,
+        ApplyTo::Exchanges,
+        ApplyTo::Queues,
+        ApplyTo::ClassicQueues,
+        ApplyTo::QuorumQueues,
+        ApplyTo::Streams,
+    ];
+
+    /// The word in definitions.
+    pub fn word(self) -> &'static str {
+        match self {
+            ApplyTo::All => "all",
+            ApplyTo::Exchanges => "exchanges",
+            ApplyTo::Queues => "queues",
+            ApplyTo::ClassicQueues => "classic_queues",
+            ApplyTo::QuorumQueues => "quorum_queues",
+            ApplyTo::Streams => "streams",
+        }
+    }
+
+    /// Whether a queue of this type may be matched.
+    pub fn takes_queue(self, queue_type: QueueType) -> bool {
+        match self {
+            ApplyTo::All | ApplyTo::Queues => true,
+            ApplyTo::ClassicQueues => queue_type == QueueType::Classic,
+            ApplyTo::QuorumQueues => queue_type == QueueType::Quorum,
+            ApplyTo::Exchanges | ApplyTo::Streams => false,
+        }
+    }
+
+    /// Whether an exchange may be matched.
+    pub fn takes_exchange(self) -> bool {
+        matches!(self, ApplyTo::All | ApplyTo::Exchanges)
+    }
+}
+
+/// One policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Searched for in the names.
+    pub pattern: Pattern,
+    /// Which things it may match.
+    pub apply_to: ApplyTo,
+    /// Of several that match, the highest holds.
+    pub priority: i64,
+    /// What it says, under RabbitMQ's keys; checked by [`check_definition`].
+    pub definition: Table,
+}
+
+impl Policy {
+    /// What an exchange of this policy falls back to.
+    pub fn alternate_exchange(&self) -> Option<&[u8]> {
+        match self.definition.get("alternate-exchange") {
+            Some(Value::LongString(name)) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// The policy that holds for a thing: of those that take and match it the one of the highest priority; among equals the
+/// first by name, so that every member chooses alike.
+pub(super) fn matching<'a>(
+    policies: &'a BTreeMap<Name, Policy>,
+    name: &[u8],
+    takes: impl Fn(ApplyTo) -> bool,
+) -> Option<&'a Policy> {
+    let mut best: Option<&Policy> = None;
+    for policy in policies.values().filter(|policy| takes(policy.apply_to)) {
+        if best.is_none_or(|best| policy.priority > best.priority) && policy.pattern.matches(name) {
+            best = Some(policy);
+        }
+    }
+    best
+}
+
+/// Why a definition is not lawful.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct WrongDefinition {
+    /// The key that it is about.
+    pub key: String,
+    /// The rest of a sentence that begins with the key.
+    pub reason: String,
+}
+
+/// What values a key takes.
+#[derive(Clone, Copy)]
+enum Rule {
+    Name,
+    /// A whole number from the first to the second.
+    Within(i64, i64),
+    OneOf(&'static [&'static str]),
+}
+
+/// Whether this version does what a key says.
+#[derive(Clone, Copy)]
+enum Support {
+    /// As far as the queue argument of this name, which `arguments.rs` says.
+    AsArgument,
+    NotYet,
+}
+use Support::{AsArgument, NotYet};
+
+/// One key: whether an operator policy may have it, and what this version makes of it.
+struct Key {
+    name: &'static str,
+    operator: bool,
+    rule: Rule,
+    support: Support,
+}
+
+const fn key(name: &'static str, operator: bool, rule: Rule, support: Support) -> Key {
+    Key { name, operator, rule, support }
+}
+
+impl Key {
+    fn is_honoured(&self) -> bool {
+        match self.support {
+            AsArgument => arguments::is_honoured(&format!("x-{}", self.name)),
+            NotYet => false,
+        }
+    }
+}
+
+const ANY: Rule = Rule::Within(0, i64::MAX);
+const OVERFLOWS: &[&str] = &["drop-head", "reject-publish", "reject-publish-dlx"];
+const LOCATORS: &[&str] = &["client-local", "balanced", "random", "least-leaders", "min-masters"];
+const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
+
+/// The keys of RabbitMQ 4.3's policies, streams and federation included, so that a name that is merely not there yet is
+/// told from one that is misspelled.
+#[rustfmt::skip]
+const KEYS: &[Key] = &[
+    key("alternate-exchange",             false, Rule::Name, NotYet),
+    key("dead-letter-exchange",           false, Rule::Name, AsArgument),
+    key("dead-letter-routing-key",        false, Rule::Name, AsArgument),
+    key("dead-letter-strategy",           false, Rule::OneOf(&["at-most-once", "at-least-once"]), AsArgument),
+    key("message-ttl",                    true,  Rule::Within(0, EXPIRY_MS_MAX), AsArgument),
+    key("expires",                        true,  Rule::Within(1, EXPIRY_MS_MAX), AsArgument),
+    key("max-length",                     true,  ANY, AsArgument),
+    key("max-length-bytes",               true,  ANY, AsArgument),
+    key("overflow",                       true,  Rule::OneOf(OVERFLOWS), AsArgument),
+    key("delivery-limit",                 true,  Rule::Within(i64::MIN, i64::MAX), AsArgument),
+    key("delayed-retry-type",             true,  Rule::OneOf(RETRIES), AsArgument),
+    key("delayed-retry-min",              true,  ANY, AsArgument),
+    key("delayed-retry-max",              true,  ANY, AsArgument),
+    key("max-in-memory-length",           true,  ANY, AsArgument),
+    key("max-in-memory-bytes",            true,  ANY, AsArgument),
+    key("queue-mode",                     false, Rule::OneOf(&["default", "lazy"]), AsArgument),
+    key("queue-version",                  true,  Rule::Within(1, 2), AsArgument),
+    key("queue-leader-locator",           false, Rule::OneOf(LOCATORS), AsArgument),
+    key("target-group-size",              true,  Rule::Within(1, i64::MAX), NotYet),
+    key("consumer-timeout",               false, ANY, AsArgument),
+    key("consumer-disconnected-timeout",  false, ANY, AsArgument),
+    key("initial-cluster-size",           false, ANY, NotYet),
+    key("max-age",                        false, Rule::Name, NotYet),
+    key("stream-max-segment-size-bytes",  false, ANY, NotYet),
+    key("stream-filter-size-bytes",       false, ANY, NotYet),
+    key("federation-upstream",            false, Rule::Name, NotYet),
+    key("federation-upstream-set",        false, Rule::Name, NotYet),
+    key("federation-upstream-pattern",    false, Rule::Name, NotYet),
+    key("ha-mode",                        false, Rule::Name, NotYet),
+    key("ha-params",                      false, ANY, NotYet),
+    key("ha-sync-mode",                   false, Rule::Name, NotYet),
+    key("ha-sync-batch-size",             false, ANY, NotYet),
+    key("ha-promote-on-shutdown",         false, Rule::Name, NotYet),
+    key("ha-promote-on-failure",          false, Rule::Name, NotYet),
+];
+
+/// Checks the definition of a policy, or of an operator policy. Errors: the first key that is not one of RabbitMQ's, has a
+/// value that RabbitMQ does not take, or asks for what this version does not do; or that there is no key.
+pub fn check_definition(definition: &Table, operator: bool) -> Result<(), WrongDefinition> {
+    let wrong =
+        |key: &[u8], reason: String| Err(WrongDefinition { key: String::from_utf8_lossy(key).into_owned(), reason });
+    if definition.is_empty() {
+        return wrong(b"definition", "a policy has at least one key".to_owned());
+    }
+    for (name, value) in definition.iter() {
+        let Some(key) = KEYS.iter().find(|key| key.name.as_bytes() == &name[..]) else {
+            return wrong(name, "is not a policy setting that RabbitMQ recognises".to_owned());
+        };
+        if operator && !key.operator {
+            return wrong(name, "is not a setting of operator policies".to_owned());
+        }
+        if let Err(expected) = key.rule.check(value) {
+            return wrong(name, format!("{expected} is expected"));
+        }
+        if !key.is_honoured() {
+            return wrong(name, "is not supported by this version yet".to_owned());
+        }
+    }
+    Ok(())
+}
+
+impl Rule {
+    fn check(self, value: &Value) -> Result<(), String> {
+        match (self, value) {
+            (Rule::Name, Value::LongString(text)) if text.len() <= NAME_BYTES_MAX => Ok(()),
+            (Rule::Name, _) => Err(format!("a text of at most {NAME_BYTES_MAX} bytes")),
+            (Rule::OneOf(words), Value::LongString(text)) if words.iter().any(|w| w.as_bytes() == &text[..]) => Ok(()),
+            (Rule::OneOf(words), _) => Err(format!("one of {}", words.join(", "))),
+            (Rule::Within(low, high), value) => match integer(value) {
+                Some(number) if (low..=high).contains(&number) => Ok(()),
+                _ if low == i64::MIN => Err("a whole number".to_owned()),
+                _ if high == i64::MAX => Err(format!("a whole number from {low} on")),
+                _ => Err(format!("a whole number from {low} to {high}")),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn definition(fields: &[(&'static str, Value)]) -> Table {
+        let mut table = Table::new();
+        fields.iter().for_each(|(name, value)| table.push(*name, value.clone()));
+        table
+    }
+
+    fn text(word: &'static str) -> Value {
+        Value::LongString(bytes::Bytes::from_static(word.as_bytes()))
+    }
+
+    fn policy(pattern: &str, apply_to: ApplyTo, priority: i64) -> Policy {
+        let definition = definition(&[("max-length", Value::I64(priority))]);
+        Policy { pattern: Pattern::new(pattern).unwrap(), apply_to, priority, definition }
+    }
+
+    #[test]
+    fn the_highest_priority_that_matches_holds_and_equals_go_by_name() {
+        let policies = BTreeMap::from([
+            (Name::from("a"), policy("^q", ApplyTo::Queues, 1)),
+            (Name::from("b"), policy("^q", ApplyTo::All, 5)),
+            (Name::from("c"), policy("^q", ApplyTo::QuorumQueues, 5)),
+            (Name::from("d"), policy("^x", ApplyTo::All, 9)),
+        ]);
+        let of = |name: &[u8], queue_type| matching(&policies, name, |a| a.takes_queue(queue_type));
+        assert_eq!(of(b"q1", QueueType::Quorum), Some(&policies[&Name::from("b")]));
+        assert_eq!(of(b"r", QueueType::Classic), None);
+        assert_eq!(matching(&policies, b"x", ApplyTo::takes_exchange).unwrap().priority, 9);
+        assert_eq!(matching(&policies, b"q", |a| a == ApplyTo::Queues).unwrap().priority, 1);
+    }
+
+    #[test]
+    fn keys_are_rabbitmqs_with_values_that_it_takes() {
+        let check = |fields: &[(&'static str, Value)], operator| {
+            check_definition(&definition(fields), operator).map_err(|error| error.to_string())
+        };
+        check(&[("max-in-memory-length", Value::I64(0)), ("queue-version", Value::I64(2))], true).unwrap();
+        check(&[("queue-mode", text("lazy"))], false).unwrap();
+        let refused = |fields: &[(&'static str, Value)], operator| check(fields, operator).unwrap_err();
+        assert_eq!(
+            refused(&[("max-lenght", Value::I64(1))], false),
+            "max-lenght: is not a policy setting that RabbitMQ recognises"
+        );
+        assert_eq!(
+            refused(&[("expires", Value::I64(0))], false),
+            "expires: a whole number from 1 to 315360000000 is expected"
+        );
+        assert_eq!(refused(&[("max-length", text("1"))], false), "max-length: a whole number from 0 on is expected");
+        assert_eq!(
+            refused(&[("alternate-exchange", text("ae"))], true),
+            "alternate-exchange: is not a setting of operator policies"
+        );
+        assert_eq!(refused(&[("ha-mode", text("all"))], false), "ha-mode: is not supported by this version yet");
+        assert!(refused(&[], false).contains("at least one key"));
+    }
+}
