@@ -47,7 +47,8 @@ const LAYERS: &[Layer] = &[
         may_know: &["amqp", "broker", "consensus", "partition", "storage"],
         banned: &["std::net", "tokio::", "SystemTime"],
     },
-    Layer { name: "leveret", may_know: &["server", "storage"], banned: &[] },
+    Layer { name: "sizing", may_know: &[], banned: &["std::net", "tokio::"] },
+    Layer { name: "leveret", may_know: &["server", "sizing", "storage"], banned: &[] },
 ];
 
 /// Only this crate may know raft-rs: the library behind it can then be swapped in one place.

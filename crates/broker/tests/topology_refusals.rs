@@ -212,7 +212,6 @@ fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
         ("x-max-length-bytes", Value::I64(1)),
         ("x-max-priority", Value::U8(255)),
         ("x-overflow", text("drop-head")),
-        ("x-single-active-consumer", Value::Bool(false)),
     ];
     for (key, value) in classic {
         invalid(declare(&mut Topology::new(), "q", "", &[(key, value)]), key, later);

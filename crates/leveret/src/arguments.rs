@@ -12,6 +12,7 @@ use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name}
 use storage::inspect::Depth;
 
 use crate::inspect::{Inspection, Part};
+use crate::sizing::{self, Sizing};
 use crate::version::VERSION;
 
 /// Width of help where the terminal does not say or is wider: longer lines are hard to read.
@@ -26,6 +27,8 @@ pub(crate) enum Invocation {
     Server(Sources),
     /// Look into a data folder.
     Inspect(Inspection),
+    /// Measure clusters, report on them, predict others.
+    Sizing(Sizing),
 }
 
 /// Reads the command line, its first word included. The error is one line.
@@ -37,6 +40,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
     match matches.remove_subcommand() {
         Some((name, matches)) if name == "server" => Ok(Invocation::Server(sources(matches))),
         Some((name, matches)) if name == "inspect" => Ok(Invocation::Inspect(inspection(matches))),
+        Some((name, matches)) if name == "sizing" => Ok(Invocation::Sizing(sizing::asked(matches))),
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }
 }
@@ -55,6 +59,7 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .subcommand(server_command())
         .subcommand(inspect_command())
+        .subcommand(sizing::command())
 }
 
 fn server_command() -> Command {
@@ -209,6 +214,8 @@ Examples:
       Settings from a file; variables go before the file, flags before variables.
   leveret inspect /var/lib/leveret
       What is in a data folder, and whether anything in it is damaged.
+  leveret sizing report --study
+      Which cluster holds a load and what it costs, on the example that ships with this program.
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order

@@ -11,6 +11,7 @@ mod inspect;
 mod logging;
 mod node;
 mod signals;
+mod sizing;
 mod version;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),
         Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
+        Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
         Err(error) => exit::usage(&error),
     };
     exit.into()

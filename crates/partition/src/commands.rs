@@ -104,7 +104,11 @@ impl QueuePartition {
             }
             Command::Consume { queue, consumer, request } => {
                 let (channel, key) = (consumer.key.channel, consumer.key);
-                let reply = match self.touched(queue).dispatch.attach(consumer) {
+                let lq = self.touched(queue);
+                if let Some(rule) = lq.rules.as_ref().and_then(|rules| rules.single_active) {
+                    lq.dispatch.set_single_active(rule);
+                }
+                let reply = match lq.dispatch.attach(consumer) {
                     Ok(()) => Reply::Consuming,
                     Err(AttachRefused::Exclusive) => Reply::ConsumeRefused,
                 };

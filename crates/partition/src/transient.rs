@@ -290,6 +290,9 @@ impl TransientQueues {
             Command::Consume { queue, consumer, request } => {
                 let channel = consumer.key.channel;
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
+                if let Some(rule) = q.rules.as_ref().and_then(|rules| rules.single_active) {
+                    q.dispatch.set_single_active(rule);
+                }
                 let reply = match q.dispatch.attach(consumer.clone()) {
                     Ok(()) => Reply::Consuming,
                     Err(_) => Reply::ConsumeRefused,

@@ -4,6 +4,7 @@
 //! holder; `ready` counts what `head` can still give. Everything below `cursor` that is ready is in `returned`.
 //! Nothing here is logged: a new leader starts with everything live ready again, and flags what may have been sent.
 
+use super::active::{ActiveConsumer, SingleActive};
 use super::ranges::SeqRanges;
 use crate::ids::{ChannelKey, ConsumerKey};
 use hashbrown::HashMap;
@@ -43,13 +44,15 @@ struct Attached {
     in_ring: bool,
     /// Messages in a row of its present turn.
     turn: u64,
+    /// Another consumer of the queue is the active one, or is about to be.
+    waits: bool,
 }
 
 impl Attached {
     fn has_credit(&self) -> bool {
         let c = &self.consumer;
         let room = c.no_ack || c.prefetch == 0 || self.held.count() < u64::from(c.prefetch);
-        room && !self.stalled && (!c.granted_only || self.granted > 0)
+        room && !self.stalled && !self.waits && (!c.granted_only || self.granted > 0)
     }
 }
 
@@ -84,6 +87,8 @@ pub struct Dispatch {
     ring: VecDeque<(i32, ConsumerKey)>,
     /// What cancelled consumers and `basic.get` hold.
     holders: HashMap<ConsumerKey, SeqRanges, foldhash::fast::FixedState>,
+    /// Only one consumer at a time gets messages. Absent on a plain queue.
+    single: Option<Box<ActiveConsumer>>,
 }
 
 impl Dispatch {
@@ -98,6 +103,7 @@ impl Dispatch {
             attached: HashMap::default(),
             ring: VecDeque::new(),
             holders: HashMap::default(),
+            single: None,
         }
     }
 
@@ -161,13 +167,22 @@ impl Dispatch {
         self.ready += count;
     }
 
+    /// From here on one consumer at a time gets messages. Once so, always so.
+    pub fn set_single_active(&mut self, rule: SingleActive) {
+        if self.single.is_none() {
+            assert!(self.attached.is_empty(), "a queue has its single active consumer from its declare on");
+            self.single = Some(Box::new(ActiveConsumer::new(rule)));
+        }
+    }
+
     /// Attaches a consumer.
     pub fn attach(&mut self, consumer: Consumer) -> Result<(), AttachRefused> {
         let taken = self.attached.values().any(|a| a.consumer.exclusive);
-        if taken || (consumer.exclusive && !self.attached.is_empty()) {
+        if taken || (consumer.exclusive && (!self.attached.is_empty() || self.single.is_some())) {
             return Err(AttachRefused::Exclusive);
         }
-        let key = consumer.key;
+        let (key, priority) = (consumer.key, consumer.priority);
+        let waits = self.single.is_some();
         let attached = Attached {
             consumer,
             held: SeqRanges::new(),
@@ -176,15 +191,28 @@ impl Dispatch {
             stalled: false,
             in_ring: false,
             turn: 0,
+            waits,
         };
         let before = self.attached.insert(key, attached);
         assert!(before.is_none(), "a consumer key is used once");
-        self.refresh(key);
+        match &mut self.single {
+            Some(single) => {
+                single.join(key, priority);
+                self.choose_active();
+            }
+            None => self.refresh(key),
+        }
         Ok(())
     }
 
     /// Takes a consumer away; what it holds stays with its channel. False if it was not there.
     pub fn cancel(&mut self, key: ConsumerKey) -> bool {
+        let was_there = self.remove(key);
+        self.choose_active();
+        was_there
+    }
+
+    fn remove(&mut self, key: ConsumerKey) -> bool {
         let Some(mut gone) = self.attached.remove(&key) else { return false };
         if gone.in_ring {
             self.ring.retain(|(_, k)| *k != key);
@@ -195,7 +223,34 @@ impl Dispatch {
                 holder.insert_range(first, count);
             }
         }
+        if let Some(single) = &mut self.single {
+            single.leave(key);
+        }
         true
+    }
+
+    /// The consumer that alone gets messages, on a queue that has such a rule.
+    pub fn active(&self) -> Option<ConsumerKey> {
+        self.single.as_ref().and_then(|single| single.active())
+    }
+
+    /// Settles who is active, after something changed that it depends on.
+    fn choose_active(&mut self) {
+        let Some(single) = &mut self.single else { return };
+        let before = single.active();
+        let holds = before.is_some_and(|key| {
+            let held = self.attached.get(&key).map(|a| &a.held).or_else(|| self.holders.get(&key));
+            held.is_some_and(|held| !held.is_empty())
+        });
+        let takes = single.choose(holds);
+        let after = single.active();
+        for (key, waits) in [(before, true), (after, !takes)] {
+            let Some(key) = key else { continue };
+            if let Some(attached) = self.attached.get_mut(&key) {
+                attached.waits = waits;
+                self.refresh(key);
+            }
+        }
     }
 
     /// Ends a channel: its consumers go, what it held comes back to its old place. Returns what came back, in order.
@@ -203,7 +258,7 @@ impl Dispatch {
         let mut keys: Vec<_> = self.attached.keys().filter(|k| k.channel == channel).copied().collect();
         keys.sort_unstable();
         for key in keys {
-            self.cancel(key);
+            self.remove(key);
         }
         let mut keys: Vec<_> = self.holders.keys().filter(|k| k.channel == channel).copied().collect();
         keys.sort_unstable();
@@ -216,6 +271,7 @@ impl Dispatch {
         self.held -= back.count();
         self.ready += back.count();
         self.returned.extend(back.seqs());
+        self.choose_active();
         back
     }
 
@@ -293,10 +349,14 @@ impl Dispatch {
         let all = held.remove_range_into(first, count, taken);
         self.held -= all;
         assert!(taken.len() > before || all == 0, "what was taken is told");
-        if held.is_empty() && self.holders.contains_key(&holder) {
+        let is_empty = held.is_empty();
+        if is_empty && self.holders.contains_key(&holder) {
             self.holders.remove(&holder);
         }
         self.refresh(holder);
+        if is_empty && self.single.is_some() {
+            self.choose_active();
+        }
     }
 
     /// Puts released messages back to their old place.

@@ -2,14 +2,17 @@
 //!
 //! - [`state::QueueState`]: replicated. Which sequence numbers are live, how often each came back.
 //! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
-//! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what goes out next.
+//! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what goes out next; with
+//!   [`active`]: one consumer at a time.
 
+pub mod active;
 pub mod dispatch;
 pub mod ranges;
 pub mod rules;
 pub mod runs;
 pub mod state;
 
+pub use active::SingleActive;
 pub use dispatch::{Consumer, Dispatch};
 pub use ranges::SeqRanges;
 pub use rules::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};

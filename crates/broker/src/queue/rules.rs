@@ -3,6 +3,7 @@
 //! Invariant: only a leader looks here. What a rule leads to is logged as an outcome with its reason, so that a replay
 //! needs no rules, and they may change at any time. A plain queue has the default rules, which nobody stores.
 
+use super::active::SingleActive;
 use crate::topology::Name;
 
 /// RabbitMQ's delivery limit of a quorum queue that says nothing.
@@ -81,6 +82,8 @@ pub struct Rules {
     pub dead_letter: Option<DeadLetterRule>,
     /// Whether returned messages wait.
     pub retry: Option<RetryRule>,
+    /// Whether one consumer at a time gets messages.
+    pub single_active: Option<SingleActive>,
 }
 
 impl Rules {

@@ -117,7 +117,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     row("x-queue-mode",                    [ 9,  0], Rule::OneOf(MODES, Reason::Unsupported("queue mode")), Honoured),
     // RabbitMQ's two file formats; ours is neither, and both numbers promise nothing else.
     row("x-queue-version",                 [10,  0], Rule::Version, Honoured),
-    row("x-single-active-consumer",        [11, 10], Rule::Bool, NotYet),
+    row("x-single-active-consumer",        [11, 10], Rule::Bool, Honoured),
     row("x-consumer-timeout",              [ 0, 18], Rule::NonNegative, NotYet),
     row("x-consumer-disconnected-timeout", [ 0, 17], Rule::NonNegative, NotYet),
     row(QUEUE_TYPE,                        [12, 11], Rule::QueueType, Honoured),

@@ -170,11 +170,24 @@ impl Topology {
         }
     }
 
-    /// The queue of a `basic.consume`, `basic.get` or `queue.purge`. Errors: 403, 404, 405 if it is another connection's.
+    /// The queue of a `basic.consume` or `queue.purge`. Errors: 403, 404, 405 if it is another connection's.
     pub fn check_read(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
         let resource = queue::resource(queue, self.vhost_name(vhost)?);
         self.check_access(actor, vhost, resource, Access::Read)?;
         self.usable_queue(actor, vhost, resource)
+    }
+
+    /// The queue of a `basic.get`. Errors: as `check_read`, and 405 on a quorum queue with a single active consumer, whose
+    /// order a get would break.
+    pub fn check_get(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
+        let found = self.check_read(actor, vhost, queue)?;
+        match found.rules.single_active {
+            Some(_) if found.shape.queue_type == QueueType::Quorum => {
+                let resource = queue::resource(queue, self.vhost_name(vhost)?);
+                Err(Refusal::get_beside_single_active(resource))
+            }
+            _ => Ok(found),
+        }
     }
 
     /// The queue of a passive `queue.declare`, which any right on it allows. Errors: 403, 404, 405.

@@ -94,6 +94,14 @@ impl Refusal {
         Self::new(405, "RESOURCE_LOCKED", false, &explanation)
     }
 
+    pub(super) fn get_beside_single_active(resource: Resource<'_>) -> Self {
+        let explanation = format!(
+            "cannot obtain access to locked {resource}. basic.get operations are not supported by quorum queues with \
+             single active consumer"
+        );
+        Self::new(405, "RESOURCE_LOCKED", false, &explanation)
+    }
+
     pub(super) fn default_exchange() -> Self {
         Self::access_refused("operation not permitted on the default exchange")
     }

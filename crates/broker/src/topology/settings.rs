@@ -7,6 +7,7 @@ use amqp::{Table, Value};
 
 use super::name::Name;
 use super::wording::integer;
+use crate::queue::active::SingleActive;
 use crate::queue::rules::{DELIVERY_LIMIT_DEFAULT, DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 
 /// Classic or quorum: which arguments are known, and how many members the queue asks for.
@@ -147,6 +148,8 @@ pub struct Wishes {
     pub retry_min_ms: Option<u64>,
     /// `delayed-retry-max`.
     pub retry_max_ms: Option<u64>,
+    /// `single-active-consumer`, which only a declare can ask for.
+    pub single_active: bool,
 }
 
 impl Wishes {
@@ -183,6 +186,7 @@ impl Wishes {
             }),
             retry_min_ms: number("delayed-retry-min"),
             retry_max_ms: number("delayed-retry-max"),
+            single_active: matches!(value("single-active-consumer"), Some(Value::Bool(true))),
         }
     }
 }
@@ -237,6 +241,7 @@ pub fn effective(
             min_ms: retry_min(),
             max_ms: least(|w| w.retry_max_ms).unwrap_or(u64::MAX).max(retry_min()),
         }),
+        single_active: arguments.single_active.then_some(SingleActive { preempts: is_quorum }),
     }
 }
 

@@ -107,7 +107,7 @@ impl Session {
 
     pub(super) fn get(&mut self, at: usize, name: Bytes, no_ack: bool, cx: &mut Cx<'_>) {
         let topology = cx.local.shared.topology();
-        let found = topology.check_read(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
+        let found = topology.check_get(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
         drop(topology);
         match found {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),

@@ -1,0 +1,99 @@
+//! Single active consumer: which of a queue's consumers gets its messages while the others wait in line.
+//!
+//! Invariant: the next one is chosen when the one before it holds nothing any more, so that no message overtakes one that
+//! went out earlier. The line is by priority, then by who came first. Leader-local like all of dispatch: with a leader go
+//! its consumers, and those that come to the next one stand in line anew.
+
+use crate::ids::ConsumerKey;
+
+/// How a queue with a single active consumer chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SingleActive {
+    /// A consumer of higher priority takes the place of an active one as soon as that holds nothing (quorum queues);
+    /// otherwise priorities count only when the place is free (classic queues).
+    pub preempts: bool,
+}
+
+/// Who is active, and who waits.
+#[derive(Debug)]
+pub(super) struct ActiveConsumer {
+    rule: SingleActive,
+    active: Option<ConsumerKey>,
+    /// Everyone attached, the active one included: by priority, highest first, then as they came.
+    line: Vec<(i32, ConsumerKey)>,
+}
+
+impl ActiveConsumer {
+    pub(super) fn new(rule: SingleActive) -> Self {
+        ActiveConsumer { rule, active: None, line: Vec::new() }
+    }
+
+    pub(super) fn active(&self) -> Option<ConsumerKey> {
+        self.active
+    }
+
+    pub(super) fn join(&mut self, key: ConsumerKey, priority: i32) {
+        let at = self.line.partition_point(|(p, _)| *p >= priority);
+        self.line.insert(at, (priority, key));
+    }
+
+    pub(super) fn leave(&mut self, key: ConsumerKey) {
+        self.line.retain(|(_, k)| *k != key);
+    }
+
+    /// Settles who is active; `holds`: the active one, attached or cancelled, has unacked messages. Returns whether who is
+    /// active now may take more.
+    pub(super) fn choose(&mut self, holds: bool) -> bool {
+        let place = self.active.and_then(|key| self.line.iter().position(|(_, k)| *k == key));
+        let stays = place.is_some_and(|at| !self.rule.preempts || self.line[at].0 == self.line[0].0);
+        if stays {
+            return true;
+        }
+        if self.active.is_some() && holds {
+            return false;
+        }
+        self.active = self.line.first().map(|(_, key)| *key);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ChannelKey;
+
+    fn key(number: u32) -> ConsumerKey {
+        ConsumerKey { channel: ChannelKey(7), number }
+    }
+
+    #[test]
+    fn the_first_of_the_highest_priority_is_next_once_the_old_one_holds_nothing() {
+        let mut consumers = ActiveConsumer::new(SingleActive { preempts: false });
+        for (number, priority) in [(1, 0), (2, 5), (3, 5), (4, -1)] {
+            consumers.join(key(number), priority);
+            assert!(consumers.choose(true));
+            assert_eq!(consumers.active(), Some(key(1)), "nobody is pushed aside");
+        }
+        consumers.leave(key(1));
+        assert!(!consumers.choose(true));
+        assert_eq!(consumers.active(), Some(key(1)), "it still holds messages");
+        assert!(consumers.choose(false));
+        assert_eq!(consumers.active(), Some(key(2)));
+    }
+
+    #[test]
+    fn a_higher_priority_takes_the_place_where_the_rule_says_so() {
+        let mut consumers = ActiveConsumer::new(SingleActive { preempts: true });
+        consumers.join(key(1), 0);
+        consumers.choose(false);
+        consumers.join(key(2), 0);
+        assert!(consumers.choose(true), "an equal waits");
+        consumers.join(key(3), 1);
+        assert!(!consumers.choose(true), "the active one takes nothing more");
+        consumers.leave(key(3));
+        assert!(consumers.choose(true), "and goes on when the other left");
+        consumers.join(key(4), 1);
+        assert!(consumers.choose(false));
+        assert_eq!(consumers.active(), Some(key(4)));
+    }
+}

@@ -1,0 +1,215 @@
+//! `leveret sizing`: its command line, and the files it reads and writes.
+//!
+//! Invariant: what is asked for goes to standard output or the named file; a mistake in what was given is one line with file, line and
+//! field, and exit code 2.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use sizing::input::Document;
+use sizing::prices::PriceList;
+use sizing::published::Published;
+use sizing::requirement::{Requirement, Wish};
+use sizing::results::{Results, Tolerance};
+use sizing::study;
+
+use crate::exit::{self, Exit};
+
+/// What was asked of `leveret sizing`.
+#[derive(Debug)]
+pub(crate) enum Sizing {
+    /// From results and prices to boards and a recommendation.
+    Report(Report),
+}
+
+/// How a report is shown.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    json: bool,
+    html: Option<PathBuf>,
+}
+
+/// Where measurements and prices come from.
+#[derive(Debug)]
+pub(crate) struct Given {
+    /// `None`: the study that ships with the program.
+    results: Option<PathBuf>,
+    prices: Option<PathBuf>,
+    tolerance: Tolerance,
+    wish: Wish,
+}
+
+/// `leveret sizing report`.
+#[derive(Debug)]
+pub(crate) struct Report {
+    given: Given,
+    published: Option<PathBuf>,
+    shown: Shown,
+}
+
+/// The command with its own commands.
+pub(crate) fn command() -> Command {
+    Command::new("sizing")
+        .about("Which cluster holds your load, and what it costs: measure, report, predict")
+        .long_about(ABOUT)
+        .after_long_help(AFTER)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(report_command())
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn path(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name("FILE").value_parser(ValueParser::path_buf()).help(help)
+}
+
+fn number(name: &'static str, value_name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name(value_name)
+        .allow_negative_numbers(true)
+        .value_parser(clap::value_parser!(f64))
+        .help(help)
+}
+
+fn given_arguments() -> Vec<Arg> {
+    let results = Arg::new("results")
+        .value_name("RESULTS")
+        .value_parser(ValueParser::path_buf())
+        .required_unless_present("study")
+        .conflicts_with("study")
+        .help("Results file of a run (JSON lines)");
+    vec![
+        results,
+        flag("study", "Use the study of 21 configurations that ships with this program"),
+        path("prices", "Prices of machines, volumes and clusters (TOML)"),
+        flag("partial", "Use what is whole of a results file whose run was interrupted"),
+        number("rate", "MSG/S", "Rate to hold"),
+        number("p99-ms", "MS", "End-to-end latency to hold at that rate, 99th percentile"),
+        Arg::new("lose-node")
+            .long("lose-node")
+            .value_name("YES|NO")
+            .value_parser(["yes", "no"])
+            .help("Hold both with one node lost"),
+        number("backlog-rate", "MSG/S", "Let a backlog form at this rate; 0 asks for none"),
+    ]
+}
+
+fn shown_arguments() -> Vec<Arg> {
+    vec![flag("json", "One JSON document instead of tables"), path("html", "Write a page with charts to this file too")]
+}
+
+fn report_command() -> Command {
+    Command::new("report")
+        .about("Boards, costs and a recommendation from results and prices")
+        .args(given_arguments())
+        .arg(path("published", "Check leaderboards that were published (TOML)"))
+        .args(shown_arguments())
+}
+
+/// What the matches of `sizing` ask for.
+pub(crate) fn asked(mut matches: ArgMatches) -> Sizing {
+    match matches.remove_subcommand() {
+        Some((name, mut matches)) if name == "report" => {
+            let published = matches.remove_one("published");
+            Sizing::Report(Report { published, shown: shown(&mut matches), given: given(matches) })
+        }
+        other => unreachable!("clap accepts only the commands above, not {other:?}"),
+    }
+}
+
+fn shown(matches: &mut ArgMatches) -> Shown {
+    Shown { json: matches.get_flag("json"), html: matches.remove_one("html") }
+}
+
+fn given(mut matches: ArgMatches) -> Given {
+    let tolerance = if matches.get_flag("partial") { Tolerance::Partial } else { Tolerance::Whole };
+    Given {
+        results: matches.remove_one("results"),
+        prices: matches.remove_one("prices"),
+        tolerance,
+        wish: Wish {
+            rate: matches.remove_one("rate"),
+            p99_ms: matches.remove_one("p99-ms"),
+            lose_node: matches.remove_one::<String>("lose-node").map(|word| word == "yes"),
+            backlog_rate: matches.remove_one("backlog-rate"),
+        },
+    }
+}
+
+/// Does what was asked.
+pub(crate) fn run(sizing: &Sizing) -> Exit {
+    let done = match sizing {
+        Sizing::Report(report) => make_report(report),
+    };
+    done.unwrap_or_else(|why| exit::usage(&why))
+}
+
+fn open(path: &Path) -> Result<Document, String> {
+    Document::open(path).map_err(|mistake| mistake.to_string())
+}
+
+impl Given {
+    fn results(&self) -> Result<Results, String> {
+        let read = match &self.results {
+            Some(path) => Results::read(&open(path)?, self.tolerance),
+            None => study::results(),
+        };
+        read.map_err(|mistake| mistake.to_string())
+    }
+
+    fn prices(&self) -> Result<Option<PriceList>, String> {
+        let read = match &self.prices {
+            Some(path) => PriceList::read(&open(path)?).map(Some),
+            None if self.results.is_none() => study::prices().map(Some),
+            None => Ok(None),
+        };
+        read.map_err(|mistake| mistake.to_string())
+    }
+}
+
+fn make_report(asked: &Report) -> Result<Exit, String> {
+    let (results, prices) = (asked.given.results()?, asked.given.prices()?);
+    let published = match &asked.published {
+        Some(path) => Some(Published::read(&open(path)?).map_err(|mistake| mistake.to_string())?),
+        None if asked.given.results.is_none() => Some(study::published().map_err(|mistake| mistake.to_string())?),
+        None => None,
+    };
+    let requirement = Requirement::stated(&asked.given.wish, results.header.requirement)?;
+    let report = sizing::report::report(&results, prices.as_ref(), published.as_ref(), &requirement)?;
+    asked.shown.show(|| report.text(), || report.json(), || report.html())
+}
+
+impl Shown {
+    fn show(
+        &self,
+        text: impl Fn() -> String,
+        json: impl Fn() -> String,
+        html: impl Fn() -> String,
+    ) -> Result<Exit, String> {
+        if let Some(path) = &self.html {
+            std::fs::write(path, html()).map_err(|why| format!("{} cannot be written: {why}", path.display()))?;
+        }
+        Ok(exit::print(&if self.json { json() } else { text() }))
+    }
+}
+
+const ABOUT: &str = "\
+Which cluster holds your load, and what it costs.
+
+A report needs a results file and a price file. It says what each configuration held, how late it was, what 1000 messages a second cost \
+a month, which one to take for a stated requirement, and what would change that.";
+
+const AFTER: &str = "\
+Examples:
+  leveret sizing report --study
+      The study of 21 RabbitMQ clusters that ships with this program, its published figures checked.
+  leveret sizing report results.jsonl --prices prices.toml --rate 30000 --p99-ms 1000 --html report.html
+      Your own measurements, with a page of charts.
+
+Exit codes: 0 done, 2 wrong command line or a mistake in a file, named with line and field.";

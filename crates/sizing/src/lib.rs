@@ -1,0 +1,21 @@
+//! From measurements and prices to an answer: which cluster holds the load, what does it cost, and how sure is that.
+//!
+//! Reading order: what comes in (`input`, `prices`, `results`, `requirement`), what follows from it (`outcome`, `board`, `published`,
+//! `check`, `recommend`), how it is shown (`report`, `table`, `chart`, `html`).
+//! Invariant: everything is arithmetic on values already read. It knows no broker, no clock and no socket, so the same
+//! files give the same report, byte for byte.
+
+pub mod board;
+pub mod chart;
+pub mod check;
+pub mod html;
+pub mod input;
+pub mod outcome;
+pub mod prices;
+pub mod published;
+pub mod recommend;
+pub mod report;
+pub mod requirement;
+pub mod results;
+pub mod study;
+pub mod table;

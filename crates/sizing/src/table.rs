@@ -1,0 +1,137 @@
+//! Tables of plain text.
+//!
+//! Invariant: columns are as wide as their widest cell, no line ends in blanks, and nothing depends on the terminal.
+
+/// How the cells of a column stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table under construction.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    columns: Vec<(String, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Begins a table with its columns.
+    pub fn new(columns: &[(&str, Align)]) -> Table {
+        let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect();
+        Table { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are columns.
+    pub fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row has a cell for each column");
+        self.rows.push(cells);
+    }
+
+    /// True without rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table as text, each line after `indent`.
+    pub fn text(&self, indent: &str) -> String {
+        let width = |at: usize| {
+            let cells = self.rows.iter().map(|row| row[at].chars().count());
+            cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        let mut text = String::new();
+        let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+        for row in [&names, &rule].into_iter().chain(&self.rows) {
+            let mut line = String::from(indent);
+            for (at, cell) in row.iter().enumerate() {
+                let blanks = " ".repeat(widths[at] - cell.chars().count());
+                match self.columns[at].1 {
+                    Align::Left => line.extend([cell.as_str(), &blanks]),
+                    Align::Right => line.extend([blanks.as_str(), cell]),
+                }
+                line.push_str("  ");
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The table as HTML.
+    pub fn html(&self) -> String {
+        let mut text = String::from("<table>\n<tr>");
+        for (name, align) in &self.columns {
+            text.push_str(&format!("<th{}>{}</th>", class(*align), escape(name)));
+        }
+        text.push_str("</tr>\n");
+        for row in &self.rows {
+            text.push_str("<tr>");
+            for (cell, (_, align)) in row.iter().zip(&self.columns) {
+                text.push_str(&format!("<td{}>{}</td>", class(*align), escape(cell)));
+            }
+            text.push_str("</tr>\n");
+        }
+        text.push_str("</table>\n");
+        text
+    }
+}
+
+fn class(align: Align) -> &'static str {
+    match align {
+        Align::Left => "",
+        Align::Right => " class=\"n\"",
+    }
+}
+
+/// Text that may hold anything, for HTML and SVG.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+/// A rate for people: `30k`, `2.5k`, `400`.
+pub fn rate(rate: f64) -> String {
+    if rate >= 1000.0 {
+        let thousands = (rate / 100.0).round() / 10.0;
+        return format!("{thousands}k");
+    }
+    format!("{}", rate.round())
+}
+
+/// Milliseconds for people.
+pub fn ms(ms: f64) -> String {
+    match ms {
+        ms if ms >= 100.0 => format!("{ms:.0}"),
+        ms if ms >= 1.0 => format!("{ms:.1}"),
+        ms => format!("{ms:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_no_line_ends_in_blanks() {
+        let mut table = Table::new(&[("who", Align::Left), ("rate", Align::Right)]);
+        table.row(vec!["a".to_owned(), "65k".to_owned()]);
+        table.row(vec!["long one".to_owned(), "3k".to_owned()]);
+        assert_eq!(table.text(""), "who       rate\n--------  ----\na          65k\nlong one    3k\n");
+        assert_eq!((rate(2499.0), rate(30000.0), rate(420.0)), ("2.5k".to_owned(), "30k".to_owned(), "420".to_owned()));
+    }
+}

@@ -1,0 +1,208 @@
+//! The arithmetic against the study: its boards come out of its rates and prices, and what does not is named, cell by cell.
+//!
+//! Invariant: the expected figures below were worked out by hand from the published tables, not by this program.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use sizing::board::{Kind, board, cost_per_thousand, whole};
+use sizing::check::{Check, Fault, Finding, check};
+use sizing::outcome::{Shown, outcomes};
+use sizing::prices::Basis;
+use sizing::report::report;
+use sizing::requirement::{Requirement, Wish};
+use sizing::study;
+
+fn requirement() -> Requirement {
+    Requirement::stated(&Wish::default(), study::results().unwrap().header.requirement).unwrap()
+}
+
+fn checked() -> Check {
+    let (results, asked) = (study::results().unwrap(), requirement());
+    check(&study::published().unwrap(), &outcomes(&results, &asked), &study::prices().unwrap(), &asked).unwrap()
+}
+
+fn place(finding: &Finding) -> (&str, &str) {
+    (finding.volume.as_deref().unwrap_or(""), &finding.cell)
+}
+
+#[test]
+fn all_21_configurations_are_there_with_their_rates() {
+    let all = outcomes(&study::results().unwrap(), &requirement());
+    assert_eq!(all.len(), 21);
+    let rates = |cluster: &str| -> Vec<f64> {
+        all.iter().filter(|o| o.configuration.cluster == cluster).map(|o| o.top_rate / 1000.0).collect()
+    };
+    assert_eq!(rates("7x16"), [65.0, 67.0, 67.0]);
+    assert_eq!(rates("5x8"), [50.0, 42.0, 37.0]);
+    assert_eq!(rates("3x16"), [37.0, 36.0, 27.0]);
+}
+
+#[test]
+fn every_board_of_rates_and_of_cost_at_top_rate_comes_out_as_published() {
+    let check = checked();
+    for made in check.boards.iter().filter(|made| made.kind != Kind::CostAtTarget) {
+        let published: Vec<&str> = made.published.iter().map(|cell| cell.cluster.as_str()).collect();
+        let recomputed: Vec<&str> = made.recomputed.rows.iter().map(|row| row.cluster.as_str()).collect();
+        assert_eq!(published, recomputed, "{:?} {:?}", made.kind, made.volume);
+        for (cell, row) in made.published.iter().zip(&made.recomputed.rows) {
+            let is_cut_off = cell.cluster == "3x36" && cell.volume == "st1";
+            let same = if is_cut_off { f64::floor } else { whole };
+            assert_eq!(cell.cost.map(|_| same(row.cost.unwrap())), cell.cost, "{cell:?}");
+            assert_eq!(cell.rate, Some(row.rate), "{cell:?}");
+        }
+    }
+}
+
+#[test]
+fn boards_at_the_target_come_out_as_published_once_the_wrong_divisor_is_known() {
+    // Seven of the seventeen cells are what 45k msg/s would cost; the others follow from 30k.
+    let check = checked();
+    let at_target = |made: &&sizing::check::BoardCheck| made.kind == Kind::CostAtTarget && made.volume.is_some();
+    let mut divided_by_45 = 0;
+    for made in check.boards.iter().filter(at_target) {
+        for cell in &made.published {
+            let row = made.recomputed.rows.iter().find(|row| row.cluster == cell.cluster).unwrap();
+            let month = row.cost.unwrap() * 30.0;
+            let follows = whole(cost_per_thousand(month, 30000.0)) == cell.cost.unwrap();
+            if !follows {
+                assert_eq!(whole(cost_per_thousand(month, 45000.0)), cell.cost.unwrap(), "{cell:?}");
+                divided_by_45 += 1;
+            }
+        }
+    }
+    assert_eq!(divided_by_45, 7);
+}
+
+#[test]
+fn the_cells_that_do_not_follow_are_these() {
+    let check = checked();
+    let of = |kind: Kind, fault: Fault| -> Vec<(&str, &str)> {
+        check.findings.iter().filter(|f| f.board == Some(kind) && f.fault == fault).map(place).collect()
+    };
+    let at_target = of(Kind::CostAtTarget, Fault::DoesNotFollow);
+    let per_volume = [
+        ("io1", "5x16"),
+        ("io1", "7x8"),
+        ("io1", "9x8"),
+        ("io1", "7x16"),
+        ("gp2", "7x8"),
+        ("gp2", "9x8"),
+        ("gp2", "7x16"),
+    ];
+    // The last board, over all volumes, repeats three of them.
+    let over_all = [("gp2", "7x8"), ("gp2", "9x8"), ("gp2", "7x16")];
+    assert_eq!(at_target, [&per_volume[..], &over_all].concat());
+    assert_eq!(of(Kind::CostAtTop, Fault::DoesNotFollow), [("st1", "3x36")]);
+    assert_eq!(of(Kind::CostAtTop, Fault::RestsOnWrongPrice), [("io1", "7x16"), ("gp2", "7x16"), ("st1", "7x16")]);
+    assert_eq!(of(Kind::CostAtTarget, Fault::RestsOnWrongPrice), [("st1", "7x16")]);
+    assert_eq!(of(Kind::TopRate, Fault::Contradiction), []);
+    let why = &check.findings.iter().find(|f| f.board == Some(Kind::CostAtTarget)).unwrap().why;
+    assert_eq!(why, "6070 / 30 is 202.3; 135 is what 6070 / 45 gives");
+}
+
+#[test]
+fn the_wrong_total_is_found_by_the_price_of_one_machine() {
+    let prices = study::prices().unwrap();
+    assert_eq!(prices.machine_month("c5.4xlarge"), Some(489.0));
+    let findings = prices.findings();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!((findings[0].cluster.as_str(), findings[0].stated, findings[0].expected), ("7x16", 4123.0, 3423.0));
+}
+
+#[test]
+fn corrected_boards_are_these() {
+    let check = checked();
+    let corrected = |volume: Option<&str>, kind: Kind| -> Vec<(String, f64)> {
+        let is_it = |made: &&sizing::check::BoardCheck| made.kind == kind && made.volume.as_deref() == volume;
+        let made = check.boards.iter().find(is_it).unwrap();
+        let name = |row: &sizing::board::Row| match volume {
+            Some(_) => row.cluster.clone(),
+            None => format!("{}/{}", row.cluster, row.volume),
+        };
+        made.corrected.rows.iter().map(|row| (name(row), whole(row.cost.unwrap()))).collect()
+    };
+    let list = |cells: &[(&str, f64)]| -> Vec<(String, f64)> {
+        cells.iter().map(|(name, cost)| ((*name).to_owned(), *cost)).collect()
+    };
+    // 3x36: 5475 / 30; 5x16: (2445 + 3625) / 30; 7x8: 6790 / 30; 7x16: (3423 + 5075) / 30; 9x8: 8730 / 30.
+    assert_eq!(
+        corrected(Some("io1"), Kind::CostAtTarget),
+        list(&[("3x36", 183.0), ("5x16", 202.0), ("7x8", 226.0), ("7x16", 283.0), ("9x8", 291.0)])
+    );
+    assert_eq!(
+        corrected(Some("gp2"), Kind::CostAtTarget),
+        list(&[("7x8", 81.0), ("5x16", 98.0), ("9x8", 104.0), ("3x36", 120.0), ("7x16", 137.0)])
+    );
+    assert_eq!(
+        corrected(Some("st1"), Kind::CostAtTarget),
+        list(&[("5x8", 93.0), ("7x8", 131.0), ("5x16", 134.0), ("3x36", 142.0), ("9x8", 168.0), ("7x16", 188.0)])
+    );
+    assert_eq!(
+        corrected(None, Kind::CostAtTarget),
+        list(&[("7x8/gp2", 81.0), ("5x8/st1", 93.0), ("5x16/gp2", 98.0), ("9x8/gp2", 104.0), ("3x36/gp2", 120.0)])
+    );
+    // With its machines at 3423, 7x16 overtakes on every volume.
+    assert_eq!(corrected(Some("io1"), Kind::CostAtTop)[4], ("7x16".to_owned(), 131.0));
+    assert_eq!(corrected(Some("gp2"), Kind::CostAtTop)[5], ("7x16".to_owned(), 62.0));
+    assert_eq!(corrected(Some("st1"), Kind::CostAtTop)[4], ("7x16".to_owned(), 84.0));
+}
+
+#[test]
+fn sentences_that_the_figures_do_not_bear_are_named() {
+    let check = checked();
+    let sentences: Vec<_> = check.findings.iter().filter(|f| f.fault == Fault::Sentence).map(place).collect();
+    assert_eq!(
+        sentences,
+        [("st1", "5x16"), ("io1", "3x16"), ("io1", "3x36"), ("io1", "5x8"), ("io1", "3x36")],
+        "slower on st1 but for 5x16; three clusters were faster on io1; and three large machines lead io1 once its board is right"
+    );
+    let doubtful: Vec<_> = check.findings.iter().filter(|f| f.fault == Fault::Doubtful).map(place).collect();
+    assert_eq!(doubtful, [("io1", "5x8"), ("gp2", "5x8")]);
+}
+
+#[test]
+fn the_requirement_of_the_study_leaves_one_cluster_and_each_condition_has_its_price() {
+    let (results, prices) = (study::results().unwrap(), study::prices().unwrap());
+    let report = report(&results, Some(&prices), None, &requirement()).unwrap();
+    let recommendation = report.recommendation.unwrap();
+    let chosen = recommendation.chosen.unwrap();
+    assert_eq!((chosen.name.as_str(), chosen.month), ("7x16/gp2", 4123.0));
+    assert!(chosen.not_shown.contains(&"one node lost".to_owned()), "{chosen:?}");
+    let changes = recommendation.changes.join("\n");
+    assert!(changes.contains("with a backlog only at 20000 msg/s: 9x8/gp2 at $3105 a month"), "{changes}");
+    assert!(changes.contains("with a backlog only at 10000 msg/s: 7x8/gp2 at $2415 a month"), "{changes}");
+    let all = outcomes(&results, &requirement());
+    let three = all.iter().find(|o| o.configuration.name() == "3x16/io1").unwrap();
+    assert_eq!((three.holds_rate, three.holds_loss), (Shown::No, Shown::NotShown));
+}
+
+#[test]
+fn a_configuration_without_a_price_is_named_with_its_line() {
+    use sizing::input::Document;
+    use sizing::results::{Results, Tolerance};
+    let text = study::RESULTS.replacen("\"machine\":\"c5.2xlarge\"", "\"machine\":\"c6\"", 1);
+    let results = Results::read(&Document::new("mine.jsonl", &text), Tolerance::Whole).unwrap();
+    let error = report(&results, Some(&study::prices().unwrap()), None, &requirement()).unwrap_err();
+    assert_eq!(error, "mine.jsonl:4: cluster: no price for machine \"c6\" in study/prices.toml");
+}
+
+#[test]
+fn text_html_and_json_hold_the_same_figures_and_html_fetches_nothing() {
+    let (results, prices, published) =
+        (study::results().unwrap(), study::prices().unwrap(), study::published().unwrap());
+    let report = report(&results, Some(&prices), Some(&published), &requirement()).unwrap();
+    let (text, html, json) = (report.text(), report.html(), report.json());
+    for shown in [&text, &html, &json] {
+        assert!(shown.contains("6070 / 30 is 202.3; 135 is what 6070 / 45 gives"));
+    }
+    assert!(html.contains("<svg") && !html.contains("<script") && !html.contains(" src=") && !html.contains(" href="));
+    let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(parsed["recommendation"]["chosen"]["name"], "7x16/gp2");
+    let top = board(
+        Kind::TopRate,
+        Some("gp2"),
+        &outcomes(&results, &requirement()),
+        Some((&prices, Basis::Corrected)),
+        &requirement(),
+    );
+    assert_eq!(top.unwrap().rows[0].rate, 67000.0);
+}
