@@ -1,7 +1,7 @@
 //! A log entry: what one loop of a leader has to say about its queues, as bytes.
 //!
 //! ```text
-//! entry    u8 version=1 | u8 flags (1: sync now) | u16 sync within ms | u32 commands | u64 time ms | commands...
+//! entry    u8 version=1 | u8 flags (1: sync now, 2: somebody waits for the write) | u16 sync within ms | u32 commands | u64 time ms | commands...
 //! publish  u8 1 | u8 0 | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
 //!          u64 publisher | u64 first publish number | targets * u64 queue | messages (see message.rs)
 //! settle   u8 2 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
@@ -37,6 +37,7 @@ pub const SYNC_WITHIN_MS_MAX: u16 = u16::MAX;
 pub const TARGETS_MAX: usize = 4096;
 
 const FLAG_SYNC: u8 = 1;
+const FLAG_AWAITED: u8 = 2;
 const KIND_PUBLISH: u8 = 1;
 const KIND_SETTLE: u8 = 2;
 const KIND_REQUEUE: u8 = 3;
@@ -96,6 +97,8 @@ pub struct EntryBuilder {
     bytes: Vec<u8>,
     commands: u32,
     sync: bool,
+    /// A publish of the level *written* is in it.
+    awaited: bool,
     sync_within_ms: u16,
     open: Option<OpenBatch>,
     batches: Vec<BatchPlace>,
@@ -108,6 +111,7 @@ impl Default for EntryBuilder {
             bytes: Vec::new(),
             commands: 0,
             sync: false,
+            awaited: false,
             sync_within_ms: SYNC_WITHIN_MS_MAX,
             open: None,
             batches: Vec::new(),
@@ -184,6 +188,7 @@ impl EntryBuilder {
         let open = self.open.as_mut().expect("a batch was opened above if none was");
         open.messages += 1;
         open.level = open.level.max(level);
+        self.awaited |= level == Level::Written;
         let delta = delta(open.first_publish_seq).expect("checked when the batch was chosen");
         message::store(message, delta, &mut self.bytes);
     }
@@ -259,12 +264,13 @@ impl EntryBuilder {
         self.close_batch();
         assert!(self.commands > 0, "an entry says something");
         self.bytes[0] = ENTRY_VERSION;
-        self.bytes[1] = if self.sync { FLAG_SYNC } else { 0 };
+        self.bytes[1] = if self.sync { FLAG_SYNC } else { 0 } | if self.awaited { FLAG_AWAITED } else { 0 };
         self.bytes[2..4].copy_from_slice(&self.sync_within_ms.to_le_bytes());
         self.bytes[4..8].copy_from_slice(&self.commands.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&time_ms.to_le_bytes());
         self.commands = 0;
         self.sync = false;
+        self.awaited = false;
         self.sync_within_ms = SYNC_WITHIN_MS_MAX;
         let mut bytes = std::mem::take(&mut self.bytes);
         // The next loop is likely to be like this one: one allocation of the right size instead of doubling. What is
@@ -285,6 +291,12 @@ pub fn sync_wish(entry: &[u8]) -> SyncWish {
         }
         _ => SyncWish::Now,
     }
+}
+
+/// Whether somebody waits for the write of an entry, if not for its sync. What nobody waits for may be written with
+/// what comes next.
+pub fn is_write_awaited(entry: &[u8]) -> bool {
+    entry.get(1).is_none_or(|flags| flags & FLAG_AWAITED != 0)
 }
 
 /// An entry that this build cannot read: a newer version wrote it, or it is damaged beyond what checksums caught.

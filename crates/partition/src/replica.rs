@@ -7,7 +7,7 @@
 //! A peer frame is `u8 0` and a Raft message, or `u8 1`, `u64 term`, `u64 index`: everything up to this index of the
 //! leader's log is written here, though not yet synced.
 
-use crate::entry::sync_wish;
+use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;
 use crate::outputs::{Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
 use broker::PartitionId;
@@ -306,12 +306,14 @@ impl Replica {
                 records.push(Record { group, kind: RecordKind::HardState, term: hard.term.0, index: 0, body });
             }
         }
+        let mut awaited = false;
         for entry in ready.append.drain(..) {
             self.table.append(entry.index, entry.term, None);
             sync = match entry.kind {
                 EntryKind::Command => sync.min(sync_wish(&entry.data)),
                 EntryKind::Empty | EntryKind::Membership => SyncWish::Now,
             };
+            awaited |= is_write_awaited(&entry.data);
             let body = body_of(&entry);
             self.appended_bytes += body.len() as u64;
             entries.push((entry.index, entry.term));
@@ -336,8 +338,8 @@ impl Replica {
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        // Where an entry lies is needed when it is applied, and the leader counts followers that have written.
-        let report_written = !entries.is_empty() && sync != SyncWish::Now || self.voters.len() > 1;
+        // With more than one member the leader counts followers that have written.
+        let report_written = awaited && sync != SyncWish::Now || self.voters.len() > 1;
         let located = entries.is_empty();
         self.writes.push_back(Write { ticket, ready: Some(ready.number), after_sync, entries, located });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written });

@@ -78,6 +78,16 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Writes all slices one after the other from `offset`, with one system call where the system takes them at once.
     fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
 
+    /// Writes whole pages, past the page cache where the system can: nothing is copied a second time, and a read of them
+    /// comes from the disk. As durable as any write, so not at all before [`DiskFile::sync_data`].
+    ///
+    /// `pages` begins at a multiple of [`DIRECT_ALIGN_BYTES`] in memory, and so do its length and `offset`. Bytes around
+    /// may be written the ordinary way, through the same handle.
+    fn write_pages_at(&self, pages: &[u8], offset: u64) -> io::Result<()> {
+        check_alignment(pages, offset);
+        self.write_at(pages, offset)
+    }
+
     /// Makes the bytes written so far durable, and the length if it grew.
     fn sync_data(&self) -> io::Result<()>;
 
@@ -107,6 +117,18 @@ pub trait DiskFile: Send + Sync + 'static {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_vectored_at(&[IoSlice::new(bytes)], offset)
     }
+}
+
+/// What a write past the page cache is aligned to, in memory and in the file: no disk in use has larger blocks.
+pub const DIRECT_ALIGN_BYTES: usize = 4096;
+
+fn check_alignment(pages: &[u8], offset: u64) {
+    assert!(
+        (pages.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN_BYTES)
+            && pages.len().is_multiple_of(DIRECT_ALIGN_BYTES)
+            && offset.is_multiple_of(DIRECT_ALIGN_BYTES as u64),
+        "pages are written whole and from aligned memory"
+    );
 }
 
 /// Ranges are settled in such pieces, aligned to their size: no cached unit of a file is larger, and only whole ones

@@ -33,5 +33,6 @@ pub use disk::{Disk, DiskFile, FaultyDisk, OpenMode, RealDisk};
 pub use error::StorageError;
 pub use extent::{Extent, ExtentId, ExtentWriter};
 pub use wal::{
-    FileNo, GroupId, Location, Record, RecordKind, RecordRef, Wal, WalOptions, WalPosition, WalReader, recover,
+    FileNo, GroupId, Location, Record, RecordKind, RecordRef, Wal, WalOptions, WalPosition, WalReader, WriteWay,
+    recover,
 };

@@ -14,9 +14,11 @@ mod reader;
 mod recovery;
 mod scan;
 mod spares;
+mod stage;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::IoSlice;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -36,6 +38,8 @@ pub use scan::RecordName;
 pub(crate) use scan::{FileWalk, Known, Seen, Window, walk_file};
 pub use spares::{Preparation, SparePreparer};
 use spares::{Spares, TakenSlot};
+pub use stage::WriteWay;
+use stage::{Memory, Stage, write_zeroes};
 
 /// Whether a file of the folder is a log file or a spare, by its name without the folder.
 pub(crate) fn is_slot(name: &str) -> bool {
@@ -60,9 +64,9 @@ pub const FILE_BYTES_MIN: u32 = 64 << 10;
 /// Largest file; offsets are 32 bits and a start reads at most one file's tail.
 pub const FILE_BYTES_MAX: u32 = 1 << 30;
 
-/// Bodies up to this size are copied next to their headers; above, the system call gets the body's own slice.
-/// Measured in `benches`-like runs: a slice costs `pwritev` about as much as copying one KiB.
-const COPIED_BODY_BYTES_MAX: usize = 1024;
+/// A file whose blocks were never written is filled with zeroes this far ahead of the log: writing such blocks changes
+/// the file's map, which every sync would have to write down too.
+const FILL_AHEAD_BYTES: u32 = 1 << 20;
 
 const _: () = assert!(FILE_BYTES_MIN.is_multiple_of(PAGE_BYTES) && FILE_BYTES_MIN > 2 * PAGE_BYTES);
 const _: () = assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGN_BYTES));
@@ -216,7 +220,8 @@ pub struct Wal<D: Disk> {
     mark: Mark<D>,
     stopped: bool,
     frames: Vec<FramePlan>,
-    image: Image,
+    memory: Memory,
+    read_bytes: Arc<AtomicU64>,
 }
 
 /// The file that is written.
@@ -234,6 +239,8 @@ struct Current<F> {
     previous_crc: u32,
     header_written: bool,
     name_synced: bool,
+    /// Blocks before were written once.
+    filled: u32,
 }
 
 /// One frame to be: where and which records.
@@ -247,23 +254,9 @@ struct FramePlan {
     limit: usize,
 }
 
-/// What goes to the file in one write: own bytes and slices of bodies in turn.
-#[derive(Debug, Default)]
-struct Image {
-    staged: Vec<u8>,
-    pieces: Vec<Piece>,
-}
-
-#[derive(Debug)]
-enum Piece {
-    /// Up to this end of `staged`.
-    Staged(usize),
-    /// The body of this record.
-    Body(usize),
-}
-
 impl<D: Disk> Wal<D> {
-    /// Appends `records` in order, as one frame or as few as fit, with one write per file touched.
+    /// Appends `records` in order, as one frame or as few as fit, with one write per file touched, by way of the
+    /// page cache.
     ///
     /// - Order: as given; `locations` gets one place per record, added at its end.
     /// - Durability: none until [`Wal::sync`]. Other processes' crash: what was written stays.
@@ -272,11 +265,25 @@ impl<D: Disk> Wal<D> {
     ///   repeated. After any other error the log has stopped for good.
     /// - A body above [`Wal::body_bytes_max`] is a caller's bug and panics.
     pub fn append(&mut self, records: &[Record], locations: &mut Vec<Location>) -> Result<u64, StorageError> {
+        self.append_by(WriteWay::Cached, records, locations)
+    }
+
+    /// [`Wal::append`] by a given way; the ways may alternate.
+    pub fn append_by(
+        &mut self,
+        way: WriteWay,
+        records: &[Record],
+        locations: &mut Vec<Location>,
+    ) -> Result<u64, StorageError> {
         if self.stopped {
             return Err(StorageError::Stopped);
         }
         if records.is_empty() {
             return Ok(0);
+        }
+        if let Some(current) = self.current.as_mut().filter(|_| way == WriteWay::Direct) {
+            // Whole pages only: what the page before has is written already.
+            current.next = current.next.next_multiple_of(PAGE_BYTES);
         }
         let new_files = self.plan(records);
         // All files first: running out of room half way would leave half of the batch in the log.
@@ -291,7 +298,7 @@ impl<D: Disk> Wal<D> {
                 self.begin_file(slot);
             }
             if first < limit {
-                written += self.write_frames(first..limit, records, locations)?;
+                written += self.write_frames(first..limit, records, way, locations)?;
             }
             first = limit;
         }
@@ -371,7 +378,12 @@ impl<D: Disk> Wal<D> {
 
     /// A handle for reading, for any thread.
     pub fn reader(&self) -> WalReader<D> {
-        WalReader::new(self.live.clone())
+        WalReader::new(self.live.clone(), self.read_bytes.clone())
+    }
+
+    /// Bytes that all readers together have read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
     }
 
     /// A handle that makes and deletes spare files, for a thread with time.
@@ -443,7 +455,7 @@ impl<D: Disk> Wal<D> {
     }
 
     /// Makes a new file the current one. Its header goes out with its first frame.
-    fn begin_file(&mut self, TakenSlot { slot, name_synced }: TakenSlot<D::File>) {
+    fn begin_file(&mut self, TakenSlot { slot, name_synced, is_filled }: TakenSlot<D::File>) {
         let file = self.next_file;
         self.next_file = FileNo(file.0 + 1);
         let mut header = FileHeader {
@@ -469,78 +481,63 @@ impl<D: Disk> Wal<D> {
         self.live.write().unwrap_or_else(PoisonError::into_inner).insert(file, slot.clone());
         self.current = Some(Current {
             header,
-            slot,
             end: FIRST_FRAME_OFFSET,
             next: FIRST_FRAME_OFFSET,
             synced: 0,
             previous_crc: header.crc(),
             header_written: false,
             name_synced,
+            filled: if is_filled { slot.bytes } else { 0 },
+            slot,
         });
     }
 
-    /// Writes planned frames of one file with one system call and moves the end.
+    /// Writes planned frames of one file and moves the end.
     fn write_frames(
         &mut self,
         frames: std::ops::Range<usize>,
         records: &[Record],
+        way: WriteWay,
         locations: &mut Vec<Location>,
     ) -> Result<u64, StorageError> {
         let current = self.current.as_mut().expect("frames are written to a file");
         let frames = &self.frames[frames];
-        let image = &mut self.image;
-        image.clear();
-        let mut offset = frames[0].offset;
-        if !current.header_written {
-            image.staged.extend_from_slice(&current.header.encode());
-            offset = 0;
-        }
-        let start = offset;
-        if start == 0 {
-            offset = FIRST_FRAME_OFFSET;
-        }
-        let mut previous_crc = current.previous_crc;
-        for frame in frames {
-            image.fill((frame.offset - offset) as usize);
-            let header = FrameHeader {
-                salt: current.header.salt,
-                frame_no: self.next_frame_no,
-                bytes: frame.bytes,
-                record_count: (frame.limit - frame.first) as u32,
-                previous_crc,
-                synced_bytes: current.synced,
-                session: self.session,
-                crc: 0,
-            }
-            .encode();
-            previous_crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-            self.next_frame_no += 1;
-            image.staged.extend_from_slice(&header);
-            let mut at = frame.offset + FRAME_HEADER_BYTES;
-            for (number, record) in records.iter().enumerate().take(frame.limit).skip(frame.first) {
-                image.record(number, record);
-                let bytes = record.body.len() as u32;
-                locations.push(Location { file: current.header.file, offset: at + RECORD_HEADER_BYTES, bytes });
-                at += RECORD_HEADER_BYTES + bytes;
-            }
-            assert_eq!(at, frame.offset + frame.bytes, "a frame is as long as planned");
-            offset = at;
-        }
-        // The rest of the page is zeroed: a page written whole needs no read before, and no old bytes stay behind the
-        // end.
-        let padded = offset.next_multiple_of(PAGE_BYTES);
-        image.fill((padded - offset) as usize);
+        let start = if current.header_written { frames[0].offset } else { 0 };
+        let last = frames.last().expect("there is a frame to write");
+        // The rest of the last page is zeroed: a page written whole needs no read before, and no old bytes stay behind
+        // the end.
+        let padded = (last.offset + last.bytes).next_multiple_of(PAGE_BYTES);
         assert!(padded <= current.slot.bytes, "frames stay inside their file");
-        if let Err(source) = current.slot.file.write_vectored_at(&image.slices(records), u64::from(start)) {
+        let mut layout =
+            Layout { current, session: self.session, frame_no: self.next_frame_no, previous_crc: 0, start, padded };
+        let written = layout.fill_ahead().and_then(|()| match way {
+            WriteWay::Cached => {
+                let mut stage = self.memory.cached();
+                layout.lay(frames, records, locations, &mut stage)?;
+                stage.finish(&layout.current.slot.file, start, |number| &records[number].body)
+            }
+            WriteWay::Direct => {
+                let slot = layout.current.slot.clone();
+                let mut stage = self.memory.direct(&slot.file, start);
+                layout.lay(frames, records, locations, &mut stage)?;
+                stage.finish()
+            }
+        });
+        if let Err(source) = written {
             // Not `Full`, even if that is what the disk said: some of it may be written, so the call must not be
             // repeated. Room for the file was reserved; only a file system that copies on write or a thin volume can
             // get here.
             self.stopped = true;
-            return Err(StorageError::Io { action: "write", file: current.slot.name.clone(), source });
+            return Err(StorageError::Io { action: "write", file: layout.current.slot.name.clone(), source });
         }
+        self.next_frame_no = layout.frame_no;
+        let (previous_crc, end) = (layout.previous_crc, last.offset + last.bytes);
         current.header_written = true;
-        current.end = offset;
-        current.next = offset.next_multiple_of(FRAME_ALIGN_BYTES);
+        current.end = end;
+        current.next = match way {
+            WriteWay::Cached => end.next_multiple_of(FRAME_ALIGN_BYTES),
+            WriteWay::Direct => padded,
+        };
         current.previous_crc = previous_crc;
         Ok(u64::from(padded - start))
     }
@@ -553,49 +550,81 @@ impl<D: Disk> Wal<D> {
     }
 }
 
-impl Image {
-    fn clear(&mut self) {
-        self.staged.clear();
-        self.pieces.clear();
-    }
+/// The bytes of one write, as they are laid out.
+struct Layout<'a, F> {
+    current: &'a mut Current<F>,
+    session: u32,
+    frame_no: u64,
+    previous_crc: u32,
+    /// First byte of the write.
+    start: u32,
+    /// Its end, a multiple of a page.
+    padded: u32,
+}
 
-    fn fill(&mut self, bytes: usize) {
-        self.staged.resize(self.staged.len() + bytes, 0);
-    }
-
-    fn record(&mut self, number: usize, record: &Record) {
-        let header = RecordHeader {
-            body_crc: crc32c::crc32c(&record.body),
-            kind: record.kind,
-            group: record.group,
-            body_bytes: record.body.len() as u32,
-            term: record.term,
-            index: record.index,
-        };
-        self.staged.extend_from_slice(&header.encode());
-        if record.body.len() <= COPIED_BODY_BYTES_MAX {
-            self.staged.extend_from_slice(&record.body);
-        } else {
-            self.pieces.push(Piece::Staged(self.staged.len()));
-            self.pieces.push(Piece::Body(number));
+impl<F: DiskFile> Layout<'_, F> {
+    fn fill_ahead(&mut self) -> io::Result<()> {
+        let current = &mut *self.current;
+        if self.padded <= current.filled {
+            return Ok(());
         }
+        let end = self.padded.next_multiple_of(FILL_AHEAD_BYTES).min(current.slot.bytes);
+        // What this very write covers needs no zeroes.
+        write_zeroes(&current.slot.file, self.padded, end)?;
+        current.filled = end;
+        Ok(())
     }
 
-    fn slices<'a>(&'a self, records: &'a [Record]) -> Vec<IoSlice<'a>> {
-        let mut slices = Vec::with_capacity(self.pieces.len() + 1);
-        let mut from = 0;
-        for piece in &self.pieces {
-            match piece {
-                Piece::Staged(end) => {
-                    slices.push(IoSlice::new(&self.staged[from..*end]));
-                    from = *end;
-                }
-                Piece::Body(number) => slices.push(IoSlice::new(&records[*number].body)),
+    /// Puts file header, frames and padding onto the stage, and the places of the bodies into `locations`.
+    fn lay(
+        &mut self,
+        frames: &[FramePlan],
+        records: &[Record],
+        locations: &mut Vec<Location>,
+        stage: &mut impl Stage,
+    ) -> io::Result<()> {
+        let current = &*self.current;
+        let mut offset = self.start;
+        if !current.header_written {
+            stage.put(&current.header.encode())?;
+            offset = FIRST_FRAME_OFFSET;
+        }
+        self.previous_crc = current.previous_crc;
+        for frame in frames {
+            stage.zeroes((frame.offset - offset) as usize)?;
+            let header = FrameHeader {
+                salt: current.header.salt,
+                frame_no: self.frame_no,
+                bytes: frame.bytes,
+                record_count: (frame.limit - frame.first) as u32,
+                previous_crc: self.previous_crc,
+                synced_bytes: current.synced,
+                session: self.session,
+                crc: 0,
             }
+            .encode();
+            self.previous_crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+            self.frame_no += 1;
+            stage.put(&header)?;
+            let mut at = frame.offset + FRAME_HEADER_BYTES;
+            for (number, record) in records.iter().enumerate().take(frame.limit).skip(frame.first) {
+                let header = RecordHeader {
+                    body_crc: crc32c::crc32c(&record.body),
+                    kind: record.kind,
+                    group: record.group,
+                    body_bytes: record.body.len() as u32,
+                    term: record.term,
+                    index: record.index,
+                };
+                stage.put(&header.encode())?;
+                stage.body(number, &record.body)?;
+                let bytes = record.body.len() as u32;
+                locations.push(Location { file: current.header.file, offset: at + RECORD_HEADER_BYTES, bytes });
+                at += RECORD_HEADER_BYTES + bytes;
+            }
+            assert_eq!(at, frame.offset + frame.bytes, "a frame is as long as planned");
+            offset = at;
         }
-        if from < self.staged.len() {
-            slices.push(IoSlice::new(&self.staged[from..]));
-        }
-        slices
+        stage.zeroes((self.padded - offset) as usize)
     }
 }

@@ -15,7 +15,7 @@ use storage::extent::list_extents;
 use storage::wal::SparePreparer;
 use storage::{
     CheckpointStore, Extent, ExtentId, ExtentWriter, FaultyDisk, FileNo, GroupId, Location, Record, RecordKind,
-    StorageError, Wal, WalOptions, WalPosition, recover,
+    StorageError, Wal, WalOptions, WalPosition, WriteWay, recover,
 };
 
 const FOLDER_ID: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
@@ -160,7 +160,9 @@ impl Life {
         let batch: Vec<Record> = (first..first + count).map(|at| record(at, life)).collect();
         promises.appended.extend_from_slice(&batch);
         let before = promises.locations.len();
-        let appended = self.wal.append(&batch, &mut promises.locations);
+        // Both ways in turn, and each twice in a row.
+        let way = if first % 4 < 2 { WriteWay::Direct } else { WriteWay::Cached };
+        let appended = self.wal.append_by(way, &batch, &mut promises.locations);
         if appended.as_ref().is_err_and(StorageError::is_full) {
             promises.appended.truncate(first);
             assert_eq!(promises.locations.len(), before, "all or nothing");

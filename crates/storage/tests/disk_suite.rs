@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, IoSlice};
 
-use storage::disk::{Crash, Fault, SurvivalUnit};
+use storage::disk::{Crash, DIRECT_ALIGN_BYTES, Fault, SurvivalUnit};
 use storage::{Disk, DiskFile, FaultyDisk, OpenMode, RealDisk};
 
 fn suite<D: Disk>(disk: &D) {
@@ -44,8 +44,26 @@ fn suite<D: Disk>(disk: &D) {
     file.sync_data().unwrap();
     disk.sync_folder("wal").unwrap();
 
+    // Past the page cache and through it, in turn, on the same pages and beside each other.
+    let memory = vec![5; 3 * DIRECT_ALIGN_BYTES];
+    let start = memory.as_ptr().align_offset(DIRECT_ALIGN_BYTES);
+    let pages = &memory[start..start + 2 * DIRECT_ALIGN_BYTES];
+    file.write_at(&[4; 100], 4096).unwrap();
+    file.write_pages_at(pages, 0).unwrap();
+    let mut back = vec![0; 8192];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), 8192);
+    assert_eq!(back, pages, "a write past the cache is what is read");
+    file.write_at(&[6; 8], 4092).unwrap();
+    file.write_pages_at(&pages[4096..], 8192).unwrap();
+    file.sync_data().unwrap();
+    let mut seam = [0; 12];
+    assert_eq!(file.read_at(&mut seam, 4090).unwrap(), 12);
+    assert_eq!(seam, [5, 5, 6, 6, 6, 6, 6, 6, 6, 6, 5, 5]);
+    file.set_len(8192).unwrap();
+
     let reader = disk.open("wal/a", OpenMode::Read).unwrap();
     assert!(reader.write_at(b"x", 0).is_err(), "opened for reading");
+    assert!(reader.write_pages_at(pages, 0).is_err(), "opened for reading");
     disk.rename("wal/a", "wal/b").unwrap();
     disk.open("wal/c", OpenMode::CreateOrOpen).unwrap();
     assert_eq!(disk.list("wal").unwrap(), ["b", "c"]);

@@ -10,7 +10,7 @@ use storage::disk::{Advice, Crash, Fault};
 use storage::wal::{Preparation, Recovery};
 use storage::{
     Disk, DiskFile, FaultyDisk, FileNo, GroupId, Location, OpenMode, RealDisk, Record, RecordKind, RecordRef,
-    StorageError, Wal, WalOptions, WalPosition, fuzz, recover,
+    StorageError, Wal, WalOptions, WalPosition, WriteWay, fuzz, recover,
 };
 
 const FOLDER_ID: u128 = 99;
@@ -59,7 +59,7 @@ fn any_record() -> impl Strategy<Value = Record> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Append(Vec<Record>),
+    Append(WriteWay, Vec<Record>),
     Sync,
     Note,
     Prepare,
@@ -68,7 +68,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => prop::collection::vec(any_record(), 1..5).prop_map(Step::Append),
+        5 => prop::collection::vec(any_record(), 1..5).prop_map(|records| Step::Append(WriteWay::Cached, records)),
+        5 => prop::collection::vec(any_record(), 1..5).prop_map(|records| Step::Append(WriteWay::Direct, records)),
         4 => Just(Step::Sync),
         1 => Just(Step::Note),
         2 => Just(Step::Prepare),
@@ -90,8 +91,8 @@ proptest! {
         let mut locations = Vec::new();
         for step in steps.into_iter().chain([Step::Crash(Crash::Power)]) {
             match step {
-                Step::Append(records) => {
-                    wal.append(&records, &mut locations).unwrap();
+                Step::Append(way, records) => {
+                    wal.append_by(way, &records, &mut locations).unwrap();
                     appended.extend(records);
                 }
                 Step::Sync => {

@@ -5,6 +5,10 @@
 //!                       ▲ what arrives meanwhile is the next batch; nothing lingers
 //! ```
 //!
+//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
+//! sync is due. What is synced at once goes past the page cache, unless readers were busy with the log: then the cache
+//! earns its keep.
+//!
 //! Invariants: *synced* is told only after a sync that began after the write; what nobody waits for is synced within its
 //! own deadline; a sync that fails ends the process at once and is never tried again, because the kernel may have
 //! dropped what it could not write.
@@ -18,12 +22,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use storage::{FileNo, RealDisk, Record, RecordKind, StorageError, Wal};
+use storage::{FileNo, RealDisk, Record, RecordKind, StorageError, Wal, WriteWay};
 
 /// Unsynced bytes beyond which a sync is made though nobody asked: bounds what a power cut can take.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 /// How long to wait before a write is tried again on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(100);
+/// What nobody waits for is written once it is this much.
+const HELD_BYTES_MAX: usize = 256 << 10;
+/// Readers are busy with the log if they read one byte in so many of a file's.
+const BUSY_READERS_SHARE: u64 = 8;
 /// How often the durable end is noted beside the log while there is traffic, and once after.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
@@ -135,6 +143,34 @@ struct Running {
     parcels: Vec<Vec<Parcel>>,
     last_file: FileNo,
     note_at: Option<Instant>,
+    /// Taken in and not yet written.
+    held: Held,
+    /// Readers were busy with the log while the file before this one was written.
+    readers_busy: bool,
+    /// Bytes that readers had read when this file was begun.
+    read_before: u64,
+}
+
+/// What waits for a write.
+#[derive(Default)]
+struct Held {
+    writes: Vec<WalWrite>,
+    bytes: usize,
+    /// Somebody waits for the write, or for the sync behind it.
+    is_awaited: bool,
+    /// Somebody waits for the sync.
+    is_sync_awaited: bool,
+}
+
+impl Held {
+    fn add(&mut self, writes: &mut Vec<WalWrite>) {
+        for write in &writes[..] {
+            self.bytes += write.records.iter().map(|r| r.body.len()).sum::<usize>();
+            self.is_sync_awaited |= write.sync == SyncWish::Now;
+            self.is_awaited |= write.report_written || write.sync == SyncWish::Now;
+        }
+        self.writes.append(writes);
+    }
 }
 
 impl WalThread {
@@ -155,6 +191,9 @@ impl WalThread {
             parcels,
             last_file,
             note_at: None,
+            held: Held::default(),
+            readers_busy: false,
+            read_before: 0,
         };
         (handle, move || running.run())
     }
@@ -169,12 +208,15 @@ impl Running {
                 self.release(&mut needs);
             }
             if !writes.is_empty() {
-                self.write(&mut writes);
+                self.take_in(&mut writes);
             }
-            if self.sync_at.is_some_and(|at| at <= Instant::now())
-                || self.thread.wal.unsynced_bytes() >= UNSYNCED_BYTES_MAX
-                || (stop && !self.unsynced.is_empty())
-            {
+            let sync_due = self.sync_at.is_some_and(|at| at <= Instant::now());
+            if self.held.is_awaited || self.held.bytes >= HELD_BYTES_MAX || sync_due || stop {
+                self.write();
+            }
+            if sync_due || stop || self.thread.wal.unsynced_bytes() >= UNSYNCED_BYTES_MAX {
+                // What is still held has its deadline in `sync_at` as well.
+                self.write();
                 self.sync();
             }
             self.post();
@@ -207,30 +249,43 @@ impl Running {
         }
     }
 
-    fn write(&mut self, writes: &mut Vec<WalWrite>) {
-        let mut records: Vec<Record> = Vec::with_capacity(writes.iter().map(|w| w.records.len()).sum());
-        let mut entries = Vec::with_capacity(records.capacity());
-        let mut counts = Vec::with_capacity(writes.len());
-        for write in writes.iter_mut() {
-            counts.push(write.records.len());
-            entries.extend(write.records.iter().map(|r| r.kind == RecordKind::Entry));
-            records.append(&mut write.records);
-        }
-        let mut places = Vec::with_capacity(records.len());
-        let bytes = self.append(&records, &mut places);
-        drop(records);
-        let gauges = &self.inner.gauges;
-        gauges.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Notes what arrived, and when it must be synced.
+    fn take_in(&mut self, writes: &mut Vec<WalWrite>) {
         let now = Instant::now();
-        let mut at = 0;
-        for (write, count) in writes.drain(..).zip(counts) {
-            let bodies = (at..at + count).filter(|i| entries[*i]).map(|i| places[i]).collect();
-            at += count;
+        for write in &writes[..] {
             let deadline = match write.sync {
                 SyncWish::Now => now,
                 SyncWish::Within(ms) => now + Duration::from_millis(u64::from(ms).min(self.thread.sync_delay_ms)),
             };
             self.sync_at = Some(self.sync_at.map_or(deadline, |at| at.min(deadline)));
+        }
+        self.held.add(writes);
+    }
+
+    /// Writes all that is held, in order, with one call.
+    fn write(&mut self) {
+        if self.held.writes.is_empty() {
+            return;
+        }
+        let mut held = std::mem::take(&mut self.held);
+        let mut records: Vec<Record> = Vec::with_capacity(held.writes.iter().map(|w| w.records.len()).sum());
+        let mut entries = Vec::with_capacity(records.capacity());
+        let mut counts = Vec::with_capacity(held.writes.len());
+        for write in &mut held.writes {
+            counts.push(write.records.len());
+            entries.extend(write.records.iter().map(|r| r.kind == RecordKind::Entry));
+            records.append(&mut write.records);
+        }
+        let mut places = Vec::with_capacity(records.len());
+        let way = if held.is_sync_awaited && !self.readers_busy { WriteWay::Direct } else { WriteWay::Cached };
+        let bytes = self.append(way, &records, &mut places);
+        drop(records);
+        let gauges = &self.inner.gauges;
+        gauges.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut at = 0;
+        for (write, count) in held.writes.drain(..).zip(counts) {
+            let bodies = (at..at + count).filter(|i| entries[*i]).map(|i| places[i]).collect();
+            at += count;
             self.unsynced.insert(write.partition, write.ticket);
             let route = &self.thread.routes[&write.partition];
             // Woken now only if somebody waits for *written*; else the places wait for the news of the sync.
@@ -239,17 +294,19 @@ impl Running {
                 self.parcels[route.shard].push(Parcel::Wake(write.partition));
             }
         }
-        self.note_at.get_or_insert(now + NOTE_EVERY);
+        // Its memory is wanted again.
+        self.held.writes = held.writes;
+        self.note_at.get_or_insert_with(|| Instant::now() + NOTE_EVERY);
         self.note_roll();
         self.post();
     }
 
     /// Appends, waiting for room on a full disk: nothing that was taken in is given up.
-    fn append(&mut self, records: &[Record], places: &mut Vec<storage::Location>) -> u64 {
+    fn append(&mut self, way: WriteWay, records: &[Record], places: &mut Vec<storage::Location>) -> u64 {
         let inner = self.inner.clone();
         let gauges = &inner.gauges;
         loop {
-            match self.thread.wal.append(records, places) {
+            match self.thread.wal.append_by(way, records, places) {
                 Ok(bytes) => {
                     if gauges.is_full.swap(0, Ordering::Relaxed) != 0 {
                         tracing::warn!("the disk has room again: writing goes on");
@@ -300,6 +357,10 @@ impl Running {
             return;
         }
         self.last_file = file;
+        let read = self.thread.wal.read_bytes();
+        let file_bytes = self.thread.wal.closed_files().last().map_or(u64::MAX, |(_, bytes)| bytes);
+        self.readers_busy = read - self.read_before > file_bytes / BUSY_READERS_SHARE;
+        self.read_before = read;
         let gauges = &self.inner.gauges;
         gauges.current_file.store(partition::place::file_u32(file), Ordering::Relaxed);
         self.note_retained();
@@ -338,7 +399,7 @@ impl Running {
 
     fn note(&mut self, stop: bool) {
         let due = self.note_at.is_some_and(|at| at <= Instant::now());
-        if !(due || stop) || !self.unsynced.is_empty() {
+        if !(due || stop) || !self.unsynced.is_empty() || !self.held.writes.is_empty() {
             return;
         }
         self.note_at = None;

@@ -7,11 +7,11 @@ use super::{Completion, Happening, Node, Outcome, RETAINED_BYTES_MAX, Running, d
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use partition::extent_copy::{copy_runs, write_received};
-use partition::outputs::{Job, Read, ReadAt, ReadBytes};
+use partition::outputs::{Job, Read, ReadAt, ReadBytes, SyncWish};
 use partition::place::file_u32;
 use storage::extent::{remove_extent, sync_extent_removals};
 use storage::wal::Preparation;
-use storage::{Extent, ExtentId, FileNo, GroupId, Location, Record, RecordKind, StorageError, WalPosition};
+use storage::{Extent, ExtentId, FileNo, GroupId, Location, Record, RecordKind, StorageError, WalPosition, WriteWay};
 
 /// How long to wait before a write is tried again on a full disk.
 const FULL_RETRY: Micros = 100 * MS;
@@ -27,7 +27,10 @@ impl Node {
         let writes = std::mem::take(&mut r.waiting);
         let records: Vec<Record> = writes.iter().flat_map(|w| w.records.iter().cloned()).collect();
         let mut places = Vec::with_capacity(records.len());
-        match r.wal.append(&records, &mut places) {
+        // As the server's log thread chooses, but for what its readers were busy with.
+        let now_wanted = writes.iter().any(|w| w.sync == SyncWish::Now);
+        let way = if now_wanted { WriteWay::Direct } else { WriteWay::Cached };
+        match r.wal.append_by(way, &records, &mut places) {
             Ok(_) => {}
             Err(StorageError::Full { .. }) => {
                 r.waiting.splice(0..0, writes);

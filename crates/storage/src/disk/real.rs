@@ -6,11 +6,12 @@
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Advice, Disk, DiskFile, OpenMode};
+use super::{Advice, Disk, DiskFile, OpenMode, check_alignment};
 
 /// Slices handed to one `pwritev`. Linux takes 1024 and fails above.
 const SLICES_MAX: usize = 1024;
@@ -77,8 +78,9 @@ impl Disk for RealDisk {
                 OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
                 OpenMode::CreateOrOpen => OFlags::RDWR | OFlags::CREATE,
             };
-        let file = rustix::fs::open(self.path(name), flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(RealFile { file: file.into() })
+        let path = self.path(name);
+        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(RealFile { file: file.into(), path, direct: OnceLock::new(), is_writable: mode != OpenMode::Read })
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
@@ -131,6 +133,29 @@ impl Disk for RealDisk {
 #[derive(Debug)]
 pub struct RealFile {
     file: File,
+    /// The name it was opened by, for the second handle.
+    path: PathBuf,
+    /// A handle on the same file that goes past the page cache, from the first time that it is wanted. `None` inside: the
+    /// file system has no such thing, or the name no longer leads here.
+    direct: OnceLock<Option<File>>,
+    is_writable: bool,
+}
+
+impl RealFile {
+    fn direct(&self) -> Option<&File> {
+        self.direct.get_or_init(|| self.open_direct().ok().filter(|_| self.is_writable)).as_ref()
+    }
+
+    fn open_direct(&self) -> io::Result<File> {
+        let direct =
+            File::from(rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?);
+        let (one, other) = (rustix::fs::fstat(&self.file)?, rustix::fs::fstat(&direct)?);
+        if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
+            Ok(direct)
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
 }
 
 impl DiskFile for RealFile {
@@ -162,6 +187,23 @@ impl DiskFile for RealFile {
                 self.write_rest(some, written, offset)?;
             }
             offset += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn write_pages_at(&self, pages: &[u8], offset: u64) -> io::Result<()> {
+        check_alignment(pages, offset);
+        let Some(direct) = self.direct() else { return self.write_at(pages, offset) };
+        let mut done = 0;
+        while done < pages.len() {
+            match rustix::io::pwrite(direct, &pages[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(Errno::INTR) => {}
+                // Blocks larger than ours, or a file system that takes the flag and not the write: the ordinary way.
+                Err(Errno::INVAL) => return self.write_at(&pages[done..], offset + done as u64),
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

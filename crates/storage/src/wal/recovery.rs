@@ -17,7 +17,7 @@ use super::format::{
 use super::mark::Mark;
 use super::spares::{Spares, slot_number};
 use super::{
-    Current, FILE_BYTES_MAX, FileNo, FileWalk, Image, Known, Location, RecordName, RecordRef, Seen, Slot, WAL_FOLDER,
+    Current, FILE_BYTES_MAX, FileNo, FileWalk, Known, Location, Memory, RecordName, RecordRef, Seen, Slot, WAL_FOLDER,
     Wal, WalOptions, WalPosition, Window, walk_file,
 };
 
@@ -133,6 +133,7 @@ pub fn recover<D: Disk>(
     if let Some(last) = last {
         closed.pop_back();
         make_durable(&last.slot, &last.walk)?;
+        let last_bytes = last.slot.bytes;
         let end = last.walk.end;
         current = Some(Current {
             header: last.header,
@@ -143,6 +144,8 @@ pub fn recover<D: Disk>(
             previous_crc: last.walk.end_crc,
             header_written: true,
             name_synced: true,
+            // How much of it was, nobody knows; most were.
+            filled: last_bytes,
         });
     }
     let spares = Spares::new(options, folder_id, found.next_slot);
@@ -175,7 +178,8 @@ pub fn recover<D: Disk>(
         mark,
         stopped: false,
         frames: Vec::new(),
-        image: Image::default(),
+        memory: Memory::default(),
+        read_bytes: Arc::default(),
     };
     recovery.files = wal.live.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
     recovery.end = wal.position();

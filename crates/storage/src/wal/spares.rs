@@ -11,6 +11,7 @@ use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{StorageError, at, syncing};
 
 use super::format::{FileHeader, PAGE_BYTES};
+use super::stage::write_zeroes;
 use super::{FileNo, Slot, WAL_FOLDER, WalOptions};
 
 /// Written in one call; small enough that a sync of the log waits behind at most this.
@@ -33,6 +34,8 @@ pub(super) struct TakenSlot<F> {
     pub(super) slot: Arc<Slot<F>>,
     /// Whether its name survives a power cut already.
     pub(super) name_synced: bool,
+    /// Whether its blocks were written once.
+    pub(super) is_filled: bool,
 }
 
 #[derive(Debug)]
@@ -66,9 +69,9 @@ impl<D: Disk> Spares<D> {
     /// A file to write to: a ready one, else a new one with its room reserved.
     pub(super) fn take(&self, disk: &D) -> Result<TakenSlot<D::File>, StorageError> {
         if let Some(slot) = self.state().ready.pop() {
-            return Ok(TakenSlot { slot, name_synced: true });
+            return Ok(TakenSlot { slot, name_synced: true, is_filled: true });
         }
-        Ok(TakenSlot { slot: Arc::new(self.create(disk)?), name_synced: false })
+        Ok(TakenSlot { slot: Arc::new(self.create(disk)?), name_synced: false, is_filled: false })
     }
 
     /// Takes back a file that nobody needs.
@@ -155,9 +158,9 @@ impl<D: Disk> SparePreparer<D> {
             return Ok(Preparation::Worked);
         };
         if *filled < slot.bytes {
-            let slice = vec![0; SLICE_BYTES.min(slot.bytes - *filled) as usize];
-            slot.file.write_at(&slice, u64::from(*filled)).map_err(at("write", &slot.name))?;
-            *filled += slice.len() as u32;
+            let end = slot.bytes.min(*filled + SLICE_BYTES);
+            write_zeroes(&slot.file, *filled, end).map_err(at("write", &slot.name))?;
+            *filled = end;
             if filled.is_multiple_of(SYNC_EVERY_BYTES) {
                 slot.file.sync_data().map_err(syncing(&slot.name))?;
             }
