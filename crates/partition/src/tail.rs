@@ -18,12 +18,13 @@ pub struct Tail {
     entries: BTreeMap<(u32, u32), Entry>,
     bytes: usize,
     bytes_max: usize,
+    pushed_out_bytes: u64,
 }
 
 impl Tail {
     /// An empty cache that keeps at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
-        Tail { entries: BTreeMap::new(), bytes: 0, bytes_max }
+        Tail { entries: BTreeMap::new(), bytes: 0, bytes_max, pushed_out_bytes: 0 }
     }
 
     /// Bytes held.
@@ -33,7 +34,11 @@ impl Tail {
 
     /// Takes in an entry with `waiting` undelivered messages; the oldest entries make room.
     pub fn put(&mut self, at: Location, body: Bytes, waiting: u64) {
-        if waiting == 0 || body.len() > self.bytes_max {
+        if waiting == 0 {
+            return;
+        }
+        if body.len() > self.bytes_max {
+            self.pushed_out_bytes += body.len() as u64;
             return;
         }
         self.bytes += body.len();
@@ -42,7 +47,13 @@ impl Tail {
         while self.bytes > self.bytes_max {
             let (_, oldest) = self.entries.pop_first().expect("bytes are held by entries");
             self.bytes -= oldest.body.len();
+            self.pushed_out_bytes += oldest.body.len() as u64;
         }
+    }
+
+    /// Bytes that made room since the last call while somebody was still to get them: they will be read from the log.
+    pub fn take_pushed_out_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.pushed_out_bytes)
     }
 
     /// The bytes at `offset` of `file`, if the entry that they belong to is here.
@@ -73,6 +84,21 @@ impl Tail {
 mod tests {
     use super::*;
     use storage::FileNo;
+
+    #[test]
+    fn what_makes_room_undelivered_is_counted_once() {
+        let mut tail = Tail::new(10);
+        let place = |offset| Location { file: FileNo(1), offset, bytes: 4 };
+        for offset in [0, 100, 200, 300] {
+            tail.put(place(offset), Bytes::from_static(b"body"), 1);
+        }
+        assert_eq!(tail.take_pushed_out_bytes(), 8);
+        tail.used(1, 200, 1);
+        tail.put(place(400), Bytes::from_static(b"body"), 1);
+        assert_eq!(tail.take_pushed_out_bytes(), 0, "what was delivered makes room for nothing");
+        tail.put(place(500), Bytes::from_static(b"longer than all"), 1);
+        assert_eq!((tail.take_pushed_out_bytes(), tail.bytes()), (15, 8));
+    }
 
     #[test]
     fn an_entry_of_an_older_file_is_not_taken_for_one_of_this_file() {

@@ -18,7 +18,6 @@ mod stage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -221,7 +220,6 @@ pub struct Wal<D: Disk> {
     stopped: bool,
     frames: Vec<FramePlan>,
     memory: Memory,
-    read_bytes: Arc<AtomicU64>,
 }
 
 /// The file that is written.
@@ -378,12 +376,7 @@ impl<D: Disk> Wal<D> {
 
     /// A handle for reading, for any thread.
     pub fn reader(&self) -> WalReader<D> {
-        WalReader::new(self.live.clone(), self.read_bytes.clone())
-    }
-
-    /// Bytes that all readers together have read so far.
-    pub fn read_bytes(&self) -> u64 {
-        self.read_bytes.load(Ordering::Relaxed)
+        WalReader::new(self.live.clone())
     }
 
     /// A handle that makes and deletes spare files, for a thread with time.

@@ -40,6 +40,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// The shard's turn is over: what its partitions want written goes to the WAL thread.
     pub(crate) fn end(&self) {
+        self.wal.note_pushed_out(self.tail.borrow_mut().take_pushed_out_bytes());
         self.wal.write(&mut self.writes.borrow_mut());
     }
 

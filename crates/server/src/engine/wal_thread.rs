@@ -6,8 +6,8 @@
 //! ```
 //!
 //! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
-//! sync is due. What is synced at once goes past the page cache, unless readers were busy with the log: then the cache
-//! earns its keep.
+//! sync is due. What is synced at once goes past the page cache, unless consumers lag behind what shards keep in memory:
+//! then the log is about to be read, and the cache earns its keep.
 //!
 //! Invariants: *synced* is told only after a sync that began after the write; what nobody waits for is synced within its
 //! own deadline; a sync that fails ends the process at once and is never tried again, because the kernel may have
@@ -30,8 +30,9 @@ const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 const FULL_RETRY: Duration = Duration::from_millis(100);
 /// What nobody waits for is written once it is this much.
 const HELD_BYTES_MAX: usize = 256 << 10;
-/// Readers are busy with the log if they read one byte in so many of a file's.
-const BUSY_READERS_SHARE: u64 = 8;
+/// For so many more bytes the log goes through the page cache after a shard gave up an entry that somebody is still to
+/// get.
+const CACHED_AFTER_BYTES: u64 = 8 << 20;
 /// How often the durable end is noted beside the log while there is traffic, and once after.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
@@ -53,6 +54,8 @@ pub(crate) struct WalGauges {
     pub(crate) retire_through: AtomicU32,
     /// Bytes written, headers and padding included.
     pub(crate) written_bytes: AtomicU64,
+    /// Bytes of entries that shards gave up while somebody was still to get them.
+    pub(crate) pushed_out_bytes: AtomicU64,
     /// Syncs made.
     pub(crate) syncs: AtomicU64,
     /// The disk is full and writes wait.
@@ -91,6 +94,13 @@ impl WalHandle {
         drop(waiting);
         if was_empty {
             self.inner.arrived.notify_one();
+        }
+    }
+
+    /// Tells that a shard gave up entries before they were delivered: they will be read from the log.
+    pub(crate) fn note_pushed_out(&self, bytes: u64) {
+        if bytes > 0 {
+            self.inner.gauges.pushed_out_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -145,10 +155,10 @@ struct Running {
     note_at: Option<Instant>,
     /// Taken in and not yet written.
     held: Held,
-    /// Readers were busy with the log while the file before this one was written.
-    readers_busy: bool,
-    /// Bytes that readers had read when this file was begun.
-    read_before: u64,
+    /// What shards had given up when it was last looked at.
+    pushed_out_seen: u64,
+    /// Writes go through the page cache until so many bytes are written.
+    cached_until: u64,
 }
 
 /// What waits for a write.
@@ -192,8 +202,8 @@ impl WalThread {
             last_file,
             note_at: None,
             held: Held::default(),
-            readers_busy: false,
-            read_before: 0,
+            pushed_out_seen: 0,
+            cached_until: 0,
         };
         (handle, move || running.run())
     }
@@ -277,7 +287,7 @@ impl Running {
             records.append(&mut write.records);
         }
         let mut places = Vec::with_capacity(records.len());
-        let way = if held.is_sync_awaited && !self.readers_busy { WriteWay::Direct } else { WriteWay::Cached };
+        let way = if held.is_sync_awaited { self.way() } else { WriteWay::Cached };
         let bytes = self.append(way, &records, &mut places);
         drop(records);
         let gauges = &self.inner.gauges;
@@ -299,6 +309,18 @@ impl Running {
         self.note_at.get_or_insert_with(|| Instant::now() + NOTE_EVERY);
         self.note_roll();
         self.post();
+    }
+
+    /// The way of what is synced at once.
+    fn way(&mut self) -> WriteWay {
+        let gauges = &self.inner.gauges;
+        let written = gauges.written_bytes.load(Ordering::Relaxed);
+        let pushed_out = gauges.pushed_out_bytes.load(Ordering::Relaxed);
+        if pushed_out != self.pushed_out_seen {
+            self.pushed_out_seen = pushed_out;
+            self.cached_until = written + CACHED_AFTER_BYTES;
+        }
+        if written < self.cached_until { WriteWay::Cached } else { WriteWay::Direct }
     }
 
     /// Appends, waiting for room on a full disk: nothing that was taken in is given up.
@@ -357,10 +379,6 @@ impl Running {
             return;
         }
         self.last_file = file;
-        let read = self.thread.wal.read_bytes();
-        let file_bytes = self.thread.wal.closed_files().last().map_or(u64::MAX, |(_, bytes)| bytes);
-        self.readers_busy = read - self.read_before > file_bytes / BUSY_READERS_SHARE;
-        self.read_before = read;
         let gauges = &self.inner.gauges;
         gauges.current_file.store(partition::place::file_u32(file), Ordering::Relaxed);
         self.note_retained();

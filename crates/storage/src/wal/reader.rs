@@ -3,7 +3,6 @@
 //! Invariant: bytes are handed out only if their file still had its number after the read. A released file loses its
 //! number before it is written again, so a reader that comes too late gets an error and never another record's bytes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
@@ -18,18 +17,17 @@ use super::{FileNo, LiveFiles, Location, Record, Slot};
 #[derive(Debug)]
 pub struct WalReader<D: Disk> {
     live: LiveFiles<D::File>,
-    read_bytes: Arc<AtomicU64>,
 }
 
 impl<D: Disk> Clone for WalReader<D> {
     fn clone(&self) -> Self {
-        WalReader { live: self.live.clone(), read_bytes: self.read_bytes.clone() }
+        WalReader { live: self.live.clone() }
     }
 }
 
 impl<D: Disk> WalReader<D> {
-    pub(super) fn new(live: LiveFiles<D::File>, read_bytes: Arc<AtomicU64>) -> WalReader<D> {
-        WalReader { live, read_bytes }
+    pub(super) fn new(live: LiveFiles<D::File>) -> WalReader<D> {
+        WalReader { live }
     }
 
     /// The bytes at a location, or at a part of one, with one read and one allocation.
@@ -70,7 +68,6 @@ impl<D: Disk> WalReader<D> {
     fn read_exactly(&self, file: FileNo, offset: u32, bytes: u32) -> Result<Vec<u8>, StorageError> {
         let slot = self.live(file)?;
         let mut buffer = vec![0; bytes as usize];
-        self.read_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
         let read = slot.file.read_at(&mut buffer, u64::from(offset)).map_err(at("read", &slot.name))?;
         // The file may have been released and begun anew while we read.
         self.live(file)?;

@@ -179,7 +179,6 @@ pub fn recover<D: Disk>(
         stopped: false,
         frames: Vec::new(),
         memory: Memory::default(),
-        read_bytes: Arc::default(),
     };
     recovery.files = wal.live.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
     recovery.end = wal.position();
