@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use sizing::input::Document;
+use sizing::predict::Question;
 use sizing::prices::PriceList;
 use sizing::published::Published;
 use sizing::requirement::{Requirement, Wish};
@@ -21,6 +22,8 @@ use crate::exit::{self, Exit};
 pub(crate) enum Sizing {
     /// From results and prices to boards and a recommendation.
     Report(Report),
+    /// From some configurations to others.
+    Predict(Predict),
 }
 
 /// How a report is shown.
@@ -48,6 +51,16 @@ pub(crate) struct Report {
     shown: Shown,
 }
 
+/// `leveret sizing predict`.
+#[derive(Debug)]
+pub(crate) struct Predict {
+    given: Given,
+    candidates: Vec<String>,
+    left_out: Vec<String>,
+    message_bytes: f64,
+    shown: Shown,
+}
+
 /// The command with its own commands.
 pub(crate) fn command() -> Command {
     Command::new("sizing")
@@ -58,6 +71,7 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(report_command())
+        .subcommand(predict_command())
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
@@ -112,6 +126,19 @@ fn report_command() -> Command {
         .args(shown_arguments())
 }
 
+fn predict_command() -> Command {
+    let names = |name: &'static str, value_name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value_name).action(ArgAction::Append).value_delimiter(',').help(help)
+    };
+    Command::new("predict")
+        .about("Capacity of clusters that were not measured, with an error band")
+        .args(given_arguments())
+        .arg(names("candidate", "NODESxMACHINE/VOLUME", "Predict this one; without any, all of the price file"))
+        .arg(names("leave-out", "CLUSTER[/VOLUME]", "Do not fit this one but predict it, beside what was measured"))
+        .arg(number("message-bytes", "BYTES", "Size of a message's body").default_value("1024"))
+        .args(shown_arguments())
+}
+
 /// What the matches of `sizing` ask for.
 pub(crate) fn asked(mut matches: ArgMatches) -> Sizing {
     match matches.remove_subcommand() {
@@ -119,6 +146,13 @@ pub(crate) fn asked(mut matches: ArgMatches) -> Sizing {
             let published = matches.remove_one("published");
             Sizing::Report(Report { published, shown: shown(&mut matches), given: given(matches) })
         }
+        Some((name, mut matches)) if name == "predict" => Sizing::Predict(Predict {
+            candidates: matches.remove_many("candidate").into_iter().flatten().collect(),
+            left_out: matches.remove_many("leave-out").into_iter().flatten().collect(),
+            message_bytes: matches.remove_one("message-bytes").expect("it has a default"),
+            shown: shown(&mut matches),
+            given: given(matches),
+        }),
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }
 }
@@ -146,6 +180,7 @@ fn given(mut matches: ArgMatches) -> Given {
 pub(crate) fn run(sizing: &Sizing) -> Exit {
     let done = match sizing {
         Sizing::Report(report) => make_report(report),
+        Sizing::Predict(asked) => make_prediction(asked),
     };
     done.unwrap_or_else(|why| exit::usage(&why))
 }
@@ -185,6 +220,21 @@ fn make_report(asked: &Report) -> Result<Exit, String> {
     asked.shown.show(|| report.text(), || report.json(), || report.html())
 }
 
+fn make_prediction(asked: &Predict) -> Result<Exit, String> {
+    let (results, prices) = (asked.given.results()?, asked.given.prices()?);
+    if !(asked.message_bytes.is_finite() && asked.message_bytes >= 1.0) {
+        return Err(format!("--message-bytes must be at least 1, and is {}", asked.message_bytes));
+    }
+    let question = Question {
+        requirement: Requirement::stated(&asked.given.wish, results.header.requirement)?,
+        candidates: asked.candidates.clone(),
+        left_out: asked.left_out.clone(),
+        message_bytes: asked.message_bytes,
+    };
+    let prediction = sizing::predict::predict(&results, prices.as_ref(), &question)?;
+    asked.shown.show(|| prediction.text(), || prediction.json(), || prediction.html())
+}
+
 impl Shown {
     fn show(
         &self,
@@ -211,5 +261,9 @@ Examples:
       The study of 21 RabbitMQ clusters that ships with this program, its published figures checked.
   leveret sizing report results.jsonl --prices prices.toml --rate 30000 --p99-ms 1000 --html report.html
       Your own measurements, with a page of charts.
+  leveret sizing predict --study --candidate 5x36/gp2 --candidate 9x16/gp2
+      Shapes that nobody measured; the error of the model is printed with them.
+  leveret sizing predict small.jsonl --prices prices.toml --rate 30000 --p99-ms 1000
+      From one small machine to the clusters of a price list, with everything assumed.
 
 Exit codes: 0 done, 2 wrong command line or a mistake in a file, named with line and field.";

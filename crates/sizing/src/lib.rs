@@ -1,7 +1,7 @@
 //! From measurements and prices to an answer: which cluster holds the load, what does it cost, and how sure is that.
 //!
 //! Reading order: what comes in (`input`, `prices`, `results`, `requirement`), what follows from it (`outcome`, `board`, `published`,
-//! `check`, `recommend`), how it is shown (`report`, `table`, `chart`, `html`).
+//! `check`, `recommend`, `model`, `latency`, `predict`), how it is shown (`report`, `table`, `chart`, `html`).
 //! Invariant: everything is arithmetic on values already read. It knows no broker, no clock and no socket, so the same
 //! files give the same report, byte for byte.
 
@@ -10,7 +10,10 @@ pub mod chart;
 pub mod check;
 pub mod html;
 pub mod input;
+pub mod latency;
+pub mod model;
 pub mod outcome;
+pub mod predict;
 pub mod prices;
 pub mod published;
 pub mod recommend;

@@ -1,0 +1,249 @@
+//! A prediction for people: text and a page.
+//!
+//! Invariant: the error of the model and everything assumed stand on the same page as the figures.
+
+use std::fmt::Write as _;
+
+use super::{Form, Limit, Predicted, Prediction};
+use crate::chart::{Axes, Series, scatter};
+use crate::html::page;
+use crate::model::Validation;
+use crate::outcome::Shown;
+use crate::requirement::Requirement;
+use crate::table::{Align, Table, escape, ms, rate};
+
+const WRITES: &str = "a String takes everything";
+
+impl Prediction {
+    /// The prediction as JSON, one document.
+    pub fn json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a prediction holds text, finite numbers and flags");
+        text.push('\n');
+        text
+    }
+
+    /// The prediction for a terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n\n{}", self.headline(), self.model_line());
+        text.push_str(&self.parameter_table().text("  "));
+        text.push('\n');
+        for validation in &self.validations {
+            writeln!(text, "{}", self.validation_line(validation)).expect(WRITES);
+        }
+        if let Some(validation) = self.validations.first().filter(|_| self.form == Form::Fitted) {
+            writeln!(text, "\nEach {} predicted without it", validation.left_out).expect(WRITES);
+            text.push_str(&validation_table(validation).text("  "));
+        }
+        text.push_str("\nPredicted\n");
+        text.push_str(&self.predicted_table().text("  "));
+        if let Some(line) = self.advice() {
+            writeln!(text, "\n{line}").expect(WRITES);
+        }
+        text.push_str("\nAssumed\n");
+        for assumption in &self.assumptions {
+            writeln!(text, "  {assumption}").expect(WRITES);
+        }
+        text
+    }
+
+    /// The prediction as one page.
+    pub fn html(&self) -> String {
+        let mut body = format!("<p class=\"soft\">{}</p>\n", escape(&self.headline()));
+        if let Some(line) = self.advice() {
+            writeln!(body, "<p><b>{}</b></p>", escape(&line)).expect(WRITES);
+        }
+        writeln!(body, "<h2>Predicted</h2>\n<div class=\"scroll\">{}</div>", self.predicted_table().html())
+            .expect(WRITES);
+        if let Some(chart) = self.cost_chart() {
+            writeln!(body, "<h3>Cost against predicted top rate</h3>\n{chart}").expect(WRITES);
+        }
+        writeln!(body, "<h2>The model</h2>\n<p>{}</p>\n{}", escape(&self.model_line()), self.parameter_table().html())
+            .expect(WRITES);
+        for validation in &self.validations {
+            writeln!(body, "<p>{}</p>", escape(&self.validation_line(validation))).expect(WRITES);
+        }
+        if let Some(validation) = self.validations.first() {
+            if let Some(chart) = validation_chart(validation) {
+                writeln!(body, "<h3>Measured against predicted without it</h3>\n{chart}").expect(WRITES);
+            }
+            writeln!(body, "<div class=\"scroll\">{}</div>", validation_table(validation).html()).expect(WRITES);
+        }
+        body.push_str("<h2>Assumed</h2>\n<ul>\n");
+        for assumption in &self.assumptions {
+            writeln!(body, "<li>{}</li>", escape(assumption)).expect(WRITES);
+        }
+        body.push_str("</ul>\n");
+        page("Predicted capacity", &body)
+    }
+
+    fn headline(&self) -> String {
+        let Requirement { rate, p99_ms, lose_node, .. } = self.requirement;
+        let lost = if lose_node { ", also with one node lost" } else { "" };
+        format!("Predicted capacity for {rate} msg/s with p99 within {p99_ms} ms{lost}")
+    }
+
+    fn model_line(&self) -> String {
+        let from = match self.form {
+            Form::Fitted => format!("fitted on {} configurations", self.fitted_on),
+            Form::Borrowed => format!("the study's form, scaled on {} configuration(s) measured here", self.fitted_on),
+        };
+        format!(
+            "Model: time of a message = cpu x copies/(nodes x vCPUs) + volume x copies/nodes + contention x (1 - 1/nodes) + coherency x \
+             (nodes - 1);\nqueueing at the busiest part and the universal scalability law, {from}, error of the fit {:.1} %.\n",
+            100.0 * self.fit_error
+        )
+    }
+
+    fn parameter_table(&self) -> Table {
+        let mut table = Table::new(&[("term", Align::Left), ("us a message", Align::Right)]);
+        for parameter in &self.parameters {
+            table.row(vec![parameter.name.clone(), format!("{:.2}", parameter.micros)]);
+        }
+        table
+    }
+
+    fn validation_line(&self, validation: &Validation) -> String {
+        let whose = if self.form == Form::Borrowed { " of the study" } else { "" };
+        format!(
+            "Leaving out each {}{whose} and predicting it: error {:.1} % (root mean square), mean {:+.1} %, worst {:+.1} %; {} of {} inside of \
+             the 90 % band.",
+            validation.left_out,
+            100.0 * validation.rms,
+            100.0 * validation.bias,
+            100.0 * validation.worst,
+            validation.inside,
+            validation.points.len()
+        )
+    }
+
+    fn predicted_table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("configuration", Align::Left),
+            ("machine", Align::Left),
+            ("top rate", Align::Right),
+            ("90 % band", Align::Right),
+            ("one lost", Align::Right),
+            ("likely held", Align::Right),
+            ("p99 ms", Align::Right),
+            ("limit", Align::Left),
+            ("month", Align::Right),
+            ("verdict", Align::Left),
+            ("measured", Align::Right),
+        ]);
+        for one in &self.predicted {
+            table.row(vec![
+                one.configuration.name(),
+                one.configuration.machine.clone(),
+                rate(one.top.rate),
+                format!("{} - {}", rate(one.top.low), rate(one.top.high)),
+                one.top_with_one_lost.map_or("-".to_owned(), |lost| rate(lost.rate)),
+                format!("{} - {}", rate(one.held.0), rate(one.held.1)),
+                one.p99_ms.map_or("-".to_owned(), ms),
+                limit_word(one.limit).to_owned(),
+                one.month.map_or("-".to_owned(), |month| format!("{}{month:.0}", self.currency)),
+                verdict_word(one.verdict).to_owned(),
+                one.measured.map_or("-".to_owned(), |measured| {
+                    format!("{} ({:+.0} %)", rate(measured), 100.0 * (one.top.rate / measured - 1.0))
+                }),
+            ]);
+        }
+        table
+    }
+
+    /// The cheapest that surely holds, or that may.
+    fn advice(&self) -> Option<String> {
+        let cheapest = |verdict: Shown| {
+            let of_it = self.predicted.iter().filter(|one| one.verdict == verdict && one.month.is_some());
+            of_it.min_by(|a, b| a.month.unwrap_or(f64::MAX).total_cmp(&b.month.unwrap_or(f64::MAX)))
+        };
+        let describe = |one: &Predicted| {
+            format!(
+                "{} ({}) at {}{:.0} a month",
+                one.configuration.name(),
+                one.configuration.machine,
+                self.currency,
+                one.month.unwrap_or(0.0)
+            )
+        };
+        match (cheapest(Shown::Yes), cheapest(Shown::NotShown)) {
+            (Some(sure), Some(may)) if may.month < sure.month => Some(format!(
+                "Cheapest that holds it within the band: {}; cheapest worth measuring: {}.",
+                describe(sure),
+                describe(may)
+            )),
+            (Some(sure), _) => Some(format!("Cheapest that holds it within the band: {}.", describe(sure))),
+            (None, Some(may)) => {
+                Some(format!("None holds it within the whole band; cheapest worth measuring: {}.", describe(may)))
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn cost_chart(&self) -> Option<String> {
+        let mut series: Vec<Series> = Vec::new();
+        for one in &self.predicted {
+            let Some(month) = one.month else { continue };
+            let name = one.configuration.volume.clone();
+            let word = format!("{}: {} to {} msg/s", one.configuration.cluster, rate(one.top.low), rate(one.top.high));
+            let point = (one.top.rate, month, word);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(known) => known.points.push(point),
+                None => series.push(Series { name, points: vec![point] }),
+            }
+        }
+        scatter(&series, &Axes { x: "predicted top rate, msg/s", y: "cost a month", is_log: false, level: None })
+    }
+}
+
+fn validation_table(validation: &Validation) -> Table {
+    let mut table = Table::new(&[
+        ("configuration", Align::Left),
+        ("measured", Align::Right),
+        ("predicted", Align::Right),
+        ("90 % band", Align::Right),
+        ("error", Align::Right),
+        ("", Align::Left),
+    ]);
+    for (name, measured, of) in &validation.points {
+        let is_inside = (of.low..=of.high).contains(measured);
+        table.row(vec![
+            name.clone(),
+            rate(*measured),
+            rate(of.rate),
+            format!("{} - {}", rate(of.low), rate(of.high)),
+            format!("{:+.1} %", 100.0 * (of.rate / measured - 1.0)),
+            if is_inside { "" } else { "outside" }.to_owned(),
+        ]);
+    }
+    table
+}
+
+fn validation_chart(validation: &Validation) -> Option<String> {
+    let mut series: Vec<Series> = Vec::new();
+    for (name, measured, of) in &validation.points {
+        let (cluster, volume) = name.split_once('/').unwrap_or((name, ""));
+        let point =
+            (*measured, of.rate, format!("{cluster}: measured {}, predicted {}", rate(*measured), rate(of.rate)));
+        match series.iter_mut().find(|series| series.name == volume) {
+            Some(known) => known.points.push(point),
+            None => series.push(Series { name: volume.to_owned(), points: vec![point] }),
+        }
+    }
+    scatter(&series, &Axes { x: "measured, msg/s", y: "predicted without it, msg/s", is_log: false, level: None })
+}
+
+fn limit_word(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Model => "cpu, log, agreement",
+        Limit::Disk => "disk",
+        Limit::Network => "network",
+    }
+}
+
+fn verdict_word(verdict: Shown) -> &'static str {
+    match verdict {
+        Shown::Yes => "holds",
+        Shown::No => "does not",
+        Shown::NotShown => "may hold",
+    }
+}
