@@ -48,7 +48,8 @@ const LAYERS: &[Layer] = &[
         banned: &["std::net", "tokio::", "SystemTime"],
     },
     Layer { name: "sizing", may_know: &[], banned: &["std::net", "tokio::"] },
-    Layer { name: "leveret", may_know: &["server", "sizing", "storage"], banned: &[] },
+    Layer { name: "bench", may_know: &["amqp"], banned: &[] },
+    Layer { name: "leveret", may_know: &["bench", "server", "sizing", "storage"], banned: &[] },
 ];
 
 /// Only this crate may know raft-rs: the library behind it can then be swapped in one place.

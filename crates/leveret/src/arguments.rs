@@ -29,6 +29,8 @@ pub(crate) enum Invocation {
     Inspect(Inspection),
     /// Measure clusters, report on them, predict others.
     Sizing(Sizing),
+    /// Load a broker; the words are the load generator's own.
+    Bench(Vec<String>),
 }
 
 /// Reads the command line, its first word included. The error is one line.
@@ -41,6 +43,9 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
         Some((name, matches)) if name == "server" => Ok(Invocation::Server(sources(matches))),
         Some((name, matches)) if name == "inspect" => Ok(Invocation::Inspect(inspection(matches))),
         Some((name, matches)) if name == "sizing" => Ok(Invocation::Sizing(sizing::asked(matches))),
+        Some((name, mut matches)) if name == "bench" => {
+            Ok(Invocation::Bench(matches.remove_many("words").into_iter().flatten().collect()))
+        }
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }
 }
@@ -60,6 +65,17 @@ fn command() -> Command {
         .subcommand(server_command())
         .subcommand(inspect_command())
         .subcommand(sizing::command())
+        .subcommand(bench_command())
+}
+
+/// Its words go to the load generator as they are: they are PerfTest's, with single dashes before long names too.
+fn bench_command() -> Command {
+    let words = Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true).value_name("OPTIONS");
+    Command::new("bench")
+        .about("Load a broker, measure it, and check every message")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(words)
 }
 
 fn server_command() -> Command {
@@ -216,12 +232,14 @@ Examples:
       What is in a data folder, and whether anything in it is damaged.
   leveret sizing report --study
       Which cluster holds a load and what it costs, on the example that ships with this program.
+  leveret bench --quorum-queue --queue qq --rate 10000 --confirm 3000 --size 1000 --time 20
+      Load the broker on this machine, with PerfTest's options; `leveret bench --help` lists them.
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
-  1  the server could not start or had to stop; inspect found damage
+  1  the server could not start or had to stop; inspect found damage; bench missed what was required
   2  the command line or the configuration is wrong; nothing was touched
-  3  inspect could not read the folder, or it is not one of a node
+  3  inspect could not read the folder, or it is not one of a node; bench could not make its run
   130, 143  a second SIGINT or SIGTERM ended the server at once";
 
 const SERVER_ABOUT: &str = "\

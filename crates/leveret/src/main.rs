@@ -5,6 +5,7 @@
 
 mod allocator;
 mod arguments;
+mod bench;
 mod descriptors;
 mod exit;
 mod inspect;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Server(sources)) => node::serve(&sources),
         Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
+        Ok(Invocation::Bench(words)) => bench::run(&words),
         Err(error) => exit::usage(&error),
     };
     exit.into()

@@ -1,0 +1,409 @@
+//! One publishing channel: when what is sent, and what was answered.
+//!
+//! Invariant: a message's latency counts from the time at which it was due, also when the window, the socket or the broker held it
+//! back. `outstanding` holds the due times of exactly the messages sent and not yet answered, oldest first, with 0 for those that
+//! were answered out of turn.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use amqp::wire::content::{CLASS_BASIC, Properties};
+use amqp::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_HEADER, write_frame};
+use amqp::wire::method::Method;
+use bytes::Bytes;
+
+use super::connection::{Link, OUTPUT_BYTES_MAX};
+use super::tally::{PublisherFinal, Sample};
+use crate::ledger::Ledger;
+use crate::message::{self, BODY_BYTES_MIN, Stamp};
+use crate::options::Options;
+use crate::pace::{Pace, Steps};
+
+/// Frames of a body when the broker does not limit them.
+const BODY_FRAME_BYTES: usize = 128 * 1024;
+
+/// Random routing keys made in advance when no cache was asked for.
+const RANDOM_KEYS: u64 = 4096;
+
+/// What all publishers of a run have in common.
+#[derive(Debug)]
+pub struct ProducerSettings {
+    /// The run's number.
+    pub run: u32,
+    /// Unconfirmed at most; `None` is without confirms.
+    pub window: Option<u64>,
+    /// Messages of each.
+    pub messages: u64,
+    /// Nothing is sent that is due later than so long after the start.
+    pub time_ns: u64,
+    /// Bytes of a body.
+    pub size: Steps,
+    /// The rate of each.
+    pub rate: Option<Steps>,
+    /// Latency from the moment of sending.
+    pub closed_loop: bool,
+    /// Nanoseconds that a confirm may take.
+    pub confirm_timeout_ns: u64,
+    /// How messages look.
+    pub form: PublishForm,
+}
+
+impl ProducerSettings {
+    /// Those of a run.
+    pub fn of(options: &Options, run: u32) -> ProducerSettings {
+        let producing = &options.producing;
+        ProducerSettings {
+            run,
+            window: producing.confirm,
+            messages: producing.messages,
+            time_ns: options.time_secs.map_or(u64::MAX / 2, |secs| secs * crate::clock::SECOND),
+            size: producing.size.clone(),
+            rate: producing.rate.clone(),
+            closed_loop: options.closed_loop,
+            confirm_timeout_ns: producing.confirm_timeout_secs.saturating_mul(crate::clock::SECOND),
+            form: PublishForm::of(options),
+        }
+    }
+}
+
+/// The bytes of a publish that are the same for all.
+#[derive(Debug)]
+pub struct PublishForm {
+    exchange: String,
+    mandatory: bool,
+    /// Flags and properties, as on the wire.
+    properties: Vec<u8>,
+    /// A body's filling.
+    filling: Vec<u8>,
+    random_keys: Option<u64>,
+}
+
+impl PublishForm {
+    fn of(options: &Options) -> PublishForm {
+        let producing = &options.producing;
+        let text =
+            |name: &str| producing.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_bytes());
+        let number = |name: &str| text(name).and_then(|bytes| std::str::from_utf8(bytes).ok()?.parse::<u64>().ok());
+        let headers = producing.headers.encode();
+        let mode = number("deliveryMode").map(|mode| mode as u8);
+        let properties = Properties {
+            content_type: text("contentType"),
+            content_encoding: text("contentEncoding"),
+            headers: (!producing.headers.is_empty()).then_some(&headers[4..]),
+            delivery_mode: mode.or(producing.persistent.then_some(2)),
+            priority: number("priority").map(|priority| priority as u8),
+            correlation_id: text("correlationId"),
+            reply_to: text("replyTo"),
+            expiration: text("expiration"),
+            message_id: text("messageId"),
+            timestamp: number("timestamp"),
+            kind: text("type"),
+            user_id: text("userId"),
+            app_id: text("appId"),
+            cluster_id: None,
+        };
+        let mut bytes = Vec::new();
+        properties.encode_to(&mut bytes);
+        PublishForm {
+            exchange: options.topology.exchange.clone(),
+            mandatory: producing.mandatory,
+            properties: bytes,
+            filling: filling(producing.size.max() as usize),
+            random_keys: producing.random_routing_key.map(|keys| if keys == 0 { RANDOM_KEYS } else { keys }),
+        }
+    }
+
+    /// Method and content header with this routing key and no body yet; and where the header's body size stands.
+    fn prefix(&self, channel: u16, routing_key: &str) -> Prefix {
+        let mut bytes = Vec::new();
+        Method::BasicPublish {
+            ticket: 0,
+            exchange: Bytes::copy_from_slice(self.exchange.as_bytes()),
+            routing_key: Bytes::copy_from_slice(routing_key.as_bytes()),
+            mandatory: self.mandatory,
+            immediate: false,
+        }
+        .write(&mut bytes, channel);
+        let header_start = bytes.len();
+        write_frame(&mut bytes, FRAME_HEADER, channel, |writer| {
+            writer.short(CLASS_BASIC);
+            writer.short(0);
+            writer.longlong(0);
+            writer.raw(&self.properties);
+        });
+        Prefix { bytes, size_at: header_start + 7 + 4 }
+    }
+}
+
+/// Bytes that do not compress to nothing, the same in every run.
+fn filling(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    (0..bytes.max(BODY_BYTES_MIN))
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+#[derive(Debug)]
+struct Prefix {
+    bytes: Vec<u8>,
+    size_at: usize,
+}
+
+/// What a publisher waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// This time, nanoseconds since the epoch.
+    Until(u64),
+    /// A confirm, or room in the socket.
+    ForTheBroker,
+    /// Nothing: it could go on at once, and stopped so that others get their turn.
+    ForItsTurn,
+    /// It has sent all it was asked to.
+    Done,
+}
+
+/// One publishing channel.
+#[derive(Debug)]
+pub(super) struct Producer {
+    settings: Arc<ProducerSettings>,
+    publisher: u32,
+    pub(super) channel: u16,
+    routing_key: String,
+    prefixes: Vec<Prefix>,
+    start_ns: u64,
+    pace: Option<Pace>,
+    next_sequence: u64,
+    /// The sequence of `outstanding[0]`.
+    oldest: u64,
+    /// The sequence that this session's first publish had: its publish number 1.
+    session_first: u64,
+    outstanding: VecDeque<u64>,
+    /// Of them, those still unanswered.
+    unanswered: u64,
+    confirmed: Ledger,
+    returned: Ledger,
+    given_up: u64,
+    stopped: bool,
+    pub(super) timer_set: bool,
+    pub(super) content: super::content::Content,
+}
+
+impl Producer {
+    pub(super) fn new(
+        settings: Arc<ProducerSettings>,
+        plan: &crate::plan::ProducerPlan,
+        channel: u16,
+        start_ns: u64,
+        offset_ns: u64,
+    ) -> Producer {
+        let form = &settings.form;
+        let prefixes = match form.random_keys {
+            None => vec![form.prefix(channel, &plan.routing_key)],
+            Some(count) => {
+                let key = |at: u64| {
+                    format!("{:016x}", (at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(settings.run))
+                };
+                (0..count).map(|at| form.prefix(channel, &key(at))).collect()
+            }
+        };
+        Producer {
+            pace: settings.rate.clone().map(|rate| Pace::new(rate, offset_ns)),
+            publisher: plan.publisher,
+            channel,
+            routing_key: plan.routing_key.clone(),
+            prefixes,
+            start_ns,
+            next_sequence: 0,
+            oldest: 0,
+            session_first: 0,
+            outstanding: VecDeque::new(),
+            unanswered: 0,
+            confirmed: Ledger::default(),
+            returned: Ledger::default(),
+            given_up: 0,
+            stopped: false,
+            timer_set: false,
+            content: super::content::Content::default(),
+            settings,
+        }
+    }
+
+    /// Sends what is due, as far as window and socket allow.
+    pub(super) fn pump(&mut self, link: &mut Link, sample: &mut Sample, now: u64) -> Waits {
+        let window = self.settings.window.unwrap_or(u64::MAX);
+        loop {
+            if self.is_done() {
+                return Waits::Done;
+            }
+            if link.blocked_since.is_some() || self.unanswered >= window {
+                return Waits::ForTheBroker;
+            }
+            if link.pending() >= OUTPUT_BYTES_MAX {
+                return if link.waits_for_room { Waits::ForTheBroker } else { Waits::ForItsTurn };
+            }
+            let due = match &self.pace {
+                None => now,
+                Some(pace) => match pace.due() {
+                    u64::MAX => return Waits::Until(u64::MAX),
+                    due => self.start_ns + due,
+                },
+            };
+            if due >= self.start_ns + self.settings.time_ns {
+                self.stop();
+                return Waits::Done;
+            }
+            if due > now {
+                return Waits::Until(due);
+            }
+            self.publish(link, if self.settings.closed_loop { now } else { due }, now);
+            sample.published += 1;
+            if let Some(pace) = &mut self.pace {
+                pace.advance();
+                if self.settings.closed_loop {
+                    pace.restart_from(now - self.start_ns);
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, link: &mut Link, due_ns: u64, now: u64) {
+        let settings = &self.settings;
+        let size = (settings.size.at(now.saturating_sub(self.start_ns)).0 as usize).max(BODY_BYTES_MIN);
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let prefix = &self.prefixes[(sequence % self.prefixes.len() as u64) as usize];
+        let out = &mut link.output;
+        let start = out.len();
+        out.extend_from_slice(&prefix.bytes);
+        out[start + prefix.size_at..start + prefix.size_at + 8].copy_from_slice(&(size as u64).to_be_bytes());
+        let stamp = Stamp { run: settings.run, publisher: self.publisher, sequence, due_ns };
+        let frame_max = if link.limits.frame_max == 0 { BODY_FRAME_BYTES } else { link.limits.frame_max as usize };
+        let part_max = frame_max - FRAME_EMPTY_BYTES;
+        if size <= part_max {
+            out.reserve(size + FRAME_EMPTY_BYTES);
+            push_frame_header(out, self.channel, size);
+            let body_start = out.len();
+            out.extend_from_slice(&settings.form.filling[..size]);
+            message::write(&mut out[body_start..], &stamp);
+            out.push(amqp::wire::frame::FRAME_END);
+        } else {
+            let mut body = settings.form.filling[..size].to_vec();
+            message::write(&mut body, &stamp);
+            for part in body.chunks(part_max) {
+                push_frame_header(out, self.channel, part.len());
+                out.extend_from_slice(part);
+                out.push(amqp::wire::frame::FRAME_END);
+            }
+        }
+        link.message_appended(due_ns);
+        if settings.window.is_some() {
+            self.outstanding.push_back(due_ns);
+            self.unanswered += 1;
+        }
+    }
+
+    /// basic.ack: publishes up to `number` of this session, or this one alone, are confirmed.
+    pub(super) fn confirmed(&mut self, number: u64, multiple: bool, sample: &mut Sample, now: u64) {
+        let count = self.settle(number, multiple, |sequence, due, this| {
+            sample.confirm.saturating_record(now.saturating_sub(due).max(1));
+            this.insert(sequence);
+        });
+        sample.confirmed += count;
+    }
+
+    /// basic.nack: the broker refuses them.
+    pub(super) fn nacked(&mut self, number: u64, multiple: bool, sample: &mut Sample) {
+        sample.nacked += self.settle(number, multiple, |_, _, _| {});
+    }
+
+    /// basic.return brought this body back.
+    pub(super) fn returned(&mut self, body: &[u8], sample: &mut Sample, now: u64) {
+        sample.returned += 1;
+        if let Some(stamp) = message::read(body, self.settings.run, now).filter(|s| s.sequence < self.next_sequence) {
+            self.returned.insert(stamp.sequence);
+        }
+    }
+
+    fn settle(&mut self, number: u64, multiple: bool, mut each: impl FnMut(u64, u64, &mut Ledger)) -> u64 {
+        let Some(last) = (self.session_first + number).checked_sub(1).filter(|last| *last < self.next_sequence) else {
+            return 0;
+        };
+        let mut count = 0;
+        if multiple {
+            while self.oldest <= last {
+                let Some(due) = self.outstanding.pop_front() else { break };
+                if due != 0 {
+                    each(self.oldest, due, &mut self.confirmed);
+                    count += 1;
+                }
+                self.oldest += 1;
+            }
+        } else if let Some(due) = last.checked_sub(self.oldest).and_then(|at| self.outstanding.get_mut(at as usize)) {
+            if *due != 0 {
+                each(last, *due, &mut self.confirmed);
+                count = 1;
+                *due = 0;
+            }
+            while self.outstanding.front() == Some(&0) {
+                self.outstanding.pop_front();
+                self.oldest += 1;
+            }
+        }
+        self.unanswered -= count;
+        count
+    }
+
+    /// The connection is gone: what was not answered never will be.
+    pub(super) fn lost(&mut self) {
+        self.given_up += self.unanswered;
+        self.outstanding.clear();
+        self.unanswered = 0;
+        self.oldest = self.next_sequence;
+        self.session_first = self.next_sequence;
+    }
+
+    /// Sends no more.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Whether everything was sent that was asked for.
+    pub(super) fn is_done(&self) -> bool {
+        self.stopped || self.settings.messages != 0 && self.next_sequence >= self.settings.messages
+    }
+
+    /// Sent and unanswered.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.unanswered
+    }
+
+    /// How long the oldest unanswered message is late, if longer than allowed.
+    pub(super) fn overdue(&self, now: u64) -> Option<u64> {
+        let oldest = self.outstanding.iter().find(|due| **due != 0)?;
+        Some(now.saturating_sub(*oldest)).filter(|late| *late > self.settings.confirm_timeout_ns)
+    }
+
+    /// Its books.
+    pub(super) fn finish(self) -> PublisherFinal {
+        PublisherFinal {
+            publisher: self.publisher,
+            routing_key: self.routing_key,
+            published: self.next_sequence,
+            confirmed: self.confirmed,
+            returned: self.returned,
+            unanswered: self.given_up + self.unanswered,
+        }
+    }
+}
+
+#[inline]
+fn push_frame_header(out: &mut Vec<u8>, channel: u16, size: usize) {
+    out.push(FRAME_BODY);
+    out.extend_from_slice(&channel.to_be_bytes());
+    out.extend_from_slice(&(size as u32).to_be_bytes());
+}

@@ -1,0 +1,159 @@
+//! What a thread counts: a sample for each interval, and the books for the whole run.
+//!
+//! Invariant: a sample holds only what happened in its interval; the books only grow.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use hdrhistogram::Histogram;
+
+use crate::latency;
+use crate::ledger::{Ledger, SEQUENCE_LIMIT};
+use crate::message::Stamp;
+use crate::plan::QueueId;
+
+/// Which side a thread is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It publishes.
+    Producing,
+    /// It consumes.
+    Consuming,
+}
+
+/// What happened in one interval on one thread.
+#[derive(Debug)]
+pub struct Sample {
+    /// Which interval, from 0.
+    pub index: u64,
+    /// Which side.
+    pub side: Side,
+    /// Messages sent.
+    pub published: u64,
+    /// Messages confirmed.
+    pub confirmed: u64,
+    /// Messages refused with basic.nack.
+    pub nacked: u64,
+    /// Messages returned.
+    pub returned: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Bytes written to the sockets.
+    pub bytes_out: u64,
+    /// Bytes read off the sockets.
+    pub bytes_in: u64,
+    /// CPU time of the thread, nanoseconds.
+    pub cpu_ns: u64,
+    /// Nanoseconds that connections were blocked by the broker, summed.
+    pub blocked_ns: u64,
+    /// Connections lost.
+    pub connections_lost: u64,
+    /// From the due time to the confirm.
+    pub confirm: Histogram<u64>,
+    /// From the due time to the consumer.
+    pub end_to_end: Histogram<u64>,
+    /// From the due time until the socket took it; only when asked for.
+    pub handed: Option<Histogram<u64>>,
+}
+
+impl Sample {
+    /// An empty one.
+    pub fn new(index: u64, side: Side, measures_handing: bool) -> Sample {
+        Sample {
+            index,
+            side,
+            published: 0,
+            confirmed: 0,
+            nacked: 0,
+            returned: 0,
+            received: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+            cpu_ns: 0,
+            blocked_ns: 0,
+            connections_lost: 0,
+            confirm: latency::histogram(),
+            end_to_end: latency::histogram(),
+            handed: measures_handing.then(latency::histogram),
+        }
+    }
+}
+
+/// What a queue's consumers got, checked.
+#[derive(Debug, Default)]
+pub struct Books {
+    /// Received messages of each queue and publisher.
+    pub received: HashMap<(QueueId, u32), Ledger, FixedState>,
+    /// Messages that came again, flagged as redelivered.
+    pub duplicated_flagged: u64,
+    /// Messages that came again without the flag.
+    pub duplicated_unflagged: u64,
+    /// Messages that came after a later one of the same publisher, on one channel and not redelivered.
+    pub reordered: u64,
+    /// Messages whose checksum is wrong.
+    pub corrupt: u64,
+    /// Messages of another run that lay in the queue.
+    pub foreign: u64,
+}
+
+impl Books {
+    /// Enters a message of this run; false when it was there already.
+    #[inline]
+    pub fn enter(&mut self, queue: QueueId, stamp: &Stamp, redelivered: bool) -> bool {
+        if stamp.sequence >= SEQUENCE_LIMIT {
+            self.corrupt += 1;
+            return false;
+        }
+        if self.received.entry((queue, stamp.publisher)).or_default().insert(stamp.sequence) {
+            return true;
+        }
+        match redelivered {
+            true => self.duplicated_flagged += 1,
+            false => self.duplicated_unflagged += 1,
+        }
+        false
+    }
+}
+
+/// What a publisher did.
+#[derive(Debug)]
+pub struct PublisherFinal {
+    /// Its number.
+    pub publisher: u32,
+    /// Its routing key.
+    pub routing_key: String,
+    /// Messages sent: sequences from 0 to here.
+    pub published: u64,
+    /// Confirmed ones.
+    pub confirmed: Ledger,
+    /// Returned ones: confirmed, but nobody was promised to get them.
+    pub returned: Ledger,
+    /// Sent, and never answered.
+    pub unanswered: u64,
+}
+
+/// What a thread leaves when it ends.
+#[derive(Debug, Default)]
+pub struct Final {
+    /// Of a producing thread.
+    pub publishers: Vec<PublisherFinal>,
+    /// Of a consuming one.
+    pub books: Books,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_twice_is_told_apart_by_its_flag() {
+        let mut books = Books::default();
+        let stamp = Stamp { run: 1, publisher: 1, sequence: 5, due_ns: 0 };
+        assert!(books.enter(QueueId(0), &stamp, false));
+        assert!(books.enter(QueueId(1), &stamp, false), "another queue has its own copy");
+        assert!(!books.enter(QueueId(0), &stamp, true));
+        assert!(!books.enter(QueueId(0), &stamp, false));
+        assert_eq!((books.duplicated_flagged, books.duplicated_unflagged), (1, 1));
+        assert!(!books.enter(QueueId(0), &Stamp { sequence: SEQUENCE_LIMIT, ..stamp }, false));
+        assert_eq!(books.corrupt, 1);
+    }
+}

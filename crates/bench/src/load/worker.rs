@@ -1,0 +1,733 @@
+//! One thread of load: sockets, timers, and who may go on.
+//!
+//! Invariant: the loop never waits for anything but its sockets and its timers. A broker that stalls therefore stalls nobody's
+//! schedule: what fell due meanwhile is sent late and counted late.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, HEARTBEAT};
+use amqp::wire::method::Method;
+use bytes::Bytes;
+use rustix::event::epoll;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use super::connection::{Link, split_frame};
+use super::consumer::{Consumer, ConsumerSettings};
+use super::content::Announced;
+use super::producer::{Producer, ProducerSettings, Waits};
+use super::tally::{Books, Final, Sample, Side};
+use super::{Connector, Control, Gauges, Phase, Ready};
+use crate::clock::{Clock, SECOND};
+use crate::plan::ConnectionPlan;
+
+/// Messages that fall due within this time go together: at 20,000 a second and more the loop need not run for each.
+const TOGETHER_NS: u64 = 50_000;
+
+/// How often a thread looks at what nobody wakes it for: the phase, lost connections, heartbeats, confirms that are overdue.
+const TICK_NS: u64 = 20_000_000;
+
+/// Events of one wait.
+const EVENTS_MAX: usize = 256;
+
+/// The timer's place among the sockets.
+const TIMER_TOKEN: u64 = u64::MAX;
+
+/// Everything that a thread is given.
+#[derive(Debug)]
+pub struct WorkerSettings {
+    /// Its number among the run's threads.
+    pub thread: usize,
+    /// Which side it is on.
+    pub side: Side,
+    /// The run's clock.
+    pub clock: Clock,
+    /// When the load starts.
+    pub start_ns: u64,
+    /// Length of a sample.
+    pub interval_ns: u64,
+    /// Measure when a message is handed to the socket.
+    pub measures_handing: bool,
+    /// Producers, if this is their side.
+    pub producer: Arc<ProducerSettings>,
+    /// Consumers, if this is theirs.
+    pub consumer: Arc<ConsumerSettings>,
+    /// Seconds until a lost connection is made again; `None` ends the run.
+    pub recovery_secs: Option<(f64, f64)>,
+    /// When each consumer starts, after the start; by its place on this thread.
+    pub consumer_starts_ns: Vec<u64>,
+    /// When each producer starts, after the start; by its channel's place on this thread.
+    pub producer_starts_ns: Vec<u64>,
+}
+
+#[derive(Debug)]
+enum Role {
+    Producers(Vec<Producer>),
+    Consumers(Vec<Consumer>),
+}
+
+#[derive(Debug)]
+struct Connection {
+    at: usize,
+    plan: ConnectionPlan,
+    role: Role,
+    link: Option<Link>,
+    attempt: u32,
+    start_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Channel(u16),
+    Start,
+    Reconnect,
+}
+
+/// What an attempt to connect again came to, and for which connection.
+type Reconnected = (usize, Result<Ready, String>);
+
+/// One thread of load.
+pub struct Worker {
+    settings: WorkerSettings,
+    control: Arc<Control>,
+    gauges: Arc<Gauges>,
+    samples: Sender<(usize, Box<Sample>)>,
+    connector: Connector,
+    names: Vec<String>,
+    connections: Vec<Connection>,
+    timers: BinaryHeap<Reverse<(u64, usize, Timer)>>,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    sample: Sample,
+    books: Books,
+    returned: (Sender<Reconnected>, Receiver<Reconnected>),
+    next_tick: u64,
+    /// Published, confirmed and received before this sample.
+    before: (u64, u64, u64),
+    /// Confirmed and received, when that last changed.
+    events: u64,
+}
+
+impl Worker {
+    /// A thread with these connections of the plan, already set up.
+    pub fn new(
+        settings: WorkerSettings,
+        connections: Vec<(usize, ConnectionPlan, Ready)>,
+        names: Vec<String>,
+        (control, gauges): (Arc<Control>, Arc<Gauges>),
+        samples: Sender<(usize, Box<Sample>)>,
+        connector: Connector,
+    ) -> Result<Worker, crate::Error> {
+        let machine = |why: rustix::io::Errno| crate::Error::machine("setting up an event loop", why);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(machine)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(machine)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER_TOKEN), epoll::EventFlags::IN).map_err(machine)?;
+        let sample = Sample::new(0, settings.side, settings.measures_handing);
+        let mut worker = Worker {
+            control,
+            gauges,
+            samples,
+            connector,
+            names,
+            connections: Vec::new(),
+            timers: BinaryHeap::new(),
+            epoll,
+            timer,
+            sample,
+            books: Books::default(),
+            returned: channel(),
+            next_tick: 0,
+            before: (0, 0, 0),
+            events: 0,
+            settings,
+        };
+        for (at, plan, ready) in connections {
+            worker.add(at, plan, ready)?;
+        }
+        Ok(worker)
+    }
+
+    fn add(&mut self, at: usize, plan: ConnectionPlan, ready: Ready) -> Result<(), crate::Error> {
+        let start = self.settings.start_ns;
+        let place = self.connections.len();
+        let (role, start_ns) = match &plan {
+            ConnectionPlan::Producer(channels) => {
+                let before: usize = self.connections.iter().map(|c| c.channel_count()).sum();
+                let of = |(i, plan): (usize, &crate::plan::ProducerPlan)| {
+                    let offset = self.settings.producer_starts_ns.get(before + i).copied().unwrap_or(0);
+                    Producer::new(Arc::clone(&self.settings.producer), plan, i as u16 + 1, start, offset)
+                };
+                (Role::Producers(channels.iter().enumerate().map(of).collect()), start)
+            }
+            ConnectionPlan::Consumer(channels) => {
+                let settings = &self.settings.consumer;
+                let of = |(i, plan)| Consumer::new(Arc::clone(settings), plan, i as u16 + 1, start);
+                let delay = self.settings.consumer_starts_ns.get(place).copied().unwrap_or(0);
+                (Role::Consumers(channels.iter().enumerate().map(of).collect()), start + delay)
+            }
+        };
+        self.connections.push(Connection { at, plan, role, link: None, attempt: 0, start_ns });
+        self.attach(place, ready).map_err(|why| crate::Error::machine("handing a socket to its event loop", why))
+    }
+
+    /// A socket is ready for its connection: at the start, or again.
+    fn attach(&mut self, place: usize, ready: Ready) -> std::io::Result<()> {
+        let now = self.settings.clock.now();
+        for (queue, name) in &ready.names {
+            self.names[*queue as usize].clone_from(name);
+        }
+        let link = Link::new(ready, self.settings.measures_handing, now)?;
+        epoll::add(&self.epoll, &link.stream, epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN)?;
+        let connection = &mut self.connections[place];
+        connection.link = Some(link);
+        self.timers.push(Reverse((connection.start_ns.max(now), place, Timer::Start)));
+        Ok(())
+    }
+
+    /// Runs until the run is over.
+    pub fn run(mut self) -> Final {
+        let mut buffer = Vec::new();
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS_MAX);
+        for place in 0..self.connections.len() {
+            let leftover = self.connections[place].link.as_mut().map(Link::take_leftover).unwrap_or_default();
+            if !leftover.is_empty() {
+                self.take_frames(place, &leftover);
+            }
+        }
+        loop {
+            let now = self.settings.clock.now();
+            self.run_timers(now);
+            if now >= self.next_tick {
+                self.tick(now);
+                self.next_tick = now + TICK_NS;
+            }
+            self.roll_sample(now);
+            self.publish_gauges(now);
+            if self.control.phase() == Phase::Ending {
+                return self.finish();
+            }
+            self.wait(&mut events);
+            for event in events.drain(..) {
+                let token = event.data.u64();
+                if token == TIMER_TOKEN {
+                    let mut expirations = [0; 8];
+                    let _ = rustix::io::read(&self.timer, &mut expirations);
+                    continue;
+                }
+                self.on_socket(token as usize, event.flags, &mut buffer);
+            }
+        }
+    }
+
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        let now = self.settings.clock.now();
+        let first = self.timers.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at).min(self.next_tick);
+        let sample_end = self.settings.start_ns + (self.sample.index + 1) * self.settings.interval_ns;
+        let first = first.min(sample_end);
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if first <= now {
+            Some(&zero)
+        } else {
+            // A timer of its own: epoll's waits in milliseconds.
+            let wait = (first - now).max(TOGETHER_NS);
+            let value = Timespec { tv_sec: (wait / SECOND) as i64, tv_nsec: (wait % SECOND) as _ };
+            let spec = Itimerspec { it_interval: zero, it_value: value };
+            let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
+            None
+        };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(why) => self.control.fail(format!("waiting for sockets: {why}")),
+        }
+    }
+
+    fn run_timers(&mut self, now: u64) {
+        // What falls due while this runs waits for the next turn, so that sockets get theirs.
+        while let Some(&Reverse((at, place, timer))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            match timer {
+                Timer::Channel(channel) => self.on_channel_timer(place, channel, now),
+                Timer::Start => self.start(place, now),
+                Timer::Reconnect => self.reconnect(place),
+            }
+        }
+    }
+
+    fn start(&mut self, place: usize, now: u64) {
+        let connection = &mut self.connections[place];
+        let Some(link) = &mut connection.link else { return };
+        match &mut connection.role {
+            Role::Producers(_) => self.pump(place, now),
+            Role::Consumers(consumers) => {
+                consumers.iter_mut().filter(|c| !c.is_started).for_each(|c| c.start(link, &self.names));
+                self.flush(place);
+            }
+        }
+    }
+
+    fn on_channel_timer(&mut self, place: usize, channel: u16, now: u64) {
+        let connection = &mut self.connections[place];
+        match &mut connection.role {
+            Role::Producers(producers) => {
+                producers[usize::from(channel) - 1].timer_set = false;
+                self.pump_one(place, usize::from(channel) - 1, now);
+                self.flush(place);
+            }
+            Role::Consumers(consumers) => {
+                let consumer = &mut consumers[usize::from(channel) - 1];
+                consumer.timer_set = false;
+                let Some(link) = &mut connection.link else { return };
+                if let Some(again) = consumer.on_time(link, &self.names, &mut self.sample, now) {
+                    consumer.timer_set = true;
+                    self.timers.push(Reverse((again, place, Timer::Channel(channel))));
+                }
+                self.flush(place);
+            }
+        }
+    }
+
+    /// Lets all producers of a connection go on.
+    fn pump(&mut self, place: usize, now: u64) {
+        for at in 0..self.connections[place].channel_count() {
+            self.pump_one(place, at, now);
+        }
+        self.flush(place);
+    }
+
+    fn pump_one(&mut self, place: usize, at: usize, now: u64) {
+        let connection = &mut self.connections[place];
+        let (Role::Producers(producers), Some(link)) = (&mut connection.role, &mut connection.link) else { return };
+        let producer = &mut producers[at];
+        if now < self.settings.start_ns {
+            return;
+        }
+        match producer.pump(link, &mut self.sample, now) {
+            Waits::Until(u64::MAX) | Waits::ForTheBroker | Waits::Done => {}
+            Waits::Until(due) => {
+                if !producer.timer_set {
+                    producer.timer_set = true;
+                    self.timers.push(Reverse((due, place, Timer::Channel(producer.channel))));
+                }
+            }
+            Waits::ForItsTurn => {
+                if !producer.timer_set {
+                    producer.timer_set = true;
+                    self.timers.push(Reverse((now, place, Timer::Channel(producer.channel))));
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self, place: usize) {
+        let clock = self.settings.clock;
+        let connection = &mut self.connections[place];
+        let Some(link) = &mut connection.link else { return };
+        if link.pending() == 0 {
+            return;
+        }
+        let waited = link.waits_for_room;
+        link.last_write_ns = clock.now();
+        let result = link.flush(&mut self.sample, || clock.now());
+        let waits = link.waits_for_room;
+        if waits != waited {
+            let flags = if waits { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            let _ = epoll::modify(&self.epoll, &link.stream, epoll::EventData::new_u64(place as u64), flags);
+        }
+        if let Err(why) = result {
+            self.lose(place, &why.to_string());
+        }
+    }
+
+    fn on_socket(&mut self, place: usize, flags: epoll::EventFlags, buffer: &mut Vec<u8>) {
+        if flags.contains(epoll::EventFlags::OUT) {
+            self.flush(place);
+            let now = self.settings.clock.now();
+            self.pump(place, now);
+        }
+        let Some(link) = &mut self.connections[place].link else { return };
+        match link.fill(buffer, &mut self.sample) {
+            Ok(Some(0)) => {}
+            Ok(Some(count)) => {
+                let filled = std::mem::take(buffer);
+                self.take_frames(place, &filled[..count]);
+                *buffer = filled;
+            }
+            Ok(None) => self.lose(place, "the broker closed the connection"),
+            Err(why) => self.lose(place, &why.to_string()),
+        }
+    }
+
+    /// Handles whole frames and keeps the rest.
+    fn take_frames(&mut self, place: usize, input: &[u8]) {
+        let now = self.settings.clock.now();
+        let mut at = 0;
+        while let Some((kind, channel, payload, bytes)) = split_frame(&input[at..]) {
+            at += bytes;
+            let outcome = match kind {
+                FRAME_METHOD => self.on_method(place, channel, payload, now),
+                FRAME_HEADER | FRAME_BODY => self.on_content(place, channel, kind, payload, now),
+                FRAME_HEARTBEAT => Ok(()),
+                _ => Err(format!("a frame of type {kind}")),
+            };
+            if let Err(why) = outcome {
+                return self.lose(place, &why);
+            }
+            if self.connections[place].link.is_none() {
+                return;
+            }
+        }
+        if let Some(link) = &mut self.connections[place].link {
+            link.keep(&input[at..]);
+        }
+        match self.connections[place].role {
+            Role::Producers(_) => self.pump(place, now),
+            Role::Consumers(_) => self.flush(place),
+        }
+    }
+
+    fn on_method(&mut self, place: usize, channel: u16, payload: &[u8], now: u64) -> Result<(), String> {
+        let connection = &mut self.connections[place];
+        let longlong = |at: usize| payload.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+        let in_place = usize::from(channel).checked_sub(1);
+        match (payload.get(..4), &mut connection.role, in_place) {
+            (Some([0, 60, 0, 60]), Role::Consumers(consumers), Some(i)) if i < consumers.len() => {
+                let tag_bytes = usize::from(*payload.get(4).ok_or("a cut delivery")?);
+                let digits = payload.get(5..5 + tag_bytes).ok_or("a cut delivery")?;
+                let queue_at = std::str::from_utf8(digits)
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                    .ok_or("a strange consumer tag")?;
+                let tag = longlong(5 + tag_bytes).ok_or("a cut delivery")?;
+                let redelivered = *payload.get(13 + tag_bytes).ok_or("a cut delivery")? & 1 == 1;
+                consumers[i].content.announce(Announced { tag, redelivered, queue_at });
+                Ok(())
+            }
+            (Some([0, 60, 0, 80]), Role::Producers(producers), Some(i)) if i < producers.len() => {
+                let multiple = *payload.get(12).ok_or("a cut confirm")? & 1 == 1;
+                producers[i].confirmed(longlong(4).ok_or("a cut confirm")?, multiple, &mut self.sample, now);
+                Ok(())
+            }
+            (Some([0, 60, 0, 120]), Role::Producers(producers), Some(i)) if i < producers.len() => {
+                let multiple = *payload.get(12).ok_or("a cut nack")? & 1 == 1;
+                producers[i].nacked(longlong(4).ok_or("a cut nack")?, multiple, &mut self.sample);
+                Ok(())
+            }
+            _ => {
+                let method = Method::decode(&Bytes::copy_from_slice(payload)).map_err(|why| why.to_string())?;
+                self.on_rare_method(place, channel, method, now)
+            }
+        }
+    }
+
+    fn on_rare_method(&mut self, place: usize, channel: u16, method: Method, now: u64) -> Result<(), String> {
+        let connection = &mut self.connections[place];
+        let Some(link) = &mut connection.link else { return Ok(()) };
+        let in_place = usize::from(channel).wrapping_sub(1);
+        match method {
+            Method::BasicReturn { .. } => {
+                if let Role::Producers(producers) = &mut connection.role {
+                    let producer = producers.get_mut(in_place).ok_or("a return on a strange channel")?;
+                    producer.content.announce(Announced { tag: 0, redelivered: false, queue_at: 0 });
+                }
+            }
+            Method::BasicGetOk { delivery_tag, redelivered, .. } => {
+                if let Role::Consumers(consumers) = &mut connection.role {
+                    let consumer = consumers.get_mut(in_place).ok_or("a message on a strange channel")?;
+                    consumer.content.announce(Announced { tag: delivery_tag, redelivered, queue_at: 0 });
+                }
+            }
+            Method::BasicGetEmpty { .. } => {
+                if let Role::Consumers(consumers) = &mut connection.role {
+                    let consumer = consumers.get_mut(in_place).ok_or("an answer on a strange channel")?;
+                    if let Some(again) = consumer.found_nothing(now).filter(|_| !consumer.timer_set) {
+                        consumer.timer_set = true;
+                        self.timers.push(Reverse((again, place, Timer::Channel(channel))));
+                    }
+                }
+            }
+            Method::ConnectionBlocked { .. } => {
+                link.blocked_since.get_or_insert(now);
+            }
+            Method::ConnectionUnblocked {} => {
+                if let Some(since) = link.blocked_since.take() {
+                    self.sample.blocked_ns += now.saturating_sub(since);
+                }
+            }
+            Method::ChannelClose { reply_code, reply_text, .. } => {
+                let text = String::from_utf8_lossy(&reply_text).into_owned();
+                self.control.fail(format!("the broker closed a channel: {reply_code} {text}"));
+                Method::ChannelCloseOk {}.write(&mut link.output, channel);
+            }
+            Method::ConnectionClose { reply_code, reply_text, .. } => {
+                Method::ConnectionCloseOk {}.write(&mut link.output, 0);
+                let text = String::from_utf8_lossy(&reply_text).into_owned();
+                // 320 is a broker that stops; anything else is about us and would happen again.
+                if reply_code != 320 {
+                    self.control.fail(format!("the broker closed a connection: {reply_code} {text}"));
+                }
+                self.flush(place);
+                return Err(format!("the broker closed the connection: {reply_code} {text}"));
+            }
+            Method::BasicCancel { .. } => {
+                return Err("the broker cancelled a consumer: its queue is gone or moved".to_owned());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_content(&mut self, place: usize, channel: u16, kind: u8, payload: &[u8], now: u64) -> Result<(), String> {
+        let out_of_place = |_| "content out of place".to_owned();
+        let connection = &mut self.connections[place];
+        let Some(link) = &mut connection.link else { return Ok(()) };
+        let in_place = usize::from(channel).wrapping_sub(1);
+        match &mut connection.role {
+            Role::Consumers(consumers) => {
+                let consumer = consumers.get_mut(in_place).ok_or("content on a strange channel")?;
+                let mut content = std::mem::take(&mut consumer.content);
+                let announced = content.announced();
+                let body = match kind {
+                    FRAME_HEADER => content.header(payload).map_err(out_of_place)?.then_some(&[][..]),
+                    _ => content.body(payload).map_err(out_of_place)?,
+                };
+                if let Some(body) = body {
+                    let tally = (&mut self.sample, &mut self.books);
+                    let announced = announced.ok_or("a body that nobody announced")?;
+                    let again = consumer.received(announced, body, tally, link, now);
+                    if let Some(again) = again.filter(|_| !consumer.timer_set) {
+                        consumer.timer_set = true;
+                        self.timers.push(Reverse((again, place, Timer::Channel(channel))));
+                    }
+                    content.finish();
+                }
+                consumer.content = content;
+            }
+            Role::Producers(producers) => {
+                let producer = producers.get_mut(in_place).ok_or("content on a strange channel")?;
+                let mut content = std::mem::take(&mut producer.content);
+                let body = match kind {
+                    FRAME_HEADER => content.header(payload).map_err(out_of_place)?.then_some(&[][..]),
+                    _ => content.body(payload).map_err(out_of_place)?,
+                };
+                if let Some(body) = body {
+                    producer.returned(body, &mut self.sample, now);
+                    content.finish();
+                }
+                producer.content = content;
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection is gone.
+    fn lose(&mut self, place: usize, why: &str) {
+        let connection = &mut self.connections[place];
+        let Some(link) = connection.link.take() else { return };
+        let now = self.settings.clock.now();
+        if let Some(since) = link.blocked_since {
+            self.sample.blocked_ns += now.saturating_sub(since);
+        }
+        let _ = epoll::delete(&self.epoll, &link.stream);
+        match &mut connection.role {
+            Role::Producers(producers) => producers.iter_mut().for_each(Producer::lost),
+            Role::Consumers(consumers) => consumers.iter_mut().for_each(Consumer::lost),
+        }
+        if self.control.phase() == Phase::Ending {
+            return;
+        }
+        self.sample.connections_lost += 1;
+        match self.settings.recovery_secs {
+            None => self.control.fail(format!("a connection was lost: {why}")),
+            Some(range) => {
+                let wait = pause(range, place as u64 + u64::from(connection.attempt) * 7919);
+                self.timers.push(Reverse((now + wait, place, Timer::Reconnect)));
+            }
+        }
+    }
+
+    /// Connects again, on a thread of its own: a connection attempt may take its time.
+    fn reconnect(&mut self, place: usize) {
+        let connection = &mut self.connections[place];
+        connection.attempt += 1;
+        let (at, plan, attempt) = (connection.at, connection.plan.clone(), connection.attempt);
+        let connector = Arc::clone(&self.connector);
+        let sender = self.returned.0.clone();
+        std::thread::spawn(move || {
+            let result = connector.connect(at, &plan, attempt).map_err(|why| why.to_string());
+            // The run may have ended meanwhile; then nobody wants the socket.
+            let _ = sender.send((place, result));
+        });
+    }
+
+    fn tick(&mut self, now: u64) {
+        while let Ok((place, result)) = self.returned.1.try_recv() {
+            match result {
+                Ok(ready) => {
+                    self.connections[place].start_ns = self.settings.start_ns;
+                    if let Err(why) = self.attach(place, ready) {
+                        self.control.fail(format!("handing a socket to its event loop: {why}"));
+                        continue;
+                    }
+                    let leftover = self.connections[place].link.as_mut().map(Link::take_leftover).unwrap_or_default();
+                    self.take_frames(place, &leftover);
+                }
+                Err(_) => {
+                    let range = self.settings.recovery_secs.unwrap_or((1.0, 1.0));
+                    let wait = pause(range, place as u64 + u64::from(self.connections[place].attempt) * 7919);
+                    self.timers.push(Reverse((now + wait, place, Timer::Reconnect)));
+                }
+            }
+        }
+        let is_draining = self.control.phase() != Phase::Running;
+        for place in 0..self.connections.len() {
+            let connection = &mut self.connections[place];
+            if let Role::Producers(producers) = &mut connection.role {
+                if is_draining {
+                    producers.iter_mut().for_each(Producer::stop);
+                }
+                if let Some(late) = producers.iter().find_map(|producer| producer.overdue(now)) {
+                    self.control.fail(format!("a message is unconfirmed for {:.1} s", late as f64 / SECOND as f64));
+                }
+            }
+            let Some(link) = &mut connection.link else { continue };
+            let heartbeat_ns = u64::from(link.limits.heartbeat_secs) * SECOND;
+            if heartbeat_ns > 0 && now.saturating_sub(link.last_write_ns) > heartbeat_ns / 2 {
+                link.output.extend_from_slice(&HEARTBEAT);
+                self.flush(place);
+            }
+        }
+        if is_draining && self.is_quiet(now) {
+            self.ack_rest();
+        }
+        self.publish_channel_gauges();
+    }
+
+    /// Nothing came for a while.
+    fn is_quiet(&self, now: u64) -> bool {
+        now.saturating_sub(self.gauges.last_event_ns.load(Ordering::Relaxed)) > SECOND / 5
+    }
+
+    /// Multi-ack holds acks back; at the end the rest is acked, or it would be delivered again.
+    fn ack_rest(&mut self) {
+        for place in 0..self.connections.len() {
+            let connection = &mut self.connections[place];
+            if let (Role::Consumers(consumers), Some(link)) = (&mut connection.role, &mut connection.link) {
+                consumers.iter_mut().for_each(|consumer| consumer.ack_rest(link));
+                self.flush(place);
+            }
+        }
+    }
+
+    fn roll_sample(&mut self, now: u64) {
+        let index = now.saturating_sub(self.settings.start_ns) / self.settings.interval_ns;
+        if index > self.sample.index {
+            let next = Sample::new(index, self.settings.side, self.settings.measures_handing);
+            let mut done = std::mem::replace(&mut self.sample, next);
+            done.cpu_ns = thread_cpu_ns();
+            let (published, confirmed, received) = self.before;
+            self.before = (published + done.published, confirmed + done.confirmed, received + done.received);
+            let _ = self.samples.send((self.settings.thread, Box::new(done)));
+        }
+    }
+
+    fn publish_gauges(&mut self, now: u64) {
+        let store = |gauge: &std::sync::atomic::AtomicU64, value| gauge.store(value, Ordering::Relaxed);
+        let events = self.before.1 + self.sample.confirmed + self.before.2 + self.sample.received;
+        if events != self.events {
+            self.events = events;
+            store(&self.gauges.last_event_ns, now);
+        }
+        store(&self.gauges.published, self.before.0 + self.sample.published);
+        store(&self.gauges.confirmed, self.before.1 + self.sample.confirmed);
+        store(&self.gauges.received, self.before.2 + self.sample.received);
+    }
+
+    /// The counters that need a look at every channel; with thousands of them that is not for every loop.
+    fn publish_channel_gauges(&mut self) {
+        let (mut outstanding, mut unsettled, mut done, mut lost) = (0, 0, 0, 0);
+        for connection in &self.connections {
+            lost += u64::from(connection.link.is_none());
+            match &connection.role {
+                Role::Producers(producers) => {
+                    outstanding += producers.iter().map(Producer::outstanding).sum::<u64>();
+                    outstanding += connection.link.as_ref().map_or(0, |link| u64::from(link.pending() > 0));
+                    done += producers.iter().filter(|producer| producer.is_done()).count() as u64;
+                }
+                Role::Consumers(consumers) => {
+                    unsettled += consumers.iter().map(Consumer::unsettled).sum::<u64>();
+                    done += consumers.iter().filter(|consumer| consumer.is_done()).count() as u64;
+                }
+            }
+        }
+        let store = |gauge: &std::sync::atomic::AtomicU64, value| gauge.store(value, Ordering::Relaxed);
+        store(&self.gauges.outstanding, outstanding);
+        store(&self.gauges.unacked, unsettled);
+        store(&self.gauges.done_channels, done);
+        store(&self.gauges.lost_connections, lost);
+    }
+
+    fn finish(mut self) -> Final {
+        self.ack_rest();
+        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, false));
+        sample.cpu_ns = thread_cpu_ns();
+        let _ = self.samples.send((self.settings.thread, Box::new(sample)));
+        let mut finals = Final { publishers: Vec::new(), books: self.books };
+        for connection in &mut self.connections {
+            if let Some(link) = &mut connection.link {
+                let text = Bytes::from_static(b"done");
+                let close = Method::ConnectionClose { reply_code: 200, reply_text: text, class_id: 0, method_id: 0 };
+                close.write(&mut link.output, 0);
+                let mut unseen = Sample::new(u64::MAX, self.settings.side, false);
+                let _ = link.flush(&mut unseen, || 0);
+                let _ = link.stream.shutdown(std::net::Shutdown::Write);
+            }
+        }
+        for connection in self.connections {
+            if let Some(mut link) = connection.link {
+                wait_for_the_end(&mut link);
+            }
+            if let Role::Producers(producers) = connection.role {
+                finals.publishers.extend(producers.into_iter().map(Producer::finish));
+            }
+        }
+        finals
+    }
+}
+
+impl Connection {
+    fn channel_count(&self) -> usize {
+        match &self.role {
+            Role::Producers(producers) => producers.len(),
+            Role::Consumers(consumers) => consumers.len(),
+        }
+    }
+}
+
+/// Reads until the broker has closed too, so that it does not find a reset connection. Half a second at most.
+fn wait_for_the_end(link: &mut Link) {
+    use std::io::Read as _;
+    let _ = link.stream.set_nonblocking(false);
+    let _ = link.stream.set_read_timeout(Some(Duration::from_millis(500)));
+    let mut sink = vec![0; 64 * 1024];
+    while matches!(link.stream.read(&mut sink), Ok(count) if count > 0) {}
+}
+
+/// A wait within a range, different for each connection and attempt but not random: a run can be repeated.
+fn pause((low, high): (f64, f64), salt: u64) -> u64 {
+    let share = (salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / f64::from(1u32 << 24);
+    ((low + (high - low) * share) * SECOND as f64) as u64
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
+}

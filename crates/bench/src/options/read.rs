@@ -1,0 +1,630 @@
+//! From words to options. Long and short names as PerfTest (commons-cli) takes them: `--rate 5`, `--rate=5`, `-r 5`, `-qq`.
+//!
+//! Invariant: every error names the option and the value that is wrong.
+
+use std::collections::BTreeMap;
+
+use amqp::{Table, Value};
+
+use super::table::{self, Spec, Takes};
+use super::{
+    Asked, BrokerStart, Consuming, ExitWhen, Options, Outputs, Producing, Requirement, Topology, argument_value,
+};
+use crate::Error;
+use crate::message::{BODY_BYTES_MAX, BODY_BYTES_MIN, FULL_BYTES_MIN, SHORT_PUBLISHERS_MAX};
+use crate::pace::Steps;
+use crate::uri::Uri;
+
+/// Connections of one run: each is a descriptor here and one at the broker.
+const CONNECTIONS_MAX: u32 = 20_000;
+
+/// Queues of one run.
+const QUEUES_MAX: usize = 100_000;
+
+/// Channels of one connection, as most brokers negotiate.
+const CHANNELS_MAX: u16 = 2047;
+
+/// Seconds of a run: ten years, and no sum of nanoseconds overflows.
+const TIME_SECS_MAX: u64 = 320_000_000;
+
+/// Threads a side.
+const THREADS_MAX: usize = 64;
+
+/// Options as they were given, by long name.
+#[derive(Debug, Default)]
+struct Given(BTreeMap<&'static str, Vec<String>>);
+
+/// Reads a run's words (without the program's name).
+pub fn parse(words: &[String]) -> Result<Asked, Error> {
+    let given = collect(words)?;
+    if given.is_set("help") {
+        return Ok(Asked::Help);
+    }
+    if given.is_set("version") {
+        return Ok(Asked::Version);
+    }
+    options(&given, words).map(|options| Asked::Run(Box::new(options)))
+}
+
+fn collect(words: &[String]) -> Result<Given, Error> {
+    let mut given = Given::default();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let (spec, mut attached) = find(word)?;
+        let takes_value = match spec.takes {
+            Takes::Refused(_, why) => return Err(Error::usage(format!("--{} is refused: {why}", spec.long))),
+            Takes::Flag => false,
+            Takes::Value(_) | Takes::Values(_) => true,
+        };
+        if takes_value && attached.is_none() {
+            attached = rest.next().cloned();
+        }
+        let values = given.0.entry(spec.long).or_default();
+        match (takes_value, attached) {
+            (true, None) => return Err(Error::usage(format!("--{} needs a value", spec.long))),
+            (false, Some(value)) => {
+                return Err(Error::usage(format!("--{} takes no value, {value:?} is one", spec.long)));
+            }
+            (true, Some(value)) => {
+                if !values.is_empty() && matches!(spec.takes, Takes::Value(_)) {
+                    return Err(Error::usage(format!("--{} was given twice", spec.long)));
+                }
+                values.push(value);
+            }
+            (false, None) => values.push(String::new()),
+        }
+    }
+    Ok(given)
+}
+
+/// The option that a word names, and the value that is attached to it.
+fn find(word: &str) -> Result<(&'static Spec, Option<String>), Error> {
+    let split = |text: &str| match text.split_once('=') {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    };
+    if let Some(text) = word.strip_prefix("--") {
+        let (name, value) = split(text);
+        return match table::by_long(&name) {
+            Some(spec) => Ok((spec, value)),
+            None => Err(unknown(&format!("--{name}"), table::nearest(&name))),
+        };
+    }
+    let Some(text) = word.strip_prefix('-').filter(|text| !text.is_empty()) else {
+        return Err(Error::usage(format!("{word:?} is not an option; --help lists all")));
+    };
+    let (name, value) = split(text);
+    if let Some(spec) = table::by_short(&name).or_else(|| table::by_long(&name)) {
+        return Ok((spec, value));
+    }
+    // -x2: one letter and its value.
+    if let Some(at) = text.chars().next().map(char::len_utf8).filter(|at| *at < text.len()) {
+        let is_number = text[at..].starts_with(|c: char| c.is_ascii_digit());
+        if let Some(spec) = table::by_short(&text[..at]).filter(|s| is_number && !matches!(s.takes, Takes::Flag)) {
+            return Ok((spec, Some(text[at..].to_owned())));
+        }
+    }
+    Err(unknown(&format!("-{name}"), table::nearest(&name)))
+}
+
+fn unknown(name: &str, near: Option<&str>) -> Error {
+    Error::usage(match near {
+        Some(near) => format!("unknown option {name}; did you mean --{near}?"),
+        None => format!("unknown option {name}; leveret bench --help lists all"),
+    })
+}
+
+impl Given {
+    fn is_set(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    fn text(&self, name: &'static str) -> Option<&str> {
+        assert!(table::by_long(name).is_some(), "{name} is in the table");
+        self.0.get(name)?.first().map(String::as_str)
+    }
+
+    fn texts(&self, name: &'static str) -> &[String] {
+        assert!(table::by_long(name).is_some(), "{name} is in the table");
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    fn number<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
+        &self,
+        name: &'static str,
+        default: T,
+        at_least: T,
+        at_most: T,
+    ) -> Result<T, Error> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        match text.parse::<T>() {
+            Ok(number) if number >= at_least && number <= at_most => Ok(number),
+            _ => Err(Error::usage(format!("--{name} {text}: a number from {at_least} to {at_most} is expected"))),
+        }
+    }
+
+    fn bool(&self, name: &'static str, default: bool) -> Result<bool, Error> {
+        match self.text(name) {
+            None => Ok(default),
+            Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            Some(text) => Err(Error::usage(format!("--{name} {text}: true or false is expected"))),
+        }
+    }
+
+    /// `VALUE:SECONDS`, several times; or one value of another option; or the default.
+    fn steps(&self, name: &'static str, single: &'static str, default: Option<f64>) -> Result<Option<Steps>, Error> {
+        let texts = self.texts(name);
+        if texts.is_empty() {
+            return match self.text(single) {
+                None => Ok(default.map(Steps::constant)),
+                Some(text) => match text.parse::<f64>() {
+                    Ok(number) if number.is_finite() && number >= 0.0 => Ok(Some(Steps::constant(number))),
+                    _ => Err(Error::usage(format!("--{single} {text}: a number from 0 on is expected"))),
+                },
+            };
+        }
+        if self.is_set(single) {
+            return Err(Error::usage(format!("--{single} and --{name} contradict each other; give one")));
+        }
+        let mut steps = Vec::new();
+        for text in texts {
+            let parsed = text.split_once(':').and_then(|(value, secs)| {
+                Some((f64::from(value.parse::<u32>().ok()?), secs.parse::<u64>().ok().filter(|secs| *secs > 0)?))
+            });
+            steps.push(parsed.ok_or_else(|| {
+                Error::usage(format!("--{name} {text}: VALUE:SECONDS is expected, whole numbers, at least a second"))
+            })?);
+        }
+        Ok(Some(Steps::new(&steps)))
+    }
+
+    fn pairs(&self, name: &'static str) -> Result<Vec<(String, String)>, Error> {
+        let mut pairs = Vec::new();
+        for item in self.text(name).into_iter().flat_map(|text| text.split(',')) {
+            let (key, value) =
+                item.split_once('=').ok_or_else(|| Error::usage(format!("--{name}: {item:?} is not KEY=VALUE")))?;
+            if key.is_empty() || key.len() > 255 {
+                return Err(Error::usage(format!("--{name}: the key of {item:?} has not 1 to 255 bytes")));
+            }
+            pairs.push((key.to_owned(), value.to_owned()));
+        }
+        Ok(pairs)
+    }
+
+    fn arguments(&self, name: &'static str) -> Result<Table, Error> {
+        let mut table = Table::new();
+        for (key, value) in self.pairs(name)? {
+            table.push(key, argument_value(&value));
+        }
+        Ok(table)
+    }
+}
+
+fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
+    let producing = producing(given)?;
+    let consuming = consuming(given)?;
+    let topology = topology(given, producing.persistent)?;
+    let prefetch = u64::from(consuming.prefetch.max(consuming.channel_prefetch));
+    if prefetch > 0 && consuming.multi_ack_every > prefetch && !consuming.auto_ack {
+        return Err(Error::usage(format!(
+            "--multi-ack-every {} with a prefetch of {prefetch}: no ack would ever be sent",
+            consuming.multi_ack_every
+        )));
+    }
+    let uris = match (given.text("uri"), given.text("uris")) {
+        (Some(_), Some(_)) => return Err(Error::usage("--uri and --uris contradict each other; give one")),
+        (None, None) => vec![Uri::parse("amqp://localhost")?],
+        (Some(uri), None) => vec![Uri::parse(uri)?],
+        (None, Some(uris)) => uris.split(',').map(|uri| Uri::parse(uri.trim())).collect::<Result<_, _>>()?,
+    };
+    let publishers = producing.count * u32::from(producing.channels);
+    if producing.size.min() < FULL_BYTES_MIN as f64 && publishers > SHORT_PUBLISHERS_MAX {
+        return Err(Error::usage(format!(
+            "--size below {FULL_BYTES_MIN} has no room to number more than {SHORT_PUBLISHERS_MAX} producer channels"
+        )));
+    }
+    if producing.count == 0 && consuming.count == 0 {
+        return Err(Error::usage("--producers 0 and --consumers 0: nobody would do anything"));
+    }
+    let exit_when = match given.text("exit-when") {
+        None => None,
+        Some("empty") => Some(ExitWhen::Empty),
+        Some("idle") => Some(ExitWhen::Idle),
+        Some(text) => return Err(Error::usage(format!("--exit-when {text}: empty or idle is expected"))),
+    };
+    Ok(Options {
+        label: given.text("id").unwrap_or_default().to_owned(),
+        uris,
+        words: words.to_vec(),
+        producing,
+        consuming,
+        topology,
+        time_secs: match given.number("time", 0u64, 0, TIME_SECS_MAX)? {
+            0 => None,
+            secs => Some(secs),
+        },
+        warmup_secs: given.number("warmup", 0, 0, 86_400)?,
+        interval_secs: given.number("interval", 1, 1, 3600)?,
+        exit_when,
+        closed_loop: given.is_set("closed-loop"),
+        use_millis: given.is_set("use-millis"),
+        threads: given.number("threads", 1, 1, THREADS_MAX)?,
+        drain_secs: given.number("drain-timeout", 60, 0, 86_400)?,
+        heartbeat_secs: given.number("heartbeat", 0, 0, u16::MAX)?,
+        frame_max: match given.number("framemax", 0, 0, i32::MAX as u32)? {
+            0 => 0,
+            bytes if bytes < 4096 => return Err(Error::usage(format!("--framemax {bytes}: AMQP's minimum is 4096"))),
+            bytes => bytes,
+        },
+        recovery_secs: recovery(given)?,
+        startup_secs: given.number("servers-startup-timeout", 0, 0, 86_400)?,
+        shutdown_secs: given.number("shutdown-timeout", 5, 0, 3600)?,
+        no_delay: given.bool("tcp-no-delay", true)?,
+        receive_buffer: buffer(given, "tcp-receive-buffer-size")?,
+        send_buffer: buffer(given, "tcp-send-buffer-size")?,
+        outputs: Outputs {
+            json: given.text("json").map(str::to_owned),
+            html: given.text("html").map(str::to_owned),
+            hdr_log: given.text("hdr-log").map(str::to_owned),
+            csv: given.text("output-file").map(str::to_owned),
+            plain: given.is_set("plain"),
+            quiet: given.is_set("quiet"),
+        },
+        requirement: Requirement {
+            rate: positive(given, "require-rate")?,
+            p99_ms: positive(given, "require-p99-ms")?,
+            p999_ms: positive(given, "require-p999-ms")?,
+        },
+        broker: BrokerStart {
+            command: given.text("broker").map(str::to_owned),
+            cpu: positive(given, "limit-cpu")?,
+            memory_bytes: given.text("limit-memory").map(bytes_of).transpose()?,
+        },
+        broker_pids: pids(given)?,
+        measures_handing: false,
+    })
+}
+
+fn producing(given: &Given) -> Result<Producing, Error> {
+    let rate = match given.text("publishing-interval") {
+        None => match given.steps("variable-rate", "rate", None)? {
+            // PerfTest's -1 and 0 mean no limit where the rate never changes.
+            Some(steps) if steps == Steps::constant(0.0) => None,
+            steps => steps,
+        },
+        Some(_) if given.is_set("rate") || given.is_set("variable-rate") => {
+            return Err(Error::usage(
+                "--publishing-interval and --rate or --variable-rate contradict each other; give one",
+            ));
+        }
+        Some(_) => positive(given, "publishing-interval")?.map(|secs| Steps::constant(1.0 / secs)),
+    };
+    let size = given.steps("variable-size", "size", Some(BODY_BYTES_MIN as f64))?.expect("there is a default");
+    if size.max() > BODY_BYTES_MAX as f64 {
+        return Err(Error::usage(format!("a body of {} bytes: at most {BODY_BYTES_MAX} are sent", size.max())));
+    }
+    let flags = given.texts("flag");
+    if let Some(flag) = flags.iter().find(|flag| !["persistent", "mandatory"].contains(&flag.as_str())) {
+        return Err(Error::usage(format!("--flag {flag}: persistent or mandatory is expected")));
+    }
+    let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let (properties, headers) = properties(given)?;
+    let confirm = match given.number("confirm", -1i64, -1, 1 << 30)? {
+        -1 => None,
+        0 => return Err(Error::usage("--confirm 0: nothing could ever be sent; at least 1 is expected")),
+        count => Some(count as u64),
+    };
+    Ok(Producing {
+        count: given.number("producers", 1, 0, CONNECTIONS_MAX)?,
+        channels: given.number("producer-channel-count", 1, 1, CHANNELS_MAX)?,
+        confirm,
+        confirm_timeout_secs: match given.number("confirm-timeout", 30i64, -1, 86_400)? {
+            secs if secs <= 0 => TIME_SECS_MAX,
+            secs => secs as u64,
+        },
+        messages: given.number("pmessages", 0, 0, u64::MAX)?,
+        rate,
+        size,
+        persistent: has("persistent") || given.is_set("quorum-queue"),
+        mandatory: has("mandatory"),
+        random_routing_key: if given.is_set("random-routing-key") {
+            Some(given.number("routing-key-cache-size", 0, 0, 1_000_000)?)
+        } else if given.is_set("routing-key-cache-size") {
+            return Err(Error::usage("--routing-key-cache-size needs --random-routing-key"));
+        } else {
+            None
+        },
+        properties,
+        headers,
+        random_start_delay_secs: given.number("producer-random-start-delay", 0, 0, 3600)?,
+    })
+}
+
+/// The names that are properties; all others are headers.
+const PROPERTIES: [&str; 12] = [
+    "contentType",
+    "contentEncoding",
+    "deliveryMode",
+    "priority",
+    "correlationId",
+    "replyTo",
+    "expiration",
+    "messageId",
+    "timestamp",
+    "type",
+    "appId",
+    "userId",
+];
+
+fn properties(given: &Given) -> Result<(Vec<(String, String)>, Table), Error> {
+    let (mut properties, mut headers) = (Vec::new(), Table::new());
+    for (key, value) in given.pairs("message-properties")? {
+        if !PROPERTIES.contains(&key.as_str()) {
+            headers.push(key, argument_value(&value));
+            continue;
+        }
+        let is_lawful = match key.as_str() {
+            "deliveryMode" | "priority" => value.parse::<u8>().is_ok(),
+            "timestamp" => value.parse::<u64>().is_ok(),
+            _ => value.len() <= 255,
+        };
+        if !is_lawful {
+            return Err(Error::usage(format!("--message-properties: {value:?} is no value for {key}")));
+        }
+        properties.push((key, value));
+    }
+    if let Some(kind) = given.text("body-content-type") {
+        properties.push(("contentType".to_owned(), kind.to_owned()));
+    }
+    Ok((properties, headers))
+}
+
+fn consuming(given: &Given) -> Result<Consuming, Error> {
+    Ok(Consuming {
+        count: given.number("consumers", 1, 0, CONNECTIONS_MAX)?,
+        channels: given.number("consumer-channel-count", 1, 1, CHANNELS_MAX)?,
+        auto_ack: given.is_set("autoack"),
+        multi_ack_every: given.number("multi-ack-every", 0, 0, 1 << 30)?,
+        prefetch: given.number("qos", 0, 0, u16::MAX)?,
+        channel_prefetch: given.number("global-qos", 0, 0, u16::MAX)?,
+        work_us: given.steps("variable-latency", "consumer-latency", Some(0.0))?.expect("there is a default"),
+        rate: positive(given, "consumer-rate")?,
+        messages: given.number("cmessages", 0, 0, u64::MAX)?,
+        nack: given.is_set("nack"),
+        requeue: given.bool("requeue", true)?,
+        polling_ms: match (given.is_set("polling"), given.is_set("polling-interval")) {
+            (true, _) => Some(given.number("polling-interval", 0, 0, 3_600_000)?),
+            (false, true) => return Err(Error::usage("--polling-interval needs --polling")),
+            (false, false) => None,
+        },
+        arguments: given.arguments("consumer-args")?,
+        start_delay_secs: given.number("consumer-start-delay", 0, 0, 86_400)?,
+        slow_start: given.is_set("slow-start"),
+    })
+}
+
+fn topology(given: &Given, persistent: bool) -> Result<Topology, Error> {
+    let is_quorum = given.is_set("quorum-queue");
+    let mut arguments = given.arguments("queue-args")?;
+    if is_quorum {
+        if let Some(kind) = arguments.get("x-queue-type").filter(|k| **k != Value::LongString("quorum".into())) {
+            return Err(Error::usage(format!("--quorum-queue and x-queue-type {kind:?} contradict each other")));
+        }
+        if given.is_set("exclusive") {
+            return Err(Error::usage("--quorum-queue and --exclusive contradict each other"));
+        }
+        if arguments.get("x-queue-type").is_none() {
+            arguments.push("x-queue-type", Value::LongString("quorum".into()));
+        }
+    }
+    if let Some(locator) = given.text("leader-locator") {
+        arguments.push("x-queue-leader-locator", Value::LongString(locator.to_owned().into()));
+    }
+    if let bytes @ 1.. = given.number("max-length-bytes", 0i64, 0, i64::MAX)? {
+        arguments.push("x-max-length-bytes", Value::I64(bytes));
+    }
+    let (queues, is_pattern) = queues(given)?;
+    let exchange = given.text("exchange").unwrap_or("direct").to_owned();
+    Ok(Topology {
+        exchange_type: given.text("type").unwrap_or("direct").to_owned(),
+        exchange,
+        queues,
+        is_pattern,
+        routing_key: given.text("routing-key").map(str::to_owned),
+        predeclared: given.is_set("predeclared"),
+        skip_binding: given.is_set("skip-binding-queues"),
+        durable: persistent,
+        exclusive: given.is_set("exclusive"),
+        auto_delete: given.bool("auto-delete", !is_quorum)?,
+        arguments,
+    })
+}
+
+fn queues(given: &Given) -> Result<(Vec<String>, bool), Error> {
+    let sources = ["queue", "queue-pattern", "queue-file"].iter().filter(|name| given.is_set(name)).count();
+    if sources > 1 {
+        return Err(Error::usage("--queue, --queue-pattern and --queue-file contradict each other; give one"));
+    }
+    if let Some(pattern) = given.text("queue-pattern") {
+        let from = given.number("queue-pattern-from", 1u64, 0, u64::MAX / 2)?;
+        if !given.is_set("queue-pattern-to") {
+            return Err(Error::usage("--queue-pattern needs --queue-pattern-to"));
+        }
+        let to = given.number("queue-pattern-to", 1u64, 0, u64::MAX / 2)?;
+        if to < from || (to - from) as usize >= QUEUES_MAX {
+            return Err(Error::usage(format!("--queue-pattern-to {to}: from {from} on, at most {QUEUES_MAX} queues")));
+        }
+        let names = (from..=to).map(|number| filled(pattern, number)).collect::<Option<Vec<_>>>();
+        let names = names.ok_or_else(|| Error::usage(format!("--queue-pattern {pattern}: one %d is expected")))?;
+        return Ok((names, true));
+    }
+    if let Some(name) = ["queue-pattern-from", "queue-pattern-to"].iter().find(|name| given.is_set(name)) {
+        return Err(Error::usage(format!("--{name} needs --queue-pattern")));
+    }
+    let text = match (given.text("queue"), given.text("queue-file")) {
+        (Some(text), _) => text.replace(',', "\n"),
+        (None, Some(path)) => {
+            std::fs::read_to_string(path).map_err(|why| Error::usage(format!("--queue-file {path}: {why}")))?
+        }
+        (None, None) => String::new(),
+    };
+    let names: Vec<String> = text.lines().map(|l| l.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+    if let Some(name) = names.iter().find(|name| name.len() > 255) {
+        return Err(Error::usage(format!("the queue name {name} is longer than 255 bytes")));
+    }
+    Ok((names, false))
+}
+
+/// A pattern with its `%d`, or `%03d`, filled in.
+fn filled(pattern: &str, number: u64) -> Option<String> {
+    let at = pattern.find('%')?;
+    let rest = &pattern[at + 1..];
+    let end = rest.find('d')?;
+    let digits = &rest[..end];
+    let width: usize = if digits.is_empty() { 0 } else { digits.parse().ok().filter(|width| *width <= 20)? };
+    Some(format!("{}{number:0width$}{}", &pattern[..at], &rest[end + 1..]))
+}
+
+fn recovery(given: &Given) -> Result<Option<(f64, f64)>, Error> {
+    if given.is_set("disable-connection-recovery") {
+        return Ok(None);
+    }
+    let text = given.text("connection-recovery-interval").unwrap_or("5");
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    match (low.parse::<f64>(), high.parse::<f64>()) {
+        (Ok(low), Ok(high)) if low >= 0.0 && high >= low && high <= 86_400.0 => Ok(Some((low, high))),
+        _ => Err(Error::usage(format!("--connection-recovery-interval {text}: seconds or a range 3-10 is expected"))),
+    }
+}
+
+fn positive(given: &Given, name: &'static str) -> Result<Option<f64>, Error> {
+    let Some(text) = given.text(name) else { return Ok(None) };
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
+        _ => Err(Error::usage(format!("--{name} {text}: a number above 0 is expected"))),
+    }
+}
+
+fn buffer(given: &Given, name: &'static str) -> Result<Option<usize>, Error> {
+    Ok(match given.number(name, 0usize, 0, 1 << 30)? {
+        0 => None,
+        bytes => Some(bytes),
+    })
+}
+
+fn pids(given: &Given) -> Result<Vec<u32>, Error> {
+    let texts = given.text("broker-pid").into_iter().flat_map(|text| text.split(','));
+    texts.map(|t| t.trim().parse().map_err(|_| Error::usage(format!("--broker-pid: {t:?} is no process id")))).collect()
+}
+
+/// `512M`, `1g`, `536870912`.
+pub(crate) fn bytes_of(text: &str) -> Result<u64, Error> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_lowercase();
+    let factor = match unit.as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1u64 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => 0,
+    };
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
+        Some(bytes) if bytes > 0 => Ok(bytes),
+        _ => Err(Error::usage(format!("--limit-memory {text}: bytes, or a number with K, M or G, are expected"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn run(line: &str) -> Options {
+        match parse(&words(line)) {
+            Ok(Asked::Run(options)) => *options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn error(line: &str) -> String {
+        parse(&words(line)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_articles_command_lines_run_as_they_stand() {
+        let sizes = "--variable-size 10:900 --variable-size 100:900 --variable-size 1000:900 --variable-size 5000:900";
+        let one = run(&format!(
+            "--producers 2 --consumers 2 --confirm 3000 --multi-ack-every 3000 --qos 3000 {sizes} --auto-delete false \
+             --flag persistent --queue cq"
+        ));
+        assert_eq!((one.producing.count, one.consuming.count, one.producing.confirm), (2, 2, Some(3000)));
+        assert!(one.topology.durable && !one.topology.auto_delete && one.producing.rate.is_none());
+        assert_eq!(one.producing.size.at(1000 * crate::clock::SECOND).0, 100.0);
+        let two = run(&format!(
+            "--rate 10000 --confirm 3000 --multi-ack-every 3000 --qos 3000 {sizes} --quorum-queue --queue qq"
+        ));
+        assert_eq!(two.topology.arguments.get("x-queue-type"), Some(&Value::LongString("quorum".into())));
+        assert_eq!(two.producing.rate, Some(Steps::constant(10_000.0)));
+        let three = run(&format!(
+            "--producers 500 --consumers 500 --publishing-interval 0.1 --confirm 10 --multi-ack-every 100 --qos 100 {sizes} \
+             --quorum-queue --queue-pattern qq-%d --queue-pattern-from 1 --queue-pattern-to 500"
+        ));
+        assert_eq!((three.topology.queues.len(), three.topology.queues[499].as_str()), (500, "qq-500"));
+        assert_eq!(three.producing.rate, Some(Steps::constant(10.0)));
+        let four = run(
+            "--producers 2 --consumers 0 --confirm 3000 --pmessages 5000000 --queue-args x-max-in-memory-length=0 --quorum-queue --queue qq",
+        );
+        assert_eq!(four.topology.arguments.get("x-max-in-memory-length"), Some(&Value::I32(0)));
+        let drain = run(
+            "--producers 0 --consumers 2 --multi-ack-every 3000 --qos 3000 --exit-when empty --queue-args x-max-in-memory-length=0 --quorum-queue --queue qq",
+        );
+        assert_eq!(drain.exit_when, Some(ExitWhen::Empty));
+    }
+
+    #[test]
+    fn short_names_and_attached_values_are_perftests() {
+        let options = run(
+            "-x1 -y 2 -u throughput-test-1 -a -qq --rate=5 -z 30 -vl 10000:300 -vl 30000:60 -f persistent -f mandatory",
+        );
+        assert_eq!((options.producing.count, options.consuming.count, options.time_secs), (1, 2, Some(30)));
+        assert!(options.consuming.auto_ack && options.producing.mandatory);
+        assert_eq!(options.consuming.work_us.max(), 30_000.0);
+    }
+
+    #[test]
+    fn what_is_unknown_or_wrong_is_named() {
+        assert_eq!(error("--frobnicate 3"), "unknown option --frobnicate; leveret bench --help lists all");
+        assert_eq!(error("--producer 3"), "unknown option --producer; did you mean --producers?");
+        assert!(error("--stream-queue").contains("--stream-queue is refused: streams"));
+        assert!(error("--rate").contains("--rate needs a value"));
+        assert!(error("--qos 70000").contains("--qos 70000: a number from 0 to 65535"));
+        assert!(error("--variable-rate 5").contains("VALUE:SECONDS"));
+        assert!(error("--rate 1 --variable-rate 5:5").contains("contradict"));
+        assert!(error("--queue-pattern q-%d").contains("--queue-pattern-to"));
+        assert!(error("--auto-delete maybe").contains("true or false"));
+        assert!(error("hello").contains("\"hello\" is not an option"));
+        assert!(error("-x 0 -y 0").contains("nobody"));
+        assert!(error("--rate 1 --rate 2").contains("twice"));
+        assert!(error("--limit-memory 5X").contains("--limit-memory 5X"));
+    }
+
+    #[test]
+    fn properties_and_headers_part_by_their_names() {
+        let options = run("--message-properties priority=5,x-tenant=7,headerless=yes");
+        assert_eq!(options.producing.properties, [("priority".to_owned(), "5".to_owned())]);
+        assert_eq!(options.producing.headers.get("x-tenant"), Some(&Value::I32(7)));
+        assert_eq!(options.producing.headers.len(), 2);
+    }
+
+    #[test]
+    fn patterns_fill_in_with_width() {
+        assert_eq!(filled("q-%d-x", 7).unwrap(), "q-7-x");
+        assert_eq!(filled("q-%03d", 7).unwrap(), "q-007");
+        assert_eq!(filled("q", 7), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the broker's processes use, read from /proc, when they are on this machine.
+//!
+//! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read, is left out and not guessed.
+//! Network is not here: /proc counts it by namespace and not by process. The load itself knows the bytes between it and the broker.
+
+use std::collections::HashSet;
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::SECOND;
+
+/// What processes have used since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// CPU time, nanoseconds.
+    pub cpu_ns: u64,
+    /// Resident memory now.
+    pub rss_bytes: u64,
+    /// Bytes read from disk.
+    pub read_bytes: u64,
+    /// Bytes written to disk.
+    pub write_bytes: u64,
+}
+
+/// The use of processes over an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Cores busy.
+    pub cpu_cores: f64,
+    /// Resident memory at its end.
+    pub rss_bytes: u64,
+    /// Bytes a second from disk.
+    pub read_bytes_s: f64,
+    /// Bytes a second to disk.
+    pub write_bytes_s: f64,
+}
+
+impl Usage {
+    /// What `pids` have used, together; `None` when none of them is there.
+    pub fn of(pids: &[u32]) -> Option<Usage> {
+        let each: Vec<Usage> = pids.iter().filter_map(|pid| one(*pid)).collect();
+        (!each.is_empty()).then(|| Usage {
+            cpu_ns: each.iter().map(|u| u.cpu_ns).sum(),
+            rss_bytes: each.iter().map(|u| u.rss_bytes).sum(),
+            read_bytes: each.iter().map(|u| u.read_bytes).sum(),
+            write_bytes: each.iter().map(|u| u.write_bytes).sum(),
+        })
+    }
+
+    /// The use from `before` until this.
+    pub fn since(&self, before: &Usage, elapsed_ns: u64) -> Load {
+        let per_second =
+            |now: u64, then: u64| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns.max(1) as f64;
+        Load {
+            cpu_cores: per_second(self.cpu_ns, before.cpu_ns) / SECOND as f64,
+            rss_bytes: self.rss_bytes,
+            read_bytes_s: per_second(self.read_bytes, before.read_bytes),
+            write_bytes_s: per_second(self.write_bytes, before.write_bytes),
+        }
+    }
+}
+
+fn one(pid: u32) -> Option<Usage> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, so fields count from the last parenthesis.
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 2..].split(' ').collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    let rss_pages: u64 = fields.get(21)?.parse().ok()?;
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let counter = |name: &str| {
+        io.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    Some(Usage {
+        cpu_ns: ticks * (SECOND / rustix::param::clock_ticks_per_second().max(1)),
+        rss_bytes: rss_pages * rustix::param::page_size() as u64,
+        read_bytes: counter("read_bytes"),
+        write_bytes: counter("write_bytes"),
+    })
+}
+
+/// The processes that listen on a port of this machine, found through /proc/net/tcp; empty when there is none that we may see.
+pub fn listeners(port: u16) -> Vec<u32> {
+    let mut inodes = HashSet::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = fs::read_to_string(table).unwrap_or_default();
+        inodes.extend(text.lines().skip(1).filter_map(|line| listening_inode(line, port)));
+    }
+    let mut pids: Vec<u32> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| holds_any(*pid, &inodes))
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// The socket of a line of /proc/net/tcp that listens (state 0A) on `port`.
+fn listening_inode(line: &str, port: u16) -> Option<u64> {
+    let mut fields = line.split_whitespace();
+    let local = fields.nth(1)?;
+    let state = fields.nth(1)?;
+    let inode = fields.nth(5)?;
+    let (_, digits) = local.rsplit_once(':')?;
+    (state == "0A" && u16::from_str_radix(digits, 16).ok()? == port).then(|| inode.parse().ok())?
+}
+
+fn holds_any(pid: u32, inodes: &HashSet<u64>) -> bool {
+    if inodes.is_empty() {
+        return false;
+    }
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.filter_map(|file| fs::read_link(file.path()).ok()).any(|target| {
+        let target = target.to_string_lossy();
+        let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        inode.and_then(|digits| digits.parse().ok()).is_some_and(|inode: u64| inodes.contains(&inode))
+    })
+}
+
+/// What the machine is, for a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of its CPU.
+    pub cpu: String,
+    /// Cores.
+    pub cores: usize,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Kernel.
+    pub kernel: String,
+    /// What else ran at the start: the load average over a minute.
+    pub load_before: f64,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Machine {
+        let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        Machine {
+            cpu: model.map_or("unknown", |(_, model)| model).to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_bytes: kib.unwrap_or(0) * 1024,
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            load_before: load.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn our_own_process_is_found_by_its_port_and_measured() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let pids = listeners(listener.local_addr().unwrap().port());
+        assert_eq!(pids, [std::process::id()]);
+        let usage = Usage::of(&pids).unwrap();
+        assert!(usage.rss_bytes > 100_000, "{usage:?}");
+        assert_eq!(Usage::of(&[u32::MAX - 1]), None);
+    }
+
+    #[test]
+    fn use_is_a_difference_over_time() {
+        let before = Usage { cpu_ns: SECOND, rss_bytes: 1, read_bytes: 0, write_bytes: 100 };
+        let after = Usage { cpu_ns: 2 * SECOND, rss_bytes: 7, read_bytes: 0, write_bytes: 300 };
+        let load = after.since(&before, 2 * SECOND);
+        assert_eq!(load, Load { cpu_cores: 0.5, rss_bytes: 7, read_bytes_s: 0.0, write_bytes_s: 100.0 });
+    }
+}

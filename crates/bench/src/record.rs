@@ -1,0 +1,233 @@
+//! What is written down of a run: one object for each interval and one for the whole, the same in JSON, in the report and on screen.
+//!
+//! Invariant: numbers carry their unit in their name. What was not measured is absent, never zero.
+
+use serde::{Deserialize, Serialize};
+
+use crate::latency::Figures;
+use crate::process::{Load, Machine};
+
+/// One interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Its end, seconds after the start.
+    pub at_s: f64,
+    /// What it belongs to.
+    pub phase: String,
+    /// Bytes of a body then.
+    pub body_bytes: u64,
+    /// Messages a second that were asked for; absent for as fast as it goes.
+    pub target_per_s: Option<f64>,
+    /// Messages a second sent.
+    pub published_per_s: f64,
+    /// Messages a second confirmed.
+    pub confirmed_per_s: f64,
+    /// Messages a second received.
+    pub received_per_s: f64,
+    /// Messages refused.
+    pub nacked: u64,
+    /// Messages returned.
+    pub returned: u64,
+    /// Connections lost.
+    pub connections_lost: u64,
+    /// Seconds that connections were blocked, summed.
+    pub blocked_s: f64,
+    /// From the due time to the confirm.
+    pub confirm: Option<Figures>,
+    /// From the due time to the consumer.
+    pub end_to_end: Option<Figures>,
+    /// The broker's processes.
+    pub broker: Option<Load>,
+    /// Cores that the load itself used.
+    pub generator_cores: f64,
+    /// Bytes a second to the broker.
+    pub to_broker_bytes_s: f64,
+    /// Bytes a second from the broker.
+    pub from_broker_bytes_s: f64,
+}
+
+/// A latency over the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Its figures.
+    pub figures: Figures,
+    /// Percentile and milliseconds, denser towards the tail.
+    pub curve: Vec<(f64, f64)>,
+}
+
+/// What was lost, and what else should not be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Correctness {
+    /// Messages sent.
+    pub published: u64,
+    /// Messages confirmed.
+    pub confirmed: u64,
+    /// Messages refused.
+    pub nacked: u64,
+    /// Messages returned.
+    pub returned: u64,
+    /// Messages sent and never answered: they may or may not be there.
+    pub unanswered: u64,
+    /// Messages received, all copies.
+    pub received: u64,
+    /// Messages that lie in the queues at the end.
+    pub left_in_queues: Option<u64>,
+    /// Copies that were promised, did not come and are not in the queues; absent when it cannot be told why.
+    pub lost: Option<u64>,
+    /// The first of them, publisher:sequence.
+    pub lost_examples: Vec<String>,
+    /// Copies that came again, flagged.
+    pub duplicated_flagged: u64,
+    /// Copies that came again, unflagged.
+    pub duplicated_unflagged: u64,
+    /// Copies that came after a later one.
+    pub reordered: u64,
+    /// Copies with a wrong checksum.
+    pub corrupt: u64,
+    /// Messages of other runs.
+    pub foreign: u64,
+}
+
+impl Correctness {
+    /// What is wrong, in words; empty when nothing is.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut fault = |count: u64, text: &str| {
+            if count > 0 {
+                faults.push(format!("{count} {text}"));
+            }
+        };
+        fault(self.lost.unwrap_or(0), "lost");
+        fault(self.corrupt, "corrupt");
+        fault(self.duplicated_unflagged, "duplicated and not flagged as redelivered");
+        fault(self.reordered, "reordered");
+        faults
+    }
+}
+
+/// What the whole run cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// CPU of the load's publishing side, microseconds a message.
+    pub publishing_us_per_message: Option<f64>,
+    /// CPU of its consuming side.
+    pub consuming_us_per_message: Option<f64>,
+    /// CPU of the broker.
+    pub broker_us_per_message: Option<f64>,
+    /// Cores that the broker used.
+    pub broker_cores: Option<f64>,
+    /// The most memory that it had, at the ends of intervals.
+    pub broker_rss_bytes_max: Option<u64>,
+    /// Bytes that it wrote to disk for each message.
+    pub broker_write_bytes_per_message: Option<f64>,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its name.
+    pub label: String,
+    /// The words that repeat it.
+    pub command: String,
+    /// Version of this tool.
+    pub version: String,
+    /// Seconds since the epoch at its start.
+    pub started_s: u64,
+    /// Who the broker says it is.
+    pub broker: String,
+    /// The machine of the load.
+    pub machine: Machine,
+    /// Whether the rate was fixed and latency counts from the due time.
+    pub open_loop: bool,
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Messages a second asked for.
+    pub target_per_s: Option<f64>,
+    /// Messages a second sent.
+    pub published_per_s: f64,
+    /// Messages a second confirmed.
+    pub confirmed_per_s: Option<f64>,
+    /// Messages a second received.
+    pub received_per_s: Option<f64>,
+    /// Publish to confirm.
+    pub confirm: Option<Latency>,
+    /// Publish to consumer.
+    pub end_to_end: Option<Latency>,
+    /// Due until the socket took it.
+    pub handed: Option<Latency>,
+    /// End to end for each size of a body that had its time.
+    pub by_size: Vec<(u64, Figures)>,
+    /// Seconds that connections were blocked, summed.
+    pub blocked_s: f64,
+    /// Connections lost.
+    pub connections_lost: u64,
+    /// What became of the messages.
+    pub correctness: Correctness,
+    /// What it cost.
+    pub cost: Cost,
+    /// What was required and missed, in words; empty is success.
+    pub missed: Vec<String>,
+    /// What a reader must know to read it.
+    pub notes: Vec<String>,
+}
+
+/// A line of a JSON file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Line {
+    /// An interval.
+    Interval(Box<Interval>),
+    /// The end of a run: all intervals before it, back to the run before, are its own.
+    Run(Box<Run>),
+}
+
+/// A run with its intervals.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recorded {
+    /// The whole.
+    pub run: Run,
+    /// Its parts.
+    pub intervals: Vec<Interval>,
+}
+
+/// Reads a file of lines; an error names the line.
+pub fn read_lines(name: &str, text: &str) -> Result<Vec<Recorded>, crate::Error> {
+    let (mut runs, mut intervals) = (Vec::new(), Vec::new());
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match serde_json::from_str(line) {
+            Ok(Line::Interval(interval)) => intervals.push(*interval),
+            Ok(Line::Run(run)) => runs.push(Recorded { run: *run, intervals: std::mem::take(&mut intervals) }),
+            Err(why) => return Err(crate::Error::usage(format!("{name}, line {}: {why}", at + 1))),
+        }
+    }
+    if !intervals.is_empty() {
+        let seconds = intervals.last().map_or(0.0, |i| i.at_s);
+        return Err(crate::Error::usage(format!(
+            "{name}: the run ends after {seconds} s without its summary: it was cut off"
+        )));
+    }
+    if runs.is_empty() {
+        return Err(crate::Error::usage(format!("{name}: there is no run in it")));
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_were_written_and_what_is_broken_is_named() {
+        let interval = Line::Interval(Box::new(Interval { at_s: 1.0, ..Interval::default() }));
+        let run = Line::Run(Box::new(Run { label: "x".into(), ..Run::default() }));
+        let text = |lines: &[&Line]| lines.iter().map(|l| serde_json::to_string(l).unwrap() + "\n").collect::<String>();
+        let runs = read_lines("f", &text(&[&interval, &run, &interval, &interval, &run])).unwrap();
+        assert_eq!(runs.iter().map(|r| r.intervals.len()).collect::<Vec<_>>(), [1, 2]);
+        let cut = read_lines("f", &text(&[&interval])).unwrap_err().to_string();
+        assert!(cut.contains("cut off"), "{cut}");
+        let broken = read_lines("f", "{}\n").unwrap_err().to_string();
+        assert!(broken.starts_with("f, line 1"), "{broken}");
+        assert!(read_lines("f", "").is_err());
+    }
+}

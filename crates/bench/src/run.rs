@@ -1,0 +1,614 @@
+//! One run from its options to its record: set up, load, drain, judge.
+//!
+//! Invariant: rates are those of the time of load; latencies and books are those of every message, also of the ones that came after
+//! it, because leaving the late ones out is how measurements lie.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::Error;
+use crate::clock::{Clock, SECOND};
+use crate::latency::{Figures, curve, histogram};
+use crate::load::{
+    Connector, ConsumerSettings, Control, Final, Gauges, Phase, ProducerSettings, Ready, Sample, Side, Worker,
+    WorkerSettings,
+};
+use crate::options::{ExitWhen, Options};
+use crate::plan::{ConnectionPlan, Plan};
+use crate::process::{Machine, Usage, listeners};
+use crate::record::{Cost, Interval, Latency, Recorded, Run};
+use crate::setup::{Found, Setup};
+use crate::verdict;
+
+/// From the last thread's start to the first message: all threads are waiting by then.
+const START_DELAY_NS: u64 = 50_000_000;
+
+/// How often the run looks at its threads.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How often the queues are counted for --exit-when empty.
+const COUNT_EVERY_NS: u64 = SECOND / 2;
+
+/// Who is told how a run goes.
+pub trait Observer {
+    /// The set-up is done and the load starts.
+    fn started(&mut self, _options: &Options, _found: &Found) {}
+    /// An interval is over; its histograms of confirms and of deliveries.
+    fn interval(&mut self, _interval: &Interval, _confirm: &Histogram<u64>, _end_to_end: &Histogram<u64>) {}
+    /// The run is over.
+    fn finished(&mut self, _run: &Recorded) {}
+}
+
+/// What a run is done with beside its options.
+#[derive(Debug, Default)]
+pub struct Context {
+    /// Set from outside (by a signal) to end the load early; the run is then judged as far as it went.
+    pub interrupted: Arc<AtomicBool>,
+    /// The broker's processes, when the caller has started them.
+    pub broker_pids: Vec<u32>,
+}
+
+/// Makes a run.
+pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Observer]) -> Result<Recorded, Error> {
+    let clock = Clock::new();
+    let run_number = (clock.now() / 1000) as u32 ^ std::process::id().rotate_left(16);
+    let plan = Plan::of(options, run_number);
+    let machine = Machine::this();
+    let setup = Arc::new(Setup::new(options, &plan));
+    let found = setup.prepare()?;
+    let ready = setup.connect_all()?;
+    let mut names: Vec<String> = plan.queues.iter().map(|queue| queue.name.clone()).collect();
+    for (at, name) in ready.iter().flat_map(|ready| &ready.names) {
+        names[*at as usize].clone_from(name);
+    }
+    observers.iter_mut().for_each(|observer| observer.started(options, &found));
+    let pids = broker_pids(options, context);
+    let mut going = Going::start(options, &plan, &setup, (clock, run_number), (ready, &names), found.backlog)?;
+    let mut merge = Merge::new(options, going.start_ns, going.threads.len(), pids);
+    let failure = going.watch(options, context, &setup, &names, &mut merge, observers);
+    let finals = going.join();
+    merge.finish(&going, observers);
+    let left = if options.topology.exclusive { None } else { setup.depth(&names).ok() };
+    let mut run = merge.summary(options, &going, &found, machine);
+    run.correctness = verdict::correctness(options, &plan, &finals, left);
+    run.correctness.nacked = merge.nacked;
+    run.missed = verdict::missed(options, &run, failure);
+    if options.broker.is_wanted() {
+        run.notes.push("the broker ran in a box of its own on this machine".to_owned());
+    }
+    let recorded = Recorded { run, intervals: merge.intervals };
+    observers.iter_mut().for_each(|observer| observer.finished(&recorded));
+    Ok(recorded)
+}
+
+/// The processes to watch: named, started by us, or found by their port when the broker is on this machine.
+fn broker_pids(options: &Options, context: &Context) -> Vec<u32> {
+    if !options.broker_pids.is_empty() {
+        return options.broker_pids.clone();
+    }
+    if !context.broker_pids.is_empty() {
+        return context.broker_pids.clone();
+    }
+    let local = |host: &str| host == "localhost" || host == "::1" || host.starts_with("127.");
+    let mut pids: Vec<u32> =
+        options.uris.iter().filter(|uri| local(&uri.host)).flat_map(|uri| listeners(uri.port)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.retain(|pid| *pid != std::process::id());
+    pids
+}
+
+/// The threads of a run.
+struct Going {
+    clock: Clock,
+    start_ns: u64,
+    /// When producers stopped, or the run did.
+    running_end_ns: u64,
+    control: Arc<Control>,
+    gauges: Vec<(Side, Arc<Gauges>)>,
+    threads: Vec<std::thread::JoinHandle<Final>>,
+    samples: Receiver<(usize, Box<Sample>)>,
+    channels: (u64, u64),
+}
+
+impl Going {
+    fn start(
+        options: &Options,
+        plan: &Plan,
+        setup: &Arc<Setup>,
+        (clock, run_number): (Clock, u32),
+        (ready, names): (Vec<Ready>, &[String]),
+        backlog: u64,
+    ) -> Result<Going, Error> {
+        let producer = Arc::new(ProducerSettings::of(options, run_number));
+        let consumer = Arc::new(ConsumerSettings::of(options, run_number, backlog));
+        let control = Arc::new(Control::default());
+        let (sender, samples) = channel();
+        let start_ns = clock.now() + START_DELAY_NS + plan.connections.len() as u64 * 20_000;
+        let channels = (
+            u64::from(options.producing.count) * u64::from(options.producing.channels),
+            u64::from(options.consuming.count) * u64::from(options.consuming.channels),
+        );
+        let mut going = Going {
+            clock,
+            start_ns,
+            running_end_ns: 0,
+            control: Arc::clone(&control),
+            gauges: Vec::new(),
+            threads: Vec::new(),
+            samples,
+            channels,
+        };
+        for (side, share) in deal_out(options, plan, ready) {
+            let number = going.threads.len();
+            let settings = WorkerSettings {
+                thread: number,
+                side,
+                clock,
+                start_ns,
+                interval_ns: options.interval_secs * SECOND,
+                measures_handing: options.measures_handing && side == Side::Producing,
+                producer: Arc::clone(&producer),
+                consumer: Arc::clone(&consumer),
+                recovery_secs: options.recovery_secs,
+                consumer_starts_ns: share.iter().map(|(at, _, _)| consumer_start(options, *at)).collect(),
+                producer_starts_ns: share.iter().flat_map(|(_, plan, _)| producer_starts(options, plan)).collect(),
+            };
+            let gauges = Arc::new(Gauges::default());
+            let connector: Connector = Arc::clone(setup) as Connector;
+            let shared = (Arc::clone(&control), Arc::clone(&gauges));
+            let worker = Worker::new(settings, share, names.to_vec(), shared, sender.clone(), connector)?;
+            let thread = std::thread::Builder::new().name(format!("load {number}")).spawn(move || worker.run());
+            going.threads.push(thread.map_err(|why| Error::machine("starting a thread", why))?);
+            going.gauges.push((side, gauges));
+        }
+        Ok(going)
+    }
+
+    /// Until everything is over. Returns why the run failed, if it did.
+    fn watch(
+        &mut self,
+        options: &Options,
+        context: &Context,
+        setup: &Setup,
+        names: &[String],
+        merge: &mut Merge,
+        observers: &mut [&mut dyn Observer],
+    ) -> Option<String> {
+        let mut next_count = self.start_ns + COUNT_EVERY_NS;
+        loop {
+            match self.samples.recv_timeout(LOOK) {
+                Ok((thread, sample)) => merge.add(thread, *sample, self, observers),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let now = self.clock.now();
+            let is_interrupted = context.interrupted.load(Ordering::Relaxed);
+            let failure = self.control.failure();
+            match self.control.phase() {
+                Phase::Running => {
+                    let mut is_over = is_interrupted || failure.is_some() || self.is_over(options, now);
+                    if options.exit_when == Some(ExitWhen::Empty) && now >= next_count && !is_over {
+                        next_count = now + COUNT_EVERY_NS;
+                        is_over = self.sum(|g| &g.unacked) == 0
+                            && self.is_idle(now, SECOND / 4)
+                            && setup.depth(names).is_ok_and(|d| d == 0);
+                    }
+                    if is_over {
+                        let planned = options.time_secs.map_or(u64::MAX, |secs| self.start_ns + secs * SECOND);
+                        self.running_end_ns = now.min(planned);
+                        merge.running_ended(self, now);
+                        self.control.advance(Phase::Draining);
+                    }
+                }
+                Phase::Draining => {
+                    let patience = if failure.is_some() { 2 } else { options.drain_secs };
+                    let is_late = now > self.running_end_ns + patience * SECOND;
+                    if is_late || self.is_drained(options, now) {
+                        self.control.advance(Phase::Ending);
+                    }
+                }
+                Phase::Ending => {
+                    if self.threads.iter().all(|thread| thread.is_finished()) {
+                        break;
+                    }
+                }
+            }
+        }
+        self.control.failure()
+    }
+
+    fn sum(&self, gauge: impl Fn(&Gauges) -> &std::sync::atomic::AtomicU64) -> u64 {
+        self.gauges.iter().map(|(_, gauges)| gauge(gauges).load(Ordering::Relaxed)).sum()
+    }
+
+    fn is_idle(&self, now: u64, for_ns: u64) -> bool {
+        let last = self.gauges.iter().map(|(_, g)| g.last_event_ns.load(Ordering::Relaxed)).max().unwrap_or(0);
+        now > last.max(self.start_ns) + for_ns
+    }
+
+    /// Whether the load has done what it was asked to.
+    fn is_over(&self, options: &Options, now: u64) -> bool {
+        if options.time_secs.is_some_and(|secs| now >= self.start_ns + secs * SECOND) {
+            return true;
+        }
+        let done = |side: Side| -> u64 {
+            let of = self.gauges.iter().filter(|(s, _)| *s == side);
+            of.map(|(_, gauges)| gauges.done_channels.load(Ordering::Relaxed)).sum()
+        };
+        let (producers, consumers) = self.channels;
+        if options.producing.messages > 0 && producers > 0 && done(Side::Producing) == producers {
+            return true;
+        }
+        if options.consuming.messages > 0 && consumers > 0 && done(Side::Consuming) == consumers {
+            return true;
+        }
+        options.exit_when == Some(ExitWhen::Idle) && self.is_idle(now, SECOND)
+    }
+
+    /// Whether nothing is on its way any more.
+    fn is_drained(&self, options: &Options, now: u64) -> bool {
+        if self.sum(|g| &g.outstanding) > 0 || self.sum(|g| &g.lost_connections) > 0 {
+            return false;
+        }
+        if options.consuming.count == 0 || options.consuming.messages > 0 {
+            return self.is_idle(now, SECOND / 10);
+        }
+        if options.producing.count == 0 {
+            return true;
+        }
+        // A second of silence: the books tell exactly what is missing, this only decides how long to wait for it.
+        self.sum(|g| &g.unacked) == 0 && self.is_idle(now, SECOND)
+    }
+
+    fn join(&mut self) -> Vec<Final> {
+        self.control.advance(Phase::Ending);
+        let threads = std::mem::take(&mut self.threads);
+        threads.into_iter().map(|thread| thread.join().expect("a thread of load does not panic")).collect()
+    }
+}
+
+type Share = Vec<(usize, ConnectionPlan, Ready)>;
+
+/// Which thread has which connections. All consumers of a queue are on one.
+fn deal_out(options: &Options, plan: &Plan, ready: Vec<Ready>) -> Vec<(Side, Share)> {
+    let mut shares: BTreeMap<(bool, usize), Share> = BTreeMap::new();
+    for (at, (connection, ready)) in plan.connections.iter().zip(ready).enumerate() {
+        let key = match connection {
+            ConnectionPlan::Producer(_) => (false, at % options.threads),
+            ConnectionPlan::Consumer(channels) => match channels.first().map(|c| &c.queues[..]) {
+                Some([only]) => (true, only.0 as usize % options.threads),
+                _ => (true, 0),
+            },
+        };
+        shares.entry(key).or_default().push((at, connection.clone(), ready));
+    }
+    let side = |consumes| if consumes { Side::Consuming } else { Side::Producing };
+    shares.into_iter().map(|((consumes, _), share)| (side(consumes), share)).collect()
+}
+
+fn consumer_start(options: &Options, at: usize) -> u64 {
+    let slow = if options.consuming.slow_start { at as u64 } else { 0 };
+    (options.consuming.start_delay_secs + slow) * SECOND
+}
+
+/// When each channel of a connection publishes first, after the start. Producers at a rate are spread evenly over one interval
+/// between two messages, or 500 of them would send at the same instant, which no 500 applications do.
+fn producer_starts(options: &Options, plan: &ConnectionPlan) -> Vec<u64> {
+    let ConnectionPlan::Producer(channels) = plan else { return Vec::new() };
+    let count = f64::from(options.producing.count) * f64::from(options.producing.channels);
+    let starts = channels.iter().map(|channel| {
+        let share = f64::from(channel.publisher) / count;
+        if options.producing.random_start_delay_secs > 0 {
+            // Not evenly but the same in every run.
+            let mixed = (u64::from(channel.publisher) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 11;
+            return (mixed as f64 / (1u64 << 53) as f64 * (options.producing.random_start_delay_secs * SECOND) as f64)
+                as u64;
+        }
+        let rate = options.producing.rate.as_ref().map_or(f64::INFINITY, |rate| rate.at(0).0);
+        if rate > 0.0 { (share * SECOND as f64 / rate) as u64 } else { 0 }
+    });
+    starts.collect()
+}
+
+/// Samples of all threads, put together.
+struct Merge {
+    interval_secs: u64,
+    warmup_secs: u64,
+    start_ns: u64,
+    pids: Vec<u32>,
+    /// The next sample that each thread has not sent yet.
+    next: Vec<u64>,
+    parts: BTreeMap<u64, Part>,
+    emitted: u64,
+    confirm: Histogram<u64>,
+    end_to_end: Histogram<u64>,
+    handed: Option<Histogram<u64>>,
+    by_size: BTreeMap<u64, Histogram<u64>>,
+    intervals: Vec<Interval>,
+    /// Counts at the end of the warm-up and of the load.
+    before_warm: Counts,
+    at_end: Counts,
+    nacked: u64,
+    blocked_ns: u64,
+    lost_connections: u64,
+    /// All messages of each side, and the CPU time of it.
+    all_published: u64,
+    all_received: u64,
+    cpu_ns: BTreeMap<usize, (Side, u64)>,
+    usage: Option<Usage>,
+    usage_at: u64,
+    usage_first: Option<(Usage, u64)>,
+    usage_last: Option<(Usage, u64)>,
+    rss_max: u64,
+    size: crate::pace::Steps,
+    rate: Option<crate::pace::Steps>,
+    publishers: f64,
+    running_end_ns: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    published: u64,
+    confirmed: u64,
+    received: u64,
+}
+
+#[derive(Default)]
+struct Part {
+    published: u64,
+    confirmed: u64,
+    nacked: u64,
+    returned: u64,
+    received: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    blocked_ns: u64,
+    connections_lost: u64,
+    cpu_ns: u64,
+    confirm: Option<Histogram<u64>>,
+    end_to_end: Option<Histogram<u64>>,
+}
+
+impl Merge {
+    fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>) -> Merge {
+        let usage = Usage::of(&pids);
+        let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
+        Merge {
+            interval_secs: options.interval_secs,
+            warmup_secs: options.warmup_secs,
+            start_ns,
+            pids,
+            next: vec![0; threads],
+            parts: BTreeMap::new(),
+            emitted: 0,
+            confirm: histogram(),
+            end_to_end: histogram(),
+            handed: options.measures_handing.then(histogram),
+            by_size: BTreeMap::new(),
+            intervals: Vec::new(),
+            before_warm: Counts::default(),
+            at_end: Counts::default(),
+            nacked: 0,
+            blocked_ns: 0,
+            lost_connections: 0,
+            all_published: 0,
+            all_received: 0,
+            cpu_ns: BTreeMap::new(),
+            usage,
+            usage_at: start_ns,
+            usage_first: None,
+            usage_last: None,
+            rss_max: 0,
+            size: options.producing.size.clone(),
+            rate: options.producing.rate.clone().filter(|_| publishers > 0.0),
+            publishers,
+            running_end_ns: u64::MAX,
+        }
+    }
+
+    /// The time of load is over: what was done by now is what the rates are made of.
+    fn running_ended(&mut self, going: &Going, now: u64) {
+        self.running_end_ns = going.running_end_ns;
+        self.at_end = Counts {
+            published: going.sum(|g| &g.published),
+            confirmed: going.sum(|g| &g.confirmed),
+            received: going.sum(|g| &g.received),
+        };
+        if let Some(usage) = Usage::of(&self.pids) {
+            self.usage_last = Some((usage, now));
+        }
+    }
+
+    fn add(&mut self, thread: usize, sample: Sample, going: &Going, observers: &mut [&mut dyn Observer]) {
+        let index = sample.index;
+        self.next[thread] = index + 1;
+        let before = self.cpu_ns.insert(thread, (sample.side, sample.cpu_ns)).map_or(0, |(_, cpu)| cpu);
+        let part = self.parts.entry(index).or_default();
+        part.published += sample.published;
+        part.confirmed += sample.confirmed;
+        part.nacked += sample.nacked;
+        part.returned += sample.returned;
+        part.received += sample.received;
+        part.bytes_out += sample.bytes_out;
+        part.bytes_in += sample.bytes_in;
+        part.blocked_ns += sample.blocked_ns;
+        part.connections_lost += sample.connections_lost;
+        part.cpu_ns += sample.cpu_ns.saturating_sub(before);
+        self.all_published += sample.published;
+        self.all_received += sample.received;
+        let is_warm = index * self.interval_secs >= self.warmup_secs;
+        if let (Some(all), Some(handed)) = (&mut self.handed, sample.handed.filter(|_| is_warm)) {
+            add(all, &handed);
+        }
+        join(&mut part.confirm, sample.confirm);
+        join(&mut part.end_to_end, sample.end_to_end);
+        let complete = self.next.iter().copied().min().unwrap_or(0);
+        while self.emitted < complete {
+            self.emit(going, observers);
+        }
+    }
+
+    fn emit(&mut self, going: &Going, observers: &mut [&mut dyn Observer]) {
+        let index = self.emitted;
+        self.emitted += 1;
+        let part = self.parts.remove(&index).unwrap_or_default();
+        let interval_ns = self.interval_secs * SECOND;
+        let (begin, end) = (index * interval_ns, (index + 1) * interval_ns);
+        let running_end = self.running_end_ns.saturating_sub(self.start_ns);
+        // The last interval is as long as it was.
+        let length = (end.min(going.clock.now().saturating_sub(self.start_ns)) - begin.min(end)).max(1_000_000);
+        let per_second = |count: u64| count as f64 * SECOND as f64 / length as f64;
+        let broker = self.look_at_broker(going.clock.now());
+        let body_bytes = (self.size.at(begin + interval_ns / 2).0 as u64).max(crate::message::BODY_BYTES_MIN as u64);
+        let (confirm, end_to_end) = (part.confirm.unwrap_or_else(histogram), part.end_to_end.unwrap_or_else(histogram));
+        let is_warm = begin >= self.warmup_secs * SECOND;
+        if is_warm {
+            add(&mut self.confirm, &confirm);
+            add(&mut self.end_to_end, &end_to_end);
+            add(self.by_size.entry(body_bytes).or_insert_with(histogram), &end_to_end);
+        } else {
+            self.before_warm.published += part.published;
+            self.before_warm.confirmed += part.confirmed;
+            self.before_warm.received += part.received;
+        }
+        self.nacked += part.nacked;
+        self.blocked_ns += part.blocked_ns;
+        self.lost_connections += part.connections_lost;
+        let figures = |h: &Histogram<u64>| (!h.is_empty()).then(|| Figures::of(h));
+        let interval = Interval {
+            at_s: (begin + length) as f64 / SECOND as f64,
+            phase: match (is_warm, begin < running_end) {
+                (false, _) => "warm-up".to_owned(),
+                (true, true) => "load".to_owned(),
+                (true, false) => "drain".to_owned(),
+            },
+            body_bytes,
+            target_per_s: self
+                .rate
+                .as_ref()
+                .filter(|_| begin < running_end)
+                .map(|rate| rate.at(begin + interval_ns / 2).0 * self.publishers),
+            published_per_s: per_second(part.published),
+            confirmed_per_s: per_second(part.confirmed),
+            received_per_s: per_second(part.received),
+            nacked: part.nacked,
+            returned: part.returned,
+            connections_lost: part.connections_lost,
+            blocked_s: part.blocked_ns as f64 / SECOND as f64,
+            confirm: figures(&confirm),
+            end_to_end: figures(&end_to_end),
+            broker,
+            generator_cores: part.cpu_ns as f64 / length as f64,
+            to_broker_bytes_s: per_second(part.bytes_out),
+            from_broker_bytes_s: per_second(part.bytes_in),
+        };
+        observers.iter_mut().for_each(|observer| observer.interval(&interval, &confirm, &end_to_end));
+        self.intervals.push(interval);
+    }
+
+    fn look_at_broker(&mut self, now: u64) -> Option<crate::process::Load> {
+        let usage = Usage::of(&self.pids)?;
+        let load = self.usage.map(|before| usage.since(&before, now.saturating_sub(self.usage_at)));
+        self.usage = Some(usage);
+        self.usage_at = now;
+        self.rss_max = self.rss_max.max(usage.rss_bytes);
+        if self.usage_first.is_none() {
+            self.usage_first = Some((usage, now));
+        }
+        load
+    }
+
+    fn finish(&mut self, going: &Going, observers: &mut [&mut dyn Observer]) {
+        while let Ok((thread, sample)) = going.samples.recv_timeout(Duration::from_millis(200)) {
+            self.add(thread, *sample, going, observers);
+        }
+        let last = self.next.iter().copied().max().unwrap_or(0);
+        while self.emitted < last {
+            self.emit(going, observers);
+        }
+    }
+
+    fn summary(&self, options: &Options, going: &Going, found: &Found, machine: Machine) -> Run {
+        let run_ns = going.running_end_ns.saturating_sub(going.start_ns);
+        let warm_ns = run_ns.saturating_sub(self.warmup_secs * SECOND).max(1);
+        let seconds = warm_ns as f64 / SECOND as f64;
+        let per_second = |count: u64| count as f64 / seconds;
+        let latency =
+            |h: &Histogram<u64>| (!h.is_empty()).then(|| Latency { figures: Figures::of(h), curve: curve(h) });
+        let (produces, consumes) = (options.producing.count > 0, options.consuming.count > 0);
+        let identity = &found.identity;
+        let cpu = |side| self.cpu_ns.values().filter(|(s, _)| *s == side).map(|(_, cpu)| *cpu).sum::<u64>() as f64;
+        let each = |cpu_ns: f64, count: u64| (count > 0).then(|| cpu_ns / 1000.0 / count as f64);
+        let mut run = Run {
+            label: if options.label.is_empty() { identity.product.clone() } else { options.label.clone() },
+            command: format!("leveret bench {}", options.words.join(" ")),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_s: going.start_ns / SECOND,
+            broker: format!("{} {}", identity.product, identity.version).trim().to_owned(),
+            machine,
+            open_loop: !options.closed_loop && self.rate.is_some(),
+            seconds,
+            target_per_s: self.rate.as_ref().map(|rate| rate.mean(run_ns) * self.publishers),
+            published_per_s: per_second(self.at_end.published.saturating_sub(self.before_warm.published)),
+            confirmed_per_s: (produces && options.producing.confirm.is_some())
+                .then(|| per_second(self.at_end.confirmed.saturating_sub(self.before_warm.confirmed))),
+            received_per_s: consumes
+                .then(|| per_second(self.at_end.received.saturating_sub(self.before_warm.received))),
+            confirm: latency(&self.confirm),
+            end_to_end: latency(&self.end_to_end),
+            handed: self.handed.as_ref().and_then(latency),
+            by_size: self
+                .by_size
+                .iter()
+                .filter(|(_, h)| !h.is_empty())
+                .map(|(size, h)| (*size, Figures::of(h)))
+                .collect(),
+            blocked_s: self.blocked_ns as f64 / SECOND as f64,
+            connections_lost: self.lost_connections,
+            cost: Cost {
+                publishing_us_per_message: each(cpu(Side::Producing), self.all_published),
+                consuming_us_per_message: each(cpu(Side::Consuming), self.all_received),
+                ..Cost::default()
+            },
+            ..Run::default()
+        };
+        if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
+            let load = last.since(&first, until.saturating_sub(from));
+            let rate = if consumes { run.received_per_s.unwrap_or(0.0) } else { run.published_per_s };
+            run.cost.broker_cores = Some(load.cpu_cores);
+            run.cost.broker_rss_bytes_max = Some(self.rss_max);
+            if rate > 0.0 && until > from {
+                run.cost.broker_us_per_message = Some(load.cpu_cores * 1e6 / rate);
+                run.cost.broker_write_bytes_per_message = Some(load.write_bytes_s / rate);
+            }
+        } else if self.pids.is_empty() {
+            run.notes.push(
+                "the broker's processes are not on this machine or were not found: --broker-pid names them".to_owned(),
+            );
+        }
+        if let Some(target) = run.target_per_s.filter(|target| run.published_per_s < target * 0.99) {
+            let behind = (target - run.published_per_s) * seconds;
+            run.notes.push(format!(
+                "{behind:.0} messages were due in the time of load and not sent: the broker held the rest back"
+            ));
+        }
+        run
+    }
+}
+
+fn add(all: &mut Histogram<u64>, part: &Histogram<u64>) {
+    all.add(part).expect("all histograms of a run have the same bounds");
+}
+
+fn join(all: &mut Option<Histogram<u64>>, part: Histogram<u64>) {
+    match all {
+        Some(all) => add(all, &part),
+        None => *all = Some(part),
+    }
+}

@@ -1,0 +1,207 @@
+//! What a person sees: lines while it runs, and the verdict.
+//!
+//! Invariant: a line is whole and means something by itself, so that a log of them can be read without the screen.
+
+pub mod live;
+
+use std::io::Write;
+
+use hdrhistogram::Histogram;
+
+use crate::latency::Figures;
+use crate::options::Options;
+use crate::record::{Interval, Latency, Recorded, Run};
+use crate::run::Observer;
+use crate::setup::Found;
+
+/// A line for each interval, on standard output.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Only the verdict.
+    pub quiet: bool,
+}
+
+impl Observer for Lines {
+    fn started(&mut self, options: &Options, found: &Found) {
+        if !self.quiet {
+            say(&opening(options, found));
+        }
+    }
+
+    fn interval(&mut self, interval: &Interval, _confirm: &Histogram<u64>, _end_to_end: &Histogram<u64>) {
+        if !self.quiet {
+            say(&line(interval));
+        }
+    }
+
+    fn finished(&mut self, run: &Recorded) {
+        say(&summary(&run.run));
+    }
+}
+
+/// Prints; a reader who has seen enough is no error.
+pub fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// The first line of a run.
+pub fn opening(options: &Options, found: &Found) -> String {
+    let many = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    let (p, c) = (&options.producing, &options.consuming);
+    let producers = many(u64::from(p.count) * u64::from(p.channels), "producer");
+    let consumers = many(u64::from(c.count) * u64::from(c.channels), "consumer");
+    let pace = match &p.rate {
+        None => "as fast as it goes".to_owned(),
+        Some(rate) => {
+            let all = rate.max() * f64::from(p.count) * f64::from(p.channels);
+            let loop_kind = if options.closed_loop { "closed loop" } else { "open loop" };
+            format!("{} msg/s in all, {loop_kind}", rate_text(all))
+        }
+    };
+    let backlog = match found.backlog {
+        0 => String::new(),
+        count => format!("; {count} messages lie in the queues already"),
+    };
+    format!(
+        "{} {} at {}: {producers}, {consumers}, {} B, {pace}{backlog}",
+        found.identity.product,
+        found.identity.version,
+        options.uris.iter().map(crate::uri::Uri::address).collect::<Vec<_>>().join(", "),
+        (p.size.min() as u64).max(crate::message::BODY_BYTES_MIN as u64),
+    )
+}
+
+/// One interval on one line.
+pub fn line(i: &Interval) -> String {
+    let latency = |name: &str, figures: &Option<Figures>| match figures {
+        None => String::new(),
+        Some(f) => format!(" | {name} p50 {} p99 {} p99.9 {} ms", ms(f.p50_ms), ms(f.p99_ms), ms(f.p999_ms)),
+    };
+    let broker = match &i.broker {
+        None => String::new(),
+        Some(load) => format!(" | broker {:.2} cores {} MB", load.cpu_cores, load.rss_bytes / 1_000_000),
+    };
+    let mut odd = String::new();
+    for (count, text) in [(i.nacked, "nacked"), (i.returned, "returned"), (i.connections_lost, "connections lost")] {
+        if count > 0 {
+            odd.push_str(&format!(" | {count} {text}"));
+        }
+    }
+    if i.blocked_s > 0.0 {
+        odd.push_str(&format!(" | blocked {:.1} s", i.blocked_s));
+    }
+    format!(
+        "{:7.1} s {:7} | sent {:>8} confirmed {:>8} received {:>8} msg/s{}{}{broker}{odd}",
+        i.at_s,
+        i.phase,
+        rate_text(i.published_per_s),
+        rate_text(i.confirmed_per_s),
+        rate_text(i.received_per_s),
+        latency("confirm", &i.confirm),
+        latency("end to end", &i.end_to_end),
+    )
+}
+
+/// The whole run: what was held, how late it was, what became of the messages, and the verdict.
+pub fn summary(run: &Run) -> String {
+    let mut text = format!("\n{} ({}), {:.1} s measured\n", run.label, run.broker, run.seconds);
+    let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<18}{value}\n"));
+    let target = run.target_per_s.map_or(String::new(), |target| format!(" of {} asked for", rate_text(target)));
+    row("sent", format!("{} msg/s{target}", rate_text(run.published_per_s)));
+    if let Some(rate) = run.confirmed_per_s {
+        row("confirmed", format!("{} msg/s", rate_text(rate)));
+    }
+    if let Some(rate) = run.received_per_s {
+        row("received", format!("{} msg/s", rate_text(rate)));
+    }
+    for (name, latency) in
+        [("handed to socket", &run.handed), ("confirm", &run.confirm), ("end to end", &run.end_to_end)]
+    {
+        if let Some(latency) = latency {
+            row(name, percentiles(latency));
+        }
+    }
+    if run.by_size.len() > 1 {
+        for (size, figures) in &run.by_size {
+            row(&format!("  {size} B"), percentiles(&Latency { figures: figures.clone(), curve: Vec::new() }));
+        }
+    }
+    let c = &run.correctness;
+    let optional = |count: Option<u64>| count.map_or("not known".to_owned(), |count| count.to_string());
+    row(
+        "messages",
+        format!(
+            "{} sent, {} confirmed, {} received, {} left in queues, {} unanswered",
+            c.published,
+            c.confirmed,
+            c.received,
+            optional(c.left_in_queues),
+            c.unanswered
+        ),
+    );
+    row(
+        "checked",
+        format!(
+            "lost {}, duplicated {} (+{} flagged), reordered {}, corrupt {}, of other runs {}, nacked {}, returned {}",
+            optional(c.lost),
+            c.duplicated_unflagged,
+            c.duplicated_flagged,
+            c.reordered,
+            c.corrupt,
+            c.foreign,
+            c.nacked,
+            c.returned
+        ),
+    );
+    if !c.lost_examples.is_empty() {
+        row("", format!("first lost, publisher:sequence: {}", c.lost_examples.join(" ")));
+    }
+    let us = |name: &str, value: Option<f64>| value.map(|us| format!("{name} {us:.2} us"));
+    let cost: Vec<String> = [
+        us("publishing", run.cost.publishing_us_per_message),
+        us("consuming", run.cost.consuming_us_per_message),
+        us("broker", run.cost.broker_us_per_message),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    row("CPU a message", cost.join(", "));
+    if let (Some(cores), Some(rss)) = (run.cost.broker_cores, run.cost.broker_rss_bytes_max) {
+        let written =
+            run.cost.broker_write_bytes_per_message.map_or(String::new(), |b| format!(", {b:.0} B written a message"));
+        row("broker", format!("{cores:.2} cores, {} MB at most{written}", rss / 1_000_000));
+    }
+    if run.blocked_s > 0.0 || run.connections_lost > 0 {
+        row("trouble", format!("{} connections lost, blocked for {:.1} s", run.connections_lost, run.blocked_s));
+    }
+    for note in &run.notes {
+        row("note", note.clone());
+    }
+    match run.missed.is_empty() {
+        true => text.push_str("  PASSED"),
+        false => text.push_str(&format!("  FAILED: {}", run.missed.join("; "))),
+    }
+    text
+}
+
+fn percentiles(latency: &Latency) -> String {
+    let f = &latency.figures;
+    let names = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99"];
+    let told: Vec<String> = names.iter().zip(f.told()).map(|(name, value)| format!("{name} {}", ms(value))).collect();
+    format!("{} max {} ms", told.join(" "), ms(f.max_ms))
+}
+
+/// Milliseconds with as many digits as mean something.
+pub fn ms(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.3}"),
+        v if v < 100.0 => format!("{v:.2}"),
+        v => format!("{v:.1}"),
+    }
+}
+
+/// A rate without digits that mean nothing.
+pub fn rate_text(rate: f64) -> String {
+    if rate < 100.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+}

@@ -1,0 +1,174 @@
+//! From the books of all threads to what became of the messages, and whether the run met what was required.
+//!
+//! Invariant: a message counts as lost only if its publisher was promised it (confirmed, not returned), it reached a queue that was
+//! consumed to its end or counted, it was not received and it is not in a queue. Where that cannot be told, nothing is claimed.
+
+use crate::ledger::Ledger;
+use crate::load::{Final, PublisherFinal};
+use crate::options::Options;
+use crate::plan::{Plan, QueueId};
+use crate::record::{Correctness, Run};
+
+/// Lost messages that are named.
+const EXAMPLES_MAX: usize = 10;
+
+/// What became of the messages. `left` is what lies in the queues, if it could be counted; `had_backlog` says that messages of
+/// other runs were there before.
+pub fn correctness(options: &Options, plan: &Plan, finals: &[Final], left: Option<u64>) -> Correctness {
+    let mut found = Correctness { left_in_queues: left, ..Correctness::default() };
+    for books in finals.iter().map(|last| &last.books) {
+        found.duplicated_flagged += books.duplicated_flagged;
+        found.duplicated_unflagged += books.duplicated_unflagged;
+        found.reordered += books.reordered;
+        found.corrupt += books.corrupt;
+        found.foreign += books.foreign;
+        found.received += books.received.values().map(Ledger::count).sum::<u64>();
+    }
+    found.received += found.duplicated_flagged + found.duplicated_unflagged + found.corrupt + found.foreign;
+    let publishers: Vec<&PublisherFinal> = finals.iter().flat_map(|last| &last.publishers).collect();
+    for publisher in &publishers {
+        found.published += publisher.published;
+        found.confirmed += publisher.confirmed.count();
+        found.returned += publisher.returned.count();
+        found.unanswered += publisher.unanswered;
+    }
+    if options.consuming.count == 0 || options.producing.confirm.is_none() || options.producing.count == 0 {
+        return found;
+    }
+    let Some(left) = left else { return found };
+    let mut missing = 0;
+    for publisher in publishers {
+        let Some(queues) = plan.reached(&publisher.routing_key) else { return found };
+        for queue in queues {
+            let (examples, count) = missing_of(publisher, queue, finals);
+            missing += count;
+            let room = EXAMPLES_MAX.saturating_sub(found.lost_examples.len());
+            let named = examples.into_iter().take(room).map(|sequence| format!("{}:{sequence}", publisher.publisher));
+            found.lost_examples.extend(named);
+        }
+    }
+    // What lies in the queues explains as many missing messages, whichever they are.
+    let lost = missing.saturating_sub(left);
+    found.lost = Some(lost);
+    if lost == 0 {
+        found.lost_examples.clear();
+    }
+    found
+}
+
+fn missing_of(publisher: &PublisherFinal, queue: QueueId, finals: &[Final]) -> (Vec<u64>, u64) {
+    let nothing = Ledger::default();
+    let received = finals.iter().find_map(|last| last.books.received.get(&(queue, publisher.publisher)));
+    if publisher.returned.count() == 0 {
+        return publisher.confirmed.missing_in(received.unwrap_or(&nothing), EXAMPLES_MAX);
+    }
+    let mut expected = publisher.confirmed.clone();
+    let (returned, _) = publisher.returned.missing_in(&nothing, usize::MAX);
+    returned.into_iter().for_each(|sequence| {
+        expected.remove(sequence);
+    });
+    expected.missing_in(received.unwrap_or(&nothing), EXAMPLES_MAX)
+}
+
+/// What was required and missed, in words.
+pub fn missed(options: &Options, run: &Run, failure: Option<String>) -> Vec<String> {
+    let mut missed: Vec<String> = failure.into_iter().collect();
+    missed.extend(run.correctness.faults());
+    let required = &options.requirement;
+    if let Some(rate) = required.rate {
+        let sides = [run.confirmed_per_s, run.received_per_s].into_iter().flatten();
+        let held = sides.fold(f64::MAX, f64::min).min(if options.producing.count > 0 {
+            run.published_per_s
+        } else {
+            f64::MAX
+        });
+        // A run that ends between two messages is not short of its rate.
+        if held < rate * 0.99 {
+            missed.push(format!("{held:.0} messages a second, {rate:.0} are required"));
+        }
+    }
+    let latency = run.end_to_end.as_ref().or(run.confirm.as_ref()).map(|latency| &latency.figures);
+    for (limit, name, value) in
+        [(required.p99_ms, "p99", latency.map(|f| f.p99_ms)), (required.p999_ms, "p99.9", latency.map(|f| f.p999_ms))]
+    {
+        match (limit, value) {
+            (Some(limit), Some(value)) if value > limit => {
+                missed.push(format!("{name} is {value:.3} ms, at most {limit} ms is required"));
+            }
+            (Some(limit), None) => missed.push(format!("{name} was not measured, at most {limit} ms is required")),
+            _ => {}
+        }
+    }
+    missed
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::load::Books;
+    use crate::message::Stamp;
+    use crate::options::{Asked, parse};
+
+    fn options(line: &str) -> Options {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        match parse(&words).unwrap() {
+            Asked::Run(options) => *options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn finals(confirmed: &[u64], returned: &[u64], received: &[u64]) -> Vec<Final> {
+        let ledger = |numbers: &[u64]| {
+            let mut ledger = Ledger::default();
+            numbers.iter().for_each(|n| {
+                ledger.insert(*n);
+            });
+            ledger
+        };
+        let mut books = Books::default();
+        for &sequence in received {
+            books.enter(QueueId(0), &Stamp { run: 1, publisher: 0, sequence, due_ns: 0 }, false);
+        }
+        let publisher = PublisherFinal {
+            publisher: 0,
+            routing_key: "leveret-bench-00000001".into(),
+            published: 10,
+            confirmed: ledger(confirmed),
+            returned: ledger(returned),
+            unanswered: 0,
+        };
+        vec![Final { publishers: vec![publisher], books: Books::default() }, Final { publishers: vec![], books }]
+    }
+
+    #[test]
+    fn lost_is_what_was_promised_and_is_nowhere() {
+        let options = options("--confirm 5 -u q");
+        let plan = Plan::of(&options, 1);
+        let of = |finals: &[Final], left| correctness(&options, &plan, finals, left);
+        let all = finals(&[0, 1, 2, 3], &[3], &[0, 2]);
+        let found = of(&all, Some(0));
+        assert_eq!((found.lost, &found.lost_examples[..]), (Some(1), &["0:1".to_owned()][..]));
+        assert_eq!(of(&all, Some(1)).lost, Some(0), "it may lie in the queue");
+        assert_eq!(of(&all, None).lost, None, "who cannot count the queue claims nothing");
+        assert_eq!(of(&finals(&[0], &[], &[0, 1]), Some(0)).lost, Some(0), "more than confirmed may come");
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_not_claimed() {
+        let options = options("--confirm 5 -u q -t headers -e h");
+        let plan = Plan::of(&options, 1);
+        assert_eq!(correctness(&options, &plan, &finals(&[0, 1], &[], &[]), Some(0)).lost, None);
+    }
+
+    #[test]
+    fn faults_and_missed_requirements_are_told() {
+        let options = options("--require-rate 1000 --require-p99-ms 5");
+        let mut run = Run { published_per_s: 900.0, confirmed_per_s: Some(2000.0), ..Run::default() };
+        run.correctness.lost = Some(2);
+        run.correctness.duplicated_flagged = 9;
+        let missed = missed(&options, &run, None);
+        assert_eq!(missed.len(), 3, "{missed:?}");
+        assert!(missed[0].starts_with("2 lost") && missed[1].starts_with("900") && missed[2].contains("p99 was not"));
+    }
+}
