@@ -8,8 +8,9 @@
 //! publishers u32 * (channel u64, last u64)
 //! extents u32 * (id u32, messages u64, bytes u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
-//!               counts u32 * (seq u64, acquired u32, delivery u32),
+//!               counts u32 * (seq u64, acquired u32, delivery u32), levels,
 //!               runs u32 * (first u64, count u32, place, live ranges u32 * (u32 offset, u32 count)))
+//! levels   default u8, u32 * (first u64, count u32, level u8): stretches of messages with another level
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
@@ -18,7 +19,8 @@
 
 use crate::machine::Queues;
 use crate::place::Place;
-use broker::queue::{Counts, QueueState, Run};
+use broker::queue::levels::Stretch;
+use broker::queue::{Counts, Levels, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Membership, NodeId, Position, Segments, Term};
@@ -113,6 +115,7 @@ fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
         put32(out, counts.acquired);
         put32(out, counts.delivery);
     }
+    put_levels(state.levels(), out);
     put32(out, state.runs().len() as u32);
     for run in state.runs().iter() {
         put64(out, run.first);
@@ -170,6 +173,7 @@ fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, Checkpoint
         let seq = cursor.u64()?;
         counts.insert(seq, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
     }
+    let (default, levels) = cursor.levels()?;
     let mut runs = Vec::new();
     let mut past = 0;
     for _ in 0..cursor.u32()? {
@@ -199,7 +203,21 @@ fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, Checkpoint
     if past > next_seq {
         return Err(cursor.damaged("a run beyond its queue"));
     }
-    Ok(QueueState::restore(next_seq, dispatched_below, runs, counts))
+    let mut state = QueueState::restore(next_seq, dispatched_below, runs, counts);
+    state.restore_levels(default, &levels);
+    Ok(state)
+}
+
+/// Appends the levels of a queue's messages.
+pub(crate) fn put_levels(levels: Option<&Levels>, out: &mut Vec<u8>) {
+    out.push(levels.map_or(0, Levels::default_level));
+    let stretches = levels.map(Levels::stretches).unwrap_or_default();
+    put32(out, stretches.len() as u32);
+    for (first, count, level) in stretches {
+        put64(out, first);
+        put32(out, count);
+        out.push(level);
+    }
 }
 
 pub(crate) fn put32(out: &mut Vec<u8>, word: u32) {
@@ -237,6 +255,19 @@ impl<'a> Cursor<'a> {
         }
         self.at = range.end;
         Ok(range)
+    }
+
+    /// What [`put_levels`] wrote: the default level, and stretches of others.
+    pub(crate) fn levels(&mut self) -> Result<(u8, Vec<Stretch>), CheckpointDamaged> {
+        let default = self.u8()?;
+        let (mut stretches, mut past) = (Vec::new(), 1);
+        for _ in 0..self.u32()? {
+            let (first, count, level) = (self.u64()?, self.u32()?, self.u8()?);
+            let end = first.checked_add(count.into()).filter(|_| count > 0 && first >= past);
+            past = end.ok_or_else(|| self.damaged("levels out of order"))?;
+            stretches.push((first, count, level));
+        }
+        Ok((default, stretches))
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8, CheckpointDamaged> {

@@ -7,8 +7,10 @@ use crate::machine::Queues;
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::queue::dispatch::AttachRefused;
-use broker::queue::{QueueState, Rules};
+use broker::queue::levels::{has_priority, priority_of};
+use broker::queue::{LevelRule, QueueState, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
@@ -58,6 +60,19 @@ fn forget_counts(lq: &mut LeaderQueue, first: u64, count: u64) {
             lq.counts.remove(&seq);
         }
     }
+}
+
+/// How each queue makes a level of the priority that a message names; nothing if it makes no difference to any.
+#[inline]
+fn level_rules(leader: &Leader, targets: &[QueueId], properties: &[u8]) -> SmallVec<[LevelRule; 1]> {
+    if !has_priority(properties) {
+        return SmallVec::new();
+    }
+    let rule = |id| leader.queues.get(id).and_then(|lq| lq.rules.as_ref()).map_or(LevelRule::None, |r| r.levels);
+    let rules: SmallVec<[LevelRule; 1]> = targets.iter().map(rule).collect();
+    let priority = priority_of(properties);
+    let matters = |rule: &LevelRule| rule.level(priority) != rule.default_level();
+    if rules.iter().any(matters) { rules } else { SmallVec::new() }
 }
 
 /// A member that does not lead answers what wants an answer.
@@ -261,7 +276,8 @@ impl QueuePartition {
         if level == Level::Synced {
             leader.builder.want_sync();
         }
-        leader.builder.publish(publisher, seq, &targets, level, &publish.message);
+        let rules = level_rules(leader, &targets, &publish.message.properties);
+        leader.builder.publish(publisher, seq, &targets, &rules, level, &publish.message);
         leader.targets = targets;
         if seq != 0 {
             let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
@@ -295,7 +311,7 @@ impl QueuePartition {
             Outcome::Nack | Outcome::Reject => {
                 let counts_against = outcome == Outcome::Reject;
                 for (first, count) in &taken {
-                    lq.dispatch.put_back(*first, *count);
+                    lq.dispatch.put_back(*first, *count, self.queues.levels(id));
                     raise_counts(lq, self.queues.queue(id), *first, *count, counts_against);
                 }
                 leader.builder.requeue(id, counts_against, &taken);
@@ -308,7 +324,7 @@ impl QueuePartition {
         for id in leader.channels.remove(&channel).unwrap_or_default() {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             let consumers = lq.dispatch.consumers();
-            let back: Vec<(u64, u64)> = lq.dispatch.detach(channel).iter().collect();
+            let back: Vec<(u64, u64)> = lq.dispatch.detach(channel, self.queues.levels(id)).iter().collect();
             for (first, count) in &back {
                 raise_counts(lq, self.queues.queue(id), *first, *count, true);
             }

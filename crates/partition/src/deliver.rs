@@ -13,8 +13,8 @@ use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use crate::reader::Reader;
 use crate::tail::Tail;
-use broker::queue::Counts;
 use broker::queue::dispatch::Head;
+use broker::queue::{Counts, QueueState};
 use broker::{ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use storage::{FileNo, Location};
@@ -47,6 +47,7 @@ impl QueuePartition {
                 raised: &mut leader.raised,
                 rooms: &mut leader.rooms,
             };
+            turn.lq.dispatch.follow_levels(self.queues.levels(id));
             turn.answer(cx);
             turn.hand_out(cx);
             turn.grants(cx.out);
@@ -126,7 +127,7 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn head(&self) -> Option<Head> {
         let state = self.queues.queue(self.id);
-        self.lq.dispatch.head(|from| match state {
+        self.lq.dispatch.head(state.and_then(QueueState::levels), |from| match state {
             Some(state) => match state.runs().next_live(from) {
                 Some((seq, _)) => Some(seq),
                 // Ready before it is applied (written level): not in the state yet, and live.
@@ -203,7 +204,7 @@ impl Turn<'_> {
             }
             let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { break };
             room = room.saturating_sub(message.len());
-            self.lq.dispatch.assign(head, share);
+            self.lq.dispatch.assign(head, share, self.queues.levels(self.id));
             if no_ack {
                 self.lq.acked.insert_range(head.seq, 1);
             }
@@ -235,7 +236,7 @@ impl Turn<'_> {
                         return;
                     }
                     let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
-                    self.lq.dispatch.assign_get(channel, no_ack, head);
+                    self.lq.dispatch.assign_get(channel, no_ack, head, self.queues.levels(self.id));
                     if no_ack {
                         self.lq.acked.insert_range(head.seq, 1);
                     }
@@ -281,7 +282,10 @@ impl Turn<'_> {
     }
 
     fn purge(&mut self) {
-        let (returned, rest) = self.lq.dispatch.purge();
+        let state = self.queues.queue(self.id);
+        let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| {
+            state.and_then(|state| state.runs().next_live(from)).map(|(seq, _)| seq)
+        });
         let mut ranges = broker::queue::SeqRanges::new();
         for seq in returned {
             ranges.insert(seq);

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! entry    u8 version=1 | u8 flags (1: sync now, 2: somebody waits for the write) | u16 sync within ms | u32 commands | u64 time ms | commands...
-//! publish  u8 1 | u8 0 | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
-//!          u64 publisher | u64 first publish number | targets * u64 queue | messages (see message.rs)
+//! publish  u8 1 | u8 flags (4: with priorities) | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
+//!          u64 publisher | u64 first publish number | targets * u64 queue
+//!          | with priorities: targets * u16 rule (0 none, 1 to 255 the highest level, 256 a quorum queue's)
+//!          | messages (see message.rs)
 //! settle   u8 2 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
 //! requeue  u8 3 | u8 counts | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
 //! sent     u8 4 | u8 0 | u16 0 | u32 0 | u64 queue | u64 dispatched below
@@ -18,6 +20,7 @@
 use crate::command::{Level, Message};
 use crate::message::{self, MessageView};
 use crate::outputs::SyncWish;
+use broker::queue::LevelRule;
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -38,6 +41,8 @@ pub const TARGETS_MAX: usize = 4096;
 
 const FLAG_SYNC: u8 = 1;
 const FLAG_AWAITED: u8 = 2;
+/// On a batch: some of its messages name a priority, and some of its queues look at it.
+const FLAG_PRIORITIES: u8 = 4;
 const KIND_PUBLISH: u8 = 1;
 const KIND_SETTLE: u8 = 2;
 const KIND_REQUEUE: u8 = 3;
@@ -81,6 +86,8 @@ pub struct BatchPlace {
     pub messages: u32,
     /// The strictest level that one of its messages asked for.
     pub level: Level,
+    /// Some of its messages have a priority.
+    pub has_priorities: bool,
 }
 
 struct OpenBatch {
@@ -90,6 +97,8 @@ struct OpenBatch {
     messages: u32,
     first_publish_seq: u64,
     level: Level,
+    /// How its queues make levels of priorities, if that is asked for.
+    rules: SmallVec<[LevelRule; 1]>,
 }
 
 /// Builds one entry. Messages are copied once, from the socket's buffer into the entry.
@@ -153,18 +162,23 @@ impl EntryBuilder {
         }
     }
 
-    /// Adds a message for `targets`, which are distinct and in ascending order.
+    /// Adds a message for `targets`, which are distinct and in ascending order. `rules`: for each of them how it makes
+    /// levels of priorities; empty for a message that names no priority, or none that a queue looks at.
     pub fn publish(
         &mut self,
         publisher: ChannelKey,
         publish_seq: u64,
         targets: &SmallVec<[QueueId; 1]>,
+        rules: &[LevelRule],
         level: Level,
         message: &Message,
     ) {
         let delta = |first: u64| publish_seq.checked_sub(first).and_then(|d| u32::try_from(d).ok());
         let goes_on = self.open.as_ref().is_some_and(|open| {
-            open.publisher == publisher && open.targets == *targets && delta(open.first_publish_seq).is_some()
+            open.publisher == publisher
+                && open.targets == *targets
+                && delta(open.first_publish_seq).is_some()
+                && (rules.is_empty() || open.rules[..] == *rules)
         });
         if !goes_on {
             self.close_batch();
@@ -175,6 +189,8 @@ impl EntryBuilder {
             for queue in targets {
                 self.bytes.extend_from_slice(&queue.0.to_le_bytes());
             }
+            assert!(rules.is_empty() || rules.len() == targets.len(), "every queue has a rule, or none is looked at");
+            rules.iter().for_each(|rule| self.bytes.extend_from_slice(&rule.code().to_le_bytes()));
             self.open = Some(OpenBatch {
                 publisher,
                 targets: targets.clone(),
@@ -182,6 +198,7 @@ impl EntryBuilder {
                 messages: 0,
                 first_publish_seq: publish_seq,
                 level,
+                rules: SmallVec::from_slice(rules),
             });
             self.commands += 1;
         }
@@ -195,11 +212,12 @@ impl EntryBuilder {
 
     fn close_batch(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let messages_at = open.offset + BATCH_HEADER_BYTES + 8 * open.targets.len();
+        let messages_at = open.offset + BATCH_HEADER_BYTES + 8 * open.targets.len() + 2 * open.rules.len();
         let length = self.bytes.len() - messages_at;
         let crc = crc32c::crc32c(&self.bytes[messages_at..]);
         let header = &mut self.bytes[open.offset..open.offset + BATCH_HEADER_BYTES];
         header[0] = KIND_PUBLISH;
+        header[1] = if open.rules.is_empty() { 0 } else { FLAG_PRIORITIES };
         header[2..4].copy_from_slice(&(open.targets.len() as u16).to_le_bytes());
         header[4..8].copy_from_slice(&open.messages.to_le_bytes());
         header[8..12].copy_from_slice(&(length as u32).to_le_bytes());
@@ -212,6 +230,7 @@ impl EntryBuilder {
             bytes: (self.bytes.len() - open.offset) as u32,
             messages: open.messages,
             level: open.level,
+            has_priorities: !open.rules.is_empty(),
         });
     }
 
@@ -345,7 +364,24 @@ impl<'a> Batch<'a> {
     }
 
     fn messages_at(&self) -> usize {
-        BATCH_HEADER_BYTES + 8 * self.target_count()
+        let of_target = if self.has_priorities() { 10 } else { 8 };
+        BATCH_HEADER_BYTES + of_target * self.target_count()
+    }
+
+    /// Whether some of its messages have a priority that one of its queues looks at.
+    pub fn has_priorities(&self) -> bool {
+        self.bytes[1] & FLAG_PRIORITIES != 0
+    }
+
+    /// How each of its queues makes levels of priorities, in the order of [`targets`](Self::targets); nothing without
+    /// priorities. A code that this build does not know is none.
+    pub fn level_rules(&self) -> impl Iterator<Item = LevelRule> + '_ {
+        let count = if self.has_priorities() { self.target_count() } else { 0 };
+        let rules_at = BATCH_HEADER_BYTES + 8 * self.target_count();
+        (0..count).map(move |i| {
+            let code = u16::from_le_bytes([self.bytes[rules_at + 2 * i], self.bytes[rules_at + 2 * i + 1]]);
+            LevelRule::from_code(code).unwrap_or_default()
+        })
     }
 
     /// Offset of the first message in the batch.

@@ -8,7 +8,7 @@ use crate::command::{Level, Reply, RequestId, Selective};
 use crate::entry::{BatchPlace, EntryBuilder};
 use crate::machine::FixedMap;
 use crate::reader::Reader;
-use broker::queue::{Counts, Dispatch, QueueState, Rules, SeqRanges};
+use broker::queue::{Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Term};
@@ -69,6 +69,8 @@ pub(crate) struct PendingBatch {
     pub(crate) sent_below: u64,
     /// Its bytes in the entry.
     pub(crate) bytes: Bytes,
+    /// Some of its messages have a priority: their levels are known once it is applied.
+    pub(crate) has_priorities: bool,
 }
 
 /// A question that waits until what was published before it is visible.
@@ -151,8 +153,16 @@ impl LeaderQueue {
             ),
             None => (1, 0, 1, 1),
         };
+        let dispatch = match state.and_then(|s| Some((s, s.levels()?))) {
+            Some((state, levels)) => {
+                let live = state.runs().iter().flat_map(|run| run.live_ranges());
+                let live = live.flat_map(|(first, count)| first..first + count);
+                Dispatch::with_levels(next_seq, levels, returned_first(rules), live)
+            }
+            None => Dispatch::new(first, next_seq, live),
+        };
         LeaderQueue {
-            dispatch: Dispatch::new(first, next_seq, live),
+            dispatch,
             next_seq,
             proposed_seq: next_seq,
             pending: VecDeque::new(),
@@ -199,11 +209,20 @@ impl LeaderQueue {
         (below > self.sent_proposed).then_some(below)
     }
 
+    /// Makes a batch ready that is applied now, and was not ready before.
+    pub(crate) fn make_applied_ready(&mut self, count: u32, state: &QueueState<Place>) {
+        let count = u64::from(count);
+        match state.levels() {
+            Some(levels) => self.dispatch.add_ready_by_level(count, levels, returned_first(self.rules.as_ref())),
+            None => self.dispatch.add_ready(count),
+        }
+    }
+
     /// Makes batches ready that have reached their level.
     pub(crate) fn make_ready(&mut self, written: LogIndex) -> bool {
         let before = self.counted;
         while let Some(batch) = self.pending.get(self.counted) {
-            if batch.level != Level::Written || batch.index > written {
+            if batch.level != Level::Written || batch.index > written || batch.has_priorities {
                 break;
             }
             self.dispatch.add_ready(u64::from(batch.count));
@@ -211,6 +230,11 @@ impl LeaderQueue {
         }
         self.counted > before
     }
+}
+
+/// Whether what came back goes before everything else, among messages with priorities: so on quorum queues.
+fn returned_first(rules: Option<&Arc<Rules>>) -> bool {
+    rules.is_some_and(|rules| rules.levels == LevelRule::Strict)
 }
 
 /// A leader of one term.

@@ -7,7 +7,8 @@
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
 use crate::outputs::ExtentRun;
 use crate::place::Place;
-use broker::queue::{QueueState, Run, SeqRanges};
+use broker::queue::levels::priority_of;
+use broker::queue::{Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
@@ -57,6 +58,11 @@ impl Queues {
     /// The queue, if it ever held a message.
     pub fn queue(&self, queue: QueueId) -> Option<&QueueState<Place>> {
         self.queues.get(&queue)
+    }
+
+    /// The levels of a queue's messages; `None` while all have the default level.
+    pub(crate) fn levels(&self, queue: QueueId) -> Option<&Levels> {
+        self.queue(queue).and_then(QueueState::levels)
     }
 
     /// The ids of all queues that have state here, ascending.
@@ -136,12 +142,16 @@ impl Queues {
         let place = Place::in_record(body, batch.offset, batch.bytes());
         let count = batch.messages();
         let repeated = self.repeated(batch);
+        let mut rules = batch.level_rules();
         for queue in batch.targets() {
             let state = self.queues.entry(queue).or_default();
             let first = state.publish(count, place);
             self.wal_run_count += 1;
             *self.wal_runs.entry(wal_file(place)).or_default() += 1;
             observer.published(queue, first, count);
+            if let Some(rule) = rules.next() {
+                state.note_priorities(first, rule, batch.iter().map(|m| priority_of(m.properties())));
+            }
             // A repeat of what is here already (sent again after a change of leader) takes numbers, so that leader and
             // followers count alike, and ends at once.
             for &offset in &repeated {
@@ -271,6 +281,10 @@ impl Queues {
             }
             for (seq, counts) in state.counts() {
                 (seq, counts.acquired, counts.delivery).hash(&mut hasher);
+            }
+            for (seq, count, level) in state.levels().into_iter().flat_map(|levels| levels.stretches()) {
+                let live = (seq..seq + u64::from(count)).filter(|seq| state.runs().is_live(*seq));
+                live.for_each(|seq| (seq, level).hash(&mut hasher));
             }
         }
         let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, *v)).collect();

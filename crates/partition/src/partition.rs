@@ -218,6 +218,7 @@ impl QueuePartition {
                         count: batch.messages,
                         level: batch.level,
                         sent_below: if knows_sent { queue.sent_proposed } else { 0 },
+                        has_priorities: batch.has_priorities,
                         bytes: data.slice(batch.offset as usize..(batch.offset + batch.bytes) as usize),
                     });
                     queue.proposed_seq += u64::from(batch.messages);
@@ -291,13 +292,13 @@ impl QueuePartition {
                 let Some(queue) = leader.queues.get_mut(id) else { continue };
                 let Some(pending) = queue.pending.pop_front() else { continue };
                 assert_eq!(pending.index, entry.index, "batches are applied in the order in which they were proposed");
+                let state = self.queues.queue(*id).expect("a queue that was published to has state");
                 if queue.counted > 0 {
                     queue.counted -= 1;
                 } else {
-                    queue.dispatch.add_ready(u64::from(pending.count));
+                    queue.make_applied_ready(pending.count, state);
                 }
                 let past = pending.first + u64::from(pending.count);
-                let state = self.queues.queue(*id).expect("a queue that was published to has state");
                 assert!(state.next_seq() == past || !queue.pending.is_empty(), "leader and log number messages alike");
                 waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
                 Leader::touch(&mut leader.dirty, *id, queue);

@@ -16,7 +16,7 @@
 //! ```text
 //! u8 version=1 | time u64 | publishers u32 * (channel u64, last u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
-//!               counts u32 * (seq u64, acquired u32, delivery u32), live u32 * (first u64, count u64))
+//!               counts u32 * (seq u64, acquired u32, delivery u32), levels (as in checkpoint.rs), live u32 * (first u64, count u64))
 //! ```
 //!
 //! Frames beside Raft's, both with `u64 term | u64 index` of the snapshot behind their first byte:
@@ -27,12 +27,13 @@
 //! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
 //! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
-use crate::checkpoint::{CheckpointDamaged, Cursor, Head, put32, put64};
+use crate::checkpoint::{CheckpointDamaged, Cursor, Head, put_levels, put32, put64};
 use crate::entry::Batch;
 use crate::machine::Queues;
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
+use broker::queue::levels::Stretch;
 use broker::queue::{Counts, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -79,6 +80,7 @@ struct QueueImage {
     next_seq: u64,
     dispatched_below: u64,
     counts: BTreeMap<u64, Counts>,
+    levels: (u8, Vec<Stretch>),
     live: Vec<(u64, u64)>,
 }
 
@@ -606,6 +608,7 @@ fn encode_image(queues: &Queues) -> Vec<u8> {
             put32(&mut out, counts.acquired);
             put32(&mut out, counts.delivery);
         }
+        put_levels(state.levels(), &mut out);
         let mut live: Vec<(u64, u64)> = Vec::new();
         for (first, count) in state.runs().iter().flat_map(Run::live_ranges) {
             match live.last_mut() {
@@ -639,6 +642,7 @@ fn decode_image(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
         for _ in 0..cursor.u32()? {
             counts.insert(cursor.u64()?, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
         }
+        let levels = cursor.levels()?;
         let (mut live, mut past) = (Vec::new(), 1);
         for _ in 0..cursor.u32()? {
             let (first, count) = (cursor.u64()?, cursor.u64()?);
@@ -646,7 +650,7 @@ fn decode_image(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
             past = end.ok_or_else(|| cursor.damaged("live ranges out of order"))?;
             live.push((first, count));
         }
-        queues.push(QueueImage { id, next_seq, dispatched_below, counts, live });
+        queues.push(QueueImage { id, next_seq, dispatched_below, counts, levels, live });
     }
     cursor.end()?;
     Ok(Image { time_ms, publishers, queues })
@@ -678,7 +682,8 @@ fn restore(image: Image, extents: &[ExtentReady]) -> Queues {
         let restored: Vec<_> = places.into_iter().filter_map(of).collect();
         let live: u64 = restored.iter().map(|run| u64::from(run.live())).sum();
         assert_eq!(live, queue.live.iter().map(|l| l.1).sum::<u64>(), "every live message was written somewhere");
-        let state = QueueState::restore(queue.next_seq, queue.dispatched_below, restored, queue.counts);
+        let mut state = QueueState::restore(queue.next_seq, queue.dispatched_below, restored, queue.counts);
+        state.restore_levels(queue.levels.0, &queue.levels.1);
         queues.restore(queue.id, state);
     }
     queues

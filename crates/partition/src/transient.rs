@@ -14,7 +14,8 @@
 use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
 use crate::message::{self, MessageView};
 use broker::queue::dispatch::Head;
-use broker::queue::{Dispatch, QueueState, Rules};
+use broker::queue::levels::priority_of;
+use broker::queue::{Dispatch, LevelRule, QueueState, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -116,8 +117,12 @@ impl Queue {
         }
     }
 
+    fn level_rule(&self) -> LevelRule {
+        self.rules.as_ref().map_or(LevelRule::None, |rules| rules.levels)
+    }
+
     fn head(&self) -> Option<Head> {
-        self.dispatch.head(|from| self.state.runs().next_live(from).map(|(seq, _)| seq))
+        self.dispatch.head(self.state.levels(), |from| self.state.runs().next_live(from).map(|(seq, _)| seq))
     }
 
     /// The delivery of `head`, not yet taken from the dispatcher.
@@ -276,10 +281,23 @@ impl TransientQueues {
             let queue = self.queues.get_mut(&id).expect("a queue with open messages is there: Delete closes the batch");
             let count = queue.incoming.len();
             let place = Place { batch: batch.clone(), offsets: SmallVec::from_slice(&queue.incoming) };
+            let rule = queue.level_rule();
+            let priorities = |offset: &u32| {
+                let view = MessageView::parse(&batch[*offset as usize..]).expect("the batch was written by store()");
+                priority_of(view.properties())
+            };
+            let priorities: Vec<_> = match rule {
+                LevelRule::None => Vec::new(),
+                _ => queue.incoming.iter().map(priorities).collect(),
+            };
             queue.incoming.clear();
             queue.incoming.shrink_to(INCOMING_KEPT);
-            queue.state.publish(count as u32, place);
-            queue.dispatch.add_ready(count as u64);
+            let first = queue.state.publish(count as u32, place);
+            queue.state.note_priorities(first, rule, priorities.into_iter());
+            match queue.state.levels() {
+                Some(levels) => queue.dispatch.add_ready_by_level(count as u64, levels, false),
+                None => queue.dispatch.add_ready(count as u64),
+            }
             mark_dirty(&mut self.dirty, queue, id);
         }
     }
@@ -323,7 +341,8 @@ impl TransientQueues {
             Command::Purge { queue, channel, request } => {
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
                 let ready = q.dispatch.ready();
-                let (returned, rest) = q.dispatch.purge();
+                let next_live = |from| q.state.runs().next_live(from).map(|(seq, _)| seq);
+                let (returned, rest) = q.dispatch.purge(q.state.levels(), next_live);
                 returned.into_iter().for_each(|seq| q.settle(seq, 1));
                 q.settle(rest.start, rest.end - rest.start);
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Counted(ready) });
@@ -393,7 +412,7 @@ impl TransientQueues {
             None => Reply::Empty,
             Some(head) => {
                 let delivery = queue.delivery(id, head, ConsumerKey::get(channel), !no_ack);
-                queue.dispatch.assign_get(channel, no_ack, head);
+                queue.dispatch.assign_get(channel, no_ack, head, queue.state.levels());
                 if no_ack {
                     queue.settle(head.seq, 1);
                 }
@@ -418,7 +437,7 @@ impl TransientQueues {
                     for seq in first..first + count {
                         queue.state.requeue(seq, outcome == Outcome::Reject);
                     }
-                    queue.dispatch.put_back(first, count);
+                    queue.dispatch.put_back(first, count, queue.state.levels());
                 }
             }
         }
@@ -429,7 +448,7 @@ impl TransientQueues {
         for id in self.used.remove(&channel).unwrap_or_default() {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             let had = queue.dispatch.consumers();
-            for seq in queue.dispatch.detach(channel).seqs() {
+            for seq in queue.dispatch.detach(channel, queue.state.levels()).seqs() {
                 queue.state.requeue(seq, true);
             }
             if had > 0 && queue.dispatch.consumers() == 0 {
@@ -442,6 +461,7 @@ impl TransientQueues {
     fn hand_out(&mut self, id: QueueId, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.is_dirty = false;
+        queue.dispatch.follow_levels(queue.state.levels());
         self.taken.clear();
         let share = queue.dispatch.share();
         while let Some(consumer) = queue.dispatch.next_consumer() {
@@ -457,7 +477,7 @@ impl TransientQueues {
             }
             let delivery = queue.delivery(id, head, key, !no_ack);
             *room = room.saturating_sub(delivery.message.len());
-            queue.dispatch.assign(head, share);
+            queue.dispatch.assign(head, share, queue.state.levels());
             if no_ack {
                 match self.taken.last_mut() {
                     Some((first, count)) if *first + *count == head.seq => *count += 1,

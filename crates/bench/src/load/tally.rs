@@ -53,13 +53,11 @@ pub struct Sample {
     pub end_to_end: Histogram<u64>,
     /// From the due time until the socket took it; only when asked for.
     pub handed: Option<Histogram<u64>>,
-    /// From the due time to the confirm, for each publisher; only when asked for.
-    pub stages: Vec<Histogram<u64>>,
 }
 
 impl Sample {
     /// An empty one.
-    pub fn new(index: u64, side: Side, stages: usize) -> Sample {
+    pub fn new(index: u64, side: Side, measures_handing: bool) -> Sample {
         Sample {
             index,
             side,
@@ -75,8 +73,7 @@ impl Sample {
             connections_lost: 0,
             confirm: latency::histogram(),
             end_to_end: latency::histogram(),
-            handed: (stages > 0).then(latency::histogram),
-            stages: (0..stages).map(|_| latency::histogram()).collect(),
+            handed: measures_handing.then(latency::histogram),
         }
     }
 }

@@ -5,6 +5,8 @@
 //! Nothing here is logged: a new leader starts with everything live ready again, and flags what may have been sent.
 
 use super::active::{ActiveConsumer, SingleActive};
+use super::lanes::Lanes;
+use super::levels::Levels;
 use super::ranges::SeqRanges;
 use crate::ids::{ChannelKey, ConsumerKey};
 use hashbrown::HashMap;
@@ -89,6 +91,9 @@ pub struct Dispatch {
     holders: HashMap<ConsumerKey, SeqRanges, foldhash::fast::FixedState>,
     /// Only one consumer at a time gets messages. Absent on a plain queue.
     single: Option<Box<ActiveConsumer>>,
+    /// What is ready, by level, while some message has a priority; `returned` is empty then, and `cursor` only bounds what
+    /// was handed out.
+    lanes: Option<Box<Lanes>>,
 }
 
 impl Dispatch {
@@ -104,6 +109,7 @@ impl Dispatch {
             ring: VecDeque::new(),
             holders: HashMap::default(),
             single: None,
+            lanes: None,
         }
     }
 
@@ -141,7 +147,7 @@ impl Dispatch {
 
     /// Whether forgetting this dispatcher loses nothing.
     pub fn is_idle(&self) -> bool {
-        self.attached.is_empty() && self.held == 0 && self.returned.is_empty()
+        self.attached.is_empty() && self.held == 0 && self.returned.is_empty() && self.lanes.is_none()
     }
 
     /// The keys of all consumers, in order.
@@ -161,8 +167,51 @@ impl Dispatch {
         self.attached.values().map(of).fold(0, u64::saturating_add)
     }
 
-    /// `count` more messages, the next ones in order, may go out.
+    /// A dispatcher as [`new`](Self::new) makes it, of messages of several levels: those in `live`, ascending.
+    pub fn with_levels(end: u64, levels: &Levels, returned_first: bool, live: impl Iterator<Item = u64>) -> Self {
+        let mut dispatch = Dispatch::new(end, end, 0);
+        let mut lanes = Lanes::new(levels.default_level(), end, 0, BTreeSet::new(), returned_first);
+        for seq in live.take_while(|seq| *seq < end) {
+            lanes.add(seq, 1, Some(levels));
+            dispatch.ready += 1;
+        }
+        dispatch.lanes = Some(Box::new(lanes));
+        dispatch
+    }
+
+    /// `count` more messages, the next ones in order, may go out. They have the default level.
     pub fn add_ready(&mut self, count: u64) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.add_plain(self.end, count);
+        }
+        self.add(count);
+    }
+
+    /// As [`add_ready`](Self::add_ready), and `levels` knows their levels.
+    pub fn add_ready_by_level(&mut self, count: u64, levels: &Levels, returned_first: bool) {
+        if self.lanes.is_none() {
+            let returned = std::mem::take(&mut self.returned);
+            let fresh = self.ready - returned.len() as u64;
+            let lanes = Lanes::new(levels.default_level(), self.cursor, fresh, returned, returned_first);
+            self.lanes = Some(Box::new(lanes));
+        }
+        let lanes = self.lanes.as_mut().expect("made above");
+        lanes.add(self.end, count, Some(levels));
+        self.add(count);
+    }
+
+    /// All messages have the default level again, if `levels` is gone: what is ready is in order again.
+    pub fn follow_levels(&mut self, levels: Option<&Levels>) {
+        if levels.is_none()
+            && let Some(lanes) = self.lanes.take()
+        {
+            let (cursor, fresh, returned) = lanes.into_plain(self.end);
+            self.ready = fresh + returned.len() as u64;
+            (self.cursor, self.returned) = (cursor, returned);
+        }
+    }
+
+    fn add(&mut self, count: u64) {
         self.end += count;
         self.ready += count;
     }
@@ -254,7 +303,7 @@ impl Dispatch {
     }
 
     /// Ends a channel: its consumers go, what it held comes back to its old place. Returns what came back, in order.
-    pub fn detach(&mut self, channel: ChannelKey) -> SeqRanges {
+    pub fn detach(&mut self, channel: ChannelKey, levels: Option<&Levels>) -> SeqRanges {
         let mut keys: Vec<_> = self.attached.keys().filter(|k| k.channel == channel).copied().collect();
         keys.sort_unstable();
         for key in keys {
@@ -269,8 +318,7 @@ impl Dispatch {
             }
         }
         self.held -= back.count();
-        self.ready += back.count();
-        self.returned.extend(back.seqs());
+        back.iter().for_each(|(first, count)| self.put_back(first, count, levels));
         self.choose_active();
         back
     }
@@ -285,10 +333,14 @@ impl Dispatch {
         self.ring.front().and_then(|(_, key)| self.attached.get(key)).map(|a| &a.consumer)
     }
 
-    /// The message that goes out next. `next_live(from)` gives the first live number at or after `from`.
-    pub fn head(&self, next_live: impl FnOnce(u64) -> Option<u64>) -> Option<Head> {
+    /// The message that goes out next. `next_live(from)` gives the first live number at or after `from`; `levels` are the
+    /// queue's, if any.
+    pub fn head(&self, levels: Option<&Levels>, next_live: impl Fn(u64) -> Option<u64>) -> Option<Head> {
         if self.ready == 0 {
             return None;
+        }
+        if let Some(lanes) = &self.lanes {
+            return lanes.head(levels, self.end, next_live);
         }
         if let Some(&seq) = self.returned.first() {
             return Some(Head { seq, returned: true });
@@ -297,9 +349,9 @@ impl Dispatch {
     }
 
     /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes on to the next one.
-    pub fn assign(&mut self, head: Head, share: u64) {
+    pub fn assign(&mut self, head: Head, share: u64, levels: Option<&Levels>) {
         let &(_, key) = self.ring.front().expect("assign follows a next_consumer that gave one");
-        self.take(head);
+        self.take(head, levels);
         let attached = self.attached.get_mut(&key).expect("who is in the ring is attached");
         attached.granted = attached.granted.saturating_sub(1);
         if !attached.consumer.no_ack {
@@ -317,16 +369,19 @@ impl Dispatch {
     }
 
     /// Hands `head` to a `basic.get` of `channel`.
-    pub fn assign_get(&mut self, channel: ChannelKey, no_ack: bool, head: Head) {
-        self.take(head);
+    pub fn assign_get(&mut self, channel: ChannelKey, no_ack: bool, head: Head, levels: Option<&Levels>) {
+        self.take(head, levels);
         if !no_ack {
             self.holders.entry(ConsumerKey::get(channel)).or_default().insert(head.seq);
             self.held += 1;
         }
     }
 
-    fn take(&mut self, head: Head) {
-        if head.returned {
+    fn take(&mut self, head: Head, levels: Option<&Levels>) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.take(head, levels);
+            self.cursor = self.cursor.max(head.seq + 1);
+        } else if head.returned {
             self.returned.remove(&head.seq);
         } else {
             assert!(head.seq >= self.cursor, "the first pass only goes forward");
@@ -360,19 +415,27 @@ impl Dispatch {
     }
 
     /// Puts released messages back to their old place.
-    pub fn put_back(&mut self, first: u64, count: u64) {
-        self.returned.extend(first..first + count);
+    pub fn put_back(&mut self, first: u64, count: u64, levels: Option<&Levels>) {
+        match &mut self.lanes {
+            Some(lanes) => (first..first + count).for_each(|seq| lanes.put_back(seq, levels)),
+            None => self.returned.extend(first..first + count),
+        }
         self.ready += count;
     }
 
     /// Forgets everything that is ready: a purge. Returns the numbers of the returned ones; the rest is
     /// every live number from the old cursor up to `end`.
-    pub fn purge(&mut self) -> (Vec<u64>, std::ops::Range<u64>) {
-        let returned: Vec<u64> = std::mem::take(&mut self.returned).into_iter().collect();
-        let rest = self.cursor..self.end;
-        self.cursor = self.end;
+    pub fn purge(
+        &mut self,
+        levels: Option<&Levels>,
+        next_live: impl Fn(u64) -> Option<u64>,
+    ) -> (Vec<u64>, std::ops::Range<u64>) {
         self.ready = 0;
-        (returned, rest)
+        let cursor = std::mem::replace(&mut self.cursor, self.end);
+        match &mut self.lanes {
+            Some(lanes) => (lanes.purge(levels, self.end, next_live), self.end..self.end),
+            None => (std::mem::take(&mut self.returned).into_iter().collect(), cursor..self.end),
+        }
     }
 
     /// The consumer's connection is full, or has room again. False if there is no such consumer.

@@ -4,9 +4,12 @@
 //! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
 //! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what goes out next; with
 //!   [`active`]: one consumer at a time.
+//! - [`levels::Levels`]: replicated. The priorities of messages, where a queue has any; `lanes`: the dispatcher's side of it.
 
 pub mod active;
 pub mod dispatch;
+mod lanes;
+pub mod levels;
 pub mod ranges;
 pub mod rules;
 pub mod runs;
@@ -14,6 +17,7 @@ pub mod state;
 
 pub use active::SingleActive;
 pub use dispatch::{Consumer, Dispatch};
+pub use levels::{LevelRule, Levels};
 pub use ranges::SeqRanges;
 pub use rules::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 pub use runs::{Run, Runs};

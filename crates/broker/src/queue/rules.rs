@@ -4,6 +4,7 @@
 //! needs no rules, and they may change at any time. A plain queue has the default rules, which nobody stores.
 
 use super::active::SingleActive;
+use super::levels::LevelRule;
 use crate::topology::Name;
 
 /// RabbitMQ's delivery limit of a quorum queue that says nothing.
@@ -82,6 +83,8 @@ pub struct Rules {
     pub dead_letter: Option<DeadLetterRule>,
     /// Whether returned messages wait.
     pub retry: Option<RetryRule>,
+    /// What it makes of a message's priority.
+    pub levels: LevelRule,
     /// Whether one consumer at a time gets messages.
     pub single_active: Option<SingleActive>,
 }

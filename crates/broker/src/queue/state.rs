@@ -4,6 +4,7 @@
 //! becomes live again; counts are kept only for live numbers. Absent on purpose: who holds what. Deliveries are not
 //! logged; the leader's [`super::Dispatch`] knows them, and the watermark here bounds what it may have sent.
 
+use super::levels::{LevelRule, Levels, Stretch};
 use super::runs::{Run, Runs};
 use std::collections::BTreeMap;
 
@@ -23,23 +24,45 @@ pub struct QueueState<P> {
     runs: Runs<P>,
     counts: BTreeMap<u64, Counts>,
     dispatched_below: u64,
+    /// Absent while all live messages have the default level.
+    levels: Option<Box<Levels>>,
 }
 
 impl<P> Default for QueueState<P> {
     fn default() -> Self {
-        QueueState { next_seq: 1, runs: Runs::default(), counts: BTreeMap::new(), dispatched_below: 1 }
+        QueueState { next_seq: 1, runs: Runs::default(), counts: BTreeMap::new(), dispatched_below: 1, levels: None }
     }
 }
 
 impl<P> QueueState<P> {
     /// A queue as a checkpoint or a snapshot has it.
     pub fn restore(next_seq: u64, dispatched_below: u64, runs: Vec<Run<P>>, counts: BTreeMap<u64, Counts>) -> Self {
-        let mut state = QueueState { next_seq, runs: Runs::default(), counts, dispatched_below };
+        let mut state = QueueState { next_seq, runs: Runs::default(), counts, dispatched_below, levels: None };
         for run in runs {
             assert!(run.past() <= next_seq, "a run ends before the next sequence number");
             state.runs.push(run);
         }
         state
+    }
+
+    /// Puts back what [`Levels::stretches`] told, after the runs.
+    pub fn restore_levels(&mut self, default: u8, stretches: &[Stretch]) {
+        self.levels = Levels::restore(default, stretches, |seq| self.runs.is_live(seq)).map(Box::new);
+    }
+
+    /// The levels of the messages; `None` while all have the default level.
+    pub fn levels(&self) -> Option<&Levels> {
+        self.levels.as_deref()
+    }
+
+    /// Notes the priorities of the messages from `first` on, which were published last. Those that make no difference
+    /// leave nothing behind.
+    pub fn note_priorities(&mut self, first: u64, rule: LevelRule, priorities: impl Iterator<Item = Option<u8>>) {
+        let levels: Vec<u8> = priorities.map(|priority| rule.level(priority)).collect();
+        let default = rule.default_level();
+        if rule != LevelRule::None && levels.iter().any(|level| *level != default) {
+            self.levels.get_or_insert_with(|| Box::new(Levels::new(default))).note(first, &levels);
+        }
     }
 
     /// The number that the next message gets.
@@ -87,6 +110,12 @@ impl<P> QueueState<P> {
             let settled: Vec<u64> = self.counts.range(first..first + count).map(|(s, _)| *s).collect();
             for seq in settled {
                 self.counts.remove(&seq);
+            }
+        }
+        if let Some(levels) = &mut self.levels {
+            levels.settle(first, count, |seq| self.runs.is_live(seq));
+            if levels.is_empty() {
+                self.levels = None;
             }
         }
         self.runs.settle(first, count, gone)

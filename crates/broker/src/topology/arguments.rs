@@ -111,7 +111,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     // Bodies always leave memory here, so a bound on those in memory is kept whatever it is.
     row("x-max-in-memory-length",          [ 0,  7], Rule::NonNegative, Honoured),
     row("x-max-in-memory-bytes",           [ 0,  8], Rule::NonNegative, Honoured),
-    row("x-max-priority",                  [ 7,  0], Rule::AtMost(PRIORITY_MAX), NotYet),
+    row("x-max-priority",                  [ 7,  0], Rule::AtMost(PRIORITY_MAX), Honoured),
     row("x-overflow",                      [ 8,  9], Rule::OneOf(OVERFLOWS, Reason::Atom("invalid_overflow")), NotYet),
     // For the same reason every queue is what RabbitMQ 3 calls lazy.
     row("x-queue-mode",                    [ 9,  0], Rule::OneOf(MODES, Reason::Unsupported("queue mode")), Honoured),

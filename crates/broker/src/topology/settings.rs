@@ -8,6 +8,7 @@ use amqp::{Table, Value};
 use super::name::Name;
 use super::wording::integer;
 use crate::queue::active::SingleActive;
+use crate::queue::levels::LevelRule;
 use crate::queue::rules::{DELIVERY_LIMIT_DEFAULT, DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 
 /// Classic or quorum: which arguments are known, and how many members the queue asks for.
@@ -148,6 +149,8 @@ pub struct Wishes {
     pub retry_min_ms: Option<u64>,
     /// `delayed-retry-max`.
     pub retry_max_ms: Option<u64>,
+    /// `max-priority`, which only a declare can ask for.
+    pub priority_max: Option<u8>,
     /// `single-active-consumer`, which only a declare can ask for.
     pub single_active: bool,
 }
@@ -186,6 +189,7 @@ impl Wishes {
             }),
             retry_min_ms: number("delayed-retry-min"),
             retry_max_ms: number("delayed-retry-max"),
+            priority_max: number("max-priority").and_then(|n| u8::try_from(n).ok()),
             single_active: matches!(value("single-active-consumer"), Some(Value::Bool(true))),
         }
     }
@@ -241,6 +245,11 @@ pub fn effective(
             min_ms: retry_min(),
             max_ms: least(|w| w.retry_max_ms).unwrap_or(u64::MAX).max(retry_min()),
         }),
+        levels: match (is_quorum, arguments.priority_max) {
+            (true, _) => LevelRule::Strict,
+            (false, None | Some(0)) => LevelRule::None,
+            (false, Some(priority_max)) => LevelRule::UpTo(priority_max),
+        },
         single_active: arguments.single_active.then_some(SingleActive { preempts: is_quorum }),
     }
 }

@@ -13,8 +13,6 @@ mod channel;
 mod consume;
 mod credit;
 mod declare;
-mod facts;
-mod history;
 mod publish;
 mod random;
 mod refusal;

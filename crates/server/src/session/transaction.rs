@@ -3,7 +3,7 @@
 //! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel then and not at the
 //! commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`]. Routes are found at the commit.
 
-use super::{Cx, Session, traits};
+use super::{Cx, Session};
 use amqp::{ChannelError, Deliveries, MethodId, Publish, Reply, ReplyCode};
 use bytes::Bytes;
 
@@ -62,8 +62,7 @@ impl Session {
     pub(super) fn tx_commit(&mut self, at: usize, settles: &[(amqp::Outcome, Deliveries)], cx: &mut Cx<'_>) {
         let transaction = std::mem::take(self.channels[at].transaction.as_mut().expect("tx.select came before"));
         for publish in transaction.held {
-            let copies = traits::copies(&publish.properties);
-            self.send_publish(at, publish, &copies, cx);
+            self.send_publish(at, publish, cx);
             if self.channels[at].failed {
                 return;
             }

@@ -1,0 +1,217 @@
+//! A queue with priorities against a plain model: what goes out next, whatever comes in, comes back, ends or is purged.
+#![allow(clippy::unwrap_used)]
+
+use broker::queue::{Consumer, Dispatch, LevelRule, QueueState};
+use broker::{ChannelKey, ConsumerKey};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const CHANNEL: ChannelKey = ChannelKey(9);
+const KEY: ConsumerKey = ConsumerKey { channel: CHANNEL, number: 1 };
+
+#[derive(Clone, Debug)]
+enum Step {
+    Publish(Vec<Option<u8>>),
+    Deliver(u8),
+    Ack(u8),
+    Return(u8),
+    /// The leader changes: what is held is ready again, what is known is what was replicated.
+    Restart,
+    /// The channel ends.
+    Detach,
+    Purge,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let priority = prop_oneof![3 => Just(None), 4 => (0u8..7).prop_map(Some), 1 => Just(Some(200))];
+    prop_oneof![
+        4 => prop::collection::vec(priority, 1..12).prop_map(Step::Publish),
+        2 => prop::collection::vec(Just(None), 1..4).prop_map(Step::Publish),
+        6 => (1u8..9).prop_map(Step::Deliver),
+        4 => any::<u8>().prop_map(Step::Ack),
+        3 => any::<u8>().prop_map(Step::Return),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Detach),
+        1 => Just(Step::Purge),
+    ]
+}
+
+/// What is ready in the order in which it goes out.
+#[derive(Default)]
+struct Model {
+    fresh: BTreeSet<(std::cmp::Reverse<u8>, u64)>,
+    /// Before all others, in the order of return; classic queues have none.
+    returned: Vec<u64>,
+}
+
+struct Queue {
+    rule: LevelRule,
+    state: QueueState<()>,
+    dispatch: Dispatch,
+    model: Model,
+    levels: BTreeMap<u64, u8>,
+    held: Vec<u64>,
+}
+
+impl Queue {
+    fn new(rule: LevelRule) -> Queue {
+        let (state, dispatch) = (QueueState::default(), Dispatch::new(1, 1, 0));
+        let mut queue =
+            Queue { rule, state, dispatch, model: Model::default(), levels: BTreeMap::new(), held: Vec::new() };
+        queue.attach();
+        queue
+    }
+
+    fn attach(&mut self) {
+        let consumer =
+            Consumer { key: KEY, prefetch: 0, no_ack: false, exclusive: false, priority: 0, granted_only: false };
+        self.dispatch.attach(consumer).unwrap();
+    }
+
+    fn returned_first(&self) -> bool {
+        self.rule == LevelRule::Strict
+    }
+
+    fn ready(&mut self, seq: u64, came_back: bool) {
+        // Without levels everything has its old place.
+        if came_back && self.returned_first() && self.state.levels().is_some() {
+            self.model.returned.push(seq);
+        } else {
+            self.model.fresh.insert((std::cmp::Reverse(self.levels[&seq]), seq));
+        }
+    }
+
+    fn expected(&self) -> Option<u64> {
+        self.model.returned.first().copied().or_else(|| self.model.fresh.first().map(|(_, seq)| *seq))
+    }
+
+    fn forget(&mut self, seq: u64) {
+        self.model.returned.retain(|s| *s != seq);
+        self.model.fresh.retain(|(_, s)| *s != seq);
+    }
+
+    fn follow(&mut self) {
+        self.dispatch.follow_levels(self.state.levels());
+        if self.state.levels().is_none() {
+            for seq in std::mem::take(&mut self.model.returned) {
+                self.model.fresh.insert((std::cmp::Reverse(self.levels[&seq]), seq));
+            }
+        }
+    }
+
+    fn settle(&mut self, seq: u64) {
+        self.state.settle(seq, 1, &mut |_| {});
+        self.follow();
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Publish(priorities) => {
+                let first = self.state.publish(priorities.len() as u32, ());
+                for (seq, priority) in (first..).zip(&priorities) {
+                    self.levels.insert(seq, self.rule.level(*priority));
+                }
+                self.state.note_priorities(first, self.rule, priorities.iter().copied());
+                match self.state.levels() {
+                    Some(levels) => self.dispatch.add_ready_by_level(
+                        priorities.len() as u64,
+                        levels,
+                        self.rule == LevelRule::Strict,
+                    ),
+                    None => self.dispatch.add_ready(priorities.len() as u64),
+                }
+                (first..self.state.next_seq()).for_each(|seq| self.ready(seq, false));
+            }
+            Step::Deliver(count) => {
+                for _ in 0..count {
+                    let Some(head) = self.head() else { break };
+                    self.dispatch.assign(head, 1, self.state.levels());
+                    self.forget(head.seq);
+                    self.held.push(head.seq);
+                }
+            }
+            Step::Ack(which) if !self.held.is_empty() => {
+                let seq = self.held.remove(usize::from(which) % self.held.len());
+                self.dispatch.release(KEY, seq, 1, &mut Vec::new());
+                self.settle(seq);
+            }
+            Step::Return(which) if !self.held.is_empty() => {
+                let seq = self.held.remove(usize::from(which) % self.held.len());
+                self.dispatch.release(KEY, seq, 1, &mut Vec::new());
+                self.dispatch.put_back(seq, 1, self.state.levels());
+                self.ready(seq, true);
+            }
+            Step::Ack(_) | Step::Return(_) => {}
+            Step::Detach => {
+                let back: Vec<u64> = self.dispatch.detach(CHANNEL, self.state.levels()).seqs().collect();
+                self.held.sort_unstable();
+                assert_eq!(back, std::mem::take(&mut self.held));
+                back.into_iter().for_each(|seq| self.ready(seq, true));
+                self.attach();
+            }
+            Step::Restart => {
+                let live = self.state.runs().live();
+                let first = self.state.runs().next_live(0).map_or(self.state.next_seq(), |n| n.0);
+                let seqs: Vec<u64> =
+                    self.state.runs().iter().flat_map(|run| run.live_ranges()).flat_map(|(f, c)| f..f + c).collect();
+                self.dispatch = match self.state.levels() {
+                    Some(levels) => Dispatch::with_levels(
+                        self.state.next_seq(),
+                        levels,
+                        self.returned_first(),
+                        seqs.iter().copied(),
+                    ),
+                    None => Dispatch::new(first, self.state.next_seq(), live),
+                };
+                self.attach();
+                self.held.clear();
+                self.model.returned.clear();
+                seqs.into_iter().for_each(|seq| self.ready(seq, false));
+            }
+            Step::Purge => {
+                let next_live = |from| self.state.runs().next_live(from).map(|n| n.0);
+                let (returned, rest) = self.dispatch.purge(self.state.levels(), next_live);
+                let all: Vec<u64> = returned.into_iter().chain(rest).collect();
+                all.iter().for_each(|seq| assert!(!self.held.contains(seq), "held messages stay"));
+                all.into_iter().for_each(|seq| self.settle(seq));
+                self.model = Model::default();
+            }
+        }
+    }
+
+    fn head(&self) -> Option<broker::queue::dispatch::Head> {
+        self.dispatch.head(self.state.levels(), |from| self.state.runs().next_live(from).map(|n| n.0))
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_highest_level_goes_first_and_in_its_order(
+        steps in prop::collection::vec(step(), 1..60),
+        strict in any::<bool>(),
+    ) {
+        let mut queue = Queue::new(if strict { LevelRule::Strict } else { LevelRule::UpTo(5) });
+        for step in steps {
+            let had_levels = queue.state.levels().is_some();
+            queue.run(step.clone());
+            if strict && !had_levels && queue.state.levels().is_some() {
+                // What had come back before the first priority goes first from now on, as nothing else is older.
+                let mut heads = Vec::new();
+                while let Some(head) = queue.head().filter(|head| head.returned) {
+                    queue.dispatch.assign(head, 1, queue.state.levels());
+                    queue.forget(head.seq);
+                    heads.push(head.seq);
+                }
+                for seq in heads {
+                    queue.dispatch.release(KEY, seq, 1, &mut Vec::new());
+                    queue.dispatch.put_back(seq, 1, queue.state.levels());
+                    queue.ready(seq, true);
+                }
+            }
+            prop_assert_eq!(queue.head().map(|head| head.seq), queue.expected(), "after {:?}", step);
+            let ready = (queue.model.fresh.len() + queue.model.returned.len()) as u64;
+            prop_assert_eq!(queue.dispatch.ready(), ready, "after {:?}", step);
+            prop_assert_eq!(queue.dispatch.held(), queue.held.len() as u64);
+        }
+    }
+}
