@@ -5,11 +5,17 @@
 use std::io::IsTerminal as _;
 
 use crate::Error;
+use crate::broker::Broker;
+use crate::durability::durability;
 use crate::options::{Asked, Options, parse, table};
 use crate::outputs::Files;
+use crate::record::read_lines;
+use crate::report;
 use crate::run::{Context, Observer, run};
+use crate::scenario::scenario;
 use crate::screen::live::Live;
 use crate::screen::{Lines, say};
+use crate::words::{self, Known, Words};
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +29,22 @@ pub enum Ended {
 const HELP: &str = "\
 Load an AMQP 0-9-1 broker, measure it, and check every message.
 
-Usage: leveret bench [OPTIONS]
+Usage: leveret bench [OPTIONS]              one run, with PerfTest's options and more
+       leveret bench scenario NAME          a workload of the articles by name; --list shows them
+       leveret bench durability             stages and policies of durability, as percentile curves
+       leveret bench report FILE... --html  several runs' JSON files side by side
+
+Each of them tells more with --help.
 ";
 
 /// Does what the words ask for.
 pub fn bench(words: &[String], context: &Context) -> Result<Ended, Error> {
+    match words.first().map(String::as_str) {
+        Some("scenario") => return scenario(&words[1..], context),
+        Some("durability") => return durability(&words[1..], context),
+        Some("report") => return compare(&words[1..]),
+        _ => {}
+    }
     match parse(words)? {
         Asked::Help => {
             say(&format!("{HELP}\n{}\n{EXAMPLES}", table::help()));
@@ -42,6 +59,16 @@ pub fn bench(words: &[String], context: &Context) -> Result<Ended, Error> {
 }
 
 fn one_run(options: &Options, context: &Context) -> Result<Ended, Error> {
+    if options.broker.is_wanted() {
+        let broker = Broker::start(&options.broker)?;
+        let here = Options { uris: vec![broker.uri()], ..options.clone() };
+        let context = Context { interrupted: context.interrupted.clone(), broker_pids: broker.pids() };
+        return measured(&here, &context);
+    }
+    measured(options, context)
+}
+
+fn measured(options: &Options, context: &Context) -> Result<Ended, Error> {
     let mut files = Files::create(&options.outputs)?;
     let outputs = &options.outputs;
     let is_live = !outputs.plain && !outputs.quiet && std::io::stdout().is_terminal();
@@ -50,7 +77,48 @@ fn one_run(options: &Options, context: &Context) -> Result<Ended, Error> {
         None => Box::new(Lines { quiet: outputs.quiet }),
     };
     let recorded = run(options, context, &mut [&mut *screen, &mut files])?;
-    Ok(if recorded.run.missed.is_empty() { Ended::Met } else { Ended::Missed })
+    let ended = if recorded.run.missed.is_empty() { Ended::Met } else { Ended::Missed };
+    if let Some(name) = &outputs.html {
+        let title = format!("{} under load", recorded.run.label);
+        write(name, &report::html(&title, &[recorded]))?;
+    }
+    Ok(ended)
+}
+
+/// `report`: JSON files of runs, compared.
+fn compare(words: &[String]) -> Result<Ended, Error> {
+    const OWN: &[Known] = &[
+        ("html", "FILE", "one report with charts"),
+        ("md", "FILE", "the comparing table in Markdown"),
+        ("title", "TEXT", "its heading"),
+    ];
+    if words.is_empty() || words.iter().any(|word| word == "--help") {
+        say(&format!("Usage: leveret bench report FILE... [OPTIONS]\n\n{}", words::help(&[OWN])));
+        return Ok(Ended::Met);
+    }
+    let words = Words::read("report", words, &[OWN])?;
+    let mut runs = Vec::new();
+    for name in &words.rest {
+        let text = std::fs::read_to_string(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+        runs.extend(read_lines(name, &text)?);
+    }
+    if runs.is_empty() {
+        return Err(Error::usage("name at least one JSON file of a run"));
+    }
+    let title = words.text("title").unwrap_or("Runs compared");
+    let table = report::markdown(&runs);
+    if let Some(name) = words.text("html") {
+        write(name, &report::html(title, &runs))?;
+    }
+    match words.text("md") {
+        Some(name) => write(name, &format!("# {title}\n\n{table}"))?,
+        None => say(&table),
+    }
+    Ok(Ended::Met)
+}
+
+fn write(name: &str, text: &str) -> Result<(), Error> {
+    std::fs::write(name, text).map_err(|why| Error::machine(format!("writing {name}"), why))
 }
 
 const EXAMPLES: &str = "\

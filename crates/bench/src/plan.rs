@@ -120,12 +120,13 @@ fn consumers(options: &Options, queue_count: usize) -> impl Iterator<Item = Conn
 fn producers(options: &Options, queues: &[QueuePlan], own_key: &str) -> impl Iterator<Item = ConnectionPlan> {
     let channels = u32::from(options.producing.channels);
     (0..options.producing.count).map(move |connection| {
-        let routing_key = match queues.get(connection as usize % queues.len().max(1)) {
-            Some(queue) => queue.routing_key.clone(),
-            None => own_key.to_owned(),
+        let of = |channel| {
+            let publisher = connection * channels + channel;
+            let turn = if options.topology.spreads_channels { publisher } else { connection };
+            let queue = queues.get(turn as usize % queues.len().max(1));
+            let routing_key = queue.map_or(own_key, |queue| queue.routing_key.as_str()).to_owned();
+            ProducerPlan { publisher, routing_key }
         };
-        let of =
-            |channel| ProducerPlan { publisher: connection * channels + channel, routing_key: routing_key.clone() };
         ConnectionPlan::Producer((0..channels).map(of).collect())
     })
 }

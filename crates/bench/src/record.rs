@@ -155,6 +155,9 @@ pub struct Run {
     pub end_to_end: Option<Latency>,
     /// Due until the socket took it.
     pub handed: Option<Latency>,
+    /// Publish to confirm for each thing that was waited for, by name.
+    #[serde(default)]
+    pub stages: Vec<(String, Latency)>,
     /// End to end for each size of a body that had its time.
     pub by_size: Vec<(u64, Figures)>,
     /// Seconds that connections were blocked, summed.

@@ -152,7 +152,7 @@ impl Going {
                 clock,
                 start_ns,
                 interval_ns: options.interval_secs * SECOND,
-                measures_handing: options.measures_handing && side == Side::Producing,
+                stages: if side == Side::Producing { options.stages.len() } else { 0 },
                 producer: Arc::clone(&producer),
                 consumer: Arc::clone(&consumer),
                 recovery_secs: options.recovery_secs,
@@ -329,6 +329,7 @@ struct Merge {
     confirm: Histogram<u64>,
     end_to_end: Histogram<u64>,
     handed: Option<Histogram<u64>>,
+    stages: Vec<(String, Histogram<u64>)>,
     by_size: BTreeMap<u64, Histogram<u64>>,
     intervals: Vec<Interval>,
     /// Counts at the end of the warm-up and of the load.
@@ -389,7 +390,8 @@ impl Merge {
             emitted: 0,
             confirm: histogram(),
             end_to_end: histogram(),
-            handed: options.measures_handing.then(histogram),
+            handed: (!options.stages.is_empty()).then(histogram),
+            stages: options.stages.iter().map(|name| (name.clone(), histogram())).collect(),
             by_size: BTreeMap::new(),
             intervals: Vec::new(),
             before_warm: Counts::default(),
@@ -445,6 +447,7 @@ impl Merge {
         let is_warm = index * self.interval_secs >= self.warmup_secs;
         if let (Some(all), Some(handed)) = (&mut self.handed, sample.handed.filter(|_| is_warm)) {
             add(all, &handed);
+            self.stages.iter_mut().zip(&sample.stages).for_each(|((_, all), stage)| add(all, stage));
         }
         join(&mut part.confirm, sample.confirm);
         join(&mut part.end_to_end, sample.end_to_end);
@@ -563,6 +566,7 @@ impl Merge {
             confirm: latency(&self.confirm),
             end_to_end: latency(&self.end_to_end),
             handed: self.handed.as_ref().and_then(latency),
+            stages: self.stages.iter().filter_map(|(name, h)| Some((name.clone(), latency(h)?))).collect(),
             by_size: self
                 .by_size
                 .iter()

@@ -122,6 +122,9 @@ pub fn summary(run: &Run) -> String {
             row(name, percentiles(latency));
         }
     }
+    for (name, latency) in &run.stages {
+        row(name, percentiles(latency));
+    }
     if run.by_size.len() > 1 {
         for (size, figures) in &run.by_size {
             row(&format!("  {size} B"), percentiles(&Latency { figures: figures.clone(), curve: Vec::new() }));

@@ -13,8 +13,8 @@ use std::time::Instant;
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
-    Actor, Binding, Checked, Command, DeclareExchange, ExchangeType, Kind, Name, QueueDeclare, QueueDeclared,
-    RouteTarget, Topology,
+    Actor, Binding, Checked, Command, DeclareExchange, ExchangeType, Kind, Name, NoFacts, QueueDeclare, QueueDeclared,
+    RouteRequest, RouteTarget, Topology,
 };
 use bytes::Bytes;
 
@@ -105,7 +105,15 @@ fn measure(topology: &Topology, what: &str, exchange: &str, rounds: usize, key: 
             out.clear();
             let key = keys[(slice * rounds / SLICES + i) % keys.len()].as_bytes();
             topology
-                .route(SLASH, black_box(exchange.as_bytes()), black_box(key), &|| None, &mut out)
+                .route(
+                    &RouteRequest {
+                        vhost: SLASH,
+                        exchange: black_box(exchange.as_bytes()),
+                        keys: &[black_box(key)],
+                        facts: &NoFacts,
+                    },
+                    &mut out,
+                )
                 .expect("the exchange exists");
             routed += black_box(&out).len();
         }

@@ -3,11 +3,11 @@
 //! Invariant: a line is a request and the lines after it are what followed, so that a trace reads like a log.
 #![allow(clippy::unwrap_used)]
 
-use amqp::Table;
+use amqp::{Table, Value};
 use broker::ids::{PartitionId, QueueId, VhostId};
 use broker::topology::{
-    Actor, Applied, Binding, Checked, Command, DeclareQueue, Effect, ExchangeDeclare, Kind, Name, QueueDeclare,
-    QueueDeclared, Topology,
+    Actor, Applied, Binding, Checked, Command, DeclareQueue, Effect, ExchangeDeclare, HashOn, HistoryId, Kind,
+    MessageFacts, Name, NoFacts, QueueDeclare, QueueDeclared, RouteRequest, Topology,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -123,6 +123,29 @@ fn binding(source: &str, target: &str, key: &str) -> Binding {
         key: Name::from(key),
         arguments: Table::new(),
     }
+}
+
+/// A message that counts how often its headers were asked for.
+#[derive(Default)]
+struct Asked {
+    headers: std::cell::Cell<u32>,
+}
+
+impl MessageFacts for Asked {
+    fn headers(&self) -> Option<Table> {
+        self.headers.set(self.headers.get() + 1);
+        None
+    }
+
+    fn property(&self, _: HashOn) -> Option<Value> {
+        None
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+
+    fn remembered_by(&self, _: HistoryId, _: u32) {}
 }
 
 /// Runs a trace: each line is a request, then `->`, then what is expected.
@@ -365,7 +388,9 @@ fn a_snapshot_installed_under_a_running_node_keeps_what_lives_there() {
     assert!(node.topology.version() > before);
     assert_eq!(node.topology.encode_snapshot(), leader.topology.encode_snapshot());
     let mut out = Vec::new();
-    node.topology.route(SLASH, b"x", b"k", &|| None, &mut out).unwrap();
+    node.topology
+        .route(&RouteRequest { vhost: SLASH, exchange: b"x", keys: &[b"k"], facts: &NoFacts }, &mut out)
+        .unwrap();
     assert_eq!(out.iter().map(|t| t.queue).collect::<Vec<_>>(), [QueueId(2), local(1)]);
     assert!(!node.has("y"));
     assert!(!node.has("z"), "its only binding led to a queue that is gone");
@@ -394,7 +419,7 @@ fn exchanges_bound_in_a_circle_route_each_queue_once() {
     );
     let mut out = Vec::new();
     for exchange in [b"x", b"y", b"x"] {
-        node.topology.route(SLASH, exchange, b"", &|| None, &mut out).unwrap();
+        node.topology.route(&RouteRequest { vhost: SLASH, exchange, keys: &[b""], facts: &NoFacts }, &mut out).unwrap();
         assert_eq!(out.iter().map(|t| t.queue.0).collect::<Vec<_>>(), [1, 2], "also over several calls");
     }
     trace(&mut node, &["delete exchange x -> logged", "delete exchange y -> logged"]);
@@ -422,10 +447,18 @@ fn virtual_hosts_share_nothing() {
         topology.apply(&Command::DeclareQueue(declare)).outcome.unwrap();
     }
     let mut out = Vec::new();
-    topology.route(other, b"", b"q", &|| None, &mut out).unwrap();
+    topology.route(&RouteRequest { vhost: other, exchange: b"", keys: &[b"q"], facts: &NoFacts }, &mut out).unwrap();
     assert_eq!(out.iter().map(|t| t.queue.0).collect::<Vec<_>>(), [2]);
-    assert!(topology.route(VhostId(2), b"", b"q", &|| None, &mut out).is_err());
-    assert!(topology.route(other, b"missing", b"q", &|| None, &mut out).is_err());
+    assert!(
+        topology
+            .route(&RouteRequest { vhost: VhostId(2), exchange: b"", keys: &[b"q"], facts: &NoFacts }, &mut out)
+            .is_err()
+    );
+    assert!(
+        topology
+            .route(&RouteRequest { vhost: other, exchange: b"missing", keys: &[b"q"], facts: &NoFacts }, &mut out)
+            .is_err()
+    );
 }
 
 #[test]
@@ -443,17 +476,14 @@ fn headers_are_read_at_most_once_and_only_for_a_headers_exchange() {
             "bind i a k -> logged",
         ],
     );
-    let asked = std::cell::Cell::new(0);
-    let headers = || {
-        asked.set(asked.get() + 1);
-        None
-    };
+    let facts = Asked::default();
     let mut out = Vec::new();
-    node.topology.route(SLASH, b"f", b"", &headers, &mut out).unwrap();
-    assert_eq!((out.len(), asked.get()), (1, 0));
+    let to = |exchange: &'static [u8]| RouteRequest { vhost: SLASH, exchange, keys: &[b""], facts: &facts };
+    node.topology.route(&to(b"f"), &mut out).unwrap();
+    assert_eq!((out.len(), facts.headers.get()), (1, 0));
     out.clear();
-    node.topology.route(SLASH, b"h", b"", &headers, &mut out).unwrap();
-    assert_eq!((out.len(), asked.get()), (1, 1));
+    node.topology.route(&to(b"h"), &mut out).unwrap();
+    assert_eq!((out.len(), facts.headers.get()), (1, 1));
 }
 
 #[test]
@@ -519,7 +549,9 @@ fn bindings_differ_by_their_arguments_but_not_by_the_order_of_these() {
     assert_eq!(node.topology.binding_count(), 4);
     let routed = |node: &Node| {
         let mut out = Vec::new();
-        node.topology.route(SLASH, b"amq.direct", b"k", &|| None, &mut out).unwrap();
+        node.topology
+            .route(&RouteRequest { vhost: SLASH, exchange: b"amq.direct", keys: &[b"k"], facts: &NoFacts }, &mut out)
+            .unwrap();
         out.len()
     };
     for (left, fields) in [(3, &[][..]), (2, &[("b", 2), ("a", 1)]), (1, &[("a", 1)]), (0, &[("a", 2)])] {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
-use broker::topology::{Actor, Binding, Checked, Kind, Name, QueueDeclare, QueueDeclared, Topology};
+use broker::topology::{
+    Actor, Binding, Checked, Kind, Name, NoFacts, QueueDeclare, QueueDeclared, RouteRequest, Topology,
+};
 use bytes::Bytes;
 
 struct Counting;
@@ -86,7 +88,12 @@ fn queues_stay_within_their_budget_and_routes_allocate_nothing() {
     for exchange in ["", "amq.direct", "amq.fanout", "amq.topic"] {
         let key: &[u8] = if exchange.is_empty() { b"queue-7" } else { b"a.b.c" };
         out.clear();
-        topology.route(SLASH, exchange.as_bytes(), key, &|| None, &mut out).unwrap();
+        topology
+            .route(
+                &RouteRequest { vhost: SLASH, exchange: exchange.as_bytes(), keys: &[key], facts: &NoFacts },
+                &mut out,
+            )
+            .unwrap();
         routed += out.len();
     }
     let calls = CALLS.load(Ordering::Relaxed) - calls;

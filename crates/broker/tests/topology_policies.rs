@@ -6,8 +6,8 @@
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
-    ApplyTo, Command, DeclareQueue, Effect, HashAlgorithm, Name, PasswordHash, Pattern, Permission, Policy, PutPolicy,
-    Topology, UserLimits, VhostLimits,
+    ApplyTo, Binding, Command, DeclareExchange, DeclareQueue, Effect, ExchangeType, HashAlgorithm, Kind, Name, NoFacts,
+    PasswordHash, Pattern, Permission, Policy, PutPolicy, RouteRequest, Topology, UserLimits, VhostLimits,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -119,6 +119,64 @@ fn a_definition_that_is_not_lawful_changes_nothing() {
         "PRECONDITION_FAILED - policy 'p': max-lenght: is not a policy setting that RabbitMQ recognises"
     );
     assert_eq!(topology.encode_snapshot(), before);
+}
+
+#[test]
+fn a_policy_gives_exchanges_an_alternate_where_their_declare_said_nothing() {
+    let mut topology = Topology::new();
+    ["by policy", "by declare"].iter().for_each(|queue| declare(&mut topology, queue));
+    let exchange = |topology: &mut Topology, name: &str, fields: &[(&'static str, Value)]| {
+        let declare = DeclareExchange {
+            vhost: SLASH,
+            name: Name::from(name),
+            kind: ExchangeType::Direct,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            arguments: definition(fields),
+        };
+        topology.apply(&Command::DeclareExchange(declare)).outcome.unwrap();
+    };
+    let text = |word: &str| Value::LongString(bytes::Bytes::copy_from_slice(word.as_bytes()));
+    let routed = |topology: &Topology, exchange: &str| {
+        let mut out = Vec::new();
+        let request = RouteRequest { vhost: SLASH, exchange: exchange.as_bytes(), keys: &[b"k"], facts: &NoFacts };
+        topology.route(&request, &mut out).unwrap();
+        out.iter().map(|target| topology.queue(target.queue).unwrap().name.to_string()).collect::<Vec<_>>()
+    };
+    for (fallback, queue) in [("fallback", "by policy"), ("other", "by declare")] {
+        exchange(&mut topology, fallback, &[]);
+        let binding = Binding {
+            vhost: SLASH,
+            source: Name::from(fallback),
+            destination_kind: Kind::Queue,
+            destination: Name::from(queue),
+            key: Name::from("k"),
+            arguments: Table::new(),
+        };
+        topology.apply(&Command::Bind(binding)).outcome.unwrap();
+    }
+    exchange(&mut topology, "x1", &[]);
+    let policy = Policy {
+        pattern: Pattern::new("^x").unwrap(),
+        apply_to: ApplyTo::Exchanges,
+        priority: 0,
+        definition: definition(&[("alternate-exchange", text("fallback"))]),
+    };
+    let name = Name::from("ae");
+    let put = PutPolicy { vhost: SLASH, operator: false, name: name.clone(), policy };
+    topology.apply(&Command::PutPolicy(put)).outcome.unwrap();
+    exchange(&mut topology, "x2", &[]);
+    exchange(&mut topology, "x3", &[("alternate-exchange", text("other"))]);
+    let copy = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    for topology in [&topology, &copy] {
+        assert_eq!(routed(topology, "x1"), ["by policy"]);
+        assert_eq!(routed(topology, "x2"), ["by policy"]);
+        assert_eq!(routed(topology, "x3"), ["by declare"]);
+    }
+    topology.apply(&Command::DeletePolicy { vhost: SLASH, operator: false, name }).outcome.unwrap();
+    assert_eq!(routed(&topology, "x1"), [""; 0]);
+    assert_eq!(routed(&topology, "x3"), ["by declare"]);
 }
 
 #[test]

@@ -234,12 +234,7 @@ fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
         "x-queue-type",
         "queue type 'stream' is not supported by this version yet",
     );
-    refused(
-        exchange(&mut Topology::new(), "x", "direct", "d", &[("alternate-exchange", text("y"))]),
-        406,
-        "PRECONDITION_FAILED - invalid arg 'alternate-exchange' for exchange 'x' in vhost '/': not supported by this \
-         version yet",
-    );
+    exchange(&mut Topology::new(), "x", "direct", "d", &[("alternate-exchange", text("y"))]).unwrap();
 }
 
 #[test]
@@ -407,7 +402,7 @@ fn the_default_exchange_and_the_brokers_own_are_left_alone() {
 #[test]
 fn exchanges_are_refused_for_type_difference_use_and_being_internal() {
     let mut topology = Topology::new();
-    for kind in ["nope", "x-consistent-hash", "Direct", ""] {
+    for kind in ["nope", "x-consistent", "Direct", ""] {
         let unknown = format!("PRECONDITION_FAILED - unknown exchange type '{kind}'");
         refused(exchange(&mut topology, "x", kind, "d", &[]), 406, &unknown);
     }

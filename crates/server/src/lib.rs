@@ -10,6 +10,7 @@ mod channel_key;
 pub mod config;
 mod connection;
 pub mod engine;
+mod histories;
 mod listener;
 pub mod node;
 mod occupancy;

@@ -4,6 +4,7 @@
 //! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
 
 use crate::channel_key::BOOT_LIMIT;
+use crate::histories::Histories;
 use crate::listener;
 use crate::occupancy::Occupancy;
 use crate::shard::thread::{self, Parts};
@@ -157,6 +158,8 @@ pub(crate) struct Shared {
     log: OnceLock<Arc<dyn TopologyLog>>,
     alarms: AtomicU8,
     memory_alarm: AtomicBool,
+    /// What `x-recent-history` exchanges remember.
+    pub(crate) histories: Histories,
     next_partition: AtomicUsize,
     start: Instant,
 }
@@ -402,6 +405,7 @@ impl Node {
             log: OnceLock::new(),
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
+            histories: Histories::default(),
             next_partition: AtomicUsize::new(0),
             occupancy: Arc::default(),
             start: Instant::now(),

@@ -9,6 +9,7 @@ mod connection;
 mod consume;
 mod consumers;
 mod declare;
+mod exchanges;
 mod hostile;
 mod prefetch;
 mod priorities;

@@ -309,8 +309,13 @@ impl Producer {
 
     /// basic.ack: publishes up to `number` of this session, or this one alone, are confirmed.
     pub(super) fn confirmed(&mut self, number: u64, multiple: bool, sample: &mut Sample, now: u64) {
+        let publisher = self.publisher as usize;
         let count = self.settle(number, multiple, |sequence, due, this| {
-            sample.confirm.saturating_record(now.saturating_sub(due).max(1));
+            let late = now.saturating_sub(due).max(1);
+            sample.confirm.saturating_record(late);
+            if let Some(stage) = sample.stages.get_mut(publisher) {
+                stage.saturating_record(late);
+            }
             this.insert(sequence);
         });
         sample.confirmed += count;

@@ -53,11 +53,13 @@ pub struct Sample {
     pub end_to_end: Histogram<u64>,
     /// From the due time until the socket took it; only when asked for.
     pub handed: Option<Histogram<u64>>,
+    /// From the due time to the confirm, for each publisher; only when asked for.
+    pub stages: Vec<Histogram<u64>>,
 }
 
 impl Sample {
     /// An empty one.
-    pub fn new(index: u64, side: Side, measures_handing: bool) -> Sample {
+    pub fn new(index: u64, side: Side, stages: usize) -> Sample {
         Sample {
             index,
             side,
@@ -73,7 +75,8 @@ impl Sample {
             connections_lost: 0,
             confirm: latency::histogram(),
             end_to_end: latency::histogram(),
-            handed: measures_handing.then(latency::histogram),
+            handed: (stages > 0).then(latency::histogram),
+            stages: (0..stages).map(|_| latency::histogram()).collect(),
         }
     }
 }

@@ -51,8 +51,8 @@ pub struct WorkerSettings {
     pub start_ns: u64,
     /// Length of a sample.
     pub interval_ns: u64,
-    /// Measure when a message is handed to the socket.
-    pub measures_handing: bool,
+    /// Publishers that are measured each for itself, and when their messages are handed to the socket; 0 is none.
+    pub stages: usize,
     /// Producers, if this is their side.
     pub producer: Arc<ProducerSettings>,
     /// Consumers, if this is theirs.
@@ -128,7 +128,7 @@ impl Worker {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(machine)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER_TOKEN), epoll::EventFlags::IN).map_err(machine)?;
-        let sample = Sample::new(0, settings.side, settings.measures_handing);
+        let sample = Sample::new(0, settings.side, settings.stages);
         let mut worker = Worker {
             control,
             gauges,
@@ -182,7 +182,7 @@ impl Worker {
         for (queue, name) in &ready.names {
             self.names[*queue as usize].clone_from(name);
         }
-        let link = Link::new(ready, self.settings.measures_handing, now)?;
+        let link = Link::new(ready, self.settings.stages > 0, now)?;
         epoll::add(&self.epoll, &link.stream, epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN)?;
         let connection = &mut self.connections[place];
         connection.link = Some(link);
@@ -630,7 +630,7 @@ impl Worker {
     fn roll_sample(&mut self, now: u64) {
         let index = now.saturating_sub(self.settings.start_ns) / self.settings.interval_ns;
         if index > self.sample.index {
-            let next = Sample::new(index, self.settings.side, self.settings.measures_handing);
+            let next = Sample::new(index, self.settings.side, self.settings.stages);
             let mut done = std::mem::replace(&mut self.sample, next);
             done.cpu_ns = thread_cpu_ns();
             let (published, confirmed, received) = self.before;
@@ -677,7 +677,7 @@ impl Worker {
 
     fn finish(mut self) -> Final {
         self.ack_rest();
-        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, false));
+        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, 0));
         sample.cpu_ns = thread_cpu_ns();
         let _ = self.samples.send((self.settings.thread, Box::new(sample)));
         let mut finals = Final { publishers: Vec::new(), books: self.books };
@@ -686,7 +686,7 @@ impl Worker {
                 let text = Bytes::from_static(b"done");
                 let close = Method::ConnectionClose { reply_code: 200, reply_text: text, class_id: 0, method_id: 0 };
                 close.write(&mut link.output, 0);
-                let mut unseen = Sample::new(u64::MAX, self.settings.side, false);
+                let mut unseen = Sample::new(u64::MAX, self.settings.side, 0);
                 let _ = link.flush(&mut unseen, || 0);
                 let _ = link.stream.shutdown(std::net::Shutdown::Write);
             }

@@ -98,6 +98,8 @@ pub struct Topology {
     pub queues: Vec<String>,
     /// The names come from a pattern: producers and consumers are dealt out over them.
     pub is_pattern: bool,
+    /// Producers' channels are dealt out over the queues too, and not only their connections.
+    pub spreads_channels: bool,
     /// Routing key; `None` is one of this run.
     pub routing_key: Option<String>,
     /// Declare nothing.
@@ -215,8 +217,9 @@ pub struct Options {
     pub broker: BrokerStart,
     /// The broker's processes, if they were named.
     pub broker_pids: Vec<u32>,
-    /// Measure when a message is handed to the socket, too.
-    pub measures_handing: bool,
+    /// Names of what each producer channel waits for, when they wait for different things; then the time until a message is handed
+    /// to the socket is measured too.
+    pub stages: Vec<String>,
 }
 
 /// What the words ask for.

@@ -282,7 +282,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
             memory_bytes: given.text("limit-memory").map(bytes_of).transpose()?,
         },
         broker_pids: pids(given)?,
-        measures_handing: false,
+        stages: Vec::new(),
     })
 }
 
@@ -431,6 +431,7 @@ fn topology(given: &Given, persistent: bool) -> Result<Topology, Error> {
         exchange,
         queues,
         is_pattern,
+        spreads_channels: false,
         routing_key: given.text("routing-key").map(str::to_owned),
         predeclared: given.is_set("predeclared"),
         skip_binding: given.is_set("skip-binding-queues"),
@@ -584,6 +585,17 @@ mod tests {
             "--producers 0 --consumers 2 --multi-ack-every 3000 --qos 3000 --exit-when empty --queue-args x-max-in-memory-length=0 --quorum-queue --queue qq",
         );
         assert_eq!(drain.exit_when, Some(ExitWhen::Empty));
+    }
+
+    #[test]
+    fn the_sizing_studys_command_line_runs_as_it_stands() {
+        let line = "-H amqp://guest:guest@10.0.0.1:5672/%2f,amqp://guest:guest@10.0.0.2:5672/%2f -z 1800 -f persistent -q 1000 -c 1000 \
+                    -ct -1 -ad false --rate 50 --size 1024 --queue-pattern perf-test-%d --queue-pattern-from 1 --queue-pattern-to 100 \
+                    -qa auto-delete=false,durable=false,x-queue-type=quorum --producers 200 --consumers 200 --consumer-latency 10000 \
+                    --producer-random-start-delay 30";
+        let options = run(line);
+        assert_eq!((options.uris.len(), options.topology.arguments.len(), options.topology.queues.len()), (2, 3, 100));
+        assert_eq!(options.consuming.work_us, Steps::constant(10_000.0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::command::{Command, PutPolicy};
 use super::exchange::{Exchange, PREDECLARED};
 use super::name::Name;
 use super::password::PasswordHash;
-use super::policy::{self, POLICIES_MAX, Policy, check_definition};
+use super::policy::{self, ApplyTo, POLICIES_MAX, Policy, check_definition};
 use super::queue::QueueShape;
 use super::refusal::Refusal;
 use super::settings::{Wishes, effective};
@@ -126,10 +126,30 @@ impl Topology {
         if rules == *shape.rules { shape.rules.clone() } else { Arc::new(rules) }
     }
 
-    /// Gives every queue of a virtual host the rules that it has under the policies as they are now.
+    /// What an exchange of this name falls back to under the policies as they are now, unless its declare said it.
+    pub(super) fn alternate_by_policy(&self, vhost: VhostId, name: &[u8]) -> Option<Name> {
+        let vhost = self.vhosts.get(vhost.0 as usize)?;
+        let policy = policy::matching(&vhost.policies, name, ApplyTo::takes_exchange)?;
+        policy.alternate_exchange().map(Name::new)
+    }
+
+    /// Gives every exchange of a virtual host what it falls back to.
+    pub(super) fn match_policies_of_exchanges(&mut self, vhost: VhostId) {
+        let of_vhost = self.exchanges.iter().filter(|(_, exchange)| exchange.vhost == vhost);
+        let changed: Vec<(usize, Option<Name>)> = of_vhost
+            .map(|(at, exchange)| (at, self.alternate_by_policy(vhost, &exchange.name)))
+            .filter(|(at, alternate)| self.exchanges[*at].policy_alternate != *alternate)
+            .collect();
+        for (at, alternate) in changed {
+            self.exchanges.get_mut(at).policy_alternate = alternate;
+        }
+    }
+
+    /// Gives every queue and exchange of a virtual host what it has under the policies as they are now.
     ///
     /// Cost: each queue's name against the patterns; policies change seldom, and nothing else asks.
     pub(super) fn match_policies(&mut self, vhost: VhostId, effects: &mut Vec<Effect>) {
+        self.match_policies_of_exchanges(vhost);
         let mut changed = Vec::new();
         for (at, queue) in self.queues.iter().filter(|(_, queue)| queue.vhost == vhost) {
             let rules = self.rules_of(vhost, &queue.name, &queue.shape);

@@ -14,11 +14,12 @@ use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExch
 use super::destination::{Destination, Place};
 use super::encoding;
 use super::exchange::{self, EXCHANGES_MAX, Exchange};
+use super::message_facts::stable_hash;
 use super::name::Name;
 use super::queue::{self, QUEUES_MAX, Queue, QueueShape};
 use super::refusal::{Kind, Refusal};
-use super::settings::effective;
-use super::{Topology, arguments};
+use super::settings::{QueueType, effective};
+use super::{Topology, arguments, exchange_type};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// What became of a command.
@@ -161,7 +162,7 @@ impl Topology {
             exchange::check_equivalent(&self.exchanges[at], resource, declare.kind, flags, &declare.arguments)?;
             return Ok(Outcome::Done);
         }
-        exchange::check_arguments(resource, &declare.arguments)?;
+        let meaning = exchange::meaning(declare.kind, resource, &declare.arguments)?;
         assert_eq!(!declare.durable, scope == Scope::Local, "durable exchanges go through the log, others do not");
         if self.exchanges.count(scope == Scope::Local) >= EXCHANGES_MAX {
             return Err(Refusal::precondition_failed(&format!(
@@ -171,8 +172,9 @@ impl Topology {
         if let Some(at) = displaced {
             self.remove_exchange(at, &[], effects);
         }
-        self.exchanges.insert(Exchange::declared(declare));
         self.version += 1;
+        let policy_alternate = self.alternate_by_policy(declare.vhost, &declare.name);
+        self.exchanges.insert(Exchange { policy_alternate, ..Exchange::declared(declare, meaning, self.version) });
         Ok(Outcome::Done)
     }
 
@@ -285,7 +287,8 @@ impl Topology {
 
     pub(super) fn bind(&mut self, spec: &Binding, scope: Scope) -> Result<Outcome, Refusal> {
         let (source, destination, local) = self.resolve(spec, scope)?;
-        exchange::check_binding(self.exchanges[source].kind, &spec.key, &spec.arguments)?;
+        let queue = self.queue_type_of(destination);
+        exchange_type::check_binding(self.exchanges[source].kind, &spec.key, &spec.arguments, queue)?;
         let arguments = binding_arguments(&spec.arguments);
         if self.bindings.find(source, destination, &spec.key, &arguments).is_some() {
             return Ok(Outcome::Done);
@@ -350,8 +353,9 @@ impl Topology {
     }
 
     fn add_binding(&mut self, source: usize, destination: Destination, key: Name, arguments: Box<[u8]>, local: bool) {
+        let identity = self.identity_for(source, destination);
         let exchange = self.exchanges.get_mut(source);
-        exchange.router.add(&key, &arguments, destination);
+        exchange.router.add(&key, &arguments, destination, identity);
         exchange.outgoing_replicated += usize::from(!local);
         let at_source = exchange.outgoing.len();
         let at_destination = self.incoming(destination).len();
@@ -370,6 +374,26 @@ impl Topology {
         self.version += 1;
     }
 
+    /// The hash of a destination's kind and name, where the source's routing table asks for it.
+    fn identity_for(&self, source: usize, destination: Destination) -> u64 {
+        if !self.exchanges[source].router.asks_for_identity() {
+            return 0;
+        }
+        match destination.place() {
+            Place::Queue(at) => stable_hash(&self.queues[at].name),
+            // Another number for an exchange of the same name, whatever it is.
+            Place::Exchange(at) => !stable_hash(&self.exchanges[at].name),
+        }
+    }
+
+    /// The type of the queue at this end of a binding; `None` for an exchange.
+    pub(super) fn queue_type_of(&self, destination: Destination) -> Option<QueueType> {
+        match destination.place() {
+            Place::Queue(at) => Some(self.queues[at].shape.queue_type),
+            Place::Exchange(_) => None,
+        }
+    }
+
     fn incoming(&mut self, destination: Destination) -> &mut Vec<u32> {
         match destination.place() {
             Place::Queue(at) => &mut self.queues.get_mut(at).incoming,
@@ -381,8 +405,9 @@ impl Topology {
     fn remove_binding(&mut self, at: usize, losses: &mut Vec<Loss>) {
         let binding = self.bindings.remove(at);
         let source = binding.source as usize;
+        let identity = self.identity_for(source, binding.destination);
         let exchange = self.exchanges.get_mut(source);
-        exchange.router.remove(&binding.key, &binding.arguments, binding.destination);
+        exchange.router.remove(&binding.key, &binding.arguments, binding.destination, identity);
         exchange.outgoing_replicated -= usize::from(!binding.local);
         exchange.outgoing.swap_remove(binding.at_source as usize);
         if let Some(&moved) = exchange.outgoing.get(binding.at_source as usize) {

@@ -9,7 +9,8 @@ use super::apply::binding_arguments;
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::Destination;
 use super::encoding::{self, TABLE_DEPTH_MAX};
-use super::exchange::{self, Exchange, ExchangeType};
+use super::exchange::{self, Exchange};
+use super::exchange_type::{self, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
@@ -317,7 +318,7 @@ impl Topology {
         }
         check_size(resource, declare.arguments)?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "alternate-exchange")?;
-        exchange::check_arguments(resource, declare.arguments)?;
+        exchange::meaning(kind, resource, declare.arguments)?;
         let command = Command::DeclareExchange(DeclareExchange {
             vhost: declare.vhost,
             name: name.clone(),
@@ -367,7 +368,8 @@ impl Topology {
     pub fn check_bind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
         let (source, destination, is_local) = self.find_ends(&binding, true)?;
-        exchange::check_binding(self.exchanges[source].kind, &binding.key, &binding.arguments)?;
+        let queue = self.queue_type_of(destination);
+        exchange_type::check_binding(self.exchanges[source].kind, &binding.key, &binding.arguments, queue)?;
         self.check_destination_owner(actor, &binding)?;
         let arguments = binding_arguments(&binding.arguments);
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {

@@ -12,7 +12,7 @@ use amqp::Table;
 use bytes::Bytes;
 
 use super::encoding::{Malformed, Reader, Writer};
-use super::exchange::ExchangeType;
+use super::exchange_type::ExchangeType;
 use super::name::Name;
 use super::password::{HashAlgorithm, PasswordHash, SALT_BYTES};
 use super::pattern::Pattern;
@@ -589,12 +589,7 @@ pub(super) fn read_user_1(reader: &mut Reader<'_>) -> Result<(Name, User), Malfo
 pub(super) fn write_exchange(writer: &mut Writer, declare: &DeclareExchange) {
     writer.number(declare.vhost.0.into());
     writer.bytes(&declare.name);
-    writer.byte(match declare.kind {
-        ExchangeType::Direct => 0,
-        ExchangeType::Fanout => 1,
-        ExchangeType::Topic => 2,
-        ExchangeType::Headers => 3,
-    });
+    writer.byte(declare.kind.number());
     writer.byte(flags([declare.durable, declare.auto_delete, declare.internal]));
     writer.table(&declare.arguments);
 }
@@ -602,13 +597,8 @@ pub(super) fn write_exchange(writer: &mut Writer, declare: &DeclareExchange) {
 pub(super) fn read_exchange(reader: &mut Reader<'_>) -> Result<DeclareExchange, Malformed> {
     let vhost = reader.vhost()?;
     let name = reader.name("exchange")?;
-    let kind = match reader.byte("exchange type")? {
-        0 => ExchangeType::Direct,
-        1 => ExchangeType::Fanout,
-        2 => ExchangeType::Topic,
-        3 => ExchangeType::Headers,
-        _ => return Err(reader.malformed("exchange type")),
-    };
+    let number = reader.byte("exchange type")?;
+    let kind = ExchangeType::of_number(number).ok_or_else(|| reader.malformed("exchange type"))?;
     let [durable, auto_delete, internal] = reader.flags("exchange flags")?;
     Ok(DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments: reader.table()? })
 }

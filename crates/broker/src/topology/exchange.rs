@@ -7,12 +7,14 @@ use hashbrown::HashTable;
 
 use super::command::DeclareExchange;
 use super::destination::{Destination, Destinations};
+use super::exchange_type::{self, ExchangeType, TypeSettings};
 use super::hash;
 use super::headers::HeadersTable;
-use super::name::Name;
+use super::name::{NAME_BYTES_MAX, Name};
 use super::refusal::{Kind, Refusal, Resource};
-use super::topic::{self, TopicTrie};
-use super::{arguments, encoding, headers};
+use super::spread::SpreadTable;
+use super::topic::TopicTrie;
+use super::{arguments, encoding};
 use crate::ids::VhostId;
 
 /// Replicated exchanges, all virtual hosts together; and as many again that live on one node only.
@@ -29,39 +31,6 @@ pub(super) const PREDECLARED: [(&str, ExchangeType, bool); 7] = [
     ("amq.topic", ExchangeType::Topic, false),
 ];
 
-/// How an exchange chooses among its bindings. RabbitMQ's further types get their place here when they exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ExchangeType {
-    /// By equal routing key.
-    Direct,
-    /// All.
-    Fanout,
-    /// By pattern over the words of the routing key.
-    Topic,
-    /// By the message's headers.
-    Headers,
-}
-
-impl ExchangeType {
-    /// The type's word in declares and texts.
-    pub fn word(self) -> &'static str {
-        match self {
-            ExchangeType::Direct => "direct",
-            ExchangeType::Fanout => "fanout",
-            ExchangeType::Topic => "topic",
-            ExchangeType::Headers => "headers",
-        }
-    }
-
-    /// The type that a declare names. Errors: 406 on the channel, as RabbitMQ 4 has it (3.x closed the connection, 503).
-    pub fn parse(word: &[u8]) -> Result<Self, Refusal> {
-        let all = [ExchangeType::Direct, ExchangeType::Fanout, ExchangeType::Topic, ExchangeType::Headers];
-        all.into_iter().find(|t| t.word().as_bytes() == word).ok_or_else(|| {
-            Refusal::precondition_failed(&format!("unknown exchange type '{}'", String::from_utf8_lossy(word)))
-        })
-    }
-}
-
 /// The routing table of an exchange, by type.
 #[derive(Debug)]
 pub(super) enum Router {
@@ -69,6 +38,12 @@ pub(super) enum Router {
     Fanout(Destinations),
     Topic(Box<TopicTrie>),
     Headers(HeadersTable),
+    /// One by the hash of the message, weighted.
+    Hash(SpreadTable),
+    /// One by the hash of the routing key.
+    Modulus(SpreadTable),
+    /// Any one.
+    Random(SpreadTable),
 }
 
 /// Destinations by routing key.
@@ -79,29 +54,48 @@ impl Router {
     fn new(kind: ExchangeType) -> Self {
         match kind {
             ExchangeType::Direct => Router::Direct(DirectTable::default()),
-            ExchangeType::Fanout => Router::Fanout(Destinations::default()),
+            ExchangeType::Fanout | ExchangeType::RecentHistory => Router::Fanout(Destinations::default()),
             ExchangeType::Topic => Router::Topic(Box::default()),
             ExchangeType::Headers => Router::Headers(HeadersTable::default()),
+            ExchangeType::ConsistentHash => Router::Hash(SpreadTable::default()),
+            ExchangeType::ModulusHash => Router::Modulus(SpreadTable::default()),
+            // Every queue that a local one may be bound to is on this node as long as there is one node.
+            ExchangeType::Random | ExchangeType::LocalRandom => Router::Random(SpreadTable::default()),
         }
     }
 
-    pub(super) fn add(&mut self, key: &Name, arguments: &[u8], destination: Destination) {
+    /// Whether its choice depends on what destinations are called.
+    pub(super) fn asks_for_identity(&self) -> bool {
+        matches!(self, Router::Hash(_) | Router::Modulus(_) | Router::Random(_))
+    }
+
+    /// Adds a binding; `identity` is the hash of the destination's kind and name where the router asks for it.
+    pub(super) fn add(&mut self, key: &Name, arguments: &[u8], destination: Destination, identity: u64) {
         match self {
             Router::Direct(table) => table.add(key, destination),
             Router::Fanout(all) => all.add(destination),
             Router::Topic(trie) => trie.add(key, destination),
             Router::Headers(table) => table.add(arguments, destination),
+            Router::Hash(table) => table.add(destination, identity, binding_weight(key)),
+            Router::Modulus(table) | Router::Random(table) => table.add(destination, identity, 1),
         }
     }
 
-    pub(super) fn remove(&mut self, key: &Name, arguments: &[u8], destination: Destination) {
+    /// Takes away what `add` added.
+    pub(super) fn remove(&mut self, key: &Name, arguments: &[u8], destination: Destination, identity: u64) {
         match self {
             Router::Direct(table) => table.remove(key, destination),
             Router::Fanout(all) => all.remove(destination),
             Router::Topic(trie) => trie.remove(key, destination),
             Router::Headers(table) => table.remove(arguments, destination),
+            Router::Hash(table) => table.remove(destination, identity, binding_weight(key)),
+            Router::Modulus(table) | Router::Random(table) => table.remove(destination, identity, 1),
         }
     }
+}
+
+fn binding_weight(key: &[u8]) -> u32 {
+    exchange_type::weight(key).expect("the check of the binding refuses a key that is no weight")
 }
 
 impl DirectTable {
@@ -147,6 +141,13 @@ pub struct Exchange {
     pub internal: bool,
     /// The arguments of its declare.
     pub arguments: Table,
+    /// Where messages go that match none of its bindings: `alternate-exchange`.
+    pub(super) alternate: Option<Name>,
+    /// The same by policy, which holds where the declare said nothing.
+    pub(super) policy_alternate: Option<Name>,
+    pub(super) settings: TypeSettings,
+    /// The topology's version when it came: tells it from another of its name.
+    pub(super) created: u64,
     pub(super) router: Router,
     /// Places of the bindings that leave here and that arrive here.
     pub(super) outgoing: Vec<u32>,
@@ -165,6 +166,10 @@ impl Exchange {
             auto_delete: false,
             internal: false,
             arguments: Table::new(),
+            alternate: None,
+            policy_alternate: None,
+            settings: TypeSettings::default(),
+            created: 0,
             router: Router::new(kind),
             outgoing: Vec::new(),
             incoming: Vec::new(),
@@ -172,12 +177,16 @@ impl Exchange {
         }
     }
 
-    pub(super) fn declared(declare: &DeclareExchange) -> Self {
+    /// The exchange of a declare whose arguments meant `meaning`.
+    pub(super) fn declared(declare: &DeclareExchange, meaning: Meaning, created: u64) -> Self {
         Self {
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
             arguments: encoding::owned(&declare.arguments),
+            alternate: meaning.alternate,
+            settings: meaning.settings,
+            created,
             ..Self::new(declare.vhost, declare.name.clone(), declare.kind)
         }
     }
@@ -198,14 +207,24 @@ impl Exchange {
     }
 }
 
-/// Refuses arguments that this version does not honour: `alternate-exchange`, 406. All others mean nothing to the four
-/// types that are here, are stored as RabbitMQ stores them, and stay outside equivalence.
-pub(super) fn check_arguments(resource: Resource<'_>, table: &Table) -> Result<(), Refusal> {
-    match table.get(ALTERNATE_EXCHANGE) {
-        None => Ok(()),
-        Some(amqp::Value::LongString(_)) => Err(Refusal::not_supported_yet(resource, ALTERNATE_EXCHANGE)),
-        Some(other) => Err(arguments::wrong_name_type(resource, ALTERNATE_EXCHANGE, other)),
-    }
+/// What the arguments of a declare mean.
+#[derive(Debug)]
+pub(super) struct Meaning {
+    pub(super) alternate: Option<Name>,
+    pub(super) settings: TypeSettings,
+}
+
+/// Reads the arguments of a declare; those that mean nothing to its type are stored as RabbitMQ stores them, and stay
+/// outside equivalence. Errors: 406 with RabbitMQ's texts.
+pub(super) fn meaning(kind: ExchangeType, resource: Resource<'_>, table: &Table) -> Result<Meaning, Refusal> {
+    let alternate = match table.get(ALTERNATE_EXCHANGE) {
+        None => None,
+        Some(amqp::Value::LongString(name)) if name.len() <= NAME_BYTES_MAX => Some(Name::new(name)),
+        // No exchange has such a name, so RabbitMQ too finds none when a message gets there.
+        Some(amqp::Value::LongString(_)) => None,
+        Some(other) => return Err(arguments::wrong_name_type(resource, ALTERNATE_EXCHANGE, other)),
+    };
+    Ok(Meaning { alternate, settings: exchange_type::settings(kind, resource, table)? })
 }
 
 const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
@@ -238,22 +257,6 @@ pub(super) fn check_equivalent(
         exchange.arguments.get(ALTERNATE_EXCHANGE),
         table.get(ALTERNATE_EXCHANGE),
     )
-}
-
-/// Whether a binding is lawful for this type of source. Errors: 406 with RabbitMQ's texts.
-pub(super) fn check_binding(kind: ExchangeType, key: &[u8], table: &Table) -> Result<(), Refusal> {
-    match kind {
-        ExchangeType::Headers => headers::check(table),
-        ExchangeType::Topic => match topic::hash_wildcards(key) {
-            n if n > topic::TOPIC_HASH_WILDCARDS_MAX => Err(Refusal::precondition_failed(&format!(
-                "Topic binding key '{}' uses {n} '#' wildcards, at most {} are allowed",
-                String::from_utf8_lossy(key),
-                topic::TOPIC_HASH_WILDCARDS_MAX
-            ))),
-            _ => Ok(()),
-        },
-        ExchangeType::Direct | ExchangeType::Fanout => Ok(()),
-    }
 }
 
 /// All exchanges, found by virtual host and name.
@@ -293,6 +296,12 @@ impl Exchanges {
         let entry = self.by_name.find_entry(hash, |&place| place as usize == at);
         entry.map_err(|_| ()).expect("every exchange is in the index").remove();
         exchange
+    }
+
+    /// Adds a number to what tells exchanges from others of their name, and returns the highest.
+    pub(super) fn renumber(&mut self, above: u64) -> u64 {
+        self.slots.iter_mut().for_each(|(_, exchange)| exchange.created += above);
+        self.slots.iter().map(|(_, exchange)| exchange.created).max().unwrap_or(above)
     }
 
     pub(super) fn get(&self, at: usize) -> Option<&Exchange> {

@@ -19,8 +19,10 @@ mod command;
 mod destination;
 mod encoding;
 mod exchange;
+mod exchange_type;
 mod hash;
 mod headers;
+mod message_facts;
 mod name;
 mod password;
 mod pattern;
@@ -30,6 +32,7 @@ mod refusal;
 mod route;
 mod settings;
 mod snapshot;
+mod spread;
 mod topic;
 mod user;
 mod vhost;
@@ -45,7 +48,9 @@ pub use command::{
     Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, PutPolicy, Unbind,
 };
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
-pub use exchange::{EXCHANGES_MAX, Exchange, ExchangeType};
+pub use exchange::{EXCHANGES_MAX, Exchange};
+pub use exchange_type::{BINDING_WEIGHT_MAX, ExchangeType, HISTORY_LENGTH_DEFAULT, HISTORY_LENGTH_MAX, HashOn};
+pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest};
 pub use name::{NAME_BYTES_MAX, Name};
 pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, WrongPattern};
@@ -61,6 +66,7 @@ pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;
 pub use user::{Access, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
 pub use vhost::{Vhost, VhostLimits};
+pub use wording::type_name;
 
 use crate::ids::{QueueId, VhostId};
 
@@ -197,6 +203,12 @@ impl Topology {
     /// The virtual host of this id, if it was ever given out.
     pub fn vhost_of(&self, id: VhostId) -> Option<&Vhost> {
         self.vhosts.get(id.0 as usize)
+    }
+
+    /// Whether a user has one of RabbitMQ's tags.
+    pub fn has_tag(&self, user: &[u8], tag: &[u8]) -> bool {
+        user.len() <= NAME_BYTES_MAX
+            && self.users.get(&Name::new(user)).is_some_and(|user| user.tags.iter().any(|t| **t == *tag))
     }
 
     /// The name of a virtual host. Errors: 530 for an id that was never given out.

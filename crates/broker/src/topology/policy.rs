@@ -134,11 +134,12 @@ enum Rule {
 /// Whether this version does what a key says.
 #[derive(Clone, Copy)]
 enum Support {
+    Honoured,
     /// As far as the queue argument of this name, which `arguments.rs` says.
     AsArgument,
     NotYet,
 }
-use Support::{AsArgument, NotYet};
+use Support::{AsArgument, Honoured, NotYet};
 
 /// One key: whether an operator policy may have it, and what this version makes of it.
 struct Key {
@@ -156,6 +157,7 @@ impl Key {
     fn is_honoured(&self) -> bool {
         match self.support {
             AsArgument => arguments::is_honoured(&format!("x-{}", self.name)),
+            Honoured => true,
             NotYet => false,
         }
     }
@@ -170,7 +172,7 @@ const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
 /// told from one that is misspelled.
 #[rustfmt::skip]
 const KEYS: &[Key] = &[
-    key("alternate-exchange",             false, Rule::Name, NotYet),
+    key("alternate-exchange",             false, Rule::Name, Honoured),
     key("dead-letter-exchange",           false, Rule::Name, AsArgument),
     key("dead-letter-routing-key",        false, Rule::Name, AsArgument),
     key("dead-letter-strategy",           false, Rule::OneOf(&["at-most-once", "at-least-once"]), AsArgument),

@@ -3,14 +3,13 @@
 //! Invariant: each queue comes once however many bindings lead to it, in the order of ids, which is the order of
 //! creation; an exchange is visited once however bindings between exchanges run in circles.
 
-use amqp::Table;
 use smallvec::SmallVec;
 
 use super::Topology;
 use super::destination::{Destination, Place};
 use super::exchange::Router;
+use super::message_facts::{Headers, RouteRequest, stable_hash};
 use super::queue::RouteTarget;
-use crate::ids::VhostId;
 
 /// There is no such exchange. `Topology::check_publish` has the refusal for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,28 +17,21 @@ use crate::ids::VhostId;
 pub struct NotFound;
 
 impl Topology {
-    /// Adds to `out` the queues that a message published to `exchange` with `routing_key` goes to.
+    /// Adds to `out` the queues that a message goes to. An exchange that finds nothing for it passes it on to its
+    /// alternate exchange, if it has one and that exists.
     ///
-    /// - `headers` is called at most once, and only if a headers exchange is on the way.
     /// - `out` is not cleared: what several calls for one message add together comes once each, in order of queue id.
     /// - Errors: `NotFound`, and `out` is as it was.
-    /// - Cost: no allocation but growth of `out`, unless more than 16 exchanges are bound to each other.
-    pub fn route(
-        &self,
-        vhost: VhostId,
-        exchange: &[u8],
-        routing_key: &[u8],
-        headers: &dyn Fn() -> Option<Table>,
-        out: &mut Vec<RouteTarget>,
-    ) -> Result<(), NotFound> {
-        if exchange.is_empty() {
-            if (vhost.0 as usize) >= self.vhosts.len() {
+    /// - Cost: no allocation but growth of `out`, unless more than 16 exchanges are on the way.
+    pub fn route(&self, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> Result<(), NotFound> {
+        if request.exchange.is_empty() {
+            if (request.vhost.0 as usize) >= self.vhosts.len() {
                 return Err(NotFound);
             }
-            out.extend(self.queues.find(vhost, routing_key).map(|at| self.queues.target(at)));
+            self.by_name(request, out);
         } else {
-            let first = self.exchanges.find(vhost, exchange).ok_or(NotFound)?;
-            self.follow(first, routing_key, headers, out);
+            let first = self.exchanges.find(request.vhost, request.exchange).ok_or(NotFound)?;
+            self.follow(first, request, out);
         }
         if out.len() > 1 {
             out.sort_unstable_by_key(|target| target.queue);
@@ -48,34 +40,61 @@ impl Topology {
         Ok(())
     }
 
-    fn follow(
-        &self,
-        first: usize,
-        routing_key: &[u8],
-        headers: &dyn Fn() -> Option<Table>,
-        out: &mut Vec<RouteTarget>,
-    ) {
+    /// The default exchange: to the queues that are called like the keys.
+    fn by_name(&self, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) {
+        for key in request.keys {
+            out.extend(self.queues.find(request.vhost, key).map(|at| self.queues.target(at)));
+        }
+    }
+
+    fn follow(&self, first: usize, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) {
+        let RouteRequest { keys, facts, .. } = *request;
         let mut visited: SmallVec<[usize; 16]> = SmallVec::new();
         visited.push(first);
         let mut next = 0;
-        let mut loaded: Option<Option<Table>> = None;
+        let mut headers = Headers::new(facts);
         while let Some(&at) = visited.get(next) {
             next += 1;
-            let mut visit = |destination: Destination| match destination.place() {
-                Place::Queue(at) => out.push(self.queues.target(at)),
-                Place::Exchange(at) if visited.contains(&at) => {}
-                Place::Exchange(at) => visited.push(at),
+            let mut found = false;
+            let mut visit = |destination: Destination| {
+                found = true;
+                match destination.place() {
+                    Place::Queue(at) => out.push(self.queues.target(at)),
+                    Place::Exchange(at) if visited.contains(&at) => {}
+                    Place::Exchange(at) => visited.push(at),
+                }
             };
-            match &self.exchanges[at].router {
+            let exchange = &self.exchanges[at];
+            if let Some(history) = exchange.history() {
+                facts.remembered_by(history, exchange.settings.history_length);
+            }
+            match &exchange.router {
                 Router::Direct(table) => {
-                    if let Some(destinations) = table.get(routing_key) {
-                        destinations.each(&mut visit);
-                    }
+                    keys.iter().filter_map(|key| table.get(key)).for_each(|found| found.each(&mut visit));
                 }
                 Router::Fanout(all) => all.each(&mut visit),
-                Router::Topic(trie) => trie.each(routing_key, &mut visit),
-                Router::Headers(table) => table.each(loaded.get_or_insert_with(headers).as_ref(), &mut visit),
+                Router::Topic(trie) => keys.iter().for_each(|key| trie.each(key, &mut visit)),
+                Router::Headers(table) => table.each(headers.get(), &mut visit),
+                Router::Hash(table) => {
+                    let hash = headers.hash(&exchange.settings.hash_on, own_key(keys));
+                    table.weighted(hash).into_iter().for_each(visit);
+                }
+                Router::Modulus(table) => table.modulus(stable_hash(own_key(keys))).into_iter().for_each(visit),
+                Router::Random(table) => table.modulus(facts.random()).into_iter().for_each(visit),
+            }
+            if let (false, Some(alternate)) =
+                (found, exchange.alternate.as_ref().or(exchange.policy_alternate.as_ref()))
+            {
+                match self.exchanges.find(request.vhost, alternate) {
+                    Some(_) if alternate.is_empty() => self.by_name(request, out),
+                    Some(at) if !visited.contains(&at) => visited.push(at),
+                    _ => {}
+                }
             }
         }
     }
+}
+
+fn own_key<'a>(keys: &[&'a [u8]]) -> &'a [u8] {
+    keys.first().expect("a message has a routing key, if an empty one")
 }

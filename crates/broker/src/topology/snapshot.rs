@@ -19,7 +19,7 @@ use super::Topology;
 use super::apply::{Effect, Loss, Scope};
 use super::command::{self, Command, DeclareExchange, DeclareQueue};
 use super::encoding::{Malformed, Reader, Writer};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Meaning};
 use super::queue::Queue;
 use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{QueueId, VhostId};
@@ -134,6 +134,10 @@ impl Topology {
         topology.queue_next = queue_next;
         topology.vhosts.iter_mut().zip(limits).for_each(|(vhost, limits)| vhost.limits = limits);
         reader.end()?;
+        for vhost in (0..topology.vhosts.len()).filter_map(|at| u32::try_from(at).ok()) {
+            // Of those that came with the virtual host, before its policies.
+            topology.match_policies_of_exchanges(VhostId(vhost));
+        }
         topology.version = 1;
         Ok(topology)
     }
@@ -146,7 +150,9 @@ impl Topology {
     pub fn install_snapshot(&mut self, bytes: &[u8]) -> Result<Vec<Effect>, Malformed> {
         let new = Self::decode_snapshot(bytes)?;
         let old = std::mem::replace(self, new);
-        self.version = old.version + 1;
+        // The exchanges came anew, so each is another one to what is kept under its number.
+        let highest = self.exchanges.renumber(old.version);
+        self.version = old.version.max(highest) + 1;
         self.local_queue_next = old.local_queue_next;
         let mut effects = Vec::new();
         for queue in old.queues_by_id() {
@@ -174,7 +180,10 @@ impl Topology {
         effects.extend(gone.map(|name| Effect::UserDeleted { name: name.clone() }));
         for exchange in old.exchanges().filter(|e| e.is_local()) {
             if self.find_exchange(exchange.vhost, &exchange.name).is_none() {
-                self.exchanges.insert(Exchange::declared(&exchange.as_declare()));
+                let meaning = Meaning { alternate: exchange.alternate.clone(), settings: exchange.settings.clone() };
+                let policy_alternate = self.alternate_by_policy(exchange.vhost, &exchange.name);
+                let adopted = Exchange::declared(&exchange.as_declare(), meaning, exchange.created);
+                self.exchanges.insert(Exchange { policy_alternate, ..adopted });
             }
         }
         let mut losses = Vec::new();

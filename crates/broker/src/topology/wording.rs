@@ -5,7 +5,7 @@
 use amqp::Value;
 
 /// The name of the value's type in RabbitMQ's texts.
-pub(super) fn type_name(value: &Value) -> &'static str {
+pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Bool(_) => "bool",
         Value::I8(_) => "byte",
@@ -114,7 +114,9 @@ fn float(x: f64) -> String {
 }
 
 fn binary(bytes: &[u8]) -> String {
-    if bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\n' | b'\r' | b'\t') || *b >= 0xa0) {
+    if bytes.is_empty() {
+        "<<>>".to_owned()
+    } else if bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\n' | b'\r' | b'\t') || *b >= 0xa0) {
         format!("<<\"{}\">>", String::from_utf8_lossy(bytes).replace('\\', "\\\\").replace('"', "\\\""))
     } else {
         let numbers: Vec<String> = bytes.iter().map(u8::to_string).collect();
@@ -137,6 +139,7 @@ mod tests {
         assert_eq!(term(&Value::F64(5.0)), "5.0");
         assert_eq!(term(&Value::LongString(Bytes::from_static(b"a\"b"))), "<<\"a\\\"b\">>");
         assert_eq!(term(&Value::ByteArray(Bytes::from_static(&[0, 1]))), "<<0,1>>");
+        assert_eq!(term(&Value::LongString(Bytes::new())), "<<>>");
         assert_eq!(with_type(Some(&Value::I32(7))), "the value '7' of type 'signedint'");
     }
 

@@ -5,6 +5,7 @@
 
 use super::Cx;
 use super::credit::Credit;
+use super::history::NewBinding;
 use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
 use super::transaction::Transaction;
@@ -80,6 +81,8 @@ pub(super) enum Pending {
     Delete { queue: QueueId, partition: PartitionId, ready: u64 },
     /// The decision about an exchange or a binding.
     Change,
+    /// The decision about a binding of an exchange that remembers messages.
+    Bound(NewBinding),
 }
 
 /// What a reply belongs to: the number of a request says so itself.

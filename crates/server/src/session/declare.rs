@@ -54,8 +54,7 @@ impl Session {
             Request::QueuePurge { queue } => self.purge(at, queue, cx),
             Request::QueueBind { queue, exchange, routing_key, arguments } => {
                 let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
-                let checked = cx.local.shared.topology().check_bind(self.actor(), binding);
-                self.change(at, checked, cx);
+                self.bind(at, binding, cx);
             }
             Request::QueueUnbind { queue, exchange, routing_key, arguments } => {
                 let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
@@ -64,8 +63,7 @@ impl Session {
             }
             Request::ExchangeBind { destination, source, routing_key, arguments } => {
                 let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
-                let checked = cx.local.shared.topology().check_bind(self.actor(), binding);
-                self.change(at, checked, cx);
+                self.bind(at, binding, cx);
             }
             Request::ExchangeUnbind { destination, source, routing_key, arguments } => {
                 let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
@@ -143,18 +141,28 @@ impl Session {
         cx.local.shared.log().propose(change, answer);
     }
 
+    fn bind(&mut self, at: usize, binding: Binding, cx: &mut Cx<'_>) {
+        let checked = cx.local.shared.topology().check_bind(self.actor(), binding.clone());
+        let pending = self.pending_binding(&binding, cx);
+        self.change_and(at, checked, pending, cx);
+    }
+
     /// Does what a request about an exchange or a binding needs.
     fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, cx: &mut Cx<'_>) {
+        self.change_and(at, checked, Pending::Change, cx);
+    }
+
+    fn change_and(&mut self, at: usize, checked: Result<Checked, Refusal>, pending: Pending, cx: &mut Cx<'_>) {
         match checked {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(Checked::Done) => cx.amqp.reply(self.channels[at].id, Reply::Done),
             Ok(Checked::Local(change)) => {
                 let applied = cx.local.change_locally(&change);
-                self.channels[at].pending = Pending::Change;
+                self.channels[at].pending = pending;
                 self.decided(at, applied.outcome, cx);
             }
             Ok(Checked::Propose(change)) => {
-                self.channels[at].pending = Pending::Change;
+                self.channels[at].pending = pending;
                 Self::propose(&self.channels[at], change, cx);
             }
         }
@@ -303,6 +311,11 @@ impl Session {
                 self.stat_by_id(at, id, name, cx);
             }
             (Pending::Change, Ok(_)) => cx.amqp.reply(channel.id, Reply::Done),
+            (Pending::Bound(binding), Ok(_)) => {
+                let id = channel.id;
+                self.replay(at, &binding, cx);
+                cx.amqp.reply(id, Reply::Done);
+            }
             (Pending::Delete { ready, .. }, Ok(_)) => {
                 let message_count = u32::try_from(ready).unwrap_or(u32::MAX);
                 cx.amqp.reply(channel.id, Reply::QueueDeleted { message_count });

@@ -13,6 +13,8 @@ mod channel;
 mod consume;
 mod credit;
 mod declare;
+mod facts;
+mod history;
 mod publish;
 mod random;
 mod refusal;

@@ -4,21 +4,21 @@
 //! the confirm. The common message costs one comparison with the route used last, and no lock, hash or allocation.
 
 use super::channel::{RequestKind, State};
+use super::facts::PublishedFacts;
 use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
-use super::traits;
+use super::traits::{self, Copies};
 use super::{Cx, Session};
 use amqp::wire::headers;
-use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, Properties, ReplyCode, ReturnedMessage, Settle};
+use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, ReplyCode, ReturnedMessage, Settle};
 use broker::queue::Counts;
-use broker::topology::{DurabilityLevel, RouteTarget, Topology};
+use broker::topology::{DurabilityLevel, RouteRequest, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::command::{Durability, Selective};
 use partition::message::MessageView;
 use partition::{Command, Delivery, Level, Message, Outcome, Publish, Target};
 use smallvec::SmallVec;
-use std::cell::Cell;
 
 /// A publish to this exchange on a confirm channel is confirmed once everything written before is synced.
 pub const SYNC_EXCHANGE: &[u8] = b"leveret.sync";
@@ -30,15 +30,21 @@ impl Session {
     /// Routes a message and hands it to its partitions, or holds it until its commit.
     pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_>) {
         let at = self.at(publish.channel);
+        let mut copies = Copies::default();
         if traits::may_ask(&publish.properties) {
-            let checked = match traits::check(&publish.properties, &self.user) {
-                Ok(true) => self.with_reply_name(at, &publish.properties).map(|named| publish.properties = named),
-                checked => checked.map(|_| ()),
-            };
-            if let Err(error) = checked {
-                // An exchange that is not there is what RabbitMQ looks at first.
-                let unknown = self.check_exchange(&publish.exchange, &publish.routing_key, cx).err();
-                return self.fail(at, unknown.unwrap_or(error), cx);
+            let checked = self.check_traits(&publish, cx).and_then(|asked| {
+                if asked.asks_for_reply {
+                    publish.properties = self.with_reply_name(at, &publish.properties)?;
+                }
+                Ok(asked.copies)
+            });
+            match checked {
+                Ok(found) => copies = found,
+                Err(error) => {
+                    // An exchange that is not there is what RabbitMQ looks at first.
+                    let unknown = self.check_exchange(&publish.exchange, &publish.routing_key, cx).err();
+                    return self.fail(at, unknown.unwrap_or(error), cx);
+                }
             }
         }
         if self.channels[at].transaction.is_some() {
@@ -47,7 +53,7 @@ impl Session {
                 Err(error) => self.fail(at, error, cx),
             };
         }
-        self.send_publish(at, publish, cx);
+        self.send_publish(at, publish, &copies, cx);
     }
 
     fn check_exchange(&self, exchange: &[u8], routing_key: &[u8], cx: &Cx<'_>) -> Result<(), ChannelError> {
@@ -59,17 +65,28 @@ impl Session {
     }
 
     /// Routes a message whose properties were checked, and hands it to its partitions.
-    pub(super) fn send_publish(&mut self, at: usize, publish: amqp::Publish, cx: &mut Cx<'_>) {
+    pub(super) fn send_publish(&mut self, at: usize, mut publish: amqp::Publish, copies: &Copies, cx: &mut Cx<'_>) {
         let version = cx.local.shared.topology_version();
-        let route = match self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key) {
+        let kept = match copies.keys.is_empty() {
+            true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
+            false => None,
+        };
+        let route = match kept {
             Some(route) => route,
-            None => match self.find_route(at, version, &publish, cx) {
+            None => match self.find_route(at, version, &publish, &copies.keys, cx) {
                 Ok(route) => route,
                 Err(error) => return self.fail(at, error, cx),
             },
         };
+        if copies.has_blind {
+            // From here on nobody sees them, also not whom the message comes back to.
+            publish.properties = without_blind_copies(&publish.properties);
+        }
         let channel = &mut self.channels[at];
         let route = channel.routes.get(route);
+        if !route.histories.is_empty() {
+            Self::remember(&route.histories, &publish, cx);
+        }
         if route.groups.is_empty() {
             let is_sync = route.is_sync;
             return self.publish_nowhere(at, &publish, is_sync, cx);
@@ -82,6 +99,11 @@ impl Session {
         if partitions > 1 && publish.publish_seq != 0 {
             channel.await_confirms(publish.publish_seq, partitions);
         }
+    }
+
+    fn check_traits(&self, publish: &amqp::Publish, cx: &Cx<'_>) -> Result<traits::Asked, ChannelError> {
+        let may_impersonate = || cx.local.shared.topology().has_tag(&self.user, traits::IMPERSONATOR_TAG);
+        traits::check(&publish.properties, &self.user, may_impersonate)
     }
 
     /// A message without a queue: returned if it is mandatory, and confirmed, as nobody is left to lose it.
@@ -116,12 +138,14 @@ impl Session {
         }
     }
 
-    /// Asks the topology where the message goes, and remembers the answer unless it was for this message only.
+    /// Asks the topology where the message goes, by its own routing key and those of its `copies`, and remembers the
+    /// answer unless it was for this message only.
     fn find_route(
         &mut self,
         at: usize,
         version: u64,
         publish: &amqp::Publish,
+        copies: &[Bytes],
         cx: &Cx<'_>,
     ) -> Result<usize, ChannelError> {
         let (exchange, routing_key) = (&publish.exchange, &publish.routing_key);
@@ -129,33 +153,28 @@ impl Session {
         if exchange != SYNC_EXCHANGE {
             topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)?;
         }
-        let used_headers = Cell::new(false);
-        let headers = || {
-            used_headers.set(true);
-            Properties::parse(&publish.properties).ok().and_then(|parsed| parsed.headers_table())
-        };
+        let facts = PublishedFacts::new(&publish.properties);
+        let mut keys: SmallVec<[&[u8]; 4]> = SmallVec::from_iter([&routing_key[..]]);
+        keys.extend(copies.iter().map(|key| &key[..]));
         let mut targets = std::mem::take(&mut self.targets);
         let is_sync = exchange == SYNC_EXCHANGE;
         if !is_sync {
-            let routed = topology.route(self.vhost, exchange, routing_key, &headers, &mut targets);
+            let request = RouteRequest { vhost: self.vhost, exchange, keys: &keys, facts: &facts };
+            let routed = topology.route(&request, &mut targets);
             assert!(routed.is_ok(), "the exchange was there a line ago, under the same lock");
         }
         let channel = &mut self.channels[at];
         let place = channel.routes.make(version, exchange, routing_key);
         let route = channel.routes.get(place);
         route.is_sync = is_sync;
-        for target in targets.drain(..) {
-            add_target(route, &target, &topology);
-        }
-        for group in &route.groups {
-            let shard = cx.local.shared.directory.find(group.partition);
-            route.shards |= shard.map_or(0, |(shard, _)| 1 << shard);
-        }
+        fill_route(route, &targets, &topology, cx);
+        targets.clear();
         let partitions: SmallVec<[_; 4]> = route.groups.iter().map(|group| group.partition).collect();
         partitions.into_iter().for_each(|partition| channel.use_partition(partition));
-        if used_headers.get() {
+        if facts.were_asked() || !copies.is_empty() {
             channel.routes.forget(place);
         }
+        channel.routes.get(place).histories = facts.take_histories();
         self.targets = targets;
         Ok(place)
     }
@@ -258,7 +277,12 @@ pub(super) fn with_counts(properties: &[u8], counts: Counts) -> Vec<u8> {
 
 /// Hands a routed message to each of its partitions, with what its headers say about its durability.
 #[inline]
-fn send(route: &Route, key: broker::ChannelKey, publish: &amqp::Publish, cx: &Cx<'_>) -> Result<(), ChannelError> {
+pub(super) fn send(
+    route: &Route,
+    key: broker::ChannelKey,
+    publish: &amqp::Publish,
+    cx: &Cx<'_>,
+) -> Result<(), ChannelError> {
     let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
     let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };
@@ -298,6 +322,22 @@ fn durability(
         }
         (level, None) => level,
     })
+}
+
+/// The properties without the header BCC.
+fn without_blind_copies(properties: &Bytes) -> Bytes {
+    headers::rewrite(properties, &[], &["BCC"]).expect("the machine checked them when they came").into()
+}
+
+/// Makes a route of the queues that a message goes to.
+pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &Topology, cx: &Cx<'_>) {
+    for target in targets {
+        add_target(route, target, topology);
+    }
+    for group in &route.groups {
+        let shard = cx.local.shared.directory.find(group.partition);
+        route.shards |= shard.map_or(0, |(shard, _)| 1 << shard);
+    }
 }
 
 /// Adds a queue to a route, to the group of its partition.

@@ -3,6 +3,7 @@
 //! Invariant: a route is used only while the topology has the version that it was computed at. A route that depends on
 //! the message's headers is never kept.
 
+use broker::topology::HistoryId;
 use partition::Target;
 use smallvec::SmallVec;
 
@@ -39,6 +40,8 @@ pub(super) struct Route {
     pub(super) is_sync: bool,
     /// The shards of its partitions, one bit each.
     pub(super) shards: u64,
+    /// The `x-recent-history` exchanges on the way, which remember every message, and how many.
+    pub(super) histories: Vec<(HistoryId, u32)>,
 }
 
 impl Route {
@@ -88,6 +91,7 @@ impl Routes {
         route.routing_key.extend_from_slice(routing_key);
         route.version = version;
         route.groups.clear();
+        route.histories.clear();
         (route.needs, route.is_sync, route.shards) = (Needs::default(), false, 0);
         self.last = at;
         at

@@ -4,6 +4,8 @@
 
 use amqp::wire::headers::Headers;
 use amqp::{ChannelError, MethodId, Properties, ReplyCode, Value};
+use broker::topology::{NAME_BYTES_MAX, type_name};
+use bytes::Bytes;
 use partition::Level;
 
 /// Property flags, by their bits in the first two bytes of the content header's properties.
@@ -14,6 +16,9 @@ const USER_ID: u16 = 1 << 4;
 
 /// The header that chooses a message's level.
 const DURABILITY_HEADER: &str = "x-durability";
+
+/// Whose users may publish in the name of others.
+pub(super) const IMPERSONATOR_TAG: &[u8] = b"impersonator";
 
 /// The name that asks for an answer over the asker's own channel.
 pub(super) const DIRECT_REPLY_TO: &[u8] = b"amq.rabbitmq.reply-to";
@@ -35,13 +40,36 @@ fn parse(properties: &[u8]) -> Properties<'_> {
     Properties::parse(properties).expect("the machine checks the properties of every message")
 }
 
-/// Refuses what this version does not do, and what RabbitMQ refuses. Returns whether the message asks for its answer over
-/// its own channel.
-pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<bool, ChannelError> {
+/// Where a message asks to go besides its routing key.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Copies {
+    /// The routing keys in its headers CC and BCC.
+    pub(super) keys: Vec<Bytes>,
+    /// It has a header BCC, which no receiver may see.
+    pub(super) has_blind: bool,
+}
+
+/// What a message asks of its channel.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asked {
+    /// It wants its answer over the channel it came by.
+    pub(super) asks_for_reply: bool,
+    /// Where else it is to go.
+    pub(super) copies: Copies,
+}
+
+/// Refuses what this version does not do, and what RabbitMQ refuses, and says what the message asks for.
+/// `may_impersonate` says whether the user may claim to be another one.
+pub(super) fn check(
+    properties: &[u8],
+    user: &[u8],
+    may_impersonate: impl FnOnce() -> bool,
+) -> Result<Asked, ChannelError> {
     let parsed = parse(properties);
     let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if let Some(claimed) = parsed.user_id
         && claimed != user
+        && !may_impersonate()
     {
         let text = format!("user_id property set to '{}' but authenticated user was '{}'", show(claimed), show(user));
         return Err(refused(ReplyCode::PreconditionFailed, text));
@@ -55,14 +83,47 @@ pub(super) fn check(properties: &[u8], user: &[u8]) -> Result<bool, ChannelError
         let text = "property 'expiration' is not supported by this version yet".to_owned();
         return Err(refused(ReplyCode::NotImplemented, text));
     }
-    let headers = Headers::new(parsed.headers.unwrap_or_default());
-    for name in ["CC", "BCC"] {
-        if headers.get(name.as_bytes()).is_some() {
-            let text = format!("header '{name}' is not supported by this version yet");
-            return Err(refused(ReplyCode::NotImplemented, text));
+    let asks_for_reply = parsed.reply_to == Some(DIRECT_REPLY_TO);
+    Ok(Asked { asks_for_reply, copies: copies_in(parsed.headers.unwrap_or_default())? })
+}
+
+/// The copies of a message that was checked when it came.
+pub(super) fn copies(properties: &[u8]) -> Copies {
+    match may_ask(properties) {
+        true => copies_in(parse(properties).headers.unwrap_or_default()).unwrap_or_default(),
+        false => Copies::default(),
+    }
+}
+
+/// The routing keys in the headers CC and BCC: arrays, of which the strings count.
+fn copies_in(fields: &[u8]) -> Result<Copies, ChannelError> {
+    let mut copies = Copies::default();
+    for header in Headers::new(fields).iter().filter(|header| matches!(header.name, b"CC" | b"BCC")) {
+        let name = String::from_utf8_lossy(header.name);
+        copies.has_blind |= header.name == b"BCC";
+        let Ok(Value::Array(items)) = header.decode() else {
+            let word = header.decode().map_or("unknown", |value| type_name(&value));
+            let text = format!("invalid message: {{unacceptable_type_in_header,\"{name}\",{word}}}");
+            return Err(refused(ReplyCode::PreconditionFailed, text));
+        };
+        for item in items {
+            let Value::LongString(key) = item else { continue };
+            if key.len() > NAME_BYTES_MAX {
+                let text = format!("header '{name}' has a routing key of more than {NAME_BYTES_MAX} bytes");
+                return Err(refused(ReplyCode::PreconditionFailed, text));
+            }
+            copies.keys.push(key);
         }
     }
-    Ok(parsed.reply_to == Some(DIRECT_REPLY_TO))
+    Ok(copies)
+}
+
+/// Whether a header is there and says true.
+pub(super) fn is_true(properties: &[u8], header: &[u8]) -> bool {
+    may_ask(properties)
+        && Headers::new(parse(properties).headers.unwrap_or_default())
+            .get(header)
+            .is_some_and(|header| header.decode() == Ok(Value::Bool(true)))
 }
 
 /// The level that a message asks for itself, if it does. Errors: a word that is no level.
@@ -148,7 +209,9 @@ mod tests {
 
     #[test]
     fn what_is_not_there_yet_is_refused_with_its_name() {
-        let code = |properties: &[u8]| check(properties, b"guest").map_err(|e| (e.code, e.text));
+        let code = |properties: &[u8]| {
+            check(properties, b"guest", || false).map(|asked| asked.asks_for_reply).map_err(|e| (e.code, e.text))
+        };
         let refused = code(&encoded(Properties { user_id: Some(b"eve"), ..Properties::default() })).unwrap_err();
         assert_eq!(refused.0, ReplyCode::PreconditionFailed);
         assert_eq!(refused.1, "user_id property set to 'eve' but authenticated user was 'guest'");
@@ -157,12 +220,38 @@ mod tests {
         assert_eq!(bad.0, ReplyCode::PreconditionFailed);
         let good = code(&encoded(Properties { expiration: Some(b"5"), ..Properties::default() })).unwrap_err();
         assert_eq!(good.0, ReplyCode::NotImplemented);
-        let copies = code(&with_headers(&[("CC", Value::Array(vec![text("q")]))])).unwrap_err();
-        assert_eq!(copies.0, ReplyCode::NotImplemented);
-        assert!(code(&with_headers(&[("ACC", text("\u{2}CC"))])).is_ok());
         let reply = encoded(Properties { reply_to: Some(DIRECT_REPLY_TO), ..Properties::default() });
         assert_eq!(code(&reply), Ok(true));
         assert_eq!(code(&encoded(Properties { reply_to: Some(b"q"), ..Properties::default() })), Ok(false));
+    }
+
+    #[test]
+    fn copies_are_the_strings_of_two_headers_and_nothing_else() {
+        let of = |fields: &[(&'static str, Value)]| {
+            check(&with_headers(fields), b"guest", || false).map(|asked| asked.copies)
+        };
+        let list = |words: &[&'static str]| Value::Array(words.iter().map(|word| text(word)).collect());
+        let mixed = Value::Array(vec![Value::I32(5), text("d")]);
+        let copies = of(&[("BCC", list(&["a"])), ("CC", list(&["b", "c"])), ("ACC", text("\u{2}CC"))]).unwrap();
+        assert_eq!(
+            (copies.keys.as_slice(), copies.has_blind),
+            (&[&b"a"[..], b"b", b"c"].map(Bytes::from_static)[..], true)
+        );
+        let copies = of(&[("CC", mixed)]).unwrap();
+        assert_eq!((copies.keys.as_slice(), copies.has_blind), (&[Bytes::from_static(b"d")][..], false));
+        assert_eq!(of(&[("cc", text("a"))]).unwrap(), Copies::default());
+        let refused = of(&[("CC", text("a"))]).unwrap_err();
+        assert_eq!(refused.code, ReplyCode::PreconditionFailed);
+        assert_eq!(refused.text, "invalid message: {unacceptable_type_in_header,\"CC\",longstr}");
+        let long = Value::Array(vec![Value::LongString(Bytes::from(vec![b'k'; 256]))]);
+        assert_eq!(of(&[("BCC", long)]).unwrap_err().code, ReplyCode::PreconditionFailed);
+    }
+
+    #[test]
+    fn only_an_impersonator_may_name_another_user() {
+        let claimed = encoded(Properties { user_id: Some(b"eve"), ..Properties::default() });
+        assert!(check(&claimed, b"guest", || true).is_ok());
+        assert!(check(&claimed, b"guest", || false).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel then and not at the
 //! commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`]. Routes are found at the commit.
 
-use super::{Cx, Session};
+use super::{Cx, Session, traits};
 use amqp::{ChannelError, Deliveries, MethodId, Publish, Reply, ReplyCode};
 use bytes::Bytes;
 
@@ -62,7 +62,8 @@ impl Session {
     pub(super) fn tx_commit(&mut self, at: usize, settles: &[(amqp::Outcome, Deliveries)], cx: &mut Cx<'_>) {
         let transaction = std::mem::take(self.channels[at].transaction.as_mut().expect("tx.select came before"));
         for publish in transaction.held {
-            self.send_publish(at, publish, cx);
+            let copies = traits::copies(&publish.properties);
+            self.send_publish(at, publish, &copies, cx);
             if self.channels[at].failed {
                 return;
             }

@@ -1,0 +1,520 @@
+//! `leveret bench durability`: S4's three figures on this machine. How long one waits for each stage, what each policy costs, and
+//! that the value at risk under *selective* stays within its cap.
+//!
+//! Invariant: the stages of a figure are measured in one run, over one TCP connection, at the same time; policies are measured one
+//! after the other at the same rate, because one policy's syncs would serve the other's messages. A rate that was not held is
+//! never shown as held: the figure names the one that was, and why.
+
+mod risk;
+
+use amqp::{Table, Value};
+
+use crate::Error;
+use crate::broker::Broker;
+use crate::client::{Client, QueueDeclare, Settings};
+use crate::command::Ended;
+use crate::options::{Asked, BrokerStart, Options, parse};
+use crate::record::{Latency, Recorded, Run};
+use crate::report::chart::{Chart, Scale, Series as Curve};
+use crate::report::escape;
+use crate::run::Context;
+use crate::screen::{ms, rate_text, say};
+use crate::series::{Series, broker_of};
+use crate::words::{ABOUT_BROKER, ABOUT_OUTPUT, Known, Words, help};
+
+const OWN: &[Known] = &[
+    ("seconds", "N", "seconds of each measurement (default 10)"),
+    ("rate", "N", "highest rate of all figures (default: the article's 200000 and 50000)"),
+    ("figures", "1,2,3,risk", "which ones (default all)"),
+    ("cap", "N", "value at risk that selective allows in the last part (default 5000)"),
+];
+
+/// Messages unconfirmed at most: a second of the article's highest rate, so that the window is never what holds the rate back.
+const WINDOW: u64 = 200_000;
+
+/// A figure that was not held is tried again at what was held, so often.
+const TRIES_MAX: u32 = 3;
+
+/// Syncs a second under selective.
+const SYNCS_PER_SECOND: f64 = 10.0;
+
+/// The header that carries a message's value, and its value.
+const VALUE_HEADER: &str = "x-value";
+const VALUE: u64 = 100;
+
+/// One of the article's figures.
+#[derive(Clone, Copy, Debug)]
+struct Figure {
+    number: &'static str,
+    title: &'static str,
+    body_bytes: u64,
+    rate: f64,
+}
+
+const FIGURES: [Figure; 3] = [
+    Figure {
+        number: "1",
+        title: "256 B, up to 200,000 msg/s: which stage one waits for",
+        body_bytes: 256,
+        rate: 200_000.0,
+    },
+    Figure { number: "2", title: "1 KB, up to 50,000 msg/s: what each policy costs", body_bytes: 1024, rate: 50_000.0 },
+    Figure {
+        number: "3",
+        title: "1 KB, up to 200,000 msg/s: what each policy costs",
+        body_bytes: 1024,
+        rate: 200_000.0,
+    },
+];
+
+/// A queue that stands for a stage or a policy.
+#[derive(Clone, Debug)]
+struct Stage {
+    name: &'static str,
+    queue: &'static str,
+    durable: bool,
+    arguments: Table,
+    has_value: bool,
+}
+
+/// What the broker under test can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Abilities {
+    /// It knows `x-durability`.
+    chooses: bool,
+    /// More than one node was named.
+    is_cluster: bool,
+}
+
+/// A measured curve of a figure.
+#[derive(Clone, Debug)]
+struct Measured {
+    name: String,
+    latency: Latency,
+    held: f64,
+    asked: f64,
+    why: Option<String>,
+}
+
+/// Runs all of it.
+pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
+    if words.iter().any(|word| word == "--help") {
+        say(&format!("Usage: leveret bench durability [OPTIONS]\n\n{}", help(&[OWN, ABOUT_BROKER, ABOUT_OUTPUT])));
+        return Ok(Ended::Met);
+    }
+    let words = Words::read("durability", words, &[OWN, ABOUT_BROKER, ABOUT_OUTPUT])?;
+    if let Some(word) = words.rest.first() {
+        return Err(Error::usage(format!("{word:?} is not expected here; leveret bench durability --help tells more")));
+    }
+    let seconds = words.number("seconds", 10.0, 1.0, 3600.0)? as u64;
+    let highest = words.number("rate", f64::MAX, 100.0, f64::MAX)?;
+    let wanted: Vec<&str> = words.text("figures").unwrap_or("1,2,3,risk").split(',').collect();
+    if let Some(other) = wanted.iter().find(|name| !["1", "2", "3", "risk"].contains(name)) {
+        return Err(Error::usage(format!("--figures {other}: 1, 2, 3 or risk are expected")));
+    }
+    let broker = match words.text("uri").or(words.text("uris")) {
+        Some(_) => broker_of(&words)?,
+        None => Some(Broker::start(&start_of(&words)?)?),
+    };
+    let mut lab = Lab { words: &words, broker, seconds, abilities: Abilities { chooses: false, is_cluster: false } };
+    lab.abilities = lab.abilities()?;
+    let mut series = Series::new("Durability against latency", &words, context)?;
+    let mut foreword = String::new();
+    for figure in FIGURES.iter().filter(|figure| wanted.contains(&figure.number)) {
+        let figure = Figure { rate: figure.rate.min(highest), ..*figure };
+        let measured = match figure.number {
+            "1" => lab.stages(&figure, &mut series)?,
+            _ => lab.policies(&figure, &mut series)?,
+        };
+        say(&text(&figure, &measured));
+        foreword.push_str(&section(&figure, &measured, &lab.absent()));
+        if series.is_interrupted() {
+            break;
+        }
+    }
+    if wanted.contains(&"risk") && !series.is_interrupted() {
+        foreword.push_str(&risk::shown(&mut lab, &mut series)?);
+    }
+    foreword.push_str("<h2>All runs</h2>\n");
+    series.finish(&foreword)
+}
+
+fn start_of(words: &Words) -> Result<BrokerStart, Error> {
+    match parse(&words.handed_on())? {
+        Asked::Run(options) => Ok(options.broker),
+        _ => Ok(BrokerStart::default()),
+    }
+}
+
+/// The machinery of all figures.
+struct Lab<'a> {
+    words: &'a Words,
+    broker: Option<Broker>,
+    seconds: u64,
+    abilities: Abilities,
+}
+
+impl Lab<'_> {
+    fn options(&self, text: &str) -> Result<Options, Error> {
+        let words: Vec<String> =
+            self.words.handed_on().into_iter().chain(text.split_whitespace().map(str::to_owned)).collect();
+        match parse(&words)? {
+            Asked::Run(mut options) => {
+                if let Some(broker) = &self.broker {
+                    options.uris = vec![broker.uri()];
+                }
+                Ok(*options)
+            }
+            other => Err(Error::usage(format!("a run was expected, not {other:?}"))),
+        }
+    }
+
+    fn client(&self) -> Result<Client, Error> {
+        let options = self.options("")?;
+        let mut client = Client::connect(&options.uris[0], &Settings::of(&options))?;
+        client.open_channel(1)?;
+        Ok(client)
+    }
+
+    /// A broker that knows `x-durability` refuses a level that does not exist; others do not look at it.
+    fn abilities(&self) -> Result<Abilities, Error> {
+        let mut client = self.client()?;
+        let mut arguments = Table::new();
+        arguments.push("x-durability", Value::LongString("no-such-level".into()));
+        let probe = QueueDeclare {
+            name: "durability-probe",
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            arguments,
+        };
+        let chooses = match client.declare_queue(&probe) {
+            Ok(_) => {
+                delete(&mut client, probe.name)?;
+                false
+            }
+            Err(Error::Refused { code: 406, .. }) => true,
+            Err(why) => return Err(why),
+        };
+        client.close();
+        Ok(Abilities { chooses, is_cluster: self.options("")?.uris.len() > 1 })
+    }
+
+    /// What waits for the memory of the first node only.
+    fn first_node(&self) -> Stage {
+        match self.abilities.chooses {
+            true => Stage {
+                name: "async (first node has it)",
+                ..durable("durability-written", &[("x-durability", "written")])
+            },
+            false => {
+                Stage { name: "async (first node has it)", durable: false, ..durable("durability-transient", &[]) }
+            }
+        }
+    }
+
+    fn synced(&self) -> Stage {
+        match self.abilities.chooses {
+            true => Stage { name: "synced", ..durable("durability-synced", &[("x-durability", "synced")]) },
+            false => Stage { name: "synced", ..durable("durability-quorum", &[("x-queue-type", "quorum")]) },
+        }
+    }
+
+    fn replicated(&self) -> Option<Stage> {
+        let stage = Stage { name: "replicated", ..durable("durability-replicated", &[("x-queue-type", "quorum")]) };
+        self.abilities.is_cluster.then_some(stage)
+    }
+
+    /// A sync ten times a second at this rate, by accumulated value.
+    fn selective(&self, rate: f64) -> Option<Stage> {
+        if !self.abilities.chooses {
+            return None;
+        }
+        let cap = ((rate / SYNCS_PER_SECOND) as u64 * VALUE).max(VALUE);
+        let mut stage = Stage {
+            name: "selective (10 syncs a second by value)",
+            has_value: true,
+            ..durable(
+                "durability-selective",
+                &[("x-durability", "selective"), ("x-durability-value-header", VALUE_HEADER)],
+            )
+        };
+        stage.arguments.push("x-durability-value-cap", Value::I64(cap as i64));
+        Some(stage)
+    }
+
+    /// What cannot be measured on this broker, in words.
+    fn absent(&self) -> Vec<String> {
+        let mut absent = Vec::new();
+        if !self.abilities.is_cluster {
+            absent.push(
+                "Replicated: one node was named, so nothing is replicated; name the nodes of a cluster with --uris."
+                    .to_owned(),
+            );
+        }
+        if !self.abilities.chooses {
+            absent.push("Selective: this broker does not know x-durability. Async is a transient queue here, synced a quorum queue.".to_owned());
+        }
+        absent
+    }
+
+    /// Figure 1: all stages in the same run, each a channel of one connection.
+    fn stages(&mut self, figure: &Figure, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
+        let stages: Vec<Stage> =
+            [Some(self.first_node()), self.replicated(), Some(self.synced())].into_iter().flatten().collect();
+        let (run, asked) = self.at_a_held_rate(figure, &stages, "stages", series)?;
+        let why = why_not_held(&run, figure.rate);
+        let of = |name: &str, latency: Latency| Measured {
+            name: name.to_owned(),
+            latency,
+            held: run.published_per_s,
+            asked,
+            why: why.clone(),
+        };
+        let handed = run.handed.clone().map(|latency| of("handed to the socket", latency));
+        Ok(handed.into_iter().chain(run.stages.iter().map(|(name, latency)| of(name, latency.clone()))).collect())
+    }
+
+    /// Figures 2 and 3: one policy after the other, all at the same rate.
+    fn policies(&mut self, figure: &Figure, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
+        let policies = [Some(self.first_node()), self.replicated(), self.selective(figure.rate), Some(self.synced())];
+        let mut measured = Vec::new();
+        for policy in policies.into_iter().flatten() {
+            let (run, asked) = self.at_a_held_rate(figure, std::slice::from_ref(&policy), policy.name, series)?;
+            if let Some(latency) = run.confirm.clone() {
+                let why = why_not_held(&run, figure.rate);
+                measured.push(Measured {
+                    name: policy.name.to_owned(),
+                    latency,
+                    held: run.published_per_s,
+                    asked,
+                    why,
+                });
+            }
+            if series.is_interrupted() {
+                break;
+            }
+        }
+        Ok(measured)
+    }
+
+    /// Runs at the figure's rate, and lower until one is held. Returns the last run and the rate that it was asked for.
+    fn at_a_held_rate(
+        &mut self,
+        figure: &Figure,
+        stages: &[Stage],
+        label: &str,
+        series: &mut Series<'_>,
+    ) -> Result<(Run, f64), Error> {
+        let mut rate = figure.rate;
+        for attempt in 1.. {
+            let label = format!("figure {}, {label}, {} msg/s", figure.number, rate_text(rate));
+            let run = self.once(stages, figure.body_bytes, rate, &label, series)?.run.clone();
+            if is_held(&run) || attempt == TRIES_MAX || series.is_interrupted() {
+                return Ok((run, rate));
+            }
+            // Three quarters of what went through: near the limit there is a queue, and the figure would show nothing else.
+            let confirmed = run.confirmed_per_s.unwrap_or(run.published_per_s);
+            rate = round_down(confirmed.min(run.published_per_s) * 0.75).min(rate * 0.75).max(100.0);
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    fn once<'s>(
+        &mut self,
+        stages: &[Stage],
+        body: u64,
+        rate: f64,
+        label: &str,
+        series: &'s mut Series<'_>,
+    ) -> Result<&'s mut Recorded, Error> {
+        let mut client = self.client()?;
+        for stage in stages {
+            delete(&mut client, stage.queue)?;
+            declare(&mut client, stage)?;
+        }
+        let names: Vec<&str> = stages.iter().map(|stage| stage.queue).collect();
+        let each = rate / stages.len() as f64;
+        let window = WINDOW / stages.len() as u64;
+        let value = if stages.iter().any(|stage| stage.has_value) {
+            format!("--message-properties {VALUE_HEADER}={VALUE}")
+        } else {
+            String::new()
+        };
+        let warmup = (self.seconds / 5).min(3);
+        let text = format!(
+            "--producers 1 --producer-channel-count {} --consumers 0 --exchange= --predeclared --queue {} --rate {each} --size {body} \
+             --confirm {window} --flag persistent --time {} --warmup {warmup} {value}",
+            stages.len(),
+            names.join(","),
+            self.seconds + warmup
+        );
+        let mut options = self.options(&text)?;
+        options.topology.spreads_channels = true;
+        options.stages = stages.iter().map(|stage| stage.name.to_owned()).collect();
+        series.run_options(label, options, self.broker.as_ref())?;
+        for stage in stages {
+            delete(&mut client, stage.queue)?;
+        }
+        client.close();
+        Ok(series.runs.last_mut().expect("it was run above"))
+    }
+}
+
+fn durable(queue: &'static str, arguments: &[(&'static str, &'static str)]) -> Stage {
+    let mut table = Table::new();
+    arguments.iter().for_each(|(name, value)| table.push(*name, Value::LongString((*value).into())));
+    Stage { name: "", queue, durable: true, arguments: table, has_value: false }
+}
+
+fn declare(client: &mut Client, stage: &Stage) -> Result<(), Error> {
+    let declare = QueueDeclare {
+        name: stage.queue,
+        passive: false,
+        durable: stage.durable,
+        exclusive: false,
+        auto_delete: false,
+        arguments: stage.arguments.clone(),
+    };
+    client.declare_queue(&declare).map(|_| ())
+}
+
+/// Deletes a queue; one that is not there is gone already.
+fn delete(client: &mut Client, queue: &str) -> Result<(), Error> {
+    let method = amqp::wire::method::Method::QueueDelete {
+        ticket: 0,
+        queue: bytes::Bytes::copy_from_slice(queue.as_bytes()),
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    };
+    match client.call(1, method, &format!("the end of queue {queue}")) {
+        Ok(_) => Ok(()),
+        Err(Error::Refused { code: 404, .. }) => client.open_channel(1),
+        Err(why) => Err(why),
+    }
+}
+
+fn is_held(run: &Run) -> bool {
+    let target = run.target_per_s.unwrap_or(0.0);
+    // Sent and confirmed; and what was late at the end was not a queue that grew.
+    let confirmed = run.confirmed_per_s.unwrap_or(0.0);
+    run.published_per_s >= target * 0.99 && confirmed >= target * 0.98
+}
+
+/// Why the article's rate was not reached, from what was busy.
+fn why_not_held(run: &Run, wanted: f64) -> Option<String> {
+    if run.published_per_s >= wanted * 0.99 {
+        return None;
+    }
+    let cores = run.machine.cores as f64;
+    let load = run.cost.publishing_us_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
+    let busy = run.cost.broker_cores.map(|broker| (broker, broker + load));
+    let written = run.cost.broker_write_bytes_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
+    Some(match busy {
+        Some((broker, all)) if all > 0.8 * cores => {
+            format!(
+                "the machine's CPU was busy: broker {broker:.2} and load {load:.2} of {cores} cores (load average before: {:.1})",
+                run.machine.load_before
+            )
+        }
+        Some((broker, _)) => format!(
+            "CPU was left (broker {broker:.2}, load {load:.2} of {cores} cores; load average before: {:.1}); {written:.0} MB/s went to disk, so the disk and its syncs, or \
+             other work on the machine, held it back",
+            run.machine.load_before
+        ),
+        None => "the broker is not on this machine, so what held it back was not seen".to_owned(),
+    })
+}
+
+/// Two digits that mean something.
+fn round_down(rate: f64) -> f64 {
+    let ten = 10f64.powf(rate.max(1.0).log10().floor() - 1.0);
+    (rate / ten).floor() * ten
+}
+
+fn text(figure: &Figure, measured: &[Measured]) -> String {
+    let mut text = format!("\nFigure {}: {}\n", figure.number, figure.title);
+    for curve in measured {
+        let f = &curve.latency.figures;
+        text.push_str(&format!(
+            "  {:<40} {:>8} msg/s  p50 {} p90 {} p99 {} p99.9 {} p99.99 {} ms\n",
+            curve.name,
+            rate_text(curve.held),
+            ms(f.p50_ms),
+            ms(f.p90_ms),
+            ms(f.p99_ms),
+            ms(f.p999_ms),
+            ms(f.p9999_ms)
+        ));
+        if let Some(why) = &curve.why {
+            text.push_str(&format!(
+                "  {:<40} held {}, not {}: {why}\n",
+                "",
+                rate_text(curve.asked),
+                rate_text(figure.rate)
+            ));
+        }
+    }
+    text
+}
+
+fn section(figure: &Figure, measured: &[Measured], absent: &[String]) -> String {
+    let mut chart =
+        Chart::new(figure.title, "percentile", "ms from publish to the stage").x(Scale::Percentile).y(Scale::Log);
+    let mut table = String::from("<div class=\"wide\"><table><tr><th>waits for</th><th>msg/s</th>");
+    for name in ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max"] {
+        table.push_str(&format!("<th>{name}</th>"));
+    }
+    table.push_str("</tr>\n");
+    let mut notes: Vec<String> = absent.to_vec();
+    for (at, curve) in measured.iter().enumerate() {
+        // S4's curves begin at the median.
+        let tail = curve.latency.curve.iter().copied().filter(|(percentile, _)| *percentile >= 49.0).collect();
+        chart.push(Curve::new(curve.name.clone(), tail).color(at));
+        table.push_str(&format!("<tr><td>{}</td><td>{}</td>", escape(&curve.name), rate_text(curve.held)));
+        for value in curve.latency.figures.told().into_iter().chain([curve.latency.figures.max_ms]) {
+            table.push_str(&format!("<td>{}</td>", ms(value)));
+        }
+        table.push_str("</tr>\n");
+        if let Some(why) = &curve.why {
+            notes.push(format!(
+                "{}: {} msg/s were held, not {}: {why}.",
+                curve.name,
+                rate_text(curve.held),
+                rate_text(figure.rate)
+            ));
+        }
+    }
+    let mut html = format!("<h2>Figure {}: {}</h2>\n", figure.number, escape(figure.title));
+    if !chart.is_empty() {
+        html.push_str(&format!("<figure>{}</figure>\n", chart.svg()));
+    }
+    html.push_str(&format!("{table}</table></div>\n<ul>\n"));
+    notes.iter().for_each(|note| html.push_str(&format!("<li>{}</li>\n", escape(note))));
+    html + "</ul>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_was_not_held_says_why() {
+        let mut run = Run { published_per_s: 100_000.0, ..Run::default() };
+        run.machine.cores = 2;
+        run.cost.broker_cores = Some(1.5);
+        run.cost.publishing_us_per_message = Some(4.0);
+        assert!(why_not_held(&run, 200_000.0).is_some_and(|why| why.contains("CPU was busy")));
+        run.cost.broker_cores = Some(0.2);
+        assert!(why_not_held(&run, 200_000.0).is_some_and(|why| why.contains("disk")));
+        assert_eq!(why_not_held(&run, 100_000.0), None);
+    }
+
+    #[test]
+    fn rates_are_rounded_to_what_can_be_said_aloud() {
+        assert_eq!(round_down(87_654.0), 87_000.0);
+        assert_eq!(round_down(150.0), 150.0);
+    }
+}

@@ -1,0 +1,136 @@
+//! That the value at risk under *selective* never passes its cap, also when the broker is killed.
+//!
+//! Invariant: the gauge is the broker's own (SIGUSR1 writes it to its log), the loss is counted by the books of the load: confirmed
+//! messages that did not come back, times their value. Only a broker that this tool started can be asked and killed.
+//!
+//! A kill takes the process, not the machine: what was written survives it, so the loss must be nothing. A power cut may take up to
+//! the cap; that is shown by the simulator, which can cut the power.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use amqp::Value;
+
+use super::{Lab, Stage, VALUE, VALUE_HEADER, declare, delete, durable};
+use crate::Error;
+use crate::broker::Broker;
+use crate::screen::say;
+use crate::series::Series;
+
+/// How often the gauge is asked.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// Messages a second while it is asked.
+const RATE: u64 = 5000;
+
+/// What the gauge is called in the log.
+const GAUGE: &str = "value_at_risk=";
+
+pub(super) fn shown(lab: &mut Lab<'_>, series: &mut Series<'_>) -> Result<String, Error> {
+    let title = "<h2>Value at risk under selective</h2>\n";
+    let absent = |why: &str| {
+        say(&format!("\nValue at risk: not shown, {why}"));
+        Ok(format!("{title}<p>Not shown: {why}.</p>\n"))
+    };
+    if !lab.abilities.chooses {
+        return absent("this broker does not know x-durability");
+    }
+    let cap = lab.words.number("cap", 5000.0, VALUE as f64, 1e15)? as u64;
+    let Some(broker) = lab.broker.take() else {
+        return absent("the broker was not started by this tool, so it cannot be killed; leave --uri out");
+    };
+    let mut stage = Stage {
+        has_value: true,
+        ..durable("durability-risk", &[("x-durability", "selective"), ("x-durability-value-header", VALUE_HEADER)])
+    };
+    stage.arguments.push("x-durability-value-cap", Value::I64(cap as i64));
+    let uri = broker.uri();
+    let broker = Arc::new(Mutex::new(broker));
+    let (asked, (recorded, largest)) = {
+        let mut client = crate::client::Client::connect(&uri, &crate::client::Settings::default())?;
+        client.open_channel(1)?;
+        delete(&mut client, stage.queue)?;
+        declare(&mut client, &stage)?;
+        client.close();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let asking = ask(Arc::clone(&broker), Arc::clone(&is_over));
+        let killing = kill(Arc::clone(&broker), lab.seconds.div_ceil(2));
+        let text = format!(
+            "--producers 1 --consumers 1 --exchange= --predeclared --queue {} --rate {RATE} --size 256 --confirm 2000 --qos 1000 \
+             --message-properties {VALUE_HEADER}={VALUE} --connection-recovery-interval 0.2 --time {} --drain-timeout 30",
+            stage.queue, lab.seconds
+        );
+        let mut options = lab.options(&text)?;
+        options.uris = vec![uri];
+        let ran = series
+            .run_options(&format!("selective, cap {cap}, killed half of the way"), options, None)
+            .map(|run| run.clone());
+        is_over.store(true, Ordering::Relaxed);
+        let asked = asking.join().expect("the thread that asks does not panic");
+        killing.join().expect("the thread that kills does not panic")?;
+        let log = broker.lock().expect("nobody panics with this lock").log();
+        (asked, (ran?, gauges(&log)))
+    };
+    let lost = recorded.run.correctness.lost.unwrap_or(0) * VALUE;
+    let (count, largest) = (largest.len(), largest.into_iter().max().unwrap_or(0));
+    let holds = largest <= cap && lost <= cap && count > 0;
+    let told = format!(
+        "The gauge was asked {asked} times and read {count} times; the most it showed was {largest} of a cap of {cap}. The broker was killed with \
+         SIGKILL after {} s and started again: of {} confirmed messages (value {VALUE} each) messages worth {lost} were gone",
+        lab.seconds.div_ceil(2),
+        recorded.run.correctness.confirmed
+    );
+    say(&format!("\nValue at risk: {told}: {}", if holds { "the cap held" } else { "THE CAP DID NOT HOLD" }));
+    if !holds {
+        let last = series.runs.last_mut().expect("it was run above");
+        last.run.missed.push(format!("value at risk {largest}, lost {lost}, cap {cap}"));
+    }
+    let class = if holds { "good" } else { "bad" };
+    let verdict = if holds { "The cap held." } else { "The cap did not hold." };
+    Ok(format!("{title}<p>{told}. <b class=\"{class}\">{verdict}</b></p>\n"))
+}
+
+/// Asks for the gauge until told to stop; returns how often.
+fn ask(broker: Arc<Mutex<Broker>>, is_over: Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let mut asked = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            // With the lock, so that a broker that just starts is not asked before it can answer.
+            let broker = broker.lock().expect("nobody panics with this lock");
+            asked += u64::from(broker.signal(rustix::process::Signal::USR1).is_ok());
+            drop(broker);
+            std::thread::sleep(ASK_EVERY);
+        }
+        asked
+    })
+}
+
+fn kill(broker: Arc<Mutex<Broker>>, after_secs: u64) -> std::thread::JoinHandle<Result<(), Error>> {
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(after_secs));
+        let mut broker = broker.lock().expect("nobody panics with this lock");
+        broker.kill()?;
+        broker.launch()
+    })
+}
+
+/// The gauge's values in a log.
+fn gauges(log: &str) -> Vec<u64> {
+    let value = |line: &str| {
+        let digits = &line[line.find(GAUGE)? + GAUGE.len()..];
+        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    log.lines().filter_map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gauge_is_read_off_the_log() {
+        let log = "INFO gauges value_at_risk=4900 connections=2\nINFO other\nINFO gauges value_at_risk=0 x=1\n";
+        assert_eq!(gauges(log), [4900, 0]);
+    }
+}

@@ -1,0 +1,256 @@
+//! One HTML file from one run or several: a table that compares them and charts, all in the file, nothing from a network.
+//!
+//! Invariant: the report shows what was recorded and computes nothing new but ratios; a value that was not measured is a dash.
+
+pub mod chart;
+mod rows;
+
+use crate::latency::Figures;
+use crate::record::{Interval, Recorded};
+use chart::{Chart, Scale, Series};
+
+pub use rows::{markdown, rows};
+
+/// Intervals of one curve; more are thinned out, or a night's run would be a file of megabytes.
+const POINTS_MAX: usize = 600;
+
+/// The report as one file.
+pub fn html(title: &str, runs: &[Recorded]) -> String {
+    let mut body = format!("<h1>{}</h1>\n", escape(title));
+    body.push_str(&verdicts(runs));
+    body.push_str(&table(runs));
+    for chart in charts(runs) {
+        body.push_str(&format!("<figure>{}</figure>\n", chart.svg()));
+    }
+    body.push_str(&appendix(runs));
+    page(title, &body)
+}
+
+/// A page with the style of all reports.
+pub fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n",
+        escape(title)
+    )
+}
+
+const STYLE: &str = "
+:root { --ink: #1b1f24; --faint: #6b7480; --line: #d8dde3; --paper: #fff; --good: #11724a; --bad: #b3261e }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --faint: #97a1ad; --line: #39414b; --paper: #14181d; --good: #4cc38a; --bad: #ff8a80 } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th:first-child, td:first-child { text-align: left } td.group { font-weight: 600; padding-top: .9rem }
+.good { color: var(--good) } .bad { color: var(--bad) } .faint { color: var(--faint) }
+figure { margin: 1.5rem 0 } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
+svg text { fill: var(--ink) } svg .faint { fill: var(--faint) } svg .grid { stroke: var(--line); stroke-width: 1 }
+svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round } svg .dashed { stroke-dasharray: 5 4 }
+code, pre { font: 13px/1.5 ui-monospace, monospace } pre { white-space: pre-wrap; word-break: break-all }
+";
+
+fn verdicts(runs: &[Recorded]) -> String {
+    let mut text = String::from("<ul>\n");
+    for Recorded { run, .. } in runs {
+        let verdict = match run.missed.is_empty() {
+            true => "<span class=\"good\">passed</span>".to_owned(),
+            false => format!("<span class=\"bad\">failed</span>: {}", escape(&run.missed.join("; "))),
+        };
+        text.push_str(&format!("<li><b>{}</b> {verdict}</li>\n", escape(&run.label)));
+    }
+    text + "</ul>\n"
+}
+
+fn table(runs: &[Recorded]) -> String {
+    let mut text = String::from("<div class=\"wide\"><table>\n<tr><th></th>");
+    for Recorded { run, .. } in runs {
+        text.push_str(&format!("<th>{}</th>", escape(&run.label)));
+    }
+    text.push_str("</tr>\n");
+    for row in rows(runs) {
+        let class = if row.is_group() { " class=\"group\"" } else { "" };
+        text.push_str(&format!("<tr><td{class}>{}</td>", escape(&row.name)));
+        row.values.iter().for_each(|value| text.push_str(&format!("<td>{}</td>", escape(value))));
+        text.push_str("</tr>\n");
+    }
+    text + "</table></div>\n"
+}
+
+fn charts(runs: &[Recorded]) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    let many = runs.len() > 1;
+    let named = |run: &Recorded, what: &str| match many {
+        true => format!("{} {what}", run.run.label).trim().to_owned(),
+        false => what.to_owned(),
+    };
+    let over_time = |title: &str, unit: &str| Chart::new(title, "seconds", unit);
+
+    let mut throughput = over_time("Throughput against target", "messages a second");
+    for (at, run) in runs.iter().enumerate() {
+        let consumes = run.run.received_per_s.is_some();
+        let (what, value): (&str, fn(&Interval) -> f64) =
+            if consumes { ("received", |i| i.received_per_s) } else { ("sent", |i| i.published_per_s) };
+        throughput.push(Series::new(named(run, what), points(run, |i| Some(value(i)))).color(at));
+        let target = points(run, |i| i.target_per_s);
+        if !target.is_empty() {
+            throughput.push(Series::new(named(run, "target"), target).color(at).dashed());
+        }
+    }
+    charts.push(throughput);
+
+    for (title, of) in [
+        (
+            "End to end over time, p50 (dashed), p99 and p99.9",
+            (|i: &Interval| i.end_to_end.clone()) as fn(&Interval) -> Option<Figures>,
+        ),
+        ("Publish to confirm over time, p50 (dashed), p99 and p99.9", |i| i.confirm.clone()),
+    ] {
+        let mut chart = over_time(title, "ms").y(Scale::Log);
+        for (at, run) in runs.iter().enumerate() {
+            let step = if many { at } else { 0 };
+            let of_percentile = |value: fn(&Figures) -> f64| points(run, move |i| of(i).map(|f| value(&f)));
+            chart.push(Series::new(named(run, "p50"), of_percentile(|f| f.p50_ms)).color(step).dashed());
+            chart.push(Series::new(named(run, "p99"), of_percentile(|f| f.p99_ms)).color(if many { at } else { 1 }));
+            if !many {
+                chart.push(Series::new("p99.9".to_owned(), of_percentile(|f| f.p999_ms)).color(2));
+            }
+        }
+        charts.push(chart);
+    }
+
+    let mut curves =
+        Chart::new("Percentiles over the whole run", "percentile", "ms").x(Scale::Percentile).y(Scale::Log);
+    for (at, run) in runs.iter().enumerate() {
+        let latencies = [
+            ("end to end", &run.run.end_to_end),
+            ("confirm", &run.run.confirm),
+            ("handed to the socket", &run.run.handed),
+        ];
+        for (place, (name, latency)) in latencies.into_iter().enumerate() {
+            if let Some(latency) = latency {
+                let series = Series::new(named(run, name), latency.curve.clone()).color(if many { at } else { place });
+                curves.push(if many && place > 0 { series.dashed() } else { series });
+            }
+        }
+    }
+    charts.push(curves);
+
+    let mut sizes =
+        Chart::new("End to end by size of the body, p50 (dashed) and p99", "bytes", "ms").x(Scale::Log).y(Scale::Log);
+    for (at, run) in runs.iter().enumerate().filter(|(_, run)| run.run.by_size.len() > 1) {
+        let of =
+            |value: fn(&Figures) -> f64| run.run.by_size.iter().map(|(size, f)| (*size as f64, value(f))).collect();
+        sizes.push(Series::new(named(run, "p50"), of(|f| f.p50_ms)).color(at).dashed());
+        sizes.push(Series::new(named(run, "p99"), of(|f| f.p99_ms)).color(at));
+    }
+    charts.push(sizes);
+
+    type Value = fn(&Interval) -> Option<f64>;
+    let broker: [(&str, &str, Value); 5] = [
+        ("Broker's CPU", "cores", |i| i.broker.map(|load| load.cpu_cores)),
+        ("Broker's memory (RSS)", "MB", |i| i.broker.map(|load| load.rss_bytes as f64 / 1e6)),
+        ("Broker's writes to disk", "MB/s", |i| i.broker.map(|load| load.write_bytes_s / 1e6)),
+        ("Broker's reads from disk", "MB/s", |i| i.broker.map(|load| load.read_bytes_s / 1e6)),
+        ("Network between load and broker, both ways", "MB/s", |i| {
+            Some((i.to_broker_bytes_s + i.from_broker_bytes_s) / 1e6)
+        }),
+    ];
+    for (title, unit, value) in broker {
+        let mut chart = over_time(title, unit);
+        for (at, run) in runs.iter().enumerate() {
+            chart.push(Series::new(run.run.label.clone(), points(run, value)).color(at));
+        }
+        charts.push(chart);
+    }
+    charts.retain(|chart| !chart.is_empty());
+    charts
+}
+
+fn points(run: &Recorded, value: impl Fn(&Interval) -> Option<f64>) -> Vec<(f64, f64)> {
+    let step = run.intervals.len().div_ceil(POINTS_MAX).max(1);
+    let chosen = run.intervals.iter().filter(|i| i.phase != "drain").step_by(step);
+    chosen.filter_map(|i| Some((i.at_s, value(i)?))).collect()
+}
+
+fn appendix(runs: &[Recorded]) -> String {
+    let mut text = String::from("<h2>How it was measured</h2>\n");
+    for Recorded { run, .. } in runs {
+        let m = &run.machine;
+        text.push_str(&format!(
+            "<h3>{}</h3>\n<p>{}; {}; {} cores ({}), {:.1} GB, kernel {}, load average before {:.2}; bench {}; \
+             started {} s after the epoch.</p>\n<pre>{}</pre>\n",
+            escape(&run.label),
+            escape(&run.broker),
+            if run.open_loop {
+                "open loop: latency counts from the time at which a message was due"
+            } else {
+                "latency counts from the moment of sending"
+            },
+            m.cores,
+            escape(&m.cpu),
+            m.memory_bytes as f64 / 1e9,
+            escape(&m.kernel),
+            m.load_before,
+            escape(&run.version),
+            run.started_s,
+            escape(&run.command)
+        ));
+        if !run.notes.is_empty() {
+            text.push_str("<ul>\n");
+            run.notes.iter().for_each(|note| text.push_str(&format!("<li>{}</li>\n", escape(note))));
+            text.push_str("</ul>\n");
+        }
+    }
+    text
+}
+
+/// Text as HTML.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Latency, Run};
+
+    fn recorded(label: &str, p99: f64) -> Recorded {
+        let figures = Figures { count: 9, p50_ms: p99 / 3.0, p99_ms: p99, p999_ms: p99 * 2.0, ..Figures::default() };
+        let interval = |at: u32| Interval {
+            at_s: f64::from(at),
+            phase: "load".to_owned(),
+            received_per_s: 1000.0,
+            target_per_s: Some(1000.0),
+            end_to_end: Some(figures.clone()),
+            ..Interval::default()
+        };
+        let run = Run {
+            label: label.to_owned(),
+            received_per_s: Some(1000.0),
+            end_to_end: Some(Latency { figures: figures.clone(), curve: vec![(0.0, 1.0), (99.0, p99)] }),
+            by_size: vec![(10, figures.clone()), (1000, figures.clone())],
+            ..Run::default()
+        };
+        Recorded { run, intervals: (1..5).map(interval).collect() }
+    }
+
+    #[test]
+    fn a_report_is_one_file_that_asks_no_network_and_shows_both_runs() {
+        let report = html("A <b> comparison", &[recorded("Leveret", 4.0), recorded("Rabbit & Co", 400.0)]);
+        assert!(report.contains("A &lt;b&gt; comparison") && report.contains("Rabbit &amp; Co"));
+        for outside in ["http://", "https://", "<script", "src=", "@import", "url("] {
+            assert!(!report.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside}");
+        }
+        assert_eq!(report.matches("<svg").count(), report.matches("</svg>").count());
+        assert!(report.matches("<svg").count() >= 5, "{}", report.matches("<svg").count());
+        assert!(!report.contains("NaN") && !report.contains("inf"));
+    }
+
+    #[test]
+    fn nothing_measured_is_a_dash_and_no_chart() {
+        let report = html("x", &[Recorded::default()]);
+        assert!(report.contains("–") && !report.contains("NaN"));
+    }
+}

@@ -1,0 +1,100 @@
+//! The table that compares runs: one row a figure, one column a run.
+//!
+//! Invariant: every format of a report has the same rows.
+
+use crate::latency::Figures;
+use crate::record::{Recorded, Run};
+use crate::screen::{ms, rate_text};
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What it is, with its unit.
+    pub name: String,
+    /// One for each run; none in a row that heads a group.
+    pub values: Vec<String>,
+}
+
+impl Row {
+    /// Whether it heads a group of rows.
+    pub fn is_group(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
+/// The rows of these runs.
+pub fn rows(runs: &[Recorded]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let all = |value: &dyn Fn(&Run) -> Option<String>| -> Vec<String> {
+        runs.iter().map(|recorded| value(&recorded.run).unwrap_or_else(|| "–".to_owned())).collect()
+    };
+    let mut row = |name: &str, value: &dyn Fn(&Run) -> Option<String>| {
+        rows.push(Row { name: name.to_owned(), values: all(value) });
+    };
+    row("broker", &|run| Some(run.broker.clone()).filter(|name| !name.is_empty()));
+    row("target, msg/s", &|run| run.target_per_s.map(rate_text));
+    row("sent, msg/s", &|run| Some(rate_text(run.published_per_s)));
+    row("confirmed, msg/s", &|run| run.confirmed_per_s.map(rate_text));
+    row("received, msg/s", &|run| run.received_per_s.map(rate_text));
+    for (group, of) in [
+        (
+            "end to end, ms",
+            (|run: &Run| run.end_to_end.as_ref().map(|l| l.figures.clone())) as fn(&Run) -> Option<Figures>,
+        ),
+        ("publish to confirm, ms", |run| run.confirm.as_ref().map(|l| l.figures.clone())),
+    ] {
+        if runs.iter().all(|recorded| of(&recorded.run).is_none()) {
+            continue;
+        }
+        rows.push(Row { name: group.to_owned(), values: Vec::new() });
+        let mut row = |name: &str, value: &dyn Fn(&Run) -> Option<String>| {
+            rows.push(Row { name: name.to_owned(), values: all(value) });
+        };
+        for (at, name) in ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99"].into_iter().enumerate() {
+            row(name, &|run| of(run).map(|figures| ms(figures.told()[at])));
+        }
+        row("max", &|run| of(run).map(|figures| ms(figures.max_ms)));
+    }
+    rows.push(Row { name: "every message checked".to_owned(), values: Vec::new() });
+    let mut row = |name: &str, value: &dyn Fn(&Run) -> Option<String>| {
+        rows.push(Row { name: name.to_owned(), values: all(value) });
+    };
+    let count = |count: u64| Some(count.to_string());
+    row("sent", &|run| count(run.correctness.published));
+    row("received", &|run| count(run.correctness.received));
+    row("lost", &|run| run.correctness.lost.map(|lost| lost.to_string()));
+    row("duplicated, unflagged", &|run| count(run.correctness.duplicated_unflagged));
+    row("duplicated, flagged", &|run| count(run.correctness.duplicated_flagged));
+    row("reordered", &|run| count(run.correctness.reordered));
+    row("corrupt", &|run| count(run.correctness.corrupt));
+    rows.push(Row { name: "cost".to_owned(), values: Vec::new() });
+    let mut row = |name: &str, value: &dyn Fn(&Run) -> Option<String>| {
+        rows.push(Row { name: name.to_owned(), values: all(value) });
+    };
+    let two = |value: Option<f64>| value.map(|value| format!("{value:.2}"));
+    row("broker's CPU, us a message", &|run| two(run.cost.broker_us_per_message));
+    row("broker's CPU, cores", &|run| two(run.cost.broker_cores));
+    row("broker's memory at most, MB", &|run| {
+        run.cost.broker_rss_bytes_max.map(|bytes| format!("{:.0}", bytes as f64 / 1e6))
+    });
+    row("written to disk, B a message", &|run| {
+        run.cost.broker_write_bytes_per_message.map(|bytes| format!("{bytes:.0}"))
+    });
+    row("load's CPU, publishing, us a message", &|run| two(run.cost.publishing_us_per_message));
+    row("load's CPU, consuming, us a message", &|run| two(run.cost.consuming_us_per_message));
+    rows
+}
+
+/// The table in Markdown.
+pub fn markdown(runs: &[Recorded]) -> String {
+    let mut text = String::from("| |");
+    runs.iter().for_each(|recorded| text.push_str(&format!(" {} |", recorded.run.label.replace('|', "/"))));
+    text.push_str(&format!("\n|---|{}\n", "--:|".repeat(runs.len())));
+    for row in rows(runs) {
+        match row.is_group() {
+            true => text.push_str(&format!("| **{}** |{}\n", row.name, " |".repeat(runs.len()))),
+            false => text.push_str(&format!("| {} | {} |\n", row.name, row.values.join(" | "))),
+        }
+    }
+    text
+}

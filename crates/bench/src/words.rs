@@ -1,0 +1,130 @@
+//! The words of the tools beside a plain run: `report`, `scenario`, `durability`. A few options each, checked against a list.
+//!
+//! Invariant: an option that is not in the tool's list is an error that names it.
+
+use std::collections::BTreeMap;
+
+use crate::Error;
+
+/// One option of a tool: its name, what follows it (nothing for a flag), and a line of help.
+pub type Known = (&'static str, &'static str, &'static str);
+
+/// Options about the broker under test, which all tools hand on to their runs.
+pub const ABOUT_BROKER: &[Known] = &[
+    ("uri", "URI", "broker (default amqp://localhost, or one that is started)"),
+    ("uris", "URI,…", "brokers of a cluster"),
+    ("broker-pid", "PID,…", "processes of the broker, when they are not found by its port"),
+    ("broker", "COMMAND", "start this broker and stop it after; {port} and {dir} are filled in"),
+    ("limit-cpu", "CORES", "start the broker in a cgroup with so many cores"),
+    ("limit-memory", "BYTES", "start the broker in a cgroup with so much memory, such as 512M"),
+];
+
+/// Options about what is written, which all tools have.
+pub const ABOUT_OUTPUT: &[Known] = &[
+    ("id", "NAME", "name of the runs, for the report"),
+    ("json", "FILE", "JSON lines of all runs"),
+    ("html", "FILE", "one report with charts"),
+    ("md", "FILE", "the comparing table in Markdown"),
+    ("plain", "", "lines instead of the live view"),
+];
+
+/// A tool's words, read.
+#[derive(Debug, Default)]
+pub struct Words {
+    options: BTreeMap<&'static str, String>,
+    /// What is no option.
+    pub rest: Vec<String>,
+}
+
+impl Words {
+    /// Reads the words of `tool`.
+    pub fn read(tool: &str, words: &[String], known: &[&[Known]]) -> Result<Words, Error> {
+        let mut read = Words::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let Some(text) = word.strip_prefix("--") else {
+                if word.starts_with('-') {
+                    return Err(unknown(tool, word));
+                }
+                read.rest.push(word.clone());
+                continue;
+            };
+            let (name, attached) =
+                text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
+            let found = known.iter().flat_map(|list| list.iter()).find(|option| option.0 == name);
+            let (name, takes, _) = found.ok_or_else(|| unknown(tool, &format!("--{name}")))?;
+            let value = match (takes.is_empty(), attached) {
+                (true, None) => String::new(),
+                (true, Some(value)) => return Err(Error::usage(format!("--{name} takes no value, {value:?} is one"))),
+                (false, Some(value)) => value,
+                (false, None) => {
+                    words.next().cloned().ok_or_else(|| Error::usage(format!("--{name} needs a value")))?
+                }
+            };
+            if read.options.insert(name, value).is_some() {
+                return Err(Error::usage(format!("--{name} was given twice")));
+            }
+        }
+        Ok(read)
+    }
+
+    /// The text of an option.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.options.get(name).map(String::as_str)
+    }
+
+    /// Whether a flag is set.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.options.contains_key(name)
+    }
+
+    /// A number within bounds.
+    pub fn number(&self, name: &str, default: f64, at_least: f64, at_most: f64) -> Result<f64, Error> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        match text.parse::<f64>() {
+            Ok(number) if number >= at_least && number <= at_most => Ok(number),
+            _ => Err(Error::usage(format!("--{name} {text}: a number from {at_least} to {at_most} is expected"))),
+        }
+    }
+
+    /// Those options that are a run's own, as words for it.
+    pub fn handed_on(&self) -> Vec<String> {
+        let names = ABOUT_BROKER.iter().map(|(name, _, _)| *name);
+        let given = names.filter_map(|name| Some([format!("--{name}"), self.text(name)?.to_owned()]));
+        given.flatten().collect()
+    }
+}
+
+fn unknown(tool: &str, name: &str) -> Error {
+    Error::usage(format!("unknown option {name}; leveret bench {tool} --help lists all"))
+}
+
+/// Help for a tool's options.
+pub fn help(lists: &[&[Known]]) -> String {
+    let mut text = String::new();
+    for (name, takes, line) in lists.iter().flat_map(|list| list.iter()) {
+        let left = format!("  --{name} {takes}");
+        text.push_str(&format!("{left:<28}{line}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Words, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Words::read("scenario", &words, &[ABOUT_BROKER, ABOUT_OUTPUT]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_listed_is_named() {
+        let words = read("s1 --uri amqp://h --plain").expect("all are known");
+        assert_eq!((&words.rest[..], words.is_set("plain")), (&["s1".to_owned()][..], true));
+        assert_eq!(words.handed_on(), ["--uri", "amqp://h"]);
+        assert!(read("--rate 5").expect_err("not of this tool").contains("unknown option --rate"));
+        assert!(read("--uri").expect_err("no value").contains("--uri needs a value"));
+        assert!(read("--uri a --uri b").expect_err("twice").contains("twice"));
+    }
+}
