@@ -78,9 +78,6 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     run.correctness = verdict::correctness(options, &plan, &finals, left);
     run.correctness.nacked = merge.nacked;
     run.missed = verdict::missed(options, &run, failure);
-    if options.broker.is_wanted() {
-        run.notes.push("the broker ran in a box of its own on this machine".to_owned());
-    }
     let recorded = Recorded { run, intervals: merge.intervals };
     observers.iter_mut().for_each(|observer| observer.finished(&recorded));
     Ok(recorded)
@@ -511,6 +508,11 @@ impl Merge {
             to_broker_bytes_s: per_second(part.bytes_out),
             from_broker_bytes_s: per_second(part.bytes_in),
         };
+        // The moment between the last message and the end of the threads is no interval.
+        let is_empty = part.published + part.confirmed + part.received == 0;
+        if is_empty && begin >= running_end && length < interval_ns / 2 {
+            return;
+        }
         observers.iter_mut().for_each(|observer| observer.interval(&interval, &confirm, &end_to_end));
         self.intervals.push(interval);
     }

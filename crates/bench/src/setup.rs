@@ -144,7 +144,8 @@ impl Setup {
             exchange: Bytes::copy_from_slice(topology.exchange.as_bytes()),
             kind: Bytes::copy_from_slice(topology.exchange_type.as_bytes()),
             passive: false,
-            durable: false,
+            // As PerfTest declares it, so that both may run against one broker.
+            durable: true,
             auto_delete: false,
             internal: false,
             no_wait: false,

@@ -189,6 +189,8 @@ pub(super) struct Producer {
     returned: Ledger,
     given_up: u64,
     stopped: bool,
+    /// The window or the socket held the next message back.
+    was_held: bool,
     pub(super) timer_set: bool,
     pub(super) content: super::content::Content,
 }
@@ -227,6 +229,7 @@ impl Producer {
             returned: Ledger::default(),
             given_up: 0,
             stopped: false,
+            was_held: false,
             timer_set: false,
             content: super::content::Content::default(),
             settings,
@@ -241,9 +244,11 @@ impl Producer {
                 return Waits::Done;
             }
             if link.blocked_since.is_some() || self.unanswered >= window {
+                self.was_held = true;
                 return Waits::ForTheBroker;
             }
             if link.pending() >= OUTPUT_BYTES_MAX {
+                self.was_held = true;
                 return if link.waits_for_room { Waits::ForTheBroker } else { Waits::ForItsTurn };
             }
             let due = match &self.pace {
@@ -260,13 +265,15 @@ impl Producer {
             if due > now {
                 return Waits::Until(due);
             }
+            if let Some(pace) = self.pace.as_mut().filter(|_| self.was_held && self.settings.closed_loop) {
+                // What the broker held back is not caught up; being woken a little late is no such thing.
+                pace.restart_from(now - self.start_ns);
+            }
+            self.was_held = false;
             self.publish(link, if self.settings.closed_loop { now } else { due }, now);
             sample.published += 1;
             if let Some(pace) = &mut self.pace {
                 pace.advance();
-                if self.settings.closed_loop {
-                    pace.restart_from(now - self.start_ns);
-                }
             }
         }
     }

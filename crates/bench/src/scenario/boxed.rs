@@ -90,6 +90,7 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64) -> Resu
     let backlog = if cell.backlog { format!(", {BACKLOG} messages standing") } else { String::new() };
     let label = format!("{} cores, {} MB, {} writers{backlog}", cell.cpu, cell.memory_mb, cell.writers);
     let recorded = series.run(&label, &plain(words, &load)?, Some(&broker))?;
+    recorded.run.notes.push(format!("the broker ran in a box of {} cores and {} MB", cell.cpu, cell.memory_mb));
     if let Some(rocketmq) = cell.rocketmq {
         let held = recorded.run.confirmed_per_s.unwrap_or(0.0);
         let note = format!(

@@ -1,0 +1,118 @@
+//! Whatever a broker does to messages, the load generator says so: one broker for each way of being wrong.
+#![allow(clippy::unwrap_used)]
+
+mod broker;
+
+use std::time::Duration;
+
+use bench::options::{Asked, parse};
+use bench::record::{Recorded, Run};
+use bench::run::{Context, run};
+use broker::{Mischief, start};
+
+fn recorded(mischief: Mischief, line: &str) -> Recorded {
+    let port = start(mischief);
+    let text = format!("--uri amqp://127.0.0.1:{port} -u q --confirm 100 --drain-timeout 5 {line}");
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    match parse(&words).unwrap() {
+        Asked::Run(options) => run(&options, &Context::default(), &mut []).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run_against(mischief: Mischief, line: &str) -> Run {
+    recorded(mischief, line).run
+}
+
+#[test]
+fn a_broker_that_does_all_right_passes_with_small_and_with_large_bodies() {
+    for size in [12, 40, 1000, 50_000] {
+        let run = run_against(Mischief::None, &format!("-C 500 -s {size}"));
+        let c = &run.correctness;
+        assert_eq!((c.published, c.confirmed, c.received, c.lost), (500, 500, 500, Some(0)), "{size} B: {c:?}");
+        assert!(run.missed.is_empty(), "{size} B: {:?}", run.missed);
+    }
+}
+
+#[test]
+fn lost_messages_are_counted_and_named() {
+    let run = run_against(Mischief::Lose(100), "-C 500 -s 100");
+    assert_eq!(run.correctness.lost, Some(5));
+    assert_eq!(run.correctness.lost_examples, ["0:99", "0:199", "0:299", "0:399", "0:499"]);
+    assert_eq!(run.missed, ["5 lost"]);
+}
+
+#[test]
+fn duplicates_are_told_apart_by_their_flag() {
+    let run = run_against(Mischief::Duplicate(50, false), "-C 500 -s 100");
+    assert_eq!((run.correctness.duplicated_unflagged, run.correctness.duplicated_flagged), (10, 0));
+    assert_eq!(run.missed, ["10 duplicated and not flagged as redelivered"]);
+    let run = run_against(Mischief::Duplicate(50, true), "-C 500 -s 100");
+    assert_eq!((run.correctness.duplicated_unflagged, run.correctness.duplicated_flagged), (0, 10));
+    assert!(run.missed.is_empty(), "at least once is what AMQP promises: {:?}", run.missed);
+}
+
+#[test]
+fn reordered_and_corrupt_messages_are_counted_in_both_forms_of_a_body() {
+    for size in [12, 100] {
+        let run = run_against(Mischief::Swap(100), &format!("-C 499 -s {size}"));
+        assert_eq!((run.correctness.reordered, run.correctness.lost), (4, Some(0)), "{size} B");
+        let run = run_against(Mischief::Corrupt(100), &format!("-C 500 -s {size}"));
+        assert_eq!(run.correctness.corrupt, 5, "{size} B");
+        assert!(!run.missed.is_empty());
+    }
+}
+
+#[test]
+fn refused_messages_are_not_lost() {
+    let run = run_against(Mischief::Nack(10), "-C 500 -s 100");
+    let c = &run.correctness;
+    assert_eq!((c.nacked, c.confirmed, c.received, c.lost), (50, 450, 450, Some(0)));
+}
+
+#[test]
+fn a_second_of_standstill_shows_in_the_open_loop_and_hides_in_the_closed_one() {
+    let stall = Mischief::Stall(1000, Duration::from_secs(1));
+    // 2 s at 1000 a second: a third of all messages fell due while nothing moved.
+    let open = run_against(stall, "--rate 1000 -z 2 -s 100");
+    let f = open.end_to_end.unwrap().figures;
+    assert!(f.p99_ms > 800.0 && f.p999_ms > 900.0, "open loop: {f:?}");
+    assert!(f.p75_ms > 200.0, "those that fell due in the standstill are late by what was left of it: {f:?}");
+    let closed = run_against(stall, "--rate 1000 -z 2 -s 100 --closed-loop");
+    let f = closed.end_to_end.unwrap().figures;
+    assert!(f.max_ms > 900.0, "closed loop: {f:?}");
+    assert!(closed.published_per_s < 750.0, "a closed loop waits with its broker: {}", closed.published_per_s);
+}
+
+#[test]
+fn a_cut_connection_comes_back_and_what_was_not_answered_is_not_called_lost() {
+    let run = run_against(Mischief::Cut(500), "-C 1000 -s 100 --connection-recovery-interval 0.1");
+    let c = &run.correctness;
+    assert_eq!((run.connections_lost, c.published, c.lost), (1, 1000, Some(0)));
+    assert!(c.unanswered >= 1 && c.unanswered <= 100, "{c:?}");
+    assert_eq!(c.confirmed + c.unanswered, 1000);
+    let run = run_against(Mischief::Cut(500), "-C 1000 -s 100 --disable-connection-recovery");
+    assert!(run.missed[0].starts_with("a connection was lost"), "{:?}", run.missed);
+}
+
+#[test]
+fn a_closed_channel_ends_the_run_with_the_brokers_words() {
+    let run = run_against(Mischief::CloseChannel, "-C 10 -s 100");
+    assert!(run.missed[0].contains("404 NOT_FOUND - no such thing"), "{:?}", run.missed);
+}
+
+#[test]
+fn intervals_add_up_to_the_run() {
+    let recorded = recorded(Mischief::None, "--rate 2000 -z 3 -s 100");
+    let sent: f64 = recorded.intervals.iter().map(|i| i.published_per_s).sum();
+    assert!((sent - 6000.0).abs() < 30.0, "{sent}");
+    assert!(recorded.run.open_loop && (recorded.run.published_per_s - 2000.0).abs() < 5.0);
+}
+
+#[test]
+fn no_broker_is_an_error_and_no_verdict() {
+    let words: Vec<String> = ["--uri", "amqp://127.0.0.1:1"].map(str::to_owned).to_vec();
+    let Asked::Run(options) = parse(&words).unwrap() else { panic!("a run") };
+    let error = run(&options, &Context::default(), &mut []).unwrap_err().to_string();
+    assert!(error.starts_with("no broker at 127.0.0.1:1"), "{error}");
+}
