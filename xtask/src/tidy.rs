@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
         may_know: &["amqp", "broker", "consensus", "partition", "storage"],
         banned: &["std::net", "tokio::", "SystemTime"],
     },
-    Layer { name: "sizing", may_know: &[], banned: &["std::net", "tokio::"] },
+    Layer { name: "sizing", may_know: &[], banned: &["tokio::", "SystemTime"] },
     Layer { name: "bench", may_know: &["amqp"], banned: &[] },
     Layer { name: "leveret", may_know: &["bench", "server", "sizing", "storage"], banned: &[] },
 ];

@@ -3,7 +3,12 @@
 //! Invariant: what is asked for goes to standard output or the named file; a mistake in what was given is one line with file, line and
 //! field, and exit code 2.
 
+mod progress;
+
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -13,6 +18,10 @@ use sizing::prices::PriceList;
 use sizing::published::Published;
 use sizing::requirement::{Requirement, Wish};
 use sizing::results::{Results, Tolerance};
+use sizing::run::Workshop;
+use sizing::run::journal::Journal;
+use sizing::run::load::BenchProcess;
+use sizing::run::plan::Plan;
 use sizing::study;
 
 use crate::exit::{self, Exit};
@@ -20,10 +29,21 @@ use crate::exit::{self, Exit};
 /// What was asked of `leveret sizing`.
 #[derive(Debug)]
 pub(crate) enum Sizing {
+    /// Measure clusters.
+    Run(Run),
     /// From results and prices to boards and a recommendation.
     Report(Report),
     /// From some configurations to others.
     Predict(Predict),
+}
+
+/// `leveret sizing run`.
+#[derive(Debug)]
+pub(crate) struct Run {
+    plan: PathBuf,
+    results: PathBuf,
+    bench: Option<String>,
+    is_dry: bool,
 }
 
 /// How a report is shown.
@@ -70,6 +90,7 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
+        .subcommand(run_command())
         .subcommand(report_command())
         .subcommand(predict_command())
 }
@@ -118,6 +139,22 @@ fn shown_arguments() -> Vec<Arg> {
     vec![flag("json", "One JSON document instead of tables"), path("html", "Write a page with charts to this file too")]
 }
 
+fn run_command() -> Command {
+    let plan = Arg::new("plan").value_name("PLAN").required(true).value_parser(ValueParser::path_buf());
+    Command::new("run")
+        .about("Drive the tests of a plan against its clusters")
+        .long_about(RUN_ABOUT)
+        .arg(plan.help("Requirement, workload, tests and clusters (TOML); docs/sizing.md explains it"))
+        .arg(path("results", "Results file (JSON lines); one that is there is gone on with").required(true))
+        .arg(
+            Arg::new("bench")
+                .long("bench")
+                .value_name("COMMAND")
+                .help("Load generator that takes PerfTest's words and writes --json [default: this program's bench]"),
+        )
+        .arg(flag("dry-run", "Say what would be measured and how long it takes"))
+}
+
 fn report_command() -> Command {
     Command::new("report")
         .about("Boards, costs and a recommendation from results and prices")
@@ -142,6 +179,12 @@ fn predict_command() -> Command {
 /// What the matches of `sizing` ask for.
 pub(crate) fn asked(mut matches: ArgMatches) -> Sizing {
     match matches.remove_subcommand() {
+        Some((name, mut matches)) if name == "run" => Sizing::Run(Run {
+            plan: matches.remove_one("plan").expect("clap requires it"),
+            results: matches.remove_one("results").expect("clap requires it"),
+            bench: matches.remove_one("bench"),
+            is_dry: matches.get_flag("dry-run"),
+        }),
         Some((name, mut matches)) if name == "report" => {
             let published = matches.remove_one("published");
             Sizing::Report(Report { published, shown: shown(&mut matches), given: given(matches) })
@@ -179,6 +222,7 @@ fn given(mut matches: ArgMatches) -> Given {
 /// Does what was asked.
 pub(crate) fn run(sizing: &Sizing) -> Exit {
     let done = match sizing {
+        Sizing::Run(asked) => measure(asked),
         Sizing::Report(report) => make_report(report),
         Sizing::Predict(asked) => make_prediction(asked),
     };
@@ -205,6 +249,52 @@ impl Given {
             None => Ok(None),
         };
         read.map_err(|mistake| mistake.to_string())
+    }
+}
+
+fn measure(asked: &Run) -> Result<Exit, String> {
+    let plan = Plan::read(&open(&asked.plan)?).map_err(|mistake| mistake.to_string())?;
+    if asked.is_dry {
+        return Ok(exit::print(&progress::outlook(&plan)));
+    }
+    let own = std::env::current_exe().map_err(|why| format!("this program's own path is unknown: {why}"))?;
+    let own = own.display().to_string();
+    // Brokers are started with other folders as their own, so nothing may depend on where we are.
+    let results = std::path::absolute(&asked.results).map_err(|why| format!("{}: {why}", asked.results.display()))?;
+    let mut folder = results.clone().into_os_string();
+    folder.push(".work");
+    let folder = PathBuf::from(folder);
+    let command = match &asked.bench {
+        Some(words) => words.split_whitespace().map(str::to_owned).collect(),
+        None => vec![own.clone(), "bench".to_owned()],
+    };
+    let mut generator = BenchProcess { command, folder: folder.join("load") };
+    let mut journal = Journal::open(&results, &plan, None)?;
+    let mut shutdown = crate::signals::listen().map_err(|why| format!("signals cannot be watched: {why}"))?;
+    let mut screen = progress::Screen::new();
+    let workshop = Workshop { program: own, folder: folder.clone() };
+    let ran = sizing::run::run(&plan, &mut journal, &mut generator, &workshop, &mut |event| {
+        screen.show(&event);
+        match Pin::new(&mut shutdown).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(()) => ControlFlow::Break(()),
+            Poll::Pending => ControlFlow::Continue(()),
+        }
+    });
+    screen.end();
+    match ran {
+        Ok(0) => {
+            let _ = std::fs::remove_dir_all(&folder);
+            exit::say(&format!("all measured: leveret sizing report {} shows it", asked.results.display()));
+            Ok(Exit::Done)
+        }
+        Ok(failed) => {
+            exit::say(&format!("{failed} measurements failed; the same command tries them again"));
+            Ok(Exit::Failed)
+        }
+        Err(why) => {
+            exit::say(&why);
+            Ok(Exit::Failed)
+        }
     }
 }
 
@@ -249,14 +339,21 @@ impl Shown {
     }
 }
 
+const RUN_ABOUT: &str = "\
+Drive the tests of a plan against its clusters, given by address or started on this machine with limits.
+
+Each measurement is written and synced as it comes. A run that was stopped goes on with the same command. Progress goes to standard error.";
+
 const ABOUT: &str = "\
 Which cluster holds your load, and what it costs.
 
-A report needs a results file and a price file. It says what each configuration held, how late it was, what 1000 messages a second cost \
+A run drives the tests of a plan against clusters. A report needs a results file and a price file. It says what each configuration held, how late it was, what 1000 messages a second cost \
 a month, which one to take for a stated requirement, and what would change that.";
 
 const AFTER: &str = "\
 Examples:
+  leveret sizing run plan.toml --results results.jsonl
+      Drive the plan's tests; stop it whenever you like, the same command goes on.
   leveret sizing report --study
       The study of 21 RabbitMQ clusters that ships with this program, its published figures checked.
   leveret sizing report results.jsonl --prices prices.toml --rate 30000 --p99-ms 1000 --html report.html
@@ -266,4 +363,4 @@ Examples:
   leveret sizing predict small.jsonl --prices prices.toml --rate 30000 --p99-ms 1000
       From one small machine to the clusters of a price list, with everything assumed.
 
-Exit codes: 0 done, 2 wrong command line or a mistake in a file, named with line and field.";
+Exit codes: 0 done, 1 a measurement failed or the run was stopped, 2 wrong command line or a mistake in a file, named with line and field.";

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::outcome::{Outcome, Shown, outcomes};
 use crate::prices::{Basis, PriceList};
 use crate::requirement::Requirement;
-use crate::results::Results;
+use crate::results::{Results, Test};
 
 /// Rates between the required one and this multiple of it are tried for a change of winner.
 const RATE_MULTIPLE_MAX: f64 = 3.0;
@@ -50,46 +50,161 @@ pub struct Recommendation {
 
 /// Recommends from measurements and prices.
 pub fn recommend(results: &Results, prices: &PriceList, requirement: &Requirement) -> Result<Recommendation, String> {
-    let all = outcomes(results, requirement);
-    let candidates = candidates(&all, prices, requirement)?;
-    let rejected = all.iter().filter(|outcome| outcome.verdict(requirement) == Shown::No);
-    let rejected = rejected
-        .map(|outcome| Rejected { name: outcome.configuration.name(), fails: fails(outcome, requirement) })
-        .collect();
-    let chosen = candidates.first().cloned();
-    let all_shown = candidates.iter().find(|candidate| candidate.not_shown.is_empty()).cloned();
-    let all_shown = all_shown.filter(|shown| Some(shown) != chosen.as_ref());
-    let mut changes = Vec::new();
-    conditions(results, prices, requirement, chosen.as_ref(), &mut changes)?;
-    rates(results, prices, requirement, chosen.as_ref(), &mut changes)?;
-    if let [first, second, ..] = candidates.as_slice() {
-        break_even(&all, prices, first, second, &mut changes)?;
-    }
-    if let Some(chosen) = &chosen {
-        if let (Some(second), false) = (candidates.get(1), chosen.not_shown.is_empty()) {
-            changes.push(format!(
-                "measured and failed ({}): then {} at {}",
-                chosen.not_shown.join("; "),
-                second.name,
-                money(prices, second.month)
-            ));
-        }
-        as_given(&all, prices, requirement, chosen, &mut changes)?;
-    }
-    Ok(Recommendation { chosen, runner_up: candidates.get(1).cloned(), all_shown, rejected, changes })
+    Adviser { results, prices, requirement, all: outcomes(results, requirement) }.recommend()
 }
 
-fn candidates(all: &[Outcome], prices: &PriceList, requirement: &Requirement) -> Result<Vec<Candidate>, String> {
-    let mut candidates = Vec::new();
-    for outcome in all.iter().filter(|outcome| outcome.verdict(requirement) != Shown::No) {
-        candidates.push(Candidate {
-            name: outcome.configuration.name(),
-            month: prices.month(&outcome.configuration, Basis::Corrected)?,
-            not_shown: not_shown(outcome, requirement),
-        });
+/// Everything that advice is made from.
+struct Adviser<'a> {
+    results: &'a Results,
+    prices: &'a PriceList,
+    requirement: &'a Requirement,
+    all: Vec<Outcome>,
+}
+
+impl Adviser<'_> {
+    fn recommend(&self) -> Result<Recommendation, String> {
+        let candidates = self.candidates(&self.all, self.requirement)?;
+        let rejected = self.all.iter().filter(|outcome| outcome.verdict(self.requirement) == Shown::No);
+        let rejected = rejected
+            .map(|outcome| Rejected {
+                name: outcome.configuration.name(),
+                fails: of_standing(outcome, self.requirement, Shown::No),
+            })
+            .collect();
+        let chosen = candidates.first().cloned();
+        let runner_up = candidates.get(1).cloned();
+        let all_shown = candidates.iter().find(|candidate| candidate.not_shown.is_empty()).cloned();
+        let mut changes = self.conditions(chosen.as_ref())?;
+        changes.extend(self.rates(chosen.as_ref())?);
+        if let (Some(first), Some(second)) = (&chosen, &runner_up) {
+            changes.extend(self.break_even(first, second));
+            if !first.not_shown.is_empty() {
+                let failed = format!("measured and failed ({})", first.not_shown.join("; "));
+                changes.push(format!("{failed}: then {}", self.priced(second)));
+            }
+        }
+        if let Some(chosen) = &chosen {
+            changes.extend(self.as_given(chosen)?);
+        }
+        let all_shown = all_shown.filter(|shown| Some(shown) != chosen.as_ref());
+        Ok(Recommendation { chosen, runner_up, all_shown, rejected, changes })
     }
-    candidates.sort_by(|a, b| a.month.total_cmp(&b.month));
-    Ok(candidates)
+
+    fn candidates(&self, all: &[Outcome], requirement: &Requirement) -> Result<Vec<Candidate>, String> {
+        let mut candidates = Vec::new();
+        for outcome in all.iter().filter(|outcome| outcome.verdict(requirement) != Shown::No) {
+            candidates.push(Candidate {
+                name: outcome.configuration.name(),
+                month: self.prices.month(&outcome.configuration, Basis::Corrected)?,
+                not_shown: of_standing(outcome, requirement, Shown::NotShown),
+            });
+        }
+        candidates.sort_by(|a, b| a.month.total_cmp(&b.month));
+        Ok(candidates)
+    }
+
+    /// Who would win with another requirement.
+    fn winner(&self, requirement: &Requirement) -> Result<Option<Candidate>, String> {
+        Ok(self.candidates(&outcomes(self.results, requirement), requirement)?.into_iter().next())
+    }
+
+    fn priced(&self, candidate: &Candidate) -> String {
+        format!("{} at {}{:.0} a month", candidate.name, self.prices.currency, candidate.month)
+    }
+
+    /// What each condition costs: the winner without it.
+    fn conditions(&self, chosen: Option<&Candidate>) -> Result<Vec<String>, String> {
+        let requirement = self.requirement;
+        let mut without =
+            vec![("without the bound on p99".to_owned(), Requirement { p99_ms: f64::MAX, ..*requirement })];
+        if requirement.lose_node {
+            without.push(("without the loss of a node".to_owned(), Requirement { lose_node: false, ..*requirement }));
+        }
+        if let Some(rate) = requirement.backlog_rate {
+            // Every lower rate at which an adverse test was made is a question worth asking.
+            let adverse = self.results.steps.iter().filter(|step| step.test != Test::Rising).map(|step| step.target);
+            let mut rates: Vec<f64> =
+                self.results.adverse.iter().filter_map(|adverse| adverse.held).chain(adverse).collect();
+            rates.retain(|tried| *tried < rate);
+            rates.sort_by(|a, b| b.total_cmp(a));
+            rates.dedup();
+            for rate in rates {
+                let milder = Requirement { backlog_rate: Some(rate), ..*requirement };
+                without.push((format!("with a backlog only at {rate} msg/s"), milder));
+            }
+            without.push(("without a backlog".to_owned(), Requirement { backlog_rate: None, ..*requirement }));
+        }
+        let (mut changes, mut last) = (Vec::new(), chosen.map(|chosen| chosen.name.clone()));
+        for (words, milder) in without {
+            let Some(won) = self.winner(&milder)? else { continue };
+            if Some(&won.name) != chosen.map(|chosen| &chosen.name) && Some(&won.name) != last.as_ref() {
+                changes.push(format!("{words}: {}", self.priced(&won)));
+                last = Some(won.name);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The rates at which another configuration takes over: the nearest below, and all above.
+    fn rates(&self, chosen: Option<&Candidate>) -> Result<Vec<String>, String> {
+        let asked = self.requirement.rate;
+        let mut tried: Vec<f64> = self.results.steps.iter().map(|step| step.target).collect();
+        tried.extend(self.results.summaries.iter().flat_map(|summary| [summary.held, summary.short_of]).flatten());
+        tried.sort_by(f64::total_cmp);
+        tried.dedup();
+        // A backlog is asked about at a rate of its own; here only the steady rate moves.
+        let at = |rate: f64| self.winner(&Requirement { rate, ..*self.requirement });
+        let (mut changes, mut last) = (Vec::new(), chosen.map(|chosen| chosen.name.clone()));
+        for rate in tried.iter().filter(|rate| **rate > asked && **rate <= asked * RATE_MULTIPLE_MAX) {
+            let won = at(*rate)?;
+            let name = won.as_ref().map(|won| won.name.clone());
+            if name != last {
+                let words = won.map_or("nothing that was measured holds it".to_owned(), |won| self.priced(&won));
+                changes.push(format!("at {rate} msg/s: {words}"));
+                last = name;
+            }
+        }
+        for rate in tried.iter().rev().filter(|rate| **rate < asked) {
+            if let Some(won) = at(*rate)?
+                && Some(&won.name) != chosen.map(|chosen| &chosen.name)
+            {
+                changes.push(format!("at {rate} msg/s: {}", self.priced(&won)));
+                break;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The prices at which the second becomes the first.
+    fn break_even(&self, first: &Candidate, second: &Candidate) -> Vec<String> {
+        let of = |name: &str| self.all.iter().map(|outcome| &outcome.configuration).find(|known| known.name() == name);
+        let (Some(one), Some(two)) = (of(&first.name), of(&second.name)) else { return Vec::new() };
+        let gap = second.month - first.month;
+        let part = 100.0 * gap / first.month;
+        let mut changes =
+            vec![format!("{} becomes cheaper when {} costs {part:.0} % more than now", second.name, first.name)];
+        let volume = (one.volume != two.volume).then(|| self.prices.volume_month(&one.volume)).flatten();
+        let machine = (one.machine != two.machine).then(|| self.prices.machine_month(&one.machine)).flatten();
+        for (name, now) in [(&one.volume, volume), (&one.machine, machine)] {
+            let Some(now) = now else { continue };
+            let (then, sign) = (now + gap / one.nodes as f64, &self.prices.currency);
+            changes.push(format!("the same when one {name} costs {sign}{then:.0} a month instead of {sign}{now:.0}"));
+        }
+        changes
+    }
+
+    /// What the totals as published would have chosen, where that is another one or another price.
+    fn as_given(&self, chosen: &Candidate) -> Result<Option<String>, String> {
+        let mut best: Option<Candidate> = None;
+        for outcome in self.all.iter().filter(|outcome| outcome.verdict(self.requirement) != Shown::No) {
+            let month = self.prices.month(&outcome.configuration, Basis::AsGiven)?;
+            if best.as_ref().is_none_or(|least| month < least.month) {
+                best = Some(Candidate { name: outcome.configuration.name(), month, not_shown: Vec::new() });
+            }
+        }
+        let best = best.filter(|best| best.name != chosen.name || best.month != chosen.month);
+        Ok(best.map(|best| format!("with the totals as the price file states them: {}", self.priced(&best))))
+    }
 }
 
 /// The conditions of a requirement in words, with how an outcome stands to each.
@@ -110,156 +225,8 @@ pub fn standing(outcome: &Outcome, requirement: &Requirement) -> Vec<(String, Sh
     standing
 }
 
-fn fails(outcome: &Outcome, requirement: &Requirement) -> Vec<String> {
+/// The conditions to which an outcome stands like that.
+fn of_standing(outcome: &Outcome, requirement: &Requirement, wanted: Shown) -> Vec<String> {
     let standing = standing(outcome, requirement);
-    standing.into_iter().filter(|(_, shown)| *shown == Shown::No).map(|(what, _)| what).collect()
-}
-
-fn not_shown(outcome: &Outcome, requirement: &Requirement) -> Vec<String> {
-    let standing = standing(outcome, requirement);
-    standing.into_iter().filter(|(_, shown)| *shown == Shown::NotShown).map(|(what, _)| what).collect()
-}
-
-fn winner(results: &Results, prices: &PriceList, requirement: &Requirement) -> Result<Option<Candidate>, String> {
-    Ok(candidates(&outcomes(results, requirement), prices, requirement)?.into_iter().next())
-}
-
-fn money(prices: &PriceList, month: f64) -> String {
-    format!("{}{:.0} a month", prices.currency, month)
-}
-
-/// What each condition costs: the winner without it.
-fn conditions(
-    results: &Results,
-    prices: &PriceList,
-    requirement: &Requirement,
-    chosen: Option<&Candidate>,
-    changes: &mut Vec<String>,
-) -> Result<(), String> {
-    let mut without = Vec::new();
-    without.push(("without the bound on p99".to_owned(), Requirement { p99_ms: f64::MAX, ..*requirement }));
-    if requirement.lose_node {
-        without.push(("without the loss of a node".to_owned(), Requirement { lose_node: false, ..*requirement }));
-    }
-    if let Some(rate) = requirement.backlog_rate {
-        let none = Requirement { backlog_rate: None, ..*requirement };
-        // Every lower rate at which an adverse test was made is a question worth asking.
-        let mut rates: Vec<f64> = results.adverse.iter().filter_map(|adverse| adverse.held).collect();
-        rates.extend(
-            results.steps.iter().filter(|step| step.test != crate::results::Test::Rising).map(|step| step.target),
-        );
-        rates.retain(|tried| *tried < rate);
-        rates.sort_by(|a, b| b.total_cmp(a));
-        rates.dedup();
-        for rate in rates {
-            let milder = Requirement { backlog_rate: Some(rate), ..*requirement };
-            without.push((format!("with a backlog only at {rate} msg/s"), milder));
-        }
-        without.push(("without a backlog".to_owned(), none));
-    }
-    let mut last = chosen.map(|chosen| chosen.name.clone());
-    for (words, milder) in without {
-        let won = winner(results, prices, &milder)?;
-        if let Some(won) = won
-            && Some(&won.name) != chosen.map(|chosen| &chosen.name)
-            && Some(&won.name) != last.as_ref()
-        {
-            changes.push(format!("{words}: {} at {}", won.name, money(prices, won.month)));
-            last = Some(won.name);
-        }
-    }
-    Ok(())
-}
-
-/// The rates at which another configuration takes over, the nearest below and all above.
-fn rates(
-    results: &Results,
-    prices: &PriceList,
-    requirement: &Requirement,
-    chosen: Option<&Candidate>,
-    changes: &mut Vec<String>,
-) -> Result<(), String> {
-    let mut tried: Vec<f64> = results.steps.iter().map(|step| step.target).collect();
-    tried.extend(results.summaries.iter().flat_map(|summary| [summary.held, summary.short_of]).flatten());
-    tried.sort_by(f64::total_cmp);
-    tried.dedup();
-    // A backlog is asked about at a rate of its own; here only the steady rate moves.
-    let at = |rate: f64| winner(results, prices, &Requirement { rate, ..*requirement });
-    let mut last = chosen.map(|chosen| chosen.name.clone());
-    for rate in tried.iter().filter(|rate| **rate > requirement.rate && **rate <= requirement.rate * RATE_MULTIPLE_MAX)
-    {
-        let won = at(*rate)?;
-        let name = won.as_ref().map(|won| won.name.clone());
-        if name != last {
-            let words = won.map_or("nothing that was measured holds it".to_owned(), |won| {
-                format!("{} at {}", won.name, money(prices, won.month))
-            });
-            changes.push(format!("at {rate} msg/s: {words}"));
-            last = name;
-        }
-    }
-    for rate in tried.iter().rev().filter(|rate| **rate < requirement.rate) {
-        if let Some(won) = at(*rate)?
-            && Some(&won.name) != chosen.map(|chosen| &chosen.name)
-        {
-            changes.push(format!("at {rate} msg/s: {} at {}", won.name, money(prices, won.month)));
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// The price at which the second becomes the first.
-fn break_even(
-    all: &[Outcome],
-    prices: &PriceList,
-    first: &Candidate,
-    second: &Candidate,
-    changes: &mut Vec<String>,
-) -> Result<(), String> {
-    let of = |name: &str| all.iter().map(|outcome| &outcome.configuration).find(|known| known.name() == name);
-    let (Some(one), Some(two)) = (of(&first.name), of(&second.name)) else { return Ok(()) };
-    let gap = second.month - first.month;
-    let part = 100.0 * gap / first.month;
-    changes.push(format!("{} becomes cheaper when {} costs {part:.0} % more than now", second.name, first.name));
-    if one.volume != two.volume
-        && let Some(now) = prices.volume_month(&one.volume)
-    {
-        let then = now + gap / one.nodes as f64;
-        let sign = &prices.currency;
-        changes
-            .push(format!("the same when one {} costs {sign}{then:.0} a month instead of {sign}{now:.0}", one.volume));
-    }
-    if one.machine != two.machine
-        && let Some(now) = prices.machine_month(&one.machine)
-    {
-        let then = now + gap / one.nodes as f64;
-        let sign = &prices.currency;
-        changes
-            .push(format!("the same when one {} costs {sign}{then:.0} a month instead of {sign}{now:.0}", one.machine));
-    }
-    Ok(())
-}
-
-/// Totals as published would have chosen another one.
-fn as_given(
-    all: &[Outcome],
-    prices: &PriceList,
-    requirement: &Requirement,
-    chosen: &Candidate,
-    changes: &mut Vec<String>,
-) -> Result<(), String> {
-    let mut best: Option<(f64, String)> = None;
-    for outcome in all.iter().filter(|outcome| outcome.verdict(requirement) != Shown::No) {
-        let month = prices.month(&outcome.configuration, Basis::AsGiven)?;
-        if best.as_ref().is_none_or(|(least, _)| month < *least) {
-            best = Some((month, outcome.configuration.name()));
-        }
-    }
-    if let Some((month, name)) = best
-        && (name != chosen.name || month != chosen.month)
-    {
-        changes.push(format!("with the totals as the price file states them: {name} at {}", money(prices, month)));
-    }
-    Ok(())
+    standing.into_iter().filter(|(_, shown)| *shown == wanted).map(|(what, _)| what).collect()
 }

@@ -1,0 +1,135 @@
+//! What a person sees while a run measures: one live line on a terminal, a line for each measurement elsewhere.
+//!
+//! Invariant: this goes to standard error and is never needed: everything said here is in the results file too.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use sizing::outcome::is_matched;
+use sizing::results::Step;
+use sizing::run::Event;
+use sizing::run::plan::Plan;
+use sizing::run::schedule::{seconds_left, trials};
+use sizing::table::{ms, rate};
+
+/// Cells of the bar.
+const BAR: usize = 20;
+
+/// The terminal, or not one.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    is_live: bool,
+    /// Length of the live line, to wipe it.
+    shown: usize,
+}
+
+impl Screen {
+    pub(crate) fn new() -> Screen {
+        Screen { is_live: std::io::stderr().is_terminal(), shown: 0 }
+    }
+
+    /// Shows what happens.
+    pub(crate) fn show(&mut self, event: &Event) {
+        match event {
+            Event::Driving { name, test, target, done, all, elapsed, seconds, left } => {
+                if self.is_live {
+                    let part = (elapsed / seconds).clamp(0.0, 1.0);
+                    let full = (part * BAR as f64) as usize;
+                    let bar = format!("{}{}", "#".repeat(full), ".".repeat(BAR - full));
+                    let line = format!(
+                        "[{}/{all}] {name} {test} at {} msg/s [{bar}] {elapsed:.0} of {seconds:.0} s, {} left",
+                        done + 1,
+                        rate(*target),
+                        span(*left)
+                    );
+                    self.live(&line);
+                } else if *elapsed < 0.5 && self.shown != done + 1 {
+                    self.shown = done + 1;
+                    let line =
+                        format!("[{}/{all}] {name} {test} at {} msg/s, {} left", done + 1, rate(*target), span(*left));
+                    self.line(&line);
+                }
+            }
+            Event::Starting { name } => self.line(&format!("bringing up {name}")),
+            Event::Note { text } => self.line(&format!("note: {text}")),
+            Event::Measured { step } => self.line(&measured(step)),
+            Event::Skipped { skipped } => {
+                let target = rate(skipped.target);
+                self.line(&format!(
+                    "  {}/{} {} at {target}: skipped: {}",
+                    skipped.cluster, skipped.volume, skipped.test, skipped.why
+                ));
+            }
+            Event::Failed { name, why } => self.line(&format!("  {name}: failed: {why}")),
+        }
+    }
+
+    /// Leaves the cursor on a line of its own.
+    pub(crate) fn end(&mut self) {
+        if self.is_live && self.shown > 0 {
+            self.live("");
+            let _ = write!(std::io::stderr(), "\r");
+        }
+    }
+
+    fn live(&mut self, line: &str) {
+        let blanks = " ".repeat(self.shown.saturating_sub(line.chars().count()));
+        let _ = write!(std::io::stderr(), "\r{line}{blanks}");
+        self.shown = line.chars().count();
+    }
+
+    fn line(&mut self, line: &str) {
+        if self.is_live {
+            self.live(line);
+            self.shown = 0;
+        } else {
+            let _ = write!(std::io::stderr(), "{line}");
+        }
+        let _ = writeln!(std::io::stderr());
+    }
+}
+
+fn measured(step: &Step) -> String {
+    let late = step.p99_ms.map_or(String::new(), |p99| format!(", p99 {} ms", ms(p99)));
+    let cpu = step.cpu_percent.map_or(String::new(), |percent| format!(", CPU {percent:.0} %"));
+    let broken = step.lost.unwrap_or(0) + step.duplicated.unwrap_or(0);
+    let broken = if broken > 0 { format!(", {broken} LOST OR DOUBLED") } else { String::new() };
+    format!(
+        "  {}/{} {} at {}: {} msg/s{late}{cpu}{broken}{}",
+        step.cluster,
+        step.volume,
+        step.test,
+        rate(step.target),
+        rate(step.consumed),
+        if is_matched(step) { "" } else { ", short of the target" }
+    )
+}
+
+/// What a plan would measure, and for how long.
+pub(crate) fn outlook(plan: &Plan) -> String {
+    let all = trials(plan);
+    let mut text = String::new();
+    for (at, candidate) in plan.candidates.iter().enumerate() {
+        let of_it: Vec<_> = all.iter().filter(|trial| trial.candidate == at).cloned().collect();
+        text.push_str(&format!(
+            "{}: {} measurements, {}\n",
+            candidate.configuration.name(),
+            of_it.len(),
+            span(seconds_left(&of_it, &[]))
+        ));
+        for trial in &of_it {
+            let (target, length) = (rate(trial.target), span(trial.seconds()));
+            text.push_str(&format!("  {} at {target} msg/s, {} consumers, {length}\n", trial.test, trial.consumers));
+        }
+    }
+    text.push_str(&format!("{} measurements, {} in all\n", all.len(), span(seconds_left(&all, &[]))));
+    text
+}
+
+fn span(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}

@@ -1,0 +1,252 @@
+//! A candidate that is up: its addresses, and ways to lose a node and to bring it back.
+//!
+//! Invariant: what was started here is stopped when this is dropped, with everything it started itself, and its data folders go with it.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::limits::Limits;
+use super::plan::{Candidate, Local, Place};
+use super::usage::{Usage, Used, mean};
+
+/// How long a node may take to stop before it is killed.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+/// How long one answer of a starting node may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// What a client says first; a broker that is up answers it.
+const AMQP_HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
+
+/// A cluster that is up.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Where load goes.
+    pub uris: Vec<String>,
+    /// What a reader of the results must know.
+    pub notes: Vec<String>,
+    place: Place,
+    nodes: Vec<Node>,
+    folder: PathBuf,
+    /// The logs in it are needed to see what went wrong.
+    is_kept: bool,
+}
+
+#[derive(Debug)]
+struct Node {
+    index: u64,
+    child: Option<Child>,
+    limits: Limits,
+    seen: Option<Usage>,
+}
+
+impl Cluster {
+    /// Brings a candidate up. `program` is this program, `folder` a place for data of local nodes.
+    pub fn up(candidate: &Candidate, program: &str, folder: PathBuf) -> Result<Cluster, String> {
+        let (uris, notes, nodes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cluster = Cluster { uris, notes, place: candidate.place.clone(), nodes, folder, is_kept: false };
+        match &candidate.place {
+            Place::Addresses { uris, .. } => cluster.uris = uris.clone(),
+            Place::Local(local) => {
+                let started = cluster.start(local, candidate.configuration.nodes, program);
+                cluster.is_kept = started.is_err();
+                started?;
+            }
+        }
+        Ok(cluster)
+    }
+
+    fn start(&mut self, local: &Local, nodes: u64, program: &str) -> Result<(), String> {
+        if let Some(folder) = &local.folder {
+            self.folder = PathBuf::from(folder).join(self.folder.file_name().unwrap_or_default());
+        }
+        for index in 0..nodes {
+            let data = self.data(index);
+            // Data of a run that was interrupted would be a head start.
+            let _ = fs::remove_dir_all(&data);
+            fs::create_dir_all(&data).map_err(|why| format!("{}: {why}", data.display()))?;
+            let name = format!("leveret-sizing-{}-{index}", std::process::id());
+            let limits = Limits::set(&name, local, &data);
+            for refused in &limits.refused {
+                if !self.notes.contains(refused) {
+                    self.notes.push(refused.clone());
+                }
+            }
+            self.nodes.push(Node { index, child: None, limits, seen: None });
+            self.start_node(local, index, program)?;
+            if index > 0
+                && let Some(join) = &local.join_command
+            {
+                command(&self.filled(join, local, index), "join_command")?;
+            }
+            self.uris.push(format!("amqp://guest:guest@127.0.0.1:{}/%2f", local.port + index as u16));
+        }
+        Ok(())
+    }
+
+    fn data(&self, index: u64) -> PathBuf {
+        self.folder.join(format!("node-{index}"))
+    }
+
+    fn filled(&self, words: &[String], local: &Local, index: u64) -> Vec<String> {
+        let name = |index: u64| format!("sizing{index}");
+        let pairs = [
+            ("{port}", (u64::from(local.port) + index).to_string()),
+            ("{data}", self.data(index).display().to_string()),
+            ("{name}", name(index)),
+            ("{first}", name(0)),
+            ("{index}", index.to_string()),
+        ];
+        let fill = |word: &String| pairs.iter().fold(word.clone(), |word, (mark, value)| word.replace(mark, value));
+        words.iter().map(fill).collect()
+    }
+
+    fn start_node(&mut self, local: &Local, index: u64, program: &str) -> Result<(), String> {
+        let own = [
+            "{program}",
+            "server",
+            "--data-dir",
+            "{data}/store",
+            "--amqp",
+            "127.0.0.1:{port}",
+            "--node-name",
+            "{name}@localhost",
+        ];
+        let words = match &local.command {
+            Some(words) => self.filled(words, local, index),
+            None => self.filled(&own.map(|word| word.replace("{program}", program)), local, index),
+        };
+        let log = self.data(index).join("node.log");
+        let told = |why: std::io::Error| format!("{}: {why}", log.display());
+        let out = fs::OpenOptions::new().create(true).append(true).open(&log).map_err(told)?;
+        let err = out.try_clone().map_err(told)?;
+        let node = &mut self.nodes[index as usize];
+        // The shell enters the groups before it becomes the broker, so that nothing the broker does escapes them.
+        let script = "for door in $DOORS; do echo $$ > \"$door\" || exit 97; done; unset DOORS; exec \"$@\"";
+        let doors: Vec<String> = node.limits.doors().iter().map(|door| door.display().to_string()).collect();
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "node"]).args(&words).env("DOORS", doors.join(" ")).process_group(0);
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        node.child = Some(command.spawn().map_err(|why| format!("node {index} cannot be started: {why}"))?);
+        let port = local.port + index as u16;
+        let until = Instant::now() + Duration::from_secs_f64(local.start_seconds);
+        while !answers(port) {
+            let child = self.nodes[index as usize].child.as_mut().expect("it was started above");
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(format!("node {index} ended with {status} before it answered; see {}", log.display()));
+            }
+            if Instant::now() > until {
+                return Err(format!("node {index} did not answer on port {port} in time; see {}", log.display()));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Whether a node can be lost; else why not.
+    pub fn can_lose_node(&self) -> Result<(), String> {
+        match &self.place {
+            Place::Addresses { lose_command: None, .. } => {
+                Err("no lose_command was given for this cluster, so no node of it can be killed".to_owned())
+            }
+            Place::Local(_) if self.nodes.len() < 2 => Err("a cluster of one node has none to lose".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Kills the last node, hard.
+    pub fn lose_node(&mut self) -> Result<(), String> {
+        match &self.place {
+            Place::Addresses { lose_command: Some(words), .. } => command(words, "lose_command"),
+            Place::Addresses { lose_command: None, .. } => self.can_lose_node(),
+            Place::Local(_) => {
+                let node = self.nodes.last_mut().expect("a local cluster has a node");
+                node.end(Signal::KILL);
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings the lost node back.
+    pub fn restore_node(&mut self, program: &str) -> Result<(), String> {
+        match self.place.clone() {
+            Place::Addresses { restore_command: Some(words), .. } => command(&words, "restore_command"),
+            Place::Addresses { restore_command: None, .. } => Ok(()),
+            Place::Local(local) => match self.nodes.last() {
+                Some(node) if node.child.is_none() => self.start_node(&local, node.index, program),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Begins to count what nodes use.
+    pub fn look(&mut self) {
+        for node in &mut self.nodes {
+            node.seen = node.look();
+        }
+    }
+
+    /// What a node used on average since [`Cluster::look`]; `None` for clusters elsewhere.
+    pub fn used(&self) -> Option<Used> {
+        let of = |node: &Node| Some(node.look()?.since(node.seen.as_ref()?));
+        mean(&self.nodes.iter().filter_map(of).collect::<Vec<_>>())
+    }
+}
+
+impl Node {
+    fn look(&self) -> Option<Usage> {
+        Usage::of_group(self.child.as_ref()?.id(), self.limits.disk_operations())
+    }
+
+    /// Ends the node's whole process group.
+    fn end(&mut self, signal: Signal) {
+        let Some(mut child) = self.child.take() else { return };
+        let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
+        let _ = kill_process_group(group, signal);
+        let until = Instant::now() + STOP_WITHIN;
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        // Whoever is left of the group, the node itself included when it did not listen.
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            node.end(Signal::TERM);
+        }
+        if matches!(self.place, Place::Local(_)) && !self.is_kept {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Runs a command of the plan to its end.
+fn command(words: &[String], field: &str) -> Result<(), String> {
+    let (program, arguments) = words.split_first().ok_or_else(|| format!("{field} names no program"))?;
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|why| format!("{field}: {program}: {why}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{field}: {program} ended with {}: {}", output.status, said.lines().last().unwrap_or_default()))
+}
+
+/// A broker answers a client's first bytes; a port that is only open, or another program's, does not say the same.
+fn answers(port: u16) -> bool {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, ANSWER_WITHIN) else { return false };
+    let _ = stream.set_read_timeout(Some(ANSWER_WITHIN));
+    let mut first = [0_u8; 1];
+    stream.write_all(AMQP_HEADER).is_ok() && stream.read_exact(&mut first).is_ok() && first == [1]
+}
