@@ -35,7 +35,6 @@ pub fn correctness(options: &Options, plan: &Plan, finals: &[Final], left: Optio
     if options.consuming.count == 0 || options.producing.confirm.is_none() || options.producing.count == 0 {
         return found;
     }
-    let Some(left) = left else { return found };
     let mut missing = 0;
     for publisher in publishers {
         let Some(queues) = plan.reached(&publisher.routing_key) else { return found };
@@ -47,10 +46,13 @@ pub fn correctness(options: &Options, plan: &Plan, finals: &[Final], left: Optio
             found.lost_examples.extend(named);
         }
     }
-    // What lies in the queues explains as many missing messages, whichever they are.
-    let lost = missing.saturating_sub(left);
-    found.lost = Some(lost);
-    if lost == 0 {
+    // What lies in the queues explains as many missing messages, whichever they are. Where they cannot be counted, only that nothing
+    // is missing can be told.
+    found.lost = match left {
+        Some(left) => Some(missing.saturating_sub(left)),
+        None => (missing == 0).then_some(0),
+    };
+    if found.lost.is_none_or(|lost| lost == 0) {
         found.lost_examples.clear();
     }
     found
@@ -151,6 +153,7 @@ mod tests {
         assert_eq!((found.lost, &found.lost_examples[..]), (Some(1), &["0:1".to_owned()][..]));
         assert_eq!(of(&all, Some(1)).lost, Some(0), "it may lie in the queue");
         assert_eq!(of(&all, None).lost, None, "who cannot count the queue claims nothing");
+        assert_eq!(of(&finals(&[0], &[], &[0]), None).lost, Some(0), "except that nothing is missing");
         assert_eq!(of(&finals(&[0], &[], &[0, 1]), Some(0)).lost, Some(0), "more than confirmed may come");
     }
 
