@@ -302,6 +302,7 @@ pub struct Properties {
 
 const FLAG_HEADERS: u16 = 1 << 13;
 const FLAG_DELIVERY_MODE: u16 = 1 << 12;
+const FLAG_EXPIRATION: u16 = 1 << 8;
 
 impl Properties {
     /// Delivery mode 2 and nothing else.
@@ -313,6 +314,25 @@ impl Properties {
     pub fn with_headers(fields: &[(&str, Value)]) -> Self {
         let bytes = Args::new().table(fields).octet(2).0;
         Self { flags: FLAG_HEADERS | FLAG_DELIVERY_MODE, bytes }
+    }
+
+    /// These with a time limit; there is nothing behind it yet.
+    pub fn with_expiration(self, expiration: &str) -> Self {
+        let bytes = Args(self.bytes).shortstr(expiration).0;
+        Self { flags: self.flags | FLAG_EXPIRATION, bytes }
+    }
+
+    /// The time limit, if there is one.
+    pub fn expiration(&self) -> Option<String> {
+        let mut reader = Reader(&self.bytes);
+        for bit in (9..16).rev().filter(|bit| self.flags & (1 << bit) != 0) {
+            match bit {
+                13 => drop(reader.table()),
+                11 | 12 => drop(reader.octet()),
+                _ => drop(reader.shortstr()),
+            }
+        }
+        (self.flags & FLAG_EXPIRATION != 0).then(|| reader.shortstr())
     }
 
     /// One property alone, by its flag bit and its encoded bytes.

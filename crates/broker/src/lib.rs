@@ -2,7 +2,9 @@
 //!
 //! Nothing here reads a clock, a random number, a file or a socket; the same inputs give the same state on every member.
 
+pub mod death;
 pub mod ids;
+pub mod properties;
 pub mod queue;
 pub mod topology;
 

@@ -205,25 +205,14 @@ fn an_argument_of_another_queue_type_is_refused() {
 fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
     let later = "not supported by this version yet";
     let classic = [
-        ("x-expires", Value::I32(1)),
-        ("x-message-ttl", Value::I32(0)),
-        ("x-dead-letter-exchange", text("dlx")),
-        ("x-max-length", Value::I32(1)),
-        ("x-max-length-bytes", Value::I64(1)),
-        ("x-overflow", text("drop-head")),
     ];
     for (key, value) in classic {
         invalid(declare(&mut Topology::new(), "q", "", &[(key, value)]), key, later);
     }
     let quorum = [
-        ("x-dead-letter-strategy", text("at-least-once")),
-        ("x-delivery-limit", Value::I32(-1)),
         ("x-quorum-target-group-size", Value::I32(3)),
         ("x-consumer-timeout", Value::I32(3)),
         ("x-consumer-disconnected-timeout", Value::I32(3)),
-        ("x-delayed-retry-type", text("all")),
-        ("x-delayed-retry-min", Value::I32(3)),
-        ("x-delayed-retry-max", Value::I32(3)),
     ];
     for (key, value) in quorum {
         let fields = [("x-queue-type", text("quorum")), (key, value)];

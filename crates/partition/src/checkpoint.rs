@@ -2,31 +2,34 @@
 //! node's own.
 //!
 //! ```text
-//! head       u8 version=1 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
+//! head       u8 version=2 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
 //! then, for a queue partition (partition 0 has the topology's own bytes here):
 //! time       u64
 //! publishers u32 * (channel u64, last u64)
 //! extents u32 * (id u32, messages u64, bytes u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
-//!               counts u32 * (seq u64, acquired u32, delivery u32), levels,
+//!               counts u32 * (seq u64, acquired u32, delivery u32), levels, extras,
 //!               runs u32 * (first u64, count u32, place, live ranges u32 * (u32 offset, u32 count)))
 //! levels   default u8, u32 * (first u64, count u32, level u8): stretches of messages with another level
+//! extras   u8 0 | u8 1, timed below u64, aside u32 * (seq u64, u8 0 and reason u64, or u8 1 and until u64),
+//!          due u32 * (due u64, seq u64)
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
 //! Invariant: reading gives back what was written; anything else is refused whole (the file's checksum was checked
 //! before, so a mismatch here is another version or a bug). Little-endian throughout.
 
+use crate::entry::Reason;
 use crate::machine::Queues;
 use crate::place::Place;
 use broker::queue::levels::Stretch;
-use broker::queue::{Counts, Levels, QueueState, Run};
+use broker::queue::{Aside, Counts, Extras, Levels, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Membership, NodeId, Position, Segments, Term};
 use std::collections::BTreeMap;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A checkpoint that this build cannot read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,6 +119,7 @@ fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
         put32(out, counts.delivery);
     }
     put_levels(state.levels(), out);
+    encode_extras(state.extras(), out);
     put32(out, state.runs().len() as u32);
     for run in state.runs().iter() {
         put64(out, run.first);
@@ -174,6 +178,7 @@ fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, Checkpoint
         counts.insert(seq, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
     }
     let (default, levels) = cursor.levels()?;
+    let extras = decode_extras(cursor)?;
     let mut runs = Vec::new();
     let mut past = 0;
     for _ in 0..cursor.u32()? {
@@ -205,6 +210,7 @@ fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, Checkpoint
     }
     let mut state = QueueState::restore(next_seq, dispatched_below, runs, counts);
     state.restore_levels(default, &levels);
+    state.restore_extras(extras);
     Ok(state)
 }
 
@@ -218,6 +224,50 @@ pub(crate) fn put_levels(levels: Option<&Levels>, out: &mut Vec<u8>) {
         put32(out, count);
         out.push(level);
     }
+}
+
+/// Appends what only some queues have.
+pub(crate) fn encode_extras(extras: Option<&Extras>, out: &mut Vec<u8>) {
+    let Some(Extras { timed_below, aside, due }) = extras else { return out.push(0) };
+    out.push(1);
+    put64(out, *timed_below);
+    put32(out, aside.len() as u32);
+    for (seq, aside) in aside {
+        put64(out, *seq);
+        let (kind, word) = match aside {
+            Aside::Dead(reason) => (0, u64::from(*reason)),
+            Aside::Until(ms) => (1, *ms),
+        };
+        out.push(kind);
+        put64(out, word);
+    }
+    put32(out, due.len() as u32);
+    for (due_ms, seq) in due {
+        put64(out, *due_ms);
+        put64(out, *seq);
+    }
+}
+
+/// Reads what [`encode_extras`] wrote.
+pub(crate) fn decode_extras(cursor: &mut Cursor<'_>) -> Result<Extras, CheckpointDamaged> {
+    let mut extras = Extras::default();
+    if cursor.u8()? == 0 {
+        return Ok(extras);
+    }
+    extras.timed_below = cursor.u64()?;
+    for _ in 0..cursor.u32()? {
+        let seq = cursor.u64()?;
+        let aside = match (cursor.u8()?, cursor.u64()?) {
+            (0, reason) if Reason::from_byte(reason as u8).is_some() => Aside::Dead(reason as u8),
+            (1, until_ms) => Aside::Until(until_ms),
+            _ => return Err(cursor.damaged("a message aside for an unknown reason")),
+        };
+        extras.aside.insert(seq, aside);
+    }
+    for _ in 0..cursor.u32()? {
+        extras.due.insert((cursor.u64()?, cursor.u64()?));
+    }
+    Ok(extras)
 }
 
 pub(crate) fn put32(out: &mut Vec<u8>, word: u32) {

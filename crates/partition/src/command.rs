@@ -73,6 +73,8 @@ pub struct Publish {
     pub publish_seq: u64,
     /// Its queues on this partition, each once; at least one.
     pub targets: SmallVec<[Target; 1]>,
+    /// Milliseconds until it is due; 0 is at once.
+    pub delay_ms: u64,
     /// The message.
     pub message: Message,
 }
@@ -188,6 +190,16 @@ pub enum Command {
         /// The queue.
         queue: QueueId,
     },
+    /// What became of a dead letter that wanted an answer: with `is_safe`, every queue that it goes to has it; otherwise it
+    /// is tried again after a while.
+    Buried {
+        /// The queue that gave the message up.
+        queue: QueueId,
+        /// The message.
+        seq: u64,
+        /// It is where it should be.
+        is_safe: bool,
+    },
     /// Other rules hold for the queue from now on. No reply. Every member is told, whoever leads.
     Configure {
         /// The queue.
@@ -240,6 +252,21 @@ pub struct Delivery {
     pub counts: Counts,
     /// The message as stored; see [`crate::message::MessageView`].
     pub message: Bytes,
+}
+
+/// A message that its queue gave up, to be published to the queue's dead-letter exchange.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadLetter {
+    /// The queue that gave it up.
+    pub queue: QueueId,
+    /// Its number there.
+    pub seq: u64,
+    /// Why; [`crate::entry::Reason::death`] has the word.
+    pub reason: crate::entry::Reason,
+    /// The message as stored.
+    pub message: Bytes,
+    /// The queue keeps it until [`Command::Buried`] says that it is safe.
+    pub wants_answer: bool,
 }
 
 /// Answers to requests.
@@ -321,6 +348,13 @@ pub enum Effect {
     },
     /// The last consumer of this queue went (an auto-delete queue ends now).
     Unused {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A message was given up and its queue has a dead-letter exchange.
+    DeadLetter(Box<DeadLetter>),
+    /// Nobody used this queue for as long as its rules say: it ends now, unless somebody uses it.
+    Lapsed {
         /// The queue.
         queue: QueueId,
     },

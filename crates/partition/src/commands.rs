@@ -1,14 +1,17 @@
 //! What a leader does with each command: take in, attach, settle, answer. Nothing here is visible to others before the
 //! entry that carries it is committed, except what is leader-local.
 
-use crate::command::{Command, Durability, Effect, Level, Outcome, Publish, Reply};
+use crate::command::{Command, DeadLetter, Durability, Effect, Level, Message, Outcome, Publish, Reply, Target};
+use crate::entry::{EntryBuilder, Reason};
 use crate::leader::{DELETED_MAX, Leader, LeaderQueue, Waiting, push_confirm};
-use crate::machine::Queues;
+use crate::life::Life;
+use crate::machine::{Queues, scheduled_for};
+use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::queue::dispatch::AttachRefused;
 use broker::queue::levels::{has_priority, priority_of};
-use broker::queue::{LevelRule, QueueState, Rules};
+use broker::queue::{LevelRule, Levels, Overflow, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -75,6 +78,46 @@ fn level_rules(leader: &Leader, targets: &[QueueId], properties: &[u8]) -> Small
     if rules.iter().any(matters) { rules } else { SmallVec::new() }
 }
 
+/// Of the messages in `back`, which were just put back: those that came back too often are given up, those that have to
+/// wait do so; the others stay in `back`.
+fn back_by_rules(
+    lq: &mut LeaderQueue,
+    builder: &mut EntryBuilder,
+    id: QueueId,
+    counts_against: bool,
+    back: &mut Vec<(u64, u64)>,
+    (levels, now_ms): (Option<&Levels>, u64),
+) {
+    let rules = lq.rules.clone().expect("asked before");
+    if rules.delivery_limit.is_none() && rules.retry.is_none() {
+        return;
+    }
+    let mut kept = SeqRanges::new();
+    for seq in back.drain(..).flat_map(|(first, count)| first..first + count) {
+        let counts = lq.counts.get(&seq).copied().unwrap_or_default();
+        if counts_against && rules.delivery_limit.is_some_and(|limit| counts.delivery > limit) {
+            lq.dispatch.drop_returned(seq, levels);
+            lq.counts.remove(&seq);
+            lq.give_up(builder, id, seq, Reason::DeliveryLimit, None);
+        } else if let Some(until_ms) = lq.retry_until(counts_against, counts.acquired, now_ms) {
+            lq.dispatch.drop_returned(seq, levels);
+            lq.wait_until(until_ms, seq);
+            builder.retry(id, counts_against, until_ms, &[(seq, 1)]);
+        } else {
+            kept.insert(seq);
+        }
+    }
+    back.extend(kept.iter());
+}
+
+/// The dead letter of a message that its queue never took in.
+fn refused_letter(queue: QueueId, message: &Message) -> Effect {
+    let mut stored = Vec::with_capacity(crate::message::stored_bytes(message));
+    crate::message::store(message, 0, Stamp::None, &mut stored);
+    let letter = DeadLetter { queue, seq: 0, reason: Reason::MaxLength, message: stored.into(), wants_answer: false };
+    Effect::DeadLetter(Box::new(letter))
+}
+
 /// A member that does not lead answers what wants an answer.
 fn refuse(command: Command, cx: &mut Context<'_>) {
     let (channel, request) = match command {
@@ -93,6 +136,7 @@ fn refuse(command: Command, cx: &mut Context<'_>) {
         | Command::Sync { channel, request } => (channel, request),
         Command::Settle { .. }
         | Command::Configure { .. }
+        | Command::Buried { .. }
         | Command::Detach { .. }
         | Command::Reopen { .. }
         | Command::Delete { .. }
@@ -113,9 +157,10 @@ impl QueuePartition {
         }
         match command {
             Command::Configure { .. } => unreachable!("handled above: every member is told"),
-            Command::Publish(publish) => self.publish(&publish, cx),
+            Command::Publish(publish) => _ = self.publish(&publish, cx),
+            Command::Buried { queue, seq, is_safe } => self.buried(queue, seq, is_safe, cx.now_ms),
             Command::Settle { queue, holder, first, count, outcome } => {
-                self.settle(queue, holder, first, count, outcome)
+                self.settle(queue, holder, first, count, outcome, cx.now_ms)
             }
             Command::Consume { queue, consumer, request } => {
                 let (channel, key) = (consumer.key.channel, consumer.key);
@@ -184,11 +229,17 @@ impl QueuePartition {
             false => self.rules.insert(queue, rules.clone()),
         };
         if self.leader.is_some() {
-            self.touched(queue).rules = (!rules.is_plain()).then_some(rules);
+            let lq = self.touched(queue);
+            let before = std::mem::replace(&mut lq.rules, (!rules.is_plain()).then_some(rules));
+            let (rules, next_seq) = (lq.rules.as_deref(), lq.next_seq);
+            match &mut lq.life {
+                Some(life) => life.configured(before.as_deref(), rules, next_seq),
+                None => lq.life = Life::new(None, rules, next_seq),
+            }
         }
     }
 
-    fn touched(&mut self, queue: QueueId) -> &mut LeaderQueue {
+    pub(crate) fn touched(&mut self, queue: QueueId) -> &mut LeaderQueue {
         let Leader { queues, dirty, .. } = self.leader.as_deref_mut().expect("only a leader takes commands");
         let lq =
             queues.entry(queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(queue), self.rules.get(&queue)));
@@ -209,16 +260,19 @@ impl QueuePartition {
         lq.waiting.push_back((lq.next_seq, waiting));
     }
 
-    fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) {
+    /// Takes a message in. False if a queue refused it because it is full.
+    fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) -> bool {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let (channel, seq) = (publish.channel, publish.publish_seq);
         if seq != 0 && is_repeat(leader, &self.queues, channel, seq) {
-            return confirm_repeat(leader, channel, seq, &mut cx.out.effects);
+            confirm_repeat(leader, channel, seq, &mut cx.out.effects);
+            return true;
         }
         let mut targets = std::mem::take(&mut leader.targets);
         targets.clear();
         let mut level = Level::Written;
         let mut selective = false;
+        let (mut is_timed, mut is_refused) = (broker::properties::has_expiration(&publish.message.properties), false);
         for target in &publish.targets {
             if !leader.deleted.is_empty() && leader.deleted.contains_key(&target.queue) {
                 continue;
@@ -229,6 +283,16 @@ impl QueuePartition {
                 .or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue), self.rules.get(&target.queue)));
             if lq.closing {
                 continue;
+            }
+            if let Some(rules) = &lq.rules {
+                if publish.delay_ms == 0 && lq.is_full(rules, publish.message.body.len()) {
+                    is_refused = true;
+                    if rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some() {
+                        cx.out.effects.push(refused_letter(target.queue, &publish.message));
+                    }
+                    continue;
+                }
+                is_timed |= rules.message_ttl_ms.is_some();
             }
             targets.push(target.queue);
             match target.durability {
@@ -244,12 +308,29 @@ impl QueuePartition {
             }
         }
         if targets.is_empty() {
-            // Every queue is on its way out: as good as unroutable, and confirmed like that.
+            // Every queue is full, or on its way out: that is as good as unroutable, and confirmed like that.
             leader.targets = targets;
             if seq != 0 {
-                cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 });
+                cx.out.effects.push(match is_refused {
+                    true => Effect::Refuse { channel, first: seq, count: 1 },
+                    false => Effect::Confirm { channel, first: seq, count: 1 },
+                });
             }
-            return;
+            return !is_refused;
+        }
+        let mut stamp = Stamp::None;
+        if is_timed || publish.delay_ms > 0 {
+            let now_ms = cx.now_ms.max(self.queues.time_ms());
+            stamp = Stamp::Since(now_ms);
+            if publish.delay_ms > 0 {
+                is_timed = false;
+                stamp = Stamp::Due(now_ms.saturating_add(publish.delay_ms));
+                for id in &mut targets {
+                    *id = scheduled_for(*id);
+                    let made = || LeaderQueue::new(self.queues.queue(*id), None);
+                    leader.queues.entry(*id).or_insert_with(made).life.get_or_insert_default();
+                }
+            }
         }
         targets.sort_unstable();
         if selective && level == Level::Written {
@@ -267,6 +348,9 @@ impl QueuePartition {
         for id in &targets {
             let lq = leader.queues.get_mut(id).expect("made above");
             lq.next_seq += 1;
+            if is_timed || lq.life.is_some() {
+                lq.note_published(is_timed, publish.message.body.len());
+            }
             if !lq.published && lq.dispatch.consumers() > 0 {
                 lq.published = true;
                 leader.published.push(*id);
@@ -277,9 +361,12 @@ impl QueuePartition {
             leader.builder.want_sync();
         }
         let rules = level_rules(leader, &targets, &publish.message.properties);
-        leader.builder.publish(publisher, seq, &targets, &rules, level, &publish.message);
+        leader.builder.publish(publisher, seq, &targets, &rules, level, &publish.message, stamp);
         leader.targets = targets;
-        if seq != 0 {
+        if is_refused && seq != 0 {
+            // One queue refused it: its publisher hears that, though others have it.
+            cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
+        } else if seq != 0 {
             let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
             push_confirm(confirms, channel, seq);
         }
@@ -287,9 +374,51 @@ impl QueuePartition {
             self.finish_entry(cx.now_ms);
             self.replica.drive(cx.out);
         }
+        !is_refused
     }
 
-    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome) {
+    /// Publishes scheduled messages whose time has come, each in one entry with the end of its wait.
+    pub(crate) fn publish_due(&mut self, cx: &mut Context<'_>) {
+        let leader = self.leader.as_deref_mut().expect("only a leader looks at times");
+        for (queue, due, stored) in std::mem::take(&mut leader.due) {
+            let view = MessageView::parse(&stored).expect("partitions hold whole messages");
+            let message = Message {
+                exchange: stored.slice_ref(view.exchange()),
+                routing_key: stored.slice_ref(view.routing_key()),
+                properties: broker::properties::delay_over(view.properties()).into(),
+                body: view.body_of(&stored),
+            };
+            let targets = [Target { queue, durability: Durability::Level(Level::Synced), selective: None }];
+            let publish = Publish {
+                channel: ChannelKey::NOBODY,
+                publish_seq: 0,
+                targets: targets.into_iter().collect(),
+                delay_ms: 0,
+                message,
+            };
+            let is_in = self.publish(&publish, cx);
+            let leader = self.leader.as_deref_mut().expect("publishing ends no office");
+            let id = scheduled_for(queue);
+            if is_in {
+                leader.builder.settle(id, Reason::Due, &[(due.1, 1)]);
+            } else if let Some(lq) = leader.queues.get_mut(&id) {
+                lq.not_released(&mut leader.timers, id, due, cx.now_ms);
+            }
+        }
+    }
+
+    /// A dead letter is where it should be, or has no place yet.
+    fn buried(&mut self, id: QueueId, seq: u64, is_safe: bool, now_ms: u64) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        let Some(lq) = leader.queues.get_mut(&id) else { return };
+        let Some(life) = &mut lq.life else { return };
+        if life.buried(seq, is_safe, now_ms) {
+            Leader::settle_later(&mut leader.settling, id, lq);
+        }
+        Leader::touch(&mut leader.dirty, id, lq);
+    }
+
+    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome, now_ms: u64) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         // A queue that was deleted meanwhile: an ack after that is harmless.
         let Some(lq) = leader.queues.get_mut(&id) else { return };
@@ -300,8 +429,18 @@ impl QueuePartition {
             return;
         }
         match outcome {
+            Outcome::Discard if lq.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) => {
+                for (first, count) in &taken {
+                    lq.note_released(*first, *count, false);
+                    forget_counts(lq, *first, *count);
+                    for seq in *first..*first + *count {
+                        lq.give_up(&mut leader.builder, id, seq, Reason::Discarded, None);
+                    }
+                }
+            }
             Outcome::Ack | Outcome::Discard => {
                 for (first, count) in &taken {
+                    lq.note_released(*first, *count, false);
                     let ranges = if outcome == Outcome::Ack { &mut lq.acked } else { &mut lq.discarded };
                     ranges.insert_range(*first, *count);
                     forget_counts(lq, *first, *count);
@@ -312,9 +451,16 @@ impl QueuePartition {
                 let counts_against = outcome == Outcome::Reject;
                 for (first, count) in &taken {
                     lq.dispatch.put_back(*first, *count, self.queues.levels(id));
+                    lq.note_released(*first, *count, true);
                     raise_counts(lq, self.queues.queue(id), *first, *count, counts_against);
                 }
-                leader.builder.requeue(id, counts_against, &taken);
+                if lq.rules.is_some() {
+                    let cx = (self.queues.levels(id), now_ms);
+                    back_by_rules(lq, &mut leader.builder, id, counts_against, &mut taken, cx);
+                }
+                if !taken.is_empty() {
+                    leader.builder.requeue(id, counts_against, &taken);
+                }
             }
         }
     }
@@ -324,9 +470,13 @@ impl QueuePartition {
         for id in leader.channels.remove(&channel).unwrap_or_default() {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             let consumers = lq.dispatch.consumers();
-            let back: Vec<(u64, u64)> = lq.dispatch.detach(channel, self.queues.levels(id)).iter().collect();
+            let mut back: Vec<(u64, u64)> = lq.dispatch.detach(channel, self.queues.levels(id)).iter().collect();
             for (first, count) in &back {
+                lq.note_released(*first, *count, true);
                 raise_counts(lq, self.queues.queue(id), *first, *count, true);
+            }
+            if lq.rules.is_some() {
+                back_by_rules(lq, &mut leader.builder, id, true, &mut back, (self.queues.levels(id), cx.now_ms));
             }
             if !back.is_empty() {
                 leader.builder.requeue(id, true, &back);
@@ -347,6 +497,7 @@ impl QueuePartition {
 
     fn delete(&mut self, id: QueueId, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        leader.queues.remove(&scheduled_for(id));
         if let Some(mut lq) = leader.queues.remove(&id) {
             leader.at_risk -= lq.at_risk;
             for consumer in lq.dispatch.consumer_keys() {

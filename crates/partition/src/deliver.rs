@@ -4,9 +4,10 @@
 //! message goes out once it has reached its level and the log says that it may have been sent, so that a later leader
 //! flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
 
-use crate::command::{Delivery, Effect, Reply};
+use crate::command::{DeadLetter, Delivery, Effect, Reply};
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue, Waiting};
+use crate::life::{DueMessage, Timers};
 use crate::machine::{FixedMap, Queues};
 use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
@@ -22,7 +23,8 @@ use storage::{FileNo, Location};
 /// One read of an extent brings about this much.
 const EXTENT_READ_BYTES: u32 = 256 << 10;
 
-enum Next {
+/// The bytes of a message, or not yet.
+pub(crate) enum Next {
     Message(Bytes),
     /// Being read: come back later.
     Later,
@@ -46,12 +48,28 @@ impl QueuePartition {
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
                 rooms: &mut leader.rooms,
+                timers: &mut leader.timers,
+                letters: &mut leader.letters,
+                due: &mut leader.due,
+                is_blocked: false,
             };
             turn.lq.dispatch.follow_levels(self.queues.levels(id));
-            turn.answer(cx);
-            turn.hand_out(cx);
+            if turn.lq.life.is_none() {
+                turn.answer(cx);
+                turn.hand_out(cx);
+            } else if turn.wake_up(cx) {
+                turn.hand_out(cx);
+                turn.live_on(cx);
+                let questions = turn.lq.waiting.len();
+                turn.answer(cx);
+                if turn.lq.waiting.len() < questions {
+                    // Another message may be at the head now.
+                    turn.live_on(cx);
+                }
+            }
             turn.grants(cx.out);
-            if !lq.acked.is_empty() || !lq.discarded.is_empty() {
+            let has_ended = lq.life.as_ref().is_some_and(|l| !l.ended.is_empty());
+            if !lq.acked.is_empty() || !lq.discarded.is_empty() || has_ended {
                 Leader::settle_later(&mut leader.settling, id, lq);
             }
             if lq.is_idle(self.queues.queue(id)) {
@@ -60,6 +78,9 @@ impl QueuePartition {
         }
         if leader.dirty.is_empty() {
             leader.dirty = dirty;
+        }
+        if !leader.due.is_empty() {
+            self.publish_due(cx);
         }
     }
 
@@ -114,21 +135,28 @@ fn damaged(id: QueueId, seq: u64, place: Place) -> String {
 }
 
 /// One queue's turn.
-struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     partition: PartitionId,
-    id: QueueId,
-    lq: &'a mut LeaderQueue,
-    queues: &'a Queues,
-    builder: &'a mut crate::entry::EntryBuilder,
+    pub(crate) id: QueueId,
+    pub(crate) lq: &'a mut LeaderQueue,
+    pub(crate) queues: &'a Queues,
+    pub(crate) builder: &'a mut crate::entry::EntryBuilder,
     raised: &'a mut Vec<QueueId>,
     rooms: &'a mut FixedMap<ConsumerKey, usize>,
+    pub(crate) timers: &'a mut Timers,
+    /// Dead letters that leave with the entry being built.
+    pub(crate) letters: &'a mut Vec<DeadLetter>,
+    /// Scheduled messages that are due.
+    pub(crate) due: &'a mut Vec<DueMessage>,
+    /// A consumer waits, and the next message is not let out or not in memory yet.
+    pub(crate) is_blocked: bool,
 }
 
 impl Turn<'_> {
-    fn head(&self) -> Option<Head> {
+    pub(crate) fn head(&self) -> Option<Head> {
         let state = self.queues.queue(self.id);
         self.lq.dispatch.head(state.and_then(QueueState::levels), |from| match state {
-            Some(state) => match state.runs().next_live(from) {
+            Some(state) => match state.next_in_turn(from) {
                 Some((seq, _)) => Some(seq),
                 // Ready before it is applied (written level): not in the state yet, and live.
                 None => Some(from.max(state.next_seq())),
@@ -200,9 +228,20 @@ impl Turn<'_> {
                 }
             }
             if !self.may_be_sent(head.seq) {
+                self.is_blocked = true;
                 break;
             }
-            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { break };
+            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else {
+                self.is_blocked = true;
+                break;
+            };
+            if self.lq.life.is_some() {
+                if self.is_timed(head.seq) && self.is_over(head, &message, cx.now_ms) {
+                    self.drop_head(head, Reason::Expired, Some(message));
+                    continue;
+                }
+                self.lq.note_taken(head.seq, &message, !no_ack);
+            }
             room = room.saturating_sub(message.len());
             self.lq.dispatch.assign(head, share, self.queues.levels(self.id));
             if no_ack {
@@ -229,6 +268,9 @@ impl Turn<'_> {
             let (channel, request, reply) = match *waiting {
                 Waiting::Get { channel, no_ack, request } => {
                     let Some(head) = self.head() else {
+                        if let Some(life) = &mut self.lq.life {
+                            life.used(cx.now_ms);
+                        }
                         self.reply(channel, request, Reply::Empty, cx.out);
                         continue;
                     };
@@ -236,6 +278,10 @@ impl Turn<'_> {
                         return;
                     }
                     let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
+                    if let Some(life) = &mut self.lq.life {
+                        life.used(cx.now_ms);
+                        self.lq.note_taken(head.seq, &message, !no_ack);
+                    }
                     self.lq.dispatch.assign_get(channel, no_ack, head, self.queues.levels(self.id));
                     if no_ack {
                         self.lq.acked.insert_range(head.seq, 1);
@@ -249,6 +295,11 @@ impl Turn<'_> {
                     (channel, request, Reply::Counted(ready))
                 }
                 Waiting::Stat { channel, request } => {
+                    if let Some(life) = &mut self.lq.life
+                        && self.lq.rules.as_ref().is_some_and(|r| r.declare_renews)
+                    {
+                        life.used(cx.now_ms);
+                    }
                     let d = &self.lq.dispatch;
                     let consumers = d.consumers() as u64;
                     (channel, request, Reply::Stat { ready: d.ready(), unacked: d.held(), consumers })
@@ -298,10 +349,13 @@ impl Turn<'_> {
         if !ranges.is_empty() {
             self.builder.settle(self.id, Reason::Purged, &ranges);
         }
+        if let Some(life) = &mut self.lq.life {
+            life.purged();
+        }
     }
 
     /// The bytes of a message: in hand, in memory, or asked for.
-    fn fetch(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
+    pub(crate) fn fetch(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
         if let Some(reader) = &mut self.lq.reader
             && let Some(message) = reader.take(seq)
         {
@@ -343,7 +397,7 @@ impl Turn<'_> {
         Next::Message(message)
     }
 
-    fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
+    pub(crate) fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
         if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.lq.reader {
             tail.used(*file, *offset, *taken);
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! entry    u8 version=1 | u8 flags (1: sync now, 2: somebody waits for the write) | u16 sync within ms | u32 commands | u64 time ms | commands...
-//! publish  u8 1 | u8 flags (4: with priorities) | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
+//! publish  u8 1 | u8 flags (1: with times, 2: scheduled, 4: with priorities) | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
 //!          u64 publisher | u64 first publish number | targets * u64 queue
 //!          | with priorities: targets * u16 rule (0 none, 1 to 255 the highest level, 256 a quorum queue's)
 //!          | messages (see message.rs)
@@ -11,6 +11,8 @@
 //! sent     u8 4 | u8 0 | u16 0 | u32 0 | u64 queue | u64 dispatched below
 //! delete   u8 5 | u8 0 | u16 0 | u32 0 | u64 queue
 //! closed   u8 6 | u8 0 | u16 0 | u32 0 | u64 publisher
+//! dead     u8 7 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
+//! retry    u8 8 | u8 counts | u16 0 | u32 ranges | u64 queue | u64 until ms | ranges * (u64 first, u64 count)
 //! ```
 //!
 //! All numbers are little-endian. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
@@ -18,7 +20,7 @@
 //! in order, all to the same queues; every target gets them under consecutive numbers of its own.
 
 use crate::command::{Level, Message};
-use crate::message::{self, MessageView};
+use crate::message::{self, MessageView, Stamp};
 use crate::outputs::SyncWish;
 use broker::queue::LevelRule;
 use broker::{ChannelKey, QueueId};
@@ -49,6 +51,10 @@ const KIND_REQUEUE: u8 = 3;
 const KIND_SENT: u8 = 4;
 const KIND_DELETE: u8 = 5;
 const KIND_CLOSED: u8 = 6;
+const KIND_DEAD: u8 = 7;
+const KIND_RETRY: u8 = 8;
+const BATCH_TIMED: u8 = 1;
+const BATCH_SCHEDULED: u8 = 2;
 
 /// Why messages ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,15 +66,39 @@ pub enum Reason {
     Discarded = 1,
     /// The queue was purged.
     Purged = 2,
+    /// Their time was over.
+    Expired = 3,
+    /// The queue was too long.
+    MaxLength = 4,
+    /// They came back too often.
+    DeliveryLimit = 5,
+    /// They were scheduled and are due: the same entry publishes them.
+    Due = 6,
 }
 
 impl Reason {
-    fn from_byte(byte: u8) -> Option<Self> {
+    /// The reason that a log entry or a checkpoint names.
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             0 => Reason::Acked,
             1 => Reason::Discarded,
             2 => Reason::Purged,
+            3 => Reason::Expired,
+            4 => Reason::MaxLength,
+            5 => Reason::DeliveryLimit,
+            6 => Reason::Due,
             _ => return None,
+        })
+    }
+
+    /// RabbitMQ's word for it in `x-death`; `None` for an end that is no death.
+    pub fn death(self) -> Option<&'static str> {
+        Some(match self {
+            Reason::Discarded => "rejected",
+            Reason::Expired => "expired",
+            Reason::MaxLength => "maxlen",
+            Reason::DeliveryLimit => "delivery_limit",
+            Reason::Acked | Reason::Purged | Reason::Due => return None,
         })
     }
 }
@@ -99,6 +129,7 @@ struct OpenBatch {
     level: Level,
     /// How its queues make levels of priorities, if that is asked for.
     rules: SmallVec<[LevelRule; 1]>,
+    flags: u8,
 }
 
 /// Builds one entry. Messages are copied once, from the socket's buffer into the entry.
@@ -172,6 +203,7 @@ impl EntryBuilder {
         rules: &[LevelRule],
         level: Level,
         message: &Message,
+        stamp: Stamp,
     ) {
         let delta = |first: u64| publish_seq.checked_sub(first).and_then(|d| u32::try_from(d).ok());
         let goes_on = self.open.as_ref().is_some_and(|open| {
@@ -199,6 +231,7 @@ impl EntryBuilder {
                 first_publish_seq: publish_seq,
                 level,
                 rules: SmallVec::from_slice(rules),
+                flags: 0,
             });
             self.commands += 1;
         }
@@ -207,7 +240,12 @@ impl EntryBuilder {
         open.level = open.level.max(level);
         self.awaited |= level == Level::Written;
         let delta = delta(open.first_publish_seq).expect("checked when the batch was chosen");
-        message::store(message, delta, &mut self.bytes);
+        open.flags |= match stamp {
+            Stamp::None => 0,
+            Stamp::Since(_) => BATCH_TIMED,
+            Stamp::Due(_) => BATCH_SCHEDULED,
+        };
+        message::store(message, delta, stamp, &mut self.bytes);
     }
 
     fn close_batch(&mut self) {
@@ -217,7 +255,7 @@ impl EntryBuilder {
         let crc = crc32c::crc32c(&self.bytes[messages_at..]);
         let header = &mut self.bytes[open.offset..open.offset + BATCH_HEADER_BYTES];
         header[0] = KIND_PUBLISH;
-        header[1] = if open.rules.is_empty() { 0 } else { FLAG_PRIORITIES };
+        header[1] = open.flags | if open.rules.is_empty() { 0 } else { FLAG_PRIORITIES };
         header[2..4].copy_from_slice(&(open.targets.len() as u16).to_le_bytes());
         header[4..8].copy_from_slice(&open.messages.to_le_bytes());
         header[8..12].copy_from_slice(&(length as u32).to_le_bytes());
@@ -259,6 +297,19 @@ impl EntryBuilder {
     /// Notes that messages came back, as `(first, count)`.
     pub fn requeue(&mut self, queue: QueueId, counts_against: bool, ranges: &[(u64, u64)]) {
         self.command(KIND_REQUEUE, u8::from(counts_against), ranges.len() as u32, queue.0);
+        self.ranges(ranges);
+    }
+
+    /// Notes that messages are given up, for this reason, and stay until their dead letters are safe.
+    pub fn dead(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
+        self.command(KIND_DEAD, reason as u8, ranges.len() as u32, queue.0);
+        self.ranges(ranges);
+    }
+
+    /// Notes that messages came back and wait until `until_ms`, as `(first, count)`.
+    pub fn retry(&mut self, queue: QueueId, counts_against: bool, until_ms: u64, ranges: &[(u64, u64)]) {
+        self.command(KIND_RETRY, u8::from(counts_against), ranges.len() as u32, queue.0);
+        self.bytes.extend_from_slice(&until_ms.to_le_bytes());
         self.ranges(ranges);
     }
 
@@ -399,6 +450,16 @@ impl<'a> Batch<'a> {
         self.u32(4)
     }
 
+    /// Whether some of them have the time of their publish in them.
+    pub fn is_timed(&self) -> bool {
+        self.bytes[1] & BATCH_TIMED != 0
+    }
+
+    /// Whether some of them are scheduled.
+    pub fn is_scheduled(&self) -> bool {
+        self.bytes[1] & BATCH_SCHEDULED != 0
+    }
+
     /// Who published.
     pub fn publisher(&self) -> ChannelKey {
         ChannelKey(self.u64(16))
@@ -450,6 +511,26 @@ pub enum LogCommand<'a> {
         queue: QueueId,
         /// Whether it counts against them.
         counts_against: bool,
+        /// Which.
+        ranges: Ranges<'a>,
+    },
+    /// Messages are given up and stay until their dead letters are safe.
+    Dead {
+        /// Of this queue.
+        queue: QueueId,
+        /// Why.
+        reason: Reason,
+        /// Which.
+        ranges: Ranges<'a>,
+    },
+    /// Messages came back and wait.
+    Retry {
+        /// Of this queue.
+        queue: QueueId,
+        /// Whether it counts against them.
+        counts_against: bool,
+        /// When they are ready again, milliseconds since the epoch.
+        until_ms: u64,
         /// Which.
         ranges: Ranges<'a>,
     },
@@ -539,6 +620,14 @@ impl<'a> Commands<'a> {
             KIND_REQUEUE => {
                 let command = LogCommand::Requeue { queue, counts_against: rest[1] != 0, ranges: ranges(16 * count)? };
                 (command, 16 + 16 * count)
+            }
+            KIND_DEAD => {
+                let reason = Reason::from_byte(rest[1]).ok_or(damaged("an unknown reason"))?;
+                (LogCommand::Dead { queue, reason, ranges: ranges(16 * count)? }, 16 + 16 * count)
+            }
+            KIND_RETRY if rest.len() >= 24 + 16 * count => {
+                let (counts_against, ranges) = (rest[1] != 0, Ranges(&rest[24..24 + 16 * count]));
+                (LogCommand::Retry { queue, counts_against, until_ms: word(16), ranges }, 24 + 16 * count)
             }
             KIND_SENT if rest.len() >= 24 => (LogCommand::Sent { queue, dispatched_below: word(16) }, 24),
             KIND_DELETE => (LogCommand::Delete { queue }, 16),

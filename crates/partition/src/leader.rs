@@ -4,11 +4,12 @@
 //! it (asserted); confirms leave in the order of the log for each level; the value at risk of a selective queue counts
 //! every message that was or will be confirmed before its sync, and never passes the cap.
 
-use crate::command::{Level, Reply, RequestId, Selective};
+use crate::command::{DeadLetter, Level, Reply, RequestId, Selective};
 use crate::entry::{BatchPlace, EntryBuilder};
+use crate::life::{DueMessage, Life, Timers};
 use crate::machine::FixedMap;
 use crate::reader::Reader;
-use broker::queue::{Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
+use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Term};
@@ -57,6 +58,8 @@ pub(crate) struct InFlight {
     pub(crate) values: Vec<(QueueId, u64)>,
     pub(crate) written_done: bool,
     pub(crate) bytes: usize,
+    /// Messages that this entry ends and that go elsewhere once it is applied.
+    pub(crate) letters: Vec<DeadLetter>,
 }
 
 /// A batch of one queue that is proposed and not applied.
@@ -140,27 +143,19 @@ pub(crate) struct LeaderQueue {
     pub(crate) at_risk: u64,
     /// Absent on a plain queue.
     pub(crate) rules: Option<Arc<Rules>>,
+    /// Absent on a queue whose messages only come and go.
+    pub(crate) life: Option<Box<Life>>,
 }
 
 impl LeaderQueue {
     pub(crate) fn new(state: Option<&QueueState<Place>>, rules: Option<&Arc<Rules>>) -> Self {
         let (next_seq, live, first, sent) = match state {
-            Some(s) => (
-                s.next_seq(),
-                s.runs().live(),
-                s.runs().next_live(0).map_or(s.next_seq(), |n| n.0),
-                s.dispatched_below(),
-            ),
+            Some(s) => {
+                (s.next_seq(), s.in_turn(), s.next_in_turn(0).map_or(s.next_seq(), |n| n.0), s.dispatched_below())
+            }
             None => (1, 0, 1, 1),
         };
-        let dispatch = match state.and_then(|s| Some((s, s.levels()?))) {
-            Some((state, levels)) => {
-                let live = state.runs().iter().flat_map(|run| run.live_ranges());
-                let live = live.flat_map(|(first, count)| first..first + count);
-                Dispatch::with_levels(next_seq, levels, returned_first(rules), live)
-            }
-            None => Dispatch::new(first, next_seq, live),
-        };
+        let dispatch = dispatch_around(state, rules, (first, next_seq, live));
         LeaderQueue {
             dispatch,
             next_seq,
@@ -182,6 +177,7 @@ impl LeaderQueue {
             counts: BTreeMap::new(),
             selective: None,
             at_risk: 0,
+            life: Life::new(state, rules.map(|r| &**r), next_seq),
             rules: rules.cloned(),
         }
     }
@@ -197,6 +193,7 @@ impl LeaderQueue {
             && !self.reading
             && self.settles_in_flight == 0
             && self.at_risk == 0
+            && self.life.as_ref().is_none_or(|l| l.is_idle(self.rules.as_deref()))
     }
 
     /// Where the dispatch watermark should stand, if it should rise: as far as its consumers could take, in what there is.
@@ -237,6 +234,36 @@ fn returned_first(rules: Option<&Arc<Rules>>) -> bool {
     rules.is_some_and(|rules| rules.levels == LevelRule::Strict)
 }
 
+/// A dispatcher of what is in turn. What waits for a retry comes back from outside of its first pass, so the first pass
+/// begins behind it, and what lies before is given out as returned.
+fn dispatch_around(
+    state: Option<&QueueState<Place>>,
+    rules: Option<&Arc<Rules>>,
+    (first, next_seq, live): (u64, u64, u64),
+) -> Dispatch {
+    let Some(state) = state else { return Dispatch::new(first, next_seq, live) };
+    let aside = state.extras().map(|e| &e.aside);
+    let is_waiting = |(seq, aside): (&u64, &Aside)| matches!(aside, Aside::Until(_)).then_some(*seq);
+    let last = aside.and_then(|aside| aside.iter().rev().find_map(is_waiting));
+    let mut next = state.next_in_turn(0);
+    let mut in_turn = std::iter::from_fn(|| {
+        let (seq, _) = next?;
+        next = state.next_in_turn(seq + 1);
+        Some(seq)
+    })
+    .peekable();
+    let mut before = Vec::new();
+    if let Some(last) = last {
+        before.extend(std::iter::from_fn(|| in_turn.next_if(|seq| *seq < last)));
+    }
+    let mut dispatch = match state.levels() {
+        Some(levels) => Dispatch::with_levels(next_seq, levels, returned_first(rules), in_turn),
+        None => Dispatch::new(last.map_or(first, |last| last + 1), next_seq, live - before.len() as u64),
+    };
+    before.into_iter().for_each(|seq| dispatch.put_back(seq, 1, state.levels()));
+    dispatch
+}
+
 /// A leader of one term.
 pub(crate) struct Leader {
     pub(crate) term: Term,
@@ -270,6 +297,12 @@ pub(crate) struct Leader {
     pub(crate) targets: SmallVec<[QueueId; 1]>,
     /// What is left of the room that consumers' connections gave in this step.
     pub(crate) rooms: FixedMap<ConsumerKey, usize>,
+    /// When queues want to be looked at.
+    pub(crate) timers: Timers,
+    /// Dead letters that leave once the entry being built is applied.
+    pub(crate) letters: Vec<DeadLetter>,
+    /// Scheduled messages that this turn found due.
+    pub(crate) due: Vec<DueMessage>,
 }
 
 /// Deleted queues remembered: late publishes come within milliseconds, so the oldest may be forgotten together.
@@ -300,6 +333,9 @@ impl Leader {
             held: VecDeque::new(),
             targets: SmallVec::new(),
             rooms: FixedMap::default(),
+            timers: Timers::new(),
+            letters: Vec::new(),
+            due: Vec::new(),
         }
     }
 

@@ -20,6 +20,7 @@ mod deliver;
 pub mod entry;
 pub mod extent_copy;
 mod leader;
+mod life;
 pub mod log_index;
 pub mod log_partition;
 pub mod machine;
@@ -35,7 +36,9 @@ mod snapshot;
 pub mod tail;
 pub mod transient;
 
-pub use command::{Command, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target};
+pub use command::{
+    Command, DeadLetter, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,
+};
 pub use log_partition::LogPartition;
 pub use maintenance::WalState;
 pub use outputs::Outputs;

@@ -5,10 +5,11 @@
 //! partition. The state hash covers the logical state alone.
 
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
+use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
 use broker::queue::levels::priority_of;
-use broker::queue::{Levels, QueueState, Run, SeqRanges};
+use broker::queue::{Aside, Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
@@ -16,6 +17,20 @@ use storage::Location;
 
 /// A map whose hash is the same in every run: simulations replay.
 pub type FixedMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
+
+/// Marks the queue that holds another one's scheduled messages until they are due.
+const SCHEDULED_BIT: u64 = 1 << 62;
+
+/// The queue that holds the scheduled messages of `queue`. It has no place in the topology: it comes with the first of
+/// them and goes with its queue.
+pub fn scheduled_for(queue: QueueId) -> QueueId {
+    QueueId(queue.0 | SCHEDULED_BIT)
+}
+
+/// The queue whose scheduled messages `queue` holds, if it is such a one.
+pub fn schedule_of(queue: QueueId) -> Option<QueueId> {
+    (queue.0 & SCHEDULED_BIT != 0).then_some(QueueId(queue.0 & !SCHEDULED_BIT))
+}
 
 /// What the leader wants to hear of while entries are applied. Followers and replays pass [`Unobserved`].
 pub trait Observer {
@@ -124,12 +139,30 @@ impl Queues {
                         }
                     }
                 }
+                LogCommand::Dead { queue, reason, ranges } => {
+                    if let Some(state) = self.queues.get_mut(&queue) {
+                        for (first, count) in ranges {
+                            (first..first + count).for_each(|seq| state.set_aside(seq, Aside::Dead(reason as u8)));
+                        }
+                    }
+                }
+                LogCommand::Retry { queue, counts_against, until_ms, ranges } => {
+                    if let Some(state) = self.queues.get_mut(&queue) {
+                        for seq in ranges.flat_map(|(first, count)| first..first + count) {
+                            state.requeue(seq, counts_against);
+                            state.set_aside(seq, Aside::Until(until_ms));
+                        }
+                    }
+                }
                 LogCommand::Sent { queue, dispatched_below } => {
                     if let Some(state) = self.queues.get_mut(&queue) {
                         state.raise_dispatched_below(dispatched_below);
                     }
                 }
-                LogCommand::Delete { queue } => self.delete(queue),
+                LogCommand::Delete { queue } => {
+                    self.delete(queue);
+                    self.delete(scheduled_for(queue));
+                }
                 LogCommand::Closed { publisher } => {
                     self.publishers.remove(&publisher);
                 }
@@ -151,6 +184,16 @@ impl Queues {
             observer.published(queue, first, count);
             if let Some(rule) = rules.next() {
                 state.note_priorities(first, rule, batch.iter().map(|m| priority_of(m.properties())));
+            }
+            if batch.is_timed() {
+                state.note_timed();
+            }
+            if batch.is_scheduled() {
+                for (seq, message) in (first..).zip(batch.iter()) {
+                    if let Stamp::Due(due_ms) = message.stamp() {
+                        state.schedule(seq, due_ms);
+                    }
+                }
             }
             // A repeat of what is here already (sent again after a change of leader) takes numbers, so that leader and
             // followers count alike, and ends at once.
@@ -285,6 +328,9 @@ impl Queues {
             for (seq, count, level) in state.levels().into_iter().flat_map(|levels| levels.stretches()) {
                 let live = (seq..seq + u64::from(count)).filter(|seq| state.runs().is_live(*seq));
                 live.for_each(|seq| (seq, level).hash(&mut hasher));
+            }
+            if let Some(extras) = state.extras() {
+                (extras.timed_below, &extras.aside, &extras.due).hash(&mut hasher);
             }
         }
         let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, *v)).collect();

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! 0        4            8              12   13   14     16
-//! body_len properties   publish_delta  ex   rk   flags  exchange, routing key, properties, body
-//! u32 LE   u32 LE       u32 LE         u8   u8   u16    verbatim
+//! body_len properties   publish_delta  ex   rk   flags  exchange, routing key, properties, body, stamp
+//! u32 LE   u32 LE       u32 LE         u8   u8   u16    verbatim                                 u64 LE
 //! ```
 //!
 //! Invariant: what is behind the header has exactly the lengths it says. `publish_delta` is the distance of the publish
-//! number from the first of its batch; outside a log entry it means nothing. `flags` is 0 in this version.
+//! number from the first of its batch; outside a log entry it means nothing. `flags`: 0 for a plain message, which has no
+//! stamp; 1: the stamp is when it was published; 2: the stamp is when it is due. Times are the leader's, in milliseconds
+//! since the epoch.
 
 use crate::command::Message;
 use bytes::Bytes;
@@ -18,7 +20,34 @@ pub const MESSAGE_HEADER_BYTES: usize = 16;
 /// Largest stored message: RabbitMQ's 16 MiB body plus its names and properties.
 pub const MESSAGE_BYTES_MAX: usize = (16 << 20) + (1 << 20);
 
-/// Bytes that `message` takes when stored.
+/// Bytes of a stamp.
+const STAMP_BYTES: usize = 8;
+const FLAG_SINCE: u8 = 1;
+const FLAG_DUE: u8 = 2;
+
+/// The time in a stored message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stamp {
+    /// A plain message: nothing asks when it came.
+    #[default]
+    None,
+    /// When it was published: it, or a queue that it went to, has a time limit.
+    Since(u64),
+    /// When it is due: until then it is scheduled.
+    Due(u64),
+}
+
+impl Stamp {
+    fn flag_and_time(self) -> (u8, u64) {
+        match self {
+            Stamp::None => (0, 0),
+            Stamp::Since(ms) => (FLAG_SINCE, ms),
+            Stamp::Due(ms) => (FLAG_DUE, ms),
+        }
+    }
+}
+
+/// Bytes that `message` takes when stored without a stamp.
 pub fn stored_bytes(message: &Message) -> usize {
     MESSAGE_HEADER_BYTES
         + message.exchange.len()
@@ -28,7 +57,7 @@ pub fn stored_bytes(message: &Message) -> usize {
 }
 
 /// Appends `message` as stored.
-pub fn store(message: &Message, publish_delta: u32, out: &mut Vec<u8>) {
+pub fn store(message: &Message, publish_delta: u32, stamp: Stamp, out: &mut Vec<u8>) {
     assert!(message.exchange.len() <= 255 && message.routing_key.len() <= 255, "short strings are at most 255 bytes");
     assert!(stored_bytes(message) <= MESSAGE_BYTES_MAX, "a message is within its limit before it gets here");
     let mut header = [0u8; MESSAGE_HEADER_BYTES];
@@ -37,11 +66,16 @@ pub fn store(message: &Message, publish_delta: u32, out: &mut Vec<u8>) {
     header[8..12].copy_from_slice(&publish_delta.to_le_bytes());
     header[12] = message.exchange.len() as u8;
     header[13] = message.routing_key.len() as u8;
+    let (flag, time_ms) = stamp.flag_and_time();
+    header[14] = flag;
     out.extend_from_slice(&header);
     out.extend_from_slice(&message.exchange);
     out.extend_from_slice(&message.routing_key);
     out.extend_from_slice(&message.properties);
     out.extend_from_slice(&message.body);
+    if flag != 0 {
+        out.extend_from_slice(&time_ms.to_le_bytes());
+    }
 }
 
 /// A stored message, seen in place.
@@ -69,6 +103,7 @@ impl<'a> MessageView<'a> {
             + usize::from(self.bytes[13])
             + self.word(4) as usize
             + self.word(0) as usize
+            + if self.bytes[14] == 0 { 0 } else { STAMP_BYTES }
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -97,12 +132,27 @@ impl<'a> MessageView<'a> {
 
     /// Its body.
     pub fn body(&self) -> &'a [u8] {
-        &self.bytes[self.body_at()..]
+        &self.bytes[self.body_at()..self.body_end()]
+    }
+
+    /// Bytes of its body.
+    pub fn body_bytes(&self) -> u32 {
+        self.word(0)
+    }
+
+    /// The time in it.
+    pub fn stamp(&self) -> Stamp {
+        let time = || u64::from_le_bytes(self.bytes[self.body_end()..].try_into().expect("a stamp is eight bytes"));
+        match self.bytes[14] {
+            0 => Stamp::None,
+            FLAG_SINCE => Stamp::Since(time()),
+            _ => Stamp::Due(time()),
+        }
     }
 
     /// Its body as a slice of `message`, which is what this view was parsed from.
     pub fn body_of(&self, message: &Bytes) -> Bytes {
-        message.slice(self.body_at()..self.bytes.len())
+        message.slice(self.body_at()..self.body_end())
     }
 
     fn properties_at(&self) -> usize {
@@ -111,5 +161,37 @@ impl<'a> MessageView<'a> {
 
     fn body_at(&self) -> usize {
         self.properties_at() + self.word(4) as usize
+    }
+
+    fn body_end(&self) -> usize {
+        self.body_at() + self.word(0) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_comes_back_as_it_was_with_and_without_a_time() {
+        let slice = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let message = Message {
+            exchange: slice("amq.topic"),
+            routing_key: slice("a.b"),
+            properties: slice("\0\0"),
+            body: slice("carrot"),
+        };
+        for stamp in [Stamp::None, Stamp::Since(7), Stamp::Due(u64::MAX)] {
+            let mut out = Vec::new();
+            store(&message, 3, stamp, &mut out);
+            out.extend_from_slice(b"the next one");
+            let whole = Bytes::from(out);
+            let view = MessageView::parse(&whole).expect("it is whole");
+            assert_eq!((view.exchange(), view.routing_key()), (&b"amq.topic"[..], &b"a.b"[..]));
+            assert_eq!((view.properties(), view.body(), view.body_bytes()), (&b"\0\0"[..], &b"carrot"[..], 6));
+            assert_eq!((view.stamp(), view.publish_delta()), (stamp, 3));
+            assert_eq!(&whole[view.len()..], b"the next one");
+            assert_eq!(view.body_of(&whole), "carrot");
+        }
     }
 }

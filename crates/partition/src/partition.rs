@@ -7,7 +7,8 @@
 use crate::command::{Effect, Level, Outlets, Reply};
 use crate::entry::Reason;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
-use crate::machine::{FixedMap, Queues, Unobserved};
+use crate::life::Life;
+use crate::machine::{FixedMap, Queues, Unobserved, schedule_of};
 use crate::maintenance::Maintenance;
 use crate::outputs::{Outputs, Ticket};
 use crate::replica::Replica;
@@ -90,6 +91,12 @@ impl QueuePartition {
         self.applied
     }
 
+    /// When it wants a flush though nothing came: a message expires, a queue lapses, a scheduled message is due. On the
+    /// clock of [`Context::now_ms`].
+    pub fn due_ms(&self) -> Option<u64> {
+        self.leader.as_ref().and_then(|l| l.timers.first()).map(|(at, _)| *at)
+    }
+
     /// Bytes that were taken in and are not committed: what back-pressure looks at.
     pub fn in_flight_bytes(&self) -> usize {
         self.leader.as_ref().map_or(0, |l| l.in_flight_bytes)
@@ -143,6 +150,9 @@ impl QueuePartition {
     /// Ends a loop: proposes what commands left, takes out what the group has to say, applies what is committed and
     /// hands out messages.
     pub fn flush(&mut self, cx: &mut Context<'_>) {
+        if let Some(leader) = self.leader.as_deref_mut().filter(|l| !l.timers.is_empty()) {
+            leader.wake_due(cx.now_ms);
+        }
         self.finish_entry(cx.now_ms);
         self.drive(cx);
         self.snapshot_turn(cx);
@@ -163,6 +173,12 @@ impl QueuePartition {
             queue.settling = false;
             for (ranges, reason) in [(&mut queue.acked, Reason::Acked), (&mut queue.discarded, Reason::Discarded)] {
                 if !ranges.is_empty() {
+                    let ranges: Vec<(u64, u64)> = ranges.drain().collect();
+                    leader.builder.settle(id, reason, &ranges);
+                }
+            }
+            if let Some(life) = &mut queue.life {
+                for (reason, mut ranges) in std::mem::take(&mut life.ended) {
                     let ranges: Vec<(u64, u64)> = ranges.drain().collect();
                     leader.builder.settle(id, reason, &ranges);
                 }
@@ -193,6 +209,7 @@ impl QueuePartition {
             raised: std::mem::take(&mut leader.raised),
             written_done: false,
             bytes: data.len(),
+            letters: std::mem::take(&mut leader.letters),
         };
         leader.in_flight_bytes += entry.bytes;
         leader.held.push_back((data, entry));
@@ -269,6 +286,7 @@ impl QueuePartition {
             confirm(done.on_written, &mut cx.out.effects);
         }
         confirm(done.on_synced, &mut cx.out.effects);
+        cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
         for (id, value) in done.values {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.at_risk -= value;
@@ -355,12 +373,27 @@ impl QueuePartition {
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
             self.leader = Some(Box::new(Leader::new(status.term)));
+            self.look_at_rules();
         }
+    }
+
+    /// A new leader looks at every queue that may have something to do though nobody asks.
+    fn look_at_rules(&mut self) {
+        let stated = self.queues.queues.iter().filter(|(_, state)| state.extras().is_some()).map(|(id, _)| *id);
+        let ruled = self.rules.iter().filter(|(_, rules)| Life::is_wanted_by(rules)).map(|(id, _)| *id);
+        let mut ids: Vec<QueueId> = stated.chain(ruled).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().for_each(|id| _ = self.touched(id));
     }
 
     /// Queues that have state here: the shell compares them with the topology and deletes orphans.
     pub fn queue_ids(&self) -> Vec<QueueId> {
-        self.queues.queue_ids()
+        let mut ids: Vec<QueueId> =
+            self.queues.queue_ids().into_iter().map(|id| schedule_of(id).unwrap_or(id)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     /// Publishers that are remembered.

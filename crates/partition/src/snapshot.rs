@@ -27,14 +27,16 @@
 //! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
 //! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
-use crate::checkpoint::{CheckpointDamaged, Cursor, Head, put_levels, put32, put64};
+use crate::checkpoint::{
+    CheckpointDamaged, Cursor, Head, decode_extras, encode_extras, put_levels, put32, put64,
+};
 use crate::entry::Batch;
 use crate::machine::Queues;
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::queue::levels::Stretch;
-use broker::queue::{Counts, QueueState, Run};
+use broker::queue::{Counts, Extras, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
@@ -46,7 +48,7 @@ pub(crate) const FRAME_PULL: u8 = 2;
 /// First byte of a frame that answers one.
 pub(crate) const FRAME_PART: u8 = 3;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const MANIFEST_BYTES: usize = 13;
 const _: () = assert!(MANIFEST_BYTES <= MANIFEST_BYTES_MAX);
 const KIND_IMAGE: u8 = 0;
@@ -81,6 +83,7 @@ struct QueueImage {
     dispatched_below: u64,
     counts: BTreeMap<u64, Counts>,
     levels: (u8, Vec<Stretch>),
+    extras: Extras,
     live: Vec<(u64, u64)>,
 }
 
@@ -609,6 +612,7 @@ fn encode_image(queues: &Queues) -> Vec<u8> {
             put32(&mut out, counts.delivery);
         }
         put_levels(state.levels(), &mut out);
+        encode_extras(state.extras(), &mut out);
         let mut live: Vec<(u64, u64)> = Vec::new();
         for (first, count) in state.runs().iter().flat_map(Run::live_ranges) {
             match live.last_mut() {
@@ -643,6 +647,7 @@ fn decode_image(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
             counts.insert(cursor.u64()?, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
         }
         let levels = cursor.levels()?;
+        let extras = decode_extras(&mut cursor)?;
         let (mut live, mut past) = (Vec::new(), 1);
         for _ in 0..cursor.u32()? {
             let (first, count) = (cursor.u64()?, cursor.u64()?);
@@ -650,7 +655,7 @@ fn decode_image(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
             past = end.ok_or_else(|| cursor.damaged("live ranges out of order"))?;
             live.push((first, count));
         }
-        queues.push(QueueImage { id, next_seq, dispatched_below, counts, levels, live });
+        queues.push(QueueImage { id, next_seq, dispatched_below, counts, levels, extras, live });
     }
     cursor.end()?;
     Ok(Image { time_ms, publishers, queues })
@@ -684,6 +689,7 @@ fn restore(image: Image, extents: &[ExtentReady]) -> Queues {
         assert_eq!(live, queue.live.iter().map(|l| l.1).sum::<u64>(), "every live message was written somewhere");
         let mut state = QueueState::restore(queue.next_seq, queue.dispatched_below, restored, queue.counts);
         state.restore_levels(queue.levels.0, &queue.levels.1);
+        state.restore_extras(queue.extras);
         queues.restore(queue.id, state);
     }
     queues

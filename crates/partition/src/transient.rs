@@ -11,8 +11,11 @@
 //! once, and a delivery is a slice. The price is that one live message pins its batch; [`TransientQueues::bytes`] counts
 //! what is pinned, not what is live, and sparse runs are copied together once they dominate.
 
+mod life;
+
 use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
-use crate::message::{self, MessageView};
+use crate::entry::Reason;
+use crate::message::{self, MessageView, Stamp};
 use broker::queue::dispatch::Head;
 use broker::queue::levels::priority_of;
 use broker::queue::{Dispatch, LevelRule, QueueState, Rules};
@@ -20,7 +23,9 @@ use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use life::{Life, Scheduled};
 use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -102,6 +107,10 @@ struct Queue {
     has_grants: bool,
     /// Absent on a plain queue.
     rules: Option<Arc<Rules>>,
+    /// Absent on a queue whose messages only come and go.
+    life: Option<Box<Life>>,
+    /// Bodies of `incoming`.
+    incoming_bytes: u64,
 }
 
 impl Queue {
@@ -114,6 +123,8 @@ impl Queue {
             is_dirty: false,
             has_grants: false,
             rules: None,
+            life: None,
+            incoming_bytes: 0,
         }
     }
 
@@ -165,6 +176,13 @@ pub struct TransientQueues {
     given_back: Vec<(ConsumerKey, u32)>,
     meter: Arc<AtomicU64>,
     compact_at: u64,
+    /// The time of this step.
+    now_ms: u64,
+    /// When queues want to be looked at.
+    timers: BTreeSet<(u64, QueueId)>,
+    /// Messages that are not due yet, by time and by order.
+    scheduled: BTreeMap<(u64, u64), Scheduled>,
+    last_scheduled: u64,
 }
 
 impl Default for TransientQueues {
@@ -189,6 +207,10 @@ impl TransientQueues {
             given_back: Vec::new(),
             meter: Arc::new(AtomicU64::new(0)),
             compact_at: COMPACT_BYTES_MIN,
+            now_ms: 0,
+            timers: BTreeSet::new(),
+            scheduled: BTreeMap::new(),
+            last_scheduled: 0,
         }
     }
 
@@ -218,7 +240,16 @@ impl TransientQueues {
     /// - Takes all of `commands`, whose memory stays with the caller for the next step.
     /// - A command for a queue that is not here is answered [`Reply::NotLeader`]; a publish to it counts as unroutable
     ///   and is confirmed.
-    pub fn step(&mut self, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+    /// - `now_ms` never falls from step to step; time limits are measured by it.
+    pub fn step(
+        &mut self,
+        now_ms: u64,
+        commands: &mut Vec<Command>,
+        effects: &mut Vec<Effect>,
+        outlets: &mut dyn Outlets,
+    ) {
+        self.now_ms = now_ms;
+        self.wake_due(effects);
         for at in 0..commands.len() {
             let command = &commands[at];
             if let Command::Publish(publish) = command {
@@ -228,8 +259,12 @@ impl TransientQueues {
                 self.publish(publish, effects);
                 continue;
             }
-            if must_see_publishes(command) {
+            if let Some(queue) = must_see_publishes(command) {
                 self.close_batch();
+                // What is too much or too old is nothing that anybody sees.
+                if self.queues.get(&queue).is_some_and(|q| q.life.is_some()) {
+                    self.hand_out(queue, effects, outlets);
+                }
             }
             self.handle(command, effects);
         }
@@ -247,12 +282,35 @@ impl TransientQueues {
     }
 
     fn publish(&mut self, publish: &Publish, effects: &mut Vec<Effect>) {
+        if publish.delay_ms > 0 {
+            self.schedule(publish);
+            if publish.publish_seq != 0 {
+                push_confirm(effects, publish.channel, publish.publish_seq);
+            }
+            return;
+        }
         let mut offset = None;
+        let (body_bytes, mut is_refused) = (publish.message.body.len(), false);
+        let mut is_timed = broker::properties::has_expiration(&publish.message.properties);
+        for target in &publish.targets {
+            let rules = self.queues.get(&target.queue).and_then(|q| q.rules.as_ref());
+            is_timed |= rules.is_some_and(|r| r.message_ttl_ms.is_some());
+        }
         for target in &publish.targets {
             let Some(queue) = self.queues.get_mut(&target.queue).filter(|q| !q.closed) else { continue };
+            if let Some(rules) = &queue.rules
+                && queue.is_full(rules, body_bytes)
+            {
+                is_refused = true;
+                if life::buries_refused(rules) {
+                    effects.push(life::refused_letter(target.queue, &publish.message));
+                }
+                continue;
+            }
             let offset = *offset.get_or_insert_with(|| {
                 let offset = self.open.len() as u32;
-                message::store(&publish.message, 0, &mut self.open);
+                let stamp = if is_timed { Stamp::Since(self.now_ms) } else { Stamp::None };
+                message::store(&publish.message, 0, stamp, &mut self.open);
                 self.open_messages += 1;
                 offset
             });
@@ -260,8 +318,14 @@ impl TransientQueues {
                 self.open_queues.push(target.queue);
             }
             queue.incoming.push(offset);
+            if is_timed || queue.life.is_some() {
+                queue.incoming_bytes += body_bytes as u64;
+                queue.note_published(is_timed, body_bytes);
+            }
         }
-        if publish.publish_seq != 0 {
+        if is_refused && publish.publish_seq != 0 {
+            effects.push(Effect::Refuse { channel: publish.channel, first: publish.publish_seq, count: 1 });
+        } else if publish.publish_seq != 0 {
             push_confirm(effects, publish.channel, publish.publish_seq);
         }
         if self.open.len() >= BATCH_BYTES_MAX || self.open_messages >= BATCH_MESSAGES_MAX {
@@ -292,6 +356,7 @@ impl TransientQueues {
             };
             queue.incoming.clear();
             queue.incoming.shrink_to(INCOMING_KEPT);
+            queue.incoming_bytes = 0;
             let first = queue.state.publish(count as u32, place);
             queue.state.note_priorities(first, rule, priorities.into_iter());
             match queue.state.levels() {
@@ -335,12 +400,13 @@ impl TransientQueues {
                 self.get(*queue, *channel, *no_ack, *request, effects);
             }
             Command::Settle { queue, holder, first, count, outcome } => {
-                self.settle(*queue, *holder, *first, *count, *outcome);
+                self.settle(*queue, *holder, *first, *count, *outcome, effects);
             }
             Command::Detach { channel } => self.detach(*channel, effects),
             Command::Purge { queue, channel, request } => {
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
                 let ready = q.dispatch.ready();
+                q.note_purged();
                 let next_live = |from| q.state.runs().next_live(from).map(|(seq, _)| seq);
                 let (returned, rest) = q.dispatch.purge(q.state.levels(), next_live);
                 returned.into_iter().for_each(|seq| q.settle(seq, 1));
@@ -349,7 +415,8 @@ impl TransientQueues {
                 mark_dirty(&mut self.dirty, q, *queue);
             }
             Command::Stat { queue, channel, request } => {
-                let Some(q) = self.queues.get(queue) else { return not_here(effects, *channel, *request) };
+                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
+                q.note_used(self.now_ms);
                 let d = &q.dispatch;
                 let reply = Reply::Stat { ready: d.ready(), unacked: d.held(), consumers: d.consumers() as u64 };
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply });
@@ -375,6 +442,9 @@ impl TransientQueues {
             }
             Command::Delete { queue } => {
                 let Some(q) = self.queues.remove(queue) else { return };
+                if let Some(at) = q.life.as_ref().and_then(|life| life.timer_ms()) {
+                    self.timers.remove(&(at, *queue));
+                }
                 let gone = q.dispatch.consumer_keys();
                 effects.extend(gone.into_iter().map(|consumer| Effect::Cancelled { consumer, queue: *queue }));
             }
@@ -395,10 +465,12 @@ impl TransientQueues {
             }
             Command::Configure { queue, rules } => {
                 if let Some(q) = self.queues.get_mut(queue) {
-                    q.rules = (!rules.is_plain()).then(|| rules.clone());
+                    q.configure(rules, self.now_ms);
                     mark_dirty(&mut self.dirty, q, *queue);
                 }
             }
+            // No dead letter of a queue in memory waits for an answer.
+            Command::Buried { .. } => {}
             // Nothing here is ever written, so everything that was is synced.
             Command::Sync { channel, request } => {
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Done });
@@ -408,15 +480,21 @@ impl TransientQueues {
 
     fn get(&mut self, id: QueueId, channel: ChannelKey, no_ack: bool, request: RequestId, effects: &mut Vec<Effect>) {
         let Some(queue) = self.queues.get_mut(&id) else { return not_here(effects, channel, request) };
+        queue.note_used(self.now_ms);
         let reply = match queue.head() {
             None => Reply::Empty,
             Some(head) => {
                 let delivery = queue.delivery(id, head, ConsumerKey::get(channel), !no_ack);
+                queue.note_taken(head.seq, &delivery.message, !no_ack);
                 queue.dispatch.assign_get(channel, no_ack, head, queue.state.levels());
                 if no_ack {
                     queue.settle(head.seq, 1);
                 }
                 let ready = queue.dispatch.ready();
+                if queue.life.is_some() {
+                    // Another message is at the head now.
+                    mark_dirty(&mut self.dirty, queue, id);
+                }
                 if !no_ack {
                     note_use(&mut self.used, &self.queues, channel, id);
                 }
@@ -426,12 +504,24 @@ impl TransientQueues {
         effects.push(Effect::Reply { channel, request, reply });
     }
 
-    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome) {
+    fn settle(
+        &mut self,
+        id: QueueId,
+        holder: ConsumerKey,
+        first: u64,
+        count: u64,
+        outcome: Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         self.taken.clear();
         queue.dispatch.release(holder, first, count, &mut self.taken);
         for (first, count) in self.taken.drain(..) {
+            queue.note_released(first, count, matches!(outcome, Outcome::Nack | Outcome::Reject));
             match outcome {
+                Outcome::Discard if queue.rules.is_some() => {
+                    (first..first + count).for_each(|seq| queue.give_up(id, seq, Reason::Discarded, effects));
+                }
                 Outcome::Ack | Outcome::Discard => queue.settle(first, count),
                 Outcome::Nack | Outcome::Reject => {
                     for seq in first..first + count {
@@ -450,6 +540,9 @@ impl TransientQueues {
             let had = queue.dispatch.consumers();
             for seq in queue.dispatch.detach(channel, queue.state.levels()).seqs() {
                 queue.state.requeue(seq, true);
+                if queue.life.is_some() {
+                    queue.note_released(seq, 1, true);
+                }
             }
             if had > 0 && queue.dispatch.consumers() == 0 {
                 effects.push(Effect::Unused { queue: id });
@@ -475,7 +568,14 @@ impl TransientQueues {
                 queue.dispatch.set_stalled(key, true);
                 continue;
             }
+            if queue.life.is_some() && queue.is_over(head, self.now_ms) {
+                queue.drop_head(id, head, Reason::Expired, effects);
+                continue;
+            }
             let delivery = queue.delivery(id, head, key, !no_ack);
+            if queue.life.is_some() {
+                queue.note_taken(head.seq, &delivery.message, !no_ack);
+            }
             *room = room.saturating_sub(delivery.message.len());
             queue.dispatch.assign(head, share, queue.state.levels());
             if no_ack {
@@ -499,6 +599,9 @@ impl TransientQueues {
             for consumer in self.wanted.drain(..) {
                 effects.push(Effect::GrantWanted { consumer, queue: id, ready });
             }
+        }
+        if queue.life.is_some() {
+            self.live_on(id, effects);
         }
     }
 
@@ -532,17 +635,18 @@ const INCOMING_KEPT: usize = 16;
 /// Queues that a channel may have used before its list is looked through for deleted ones.
 const USED_UNCHECKED: usize = 16;
 
-/// Whether what was published before must be in its queue when `command` is carried out. Settles, grants and stalls
+/// The queue in which what was published before must be when `command` is carried out, if it matters. Settles, grants and stalls
 /// concern messages that are out already, and deliveries come at the end of the step anyway.
-fn must_see_publishes(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Get { .. }
-            | Command::Purge { .. }
-            | Command::Stat { .. }
-            | Command::Close { .. }
-            | Command::Delete { .. }
-    )
+fn must_see_publishes(command: &Command) -> Option<QueueId> {
+    match command {
+        Command::Get { queue, .. }
+        | Command::Purge { queue, .. }
+        | Command::Stat { queue, .. }
+        | Command::Close { queue, .. }
+        | Command::Configure { queue, .. }
+        | Command::Delete { queue } => Some(*queue),
+        _ => None,
+    }
 }
 
 /// The size of the batch that starts with `commands`: exact, so that the buffer is allocated once and never grows.
@@ -551,7 +655,7 @@ fn batch_bytes(commands: &[Command]) -> usize {
     for command in commands {
         match command {
             Command::Publish(publish) => bytes += message::stored_bytes(&publish.message),
-            _ if must_see_publishes(command) => break,
+            _ if must_see_publishes(command).is_some() => break,
             _ => continue,
         }
         if bytes >= BATCH_BYTES_MAX {

@@ -147,7 +147,7 @@ impl Rig {
             body: Bytes::copy_from_slice(text.as_bytes()),
         };
         let targets = smallvec![Target { queue: QUEUE, durability, selective }];
-        self.command(Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, targets, message }));
+        self.command(Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, targets, delay_ms: 0, message }));
     }
 
     fn publish_synced(&mut self, seq: u64, text: &str) {

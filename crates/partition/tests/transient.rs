@@ -47,6 +47,7 @@ fn publish(channel: ChannelKey, publish_seq: u64, queues: &[QueueId], body: Vec<
         channel,
         publish_seq,
         targets: queues.iter().map(target).collect(),
+        delay_ms: 0,
         message: message(body),
     })
 }
@@ -58,7 +59,7 @@ fn consumer(channel: ChannelKey, number: u32, prefetch: u32) -> Consumer {
 
 fn run(queues: &mut TransientQueues, mut commands: Vec<Command>) -> Vec<Effect> {
     let mut effects = Vec::new();
-    queues.step(&mut commands, &mut effects, &mut Open);
+    queues.step(1, &mut commands, &mut effects, &mut Open);
     assert!(commands.is_empty());
     effects
 }
@@ -156,11 +157,11 @@ fn a_consumer_without_room_is_passed_over_until_it_is_told_otherwise() {
     let mut commands = vec![consume];
     commands.extend((0..10).map(|_| publish(B, 0, &[Q], vec![0; 1000])));
     let mut effects = Vec::new();
-    queues.step(&mut commands, &mut effects, &mut Room(2500));
+    queues.step(1, &mut commands, &mut effects, &mut Room(2500));
     // The third message overshoots: a message is never cut.
     assert_eq!(deliveries(&effects), [(1, false), (2, false), (3, false)]);
     effects.clear();
-    queues.step(&mut vec![publish(B, 0, &[Q], vec![0; 10])], &mut effects, &mut Open);
+    queues.step(1, &mut vec![publish(B, 0, &[Q], vec![0; 10])], &mut effects, &mut Open);
     assert_eq!(deliveries(&effects), []);
     let key = ConsumerKey { channel: A, number: 1 };
     let effects = run(&mut queues, vec![Command::Stall { queue: Q, consumer: key, stalled: false }]);
@@ -369,7 +370,7 @@ proptest! {
             }
             if !steps { continue; }
             let mut effects = Vec::new();
-            queues.step(&mut commands, &mut effects, &mut Open);
+            queues.step(1, &mut commands, &mut effects, &mut Open);
             for effect in effects {
                 match effect {
                     Effect::Deliver(d) => model[d.queue.0 as usize].take(&d),

@@ -39,7 +39,7 @@ impl Partition for Held {
         self.inner.declare(queue);
     }
 
-    fn step(&mut self, _: u64, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+    fn step(&mut self, now: u64, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let mut hand = self.hand.lock().unwrap();
         let mut rest = Vec::new();
         for command in commands.drain(..) {
@@ -52,7 +52,7 @@ impl Partition for Held {
                 other => rest.push(other),
             }
         }
-        self.inner.step(&mut rest, effects, outlets);
+        self.inner.step(now, &mut rest, effects, outlets);
         let count = std::mem::take(&mut hand.release).min(hand.held.len());
         let refuse = hand.refuse;
         for Publish { channel, publish_seq: first, .. } in hand.held.drain(..count) {

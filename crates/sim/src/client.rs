@@ -287,7 +287,12 @@ impl Client {
                 let count = self.random.between(1, 5) as u32;
                 n.wishes.push(Wish::Send(Command::Grant { queue, consumer, count }));
             }
-            Effect::Reply { .. } | Effect::Cancelled { .. } | Effect::Unused { .. } | Effect::GrantReturned { .. } => {}
+            Effect::Reply { .. }
+            | Effect::Cancelled { .. }
+            | Effect::Unused { .. }
+            | Effect::DeadLetter(_)
+            | Effect::Lapsed { .. }
+            | Effect::GrantReturned { .. } => {}
         }
     }
 
@@ -490,5 +495,5 @@ fn compose(
         properties: Bytes::from_static(&[0x10, 0, 2]),
         body,
     };
-    (Command::Publish(Publish { channel, publish_seq: seq, targets, message }), id)
+    (Command::Publish(Publish { channel, publish_seq: seq, targets, delay_ms: 0, message }), id)
 }

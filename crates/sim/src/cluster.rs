@@ -420,7 +420,7 @@ fn channel_of(effect: &Effect) -> Option<ChannelKey> {
         Effect::Cancelled { consumer, .. }
         | Effect::GrantWanted { consumer, .. }
         | Effect::GrantReturned { consumer, .. } => consumer.channel,
-        Effect::Unused { .. } => return None,
+        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
     })
 }
 

@@ -11,6 +11,7 @@ mod consumers;
 mod declare;
 mod exchanges;
 mod hostile;
+mod life;
 mod prefetch;
 mod priorities;
 mod publish;

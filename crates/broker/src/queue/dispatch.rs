@@ -390,6 +390,37 @@ impl Dispatch {
         self.ready -= 1;
     }
 
+    /// Takes `head` out for good: nobody gets it.
+    pub fn drop_head(&mut self, head: Head, levels: Option<&Levels>) {
+        self.take(head, levels);
+    }
+
+    /// Takes a message that came back out for good.
+    pub fn drop_returned(&mut self, seq: u64, levels: Option<&Levels>) {
+        let was_there = match &mut self.lanes {
+            Some(lanes) => lanes.drop_returned(seq, levels),
+            None => self.returned.remove(&seq),
+        };
+        self.ready -= u64::from(was_there);
+    }
+
+    /// Whether a consumer, or who was one, holds the message. Costs a look at each of them.
+    pub fn is_held(&self, seq: u64) -> bool {
+        let attached = self.attached.values().map(|a| &a.held);
+        attached.chain(self.holders.values()).any(|held| held.contains(seq))
+    }
+
+    /// How many messages consumers would take at once; no limit counts as `u64::MAX`.
+    pub fn free_credit(&self) -> u64 {
+        let of = |a: &Attached| match a.consumer.prefetch {
+            _ if !a.has_credit() => 0,
+            _ if a.consumer.no_ack => u64::MAX,
+            0 => u64::MAX,
+            prefetch => u64::from(prefetch) - a.held.count(),
+        };
+        self.attached.values().map(of).fold(0, u64::saturating_add)
+    }
+
     /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to `taken`.
     pub fn release(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
         let held = match self.attached.get_mut(&holder) {

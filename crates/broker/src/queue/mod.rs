@@ -21,4 +21,4 @@ pub use levels::{LevelRule, Levels};
 pub use ranges::SeqRanges;
 pub use rules::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 pub use runs::{Run, Runs};
-pub use state::{Counts, QueueState};
+pub use state::{Aside, Counts, Extras, QueueState};

@@ -6,7 +6,7 @@
 
 use super::levels::{LevelRule, Levels, Stretch};
 use super::runs::{Run, Runs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a message came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,26 @@ pub struct Counts {
     pub acquired: u32,
     /// How often it came back in a way that counts against it: reject, a lost channel, not nack (`x-delivery-count`).
     pub delivery: u32,
+}
+
+/// Why a live message is out of its queue's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Aside {
+    /// It is given up, for this reason, and stays until every queue that its dead letter goes to has it.
+    Dead(u8),
+    /// It came back and waits until this time, milliseconds since the epoch.
+    Until(u64),
+}
+
+/// What a queue has that plain ones have not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extras {
+    /// Messages below may have a time in them: one published with a time limit, or to a queue with one.
+    pub timed_below: u64,
+    /// Messages out of turn.
+    pub aside: BTreeMap<u64, Aside>,
+    /// When scheduled messages are due, with their numbers; may hold settled ones at its start for a while.
+    pub due: BTreeSet<(u64, u64)>,
 }
 
 /// The replicated state of one queue. `P` is where a run's bytes lie on this member.
@@ -26,18 +46,19 @@ pub struct QueueState<P> {
     dispatched_below: u64,
     /// Absent while all live messages have the default level.
     levels: Option<Box<Levels>>,
+    extras: Option<Box<Extras>>,
 }
 
 impl<P> Default for QueueState<P> {
     fn default() -> Self {
-        QueueState { next_seq: 1, runs: Runs::default(), counts: BTreeMap::new(), dispatched_below: 1, levels: None }
+        QueueState { next_seq: 1, runs: Runs::default(), counts: BTreeMap::new(), dispatched_below: 1, levels: None, extras: None }
     }
 }
 
 impl<P> QueueState<P> {
     /// A queue as a checkpoint or a snapshot has it.
     pub fn restore(next_seq: u64, dispatched_below: u64, runs: Vec<Run<P>>, counts: BTreeMap<u64, Counts>) -> Self {
-        let mut state = QueueState { next_seq, runs: Runs::default(), counts, dispatched_below, levels: None };
+        let mut state = QueueState { next_seq, runs: Runs::default(), counts, dispatched_below, levels: None, extras: None };
         for run in runs {
             assert!(run.past() <= next_seq, "a run ends before the next sequence number");
             state.runs.push(run);
@@ -63,6 +84,21 @@ impl<P> QueueState<P> {
         if rule != LevelRule::None && levels.iter().any(|level| *level != default) {
             self.levels.get_or_insert_with(|| Box::new(Levels::new(default))).note(first, &levels);
         }
+    }
+
+    /// Puts back what only some queues have.
+    pub fn restore_extras(&mut self, extras: Extras) {
+        self.extras = (extras != Extras::default()).then(|| Box::new(extras));
+    }
+
+    /// What only some queues have; `None` is a plain queue.
+    pub fn extras(&self) -> Option<&Extras> {
+        self.extras.as_deref()
+    }
+
+    /// Messages below may have a time in them.
+    pub fn timed_below(&self) -> u64 {
+        self.extras.as_ref().map_or(0, |e| e.timed_below)
     }
 
     /// The number that the next message gets.
@@ -103,6 +139,39 @@ impl<P> QueueState<P> {
         first
     }
 
+    /// The messages of the batch that was published last have a time in them.
+    pub fn note_timed(&mut self) {
+        self.extras.get_or_insert_default().timed_below = self.next_seq;
+    }
+
+    /// Message `seq` is due at `due_ms`: it stands here until then.
+    pub fn schedule(&mut self, seq: u64, due_ms: u64) {
+        self.extras.get_or_insert_default().due.insert((due_ms, seq));
+    }
+
+    /// Takes a live message out of its turn, or says another reason why it is.
+    pub fn set_aside(&mut self, seq: u64, aside: Aside) {
+        if self.runs.is_live(seq) {
+            self.extras.get_or_insert_default().aside.insert(seq, aside);
+        }
+    }
+
+    /// The first live number at or after `from` that is not out of turn, with its run.
+    pub fn next_in_turn(&self, from: u64) -> Option<(u64, &Run<P>)> {
+        let mut next = self.runs.next_live(from);
+        if let Some(extras) = self.extras.as_deref().filter(|e| !e.aside.is_empty()) {
+            while let Some((seq, _)) = next.filter(|n| extras.aside.contains_key(&n.0)) {
+                next = self.runs.next_live(seq + 1);
+            }
+        }
+        next
+    }
+
+    /// How many live messages are in turn.
+    pub fn in_turn(&self) -> u64 {
+        self.runs.live() - self.extras.as_ref().map_or(0, |e| e.aside.len() as u64)
+    }
+
     /// Ends `count` messages from `first` for good: acked, dropped, purged. What is settled already is passed over, so
     /// the same outcome may be logged twice. Returns how many were live.
     pub fn settle(&mut self, first: u64, count: u64, gone: &mut impl FnMut(&Run<P>)) -> u64 {
@@ -118,7 +187,26 @@ impl<P> QueueState<P> {
                 self.levels = None;
             }
         }
-        self.runs.settle(first, count, gone)
+        let settled = self.runs.settle(first, count, gone);
+        if self.extras.is_some() {
+            self.settle_extras(first, count);
+        }
+        settled
+    }
+
+    fn settle_extras(&mut self, first: u64, count: u64) {
+        let extras = self.extras.as_mut().expect("asked before");
+        if !extras.aside.is_empty() {
+            let settled: Vec<u64> = extras.aside.range(first..first + count).map(|(s, _)| *s).collect();
+            settled.iter().for_each(|seq| _ = extras.aside.remove(seq));
+        }
+        while extras.due.first().is_some_and(|(_, seq)| !self.runs.is_live(*seq)) {
+            extras.due.pop_first();
+        }
+        // A queue that is empty is plain again.
+        if self.runs.is_empty() {
+            self.extras = None;
+        }
     }
 
     /// Notes that a message came back; a settled one is passed over.
@@ -127,6 +215,9 @@ impl<P> QueueState<P> {
             let counts = self.counts.entry(seq).or_default();
             counts.acquired += 1;
             counts.delivery += u32::from(counts_against_it);
+            if let Some(extras) = &mut self.extras {
+                extras.aside.remove(&seq);
+            }
         }
     }
 

@@ -101,18 +101,18 @@ const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
 /// Queue arguments, in the order in which RabbitMQ validates them.
 #[rustfmt::skip]
 const QUEUE_ARGUMENTS: &[Argument] = &[
-    row("x-expires",                       [ 1,  4], Rule::Expiry { zero: false }, NotYet),
-    row("x-message-ttl",                   [ 2, 15], Rule::Expiry { zero: true }, NotYet),
-    row(DEAD_LETTER_EXCHANGE,              [ 3,  1], Rule::Text, NotYet),
-    row("x-dead-letter-routing-key",       [ 4,  2], Rule::DeadLetterKey, NotYet),
-    row("x-dead-letter-strategy",          [ 0,  3], Rule::OneOf(STRATEGIES, Reason::Atom("invalid_dlx_strategy")), NotYet),
-    row("x-max-length",                    [ 5,  5], Rule::NonNegative, NotYet),
-    row("x-max-length-bytes",              [ 6,  6], Rule::NonNegative, NotYet),
+    row("x-expires",                       [ 1,  4], Rule::Expiry { zero: false }, Honoured),
+    row("x-message-ttl",                   [ 2, 15], Rule::Expiry { zero: true }, Honoured),
+    row(DEAD_LETTER_EXCHANGE,              [ 3,  1], Rule::Text, Honoured),
+    row("x-dead-letter-routing-key",       [ 4,  2], Rule::DeadLetterKey, Honoured),
+    row("x-dead-letter-strategy",          [ 0,  3], Rule::OneOf(STRATEGIES, Reason::Atom("invalid_dlx_strategy")), Honoured),
+    row("x-max-length",                    [ 5,  5], Rule::NonNegative, Honoured),
+    row("x-max-length-bytes",              [ 6,  6], Rule::NonNegative, Honoured),
     // Bodies always leave memory here, so a bound on those in memory is kept whatever it is.
     row("x-max-in-memory-length",          [ 0,  7], Rule::NonNegative, Honoured),
     row("x-max-in-memory-bytes",           [ 0,  8], Rule::NonNegative, Honoured),
     row("x-max-priority",                  [ 7,  0], Rule::AtMost(PRIORITY_MAX), Honoured),
-    row("x-overflow",                      [ 8,  9], Rule::OneOf(OVERFLOWS, Reason::Atom("invalid_overflow")), NotYet),
+    row("x-overflow",                      [ 8,  9], Rule::OneOf(OVERFLOWS, Reason::Atom("invalid_overflow")), Honoured),
     // For the same reason every queue is what RabbitMQ 3 calls lazy.
     row("x-queue-mode",                    [ 9,  0], Rule::OneOf(MODES, Reason::Unsupported("queue mode")), Honoured),
     // RabbitMQ's two file formats; ours is neither, and both numbers promise nothing else.
@@ -123,10 +123,10 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     row(QUEUE_TYPE,                        [12, 11], Rule::QueueType, Honoured),
     row("x-quorum-initial-group-size",     [ 0, 12], Rule::PositiveAtMost(GROUP_SIZE_MAX), Honoured),
     row("x-quorum-target-group-size",      [ 0, 13], Rule::Positive, NotYet),
-    row("x-delivery-limit",                [ 0, 14], Rule::Integer, NotYet),
-    row("x-delayed-retry-type",            [ 0, 19], Rule::OneOf(RETRIES, Reason::Atom("invalid_delayed_retry_type")), NotYet),
-    row("x-delayed-retry-min",             [ 0, 20], Rule::NonNegative, NotYet),
-    row("x-delayed-retry-max",             [ 0, 21], Rule::NonNegative, NotYet),
+    row("x-delivery-limit",                [ 0, 14], Rule::Integer, Honoured),
+    row("x-delayed-retry-type",            [ 0, 19], Rule::OneOf(RETRIES, Reason::Atom("invalid_delayed_retry_type")), Honoured),
+    row("x-delayed-retry-min",             [ 0, 20], Rule::NonNegative, Honoured),
+    row("x-delayed-retry-max",             [ 0, 21], Rule::NonNegative, Honoured),
     row("x-max-age",                       [ 0,  0], Rule::Text, NotYet),
     row("x-stream-max-segment-size-bytes", [ 0,  0], Rule::NonNegative, NotYet),
     row("x-stream-filter-size-bytes",      [ 0,  0], Rule::NonNegative, NotYet),

@@ -77,6 +77,8 @@ pub(crate) struct DurablePartition {
     taken: Vec<Completion>,
     out: Outputs,
     upkeep_at: Option<Millis>,
+    /// When a queue wants to be looked at.
+    due_at: Option<Millis>,
     told_needs: Option<u32>,
     /// The value at risk of its selective queues, for whoever asks the node.
     at_risk: Arc<AtomicU64>,
@@ -96,6 +98,7 @@ impl DurablePartition {
             taken: Vec::new(),
             out: Outputs::default(),
             upkeep_at: Some(0),
+            due_at: None,
             told_needs: None,
             at_risk,
         }
@@ -133,7 +136,8 @@ impl Partition for DurablePartition {
     fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let turn = self.turn.clone();
         let mut tail = turn.tail.borrow_mut();
-        let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets, out: &mut self.out };
+        let now_ms = wall_ms();
+        let mut cx = Context { now_ms, tail: &mut tail, outlets, out: &mut self.out };
         self.completions.take(&mut self.taken);
         let mut look = self.upkeep_at.is_some_and(|at| at <= now);
         for completion in self.taken.drain(..) {
@@ -157,6 +161,8 @@ impl Partition for DurablePartition {
             Some(at) if !look && at > now => Some(at),
             _ => Some(now + UPKEEP_EVERY_MS),
         };
+        // At least a millisecond later: what is due now was looked at.
+        self.due_at = self.partition.due_ms().map(|due_ms| now + due_ms.saturating_sub(now_ms).max(1));
         self.at_risk.store(self.partition.values_at_risk(), Ordering::Relaxed);
         effects.append(&mut self.out.effects);
         assert!(self.out.frames.is_empty(), "a group of one has nobody to talk to");
@@ -168,7 +174,7 @@ impl Partition for DurablePartition {
     }
 
     fn poll_timeout(&self) -> Option<Millis> {
-        self.upkeep_at
+        self.upkeep_at.into_iter().chain(self.due_at).min()
     }
 
     fn unwritten_bytes(&self) -> u64 {

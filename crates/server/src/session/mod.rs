@@ -188,7 +188,9 @@ impl Session {
             Effect::GrantReturned { consumer, count } => {
                 self.channels[at].grant_returned(consumer.number, count, local);
             }
-            Effect::Unused { .. } => unreachable!("the shard keeps what concerns no channel"),
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => {
+                unreachable!("the shard keeps what concerns no channel")
+            }
         }
     }
 

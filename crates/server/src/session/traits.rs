@@ -40,6 +40,9 @@ fn parse(properties: &[u8]) -> Properties<'_> {
     Properties::parse(properties).expect("the machine checks the properties of every message")
 }
 
+/// RabbitMQ's bound for a time limit: ten years.
+const EXPIRATION_MS_MAX: u64 = broker::topology::EXPIRY_MS_MAX as u64;
+
 /// Where a message asks to go besides its routing key.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Copies {
@@ -75,13 +78,12 @@ pub(super) fn check(
         return Err(refused(ReplyCode::PreconditionFailed, text));
     }
     if let Some(expiration) = parsed.expiration {
-        let is_number = !expiration.is_empty() && expiration.iter().all(u8::is_ascii_digit);
-        if !is_number {
-            let text = format!("invalid expiration '{}': not a number of milliseconds", show(expiration));
-            return Err(refused(ReplyCode::PreconditionFailed, text));
-        }
-        let text = "property 'expiration' is not supported by this version yet".to_owned();
-        return Err(refused(ReplyCode::NotImplemented, text));
+        check_expiration(expiration)?;
+    }
+    let delay_ms = delay_ms(properties);
+    if delay_ms > DELAY_MS_MAX {
+        let text = format!("header 'x-delay' is {delay_ms}: at most {DELAY_MS_MAX} milliseconds");
+        return Err(refused(ReplyCode::PreconditionFailed, text));
     }
     let asks_for_reply = parsed.reply_to == Some(DIRECT_REPLY_TO);
     Ok(Asked { asks_for_reply, copies: copies_in(parsed.headers.unwrap_or_default())? })
@@ -124,6 +126,39 @@ pub(super) fn is_true(properties: &[u8], header: &[u8]) -> bool {
         && Headers::new(parse(properties).headers.unwrap_or_default())
             .get(header)
             .is_some_and(|header| header.decode() == Ok(Value::Bool(true)))
+}
+
+/// How long the message asks to wait before it is there for consumers, in milliseconds.
+#[inline]
+pub(super) fn delay_ms(properties: &[u8]) -> u64 {
+    match properties.first_chunk::<2>() {
+        Some(flags) if u16::from_be_bytes(*flags) & HEADERS != 0 => broker::properties::delay_ms(properties),
+        _ => 0,
+    }
+}
+
+/// The longest wait of a scheduled message: ten years, as for everything that expires.
+const DELAY_MS_MAX: u64 = EXPIRATION_MS_MAX;
+
+/// Whether a message's own time limit is one. Errors: RabbitMQ's, whose texts are terms of its language.
+fn check_expiration(expiration: &[u8]) -> Result<(), ChannelError> {
+    let show = String::from_utf8_lossy(expiration);
+    let digits = expiration.strip_prefix(b"-").or(expiration.strip_prefix(b"+")).unwrap_or(expiration);
+    let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let why = if count == 0 {
+        "no_integer".to_owned()
+    } else if count < digits.len() {
+        format!("{{leftover_string,\"{}\"}}", String::from_utf8_lossy(&digits[count..]))
+    } else {
+        match show.strip_prefix('+').unwrap_or(&show).parse::<i128>() {
+            Ok(ms) if ms < 0 => format!("{{value_negative,{ms}}}"),
+            Ok(ms) if ms <= i128::from(EXPIRATION_MS_MAX) => return Ok(()),
+            Ok(ms) => format!("{{value_too_large,{ms}}}"),
+            Err(_) => format!("{{value_too_large,{show}}}"),
+        }
+    };
+    let text = format!("invalid expiration '{show}': {why}");
+    Err(refused(ReplyCode::PreconditionFailed, text))
 }
 
 /// The level that a message asks for itself, if it does. Errors: a word that is no level.
@@ -216,10 +251,15 @@ mod tests {
         assert_eq!(refused.0, ReplyCode::PreconditionFailed);
         assert_eq!(refused.1, "user_id property set to 'eve' but authenticated user was 'guest'");
         assert!(code(&encoded(Properties { user_id: Some(b"guest"), ..Properties::default() })).is_ok());
-        let bad = code(&encoded(Properties { expiration: Some(b"5s"), ..Properties::default() })).unwrap_err();
-        assert_eq!(bad.0, ReplyCode::PreconditionFailed);
-        let good = code(&encoded(Properties { expiration: Some(b"5"), ..Properties::default() })).unwrap_err();
-        assert_eq!(good.0, ReplyCode::NotImplemented);
+        for bad in [&b"5s"[..], b"", b"-1", b"315360000001", b"99999999999999999999999999999999999999999"] {
+            let refused = code(&encoded(Properties { expiration: Some(bad), ..Properties::default() })).unwrap_err();
+            assert_eq!(refused.0, ReplyCode::PreconditionFailed, "{bad:?}");
+        }
+        assert!(code(&encoded(Properties { expiration: Some(b"315360000000"), ..Properties::default() })).is_ok());
+        assert_eq!(delay_ms(&with_headers(&[("x-delay", Value::I32(5))])), 5);
+        assert_eq!(delay_ms(&with_headers(&[("x-delay", Value::I32(-5))])), 0);
+        let far = code(&with_headers(&[("x-delay", Value::I64(i64::MAX))])).unwrap_err();
+        assert_eq!(far.0, ReplyCode::PreconditionFailed);
         let reply = encoded(Properties { reply_to: Some(DIRECT_REPLY_TO), ..Properties::default() });
         assert_eq!(code(&reply), Ok(true));
         assert_eq!(code(&encoded(Properties { reply_to: Some(b"q"), ..Properties::default() })), Ok(false));

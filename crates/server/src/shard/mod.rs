@@ -25,6 +25,7 @@
 //!
 //! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together) off the message.
 
+mod dead_letter;
 mod inbox;
 mod mailbox;
 pub(crate) mod outlets;
@@ -78,14 +79,12 @@ impl Partition for TransientQueues {
         TransientQueues::declare(self, queue);
     }
 
-    fn step(
-        &mut self,
-        _now: Millis,
-        commands: &mut Vec<Command>,
-        effects: &mut Vec<Effect>,
-        outlets: &mut dyn Outlets,
-    ) {
-        TransientQueues::step(self, commands, effects, outlets);
+    fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+        TransientQueues::step(self, now, commands, effects, outlets);
+    }
+
+    fn poll_timeout(&self) -> Option<Millis> {
+        self.due_ms()
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -3,6 +3,7 @@
 //! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a task waits, and a
 //! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
 
+use super::dead_letter::Burials;
 use super::outlets::{RemoteWindows, window_bytes};
 use super::{Edge, Inbox, Parcel, Seat, Shard, Wheel};
 use crate::channel_key::ChannelKeys;
@@ -63,6 +64,8 @@ pub(crate) struct Local {
     /// Auto-delete queues whose last consumer went, by the request that asks whether that is still so.
     unused: RefCell<HashMap<RequestId, (QueueId, PartitionId), FixedState>>,
     last_request: Cell<u64>,
+    /// Dead letters that their queues wait for.
+    pub(crate) burials: RefCell<Burials>,
 }
 
 impl Local {
@@ -157,9 +160,20 @@ impl Local {
     /// partition is asked, as only it knows.
     fn queue_unused(&self, queue: QueueId, partition: PartitionId) {
         let auto_delete = self.shared.topology().queue(queue).is_some_and(|q| q.shape.auto_delete);
-        if !auto_delete {
-            return;
+        if auto_delete {
+            self.delete_if_unused(queue, partition);
         }
+    }
+
+    /// Partitions answered for dead letters.
+    fn buried(&self, first: u64, count: u64, is_safe: bool) {
+        let mut done = Vec::new();
+        self.burials.borrow_mut().answered(first, count, is_safe, &mut done);
+        done.into_iter().for_each(|(partition, command)| self.push(partition, command));
+    }
+
+    /// A queue ends unless somebody consumes from it.
+    fn delete_if_unused(&self, queue: QueueId, partition: PartitionId) {
         let request = RequestId(self.last_request.get() + 1);
         self.last_request.set(request.0);
         self.unused.borrow_mut().insert(request, (queue, partition));
@@ -300,7 +314,7 @@ fn channel_of(effect: &Effect) -> Option<ChannelKey> {
         Effect::Cancelled { consumer, .. }
         | Effect::GrantWanted { consumer, .. }
         | Effect::GrantReturned { consumer, .. } => consumer.channel,
-        Effect::Unused { .. } => return None,
+        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
     })
 }
 
@@ -310,8 +324,12 @@ impl Connections<'_> {
         let mut effects = effects.peekable();
         while let Some(effect) = effects.next() {
             let Some(channel) = channel_of(&effect) else {
-                if let (Effect::Unused { queue }, Some(partition)) = (effect, partition) {
-                    self.local.queue_unused(queue, partition);
+                let Some(partition) = partition else { continue };
+                match effect {
+                    Effect::Unused { queue } => self.local.queue_unused(queue, partition),
+                    Effect::Lapsed { queue } => self.local.delete_if_unused(queue, partition),
+                    Effect::DeadLetter(letter) => self.local.bury(partition, *letter),
+                    _ => {}
                 }
                 continue;
             };
@@ -330,8 +348,11 @@ impl Connections<'_> {
                 None => continue,
             }
             if channel == own {
-                if let Effect::Reply { request, reply, .. } = &effect {
-                    self.local.handle_own_reply(*request, reply);
+                match &effect {
+                    Effect::Reply { request, reply, .. } => self.local.handle_own_reply(*request, reply),
+                    Effect::Confirm { first, count, .. } => self.local.buried(*first, *count, true),
+                    Effect::Refuse { first, count, .. } => self.local.buried(*first, *count, false),
+                    _ => {}
                 }
                 continue;
             }
@@ -606,6 +627,7 @@ pub(crate) fn run(parts: Parts) {
             paused: RefCell::default(),
             unused: RefCell::default(),
             last_request: Cell::new(0),
+            burials: RefCell::default(),
             shared: shared.clone(),
         });
         for listener in listeners {

@@ -83,7 +83,10 @@ impl Model {
                         self.settle(index, queue, reason, first..first + count, settle_asked);
                     }
                 }
-                LogCommand::Requeue { .. } | LogCommand::Sent { .. } => {}
+                LogCommand::Requeue { .. }
+                | LogCommand::Sent { .. }
+                | LogCommand::Dead { .. }
+                | LogCommand::Retry { .. } => {}
                 LogCommand::Delete { queue } => {
                     self.queues.remove(&queue);
                 }

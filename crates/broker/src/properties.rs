@@ -1,0 +1,44 @@
+//! What the broker itself reads in a message's properties, and writes into them.
+//!
+//! Invariant: properties were checked when the message came in, so that reading them cannot fail here; what is not
+//! touched stays byte for byte as it came.
+
+use amqp::wire::headers::{self, Headers};
+use amqp::{Properties, Value};
+
+/// The bit of `expiration` among the property flags.
+const EXPIRATION: u16 = 1 << 8;
+/// The header that says how long a message is to wait before it is routed on, in milliseconds.
+pub const DELAY_HEADER: &str = "x-delay";
+
+fn parse(properties: &[u8]) -> Properties<'_> {
+    Properties::parse(properties).expect("the machine checks the properties of every message")
+}
+
+/// Whether the message has a time limit of its own. Two bytes are looked at.
+#[inline]
+pub fn has_expiration(properties: &[u8]) -> bool {
+    properties.first_chunk::<2>().is_some_and(|flags| u16::from_be_bytes(*flags) & EXPIRATION != 0)
+}
+
+/// The message's own time limit, in milliseconds. One that is no number was refused when it came.
+pub fn expiration_ms(properties: &[u8]) -> Option<u64> {
+    if !has_expiration(properties) {
+        return None;
+    }
+    std::str::from_utf8(parse(properties).expiration?).ok()?.parse().ok()
+}
+
+/// How long the message asks to wait, in milliseconds; 0 and less is not at all.
+pub fn delay_ms(properties: &[u8]) -> u64 {
+    let headers = Headers::new(parse(properties).headers.unwrap_or_default());
+    let delay = headers.get(DELAY_HEADER.as_bytes()).and_then(|header| header.as_integer());
+    delay.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)
+}
+
+/// The properties of a message whose wait is over: the delay stands there below zero, so that nobody waits again and
+/// everybody sees that it waited.
+pub fn delay_over(properties: &[u8]) -> Vec<u8> {
+    let ms = i64::try_from(delay_ms(properties)).unwrap_or(i64::MAX);
+    headers::rewrite(properties, &[(DELAY_HEADER, Value::I64(-ms))], &[]).expect("they were checked when they came")
+}

@@ -1,0 +1,135 @@
+//! Dead letters: what a queue gave up goes to its dead-letter exchange, from the shard of the queue.
+//!
+//! Invariant: a letter that wants an answer gets one, `Buried`, once all queues that it goes to have confirmed it or one
+//! of them has not. Where there is no exchange, or no route, there is no place: at most once, the message is gone; at
+//! least once, its queue keeps it and tries again.
+
+use super::thread::Local;
+use broker::death::{self, Death};
+use broker::topology::{DurabilityLevel, RouteTarget};
+use broker::{ChannelKey, PartitionId, QueueId};
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use partition::command::Durability;
+use partition::message::MessageView;
+use partition::{Command, DeadLetter, Level, Message, Publish, Target};
+use smallvec::SmallVec;
+
+/// A letter that its queue waits for.
+struct Burial {
+    partition: PartitionId,
+    queue: QueueId,
+    seq: u64,
+    /// Partitions that have not answered.
+    left: usize,
+    is_safe: bool,
+}
+
+/// The letters of one shard that wait for confirms, by the number under which they were published.
+#[derive(Default)]
+pub(crate) struct Burials {
+    waiting: HashMap<u64, Burial, FixedState>,
+    last: u64,
+}
+
+impl Burials {
+    /// Partitions confirmed, or refused, what the shard published. Gives the answers that this completes.
+    pub(crate) fn answered(&mut self, first: u64, count: u64, is_safe: bool, done: &mut Vec<(PartitionId, Command)>) {
+        for number in first..first + count {
+            let Some(burial) = self.waiting.get_mut(&number) else { continue };
+            burial.left -= 1;
+            burial.is_safe &= is_safe;
+            if burial.left == 0 {
+                let Burial { partition, queue, seq, is_safe, .. } = self.waiting.remove(&number).expect("found above");
+                done.push((partition, Command::Buried { queue, seq, is_safe }));
+            }
+        }
+    }
+}
+
+/// Where a letter goes, and with what.
+struct Addressed {
+    message: Message,
+    targets: Vec<RouteTarget>,
+}
+
+impl Local {
+    /// Publishes a dead letter.
+    pub(crate) fn bury(&self, partition: PartitionId, letter: DeadLetter) {
+        let addressed = self.address(&letter);
+        let DeadLetter { queue, seq, wants_answer, .. } = letter;
+        let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
+        let mut groups: SmallVec<[(PartitionId, SmallVec<[Target; 1]>); 2]> = SmallVec::new();
+        for target in targets {
+            let level = match target.durability {
+                DurabilityLevel::Memory | DurabilityLevel::Written => Level::Written,
+                // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
+                DurabilityLevel::Synced | DurabilityLevel::Selective => Level::Synced,
+            };
+            let at = Target { queue: target.queue, durability: Durability::Level(level), selective: None };
+            match groups.iter_mut().find(|(id, _)| *id == target.partition) {
+                Some((_, group)) => group.push(at),
+                None => groups.push((target.partition, SmallVec::from_iter([at]))),
+            }
+        }
+        let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
+        if wants_answer {
+            if groups.is_empty() {
+                return self.push(partition, Command::Buried { queue, seq, is_safe: false });
+            }
+            let mut burials = self.burials.borrow_mut();
+            burials.last += 1;
+            (channel, publish_seq) = (self.keys.borrow().own(), burials.last);
+            let burial = Burial { partition, queue, seq, left: groups.len(), is_safe: true };
+            burials.waiting.insert(publish_seq, burial);
+        }
+        let Some(Addressed { message, .. }) = addressed else { return };
+        for (id, targets) in groups {
+            let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message: message.clone() };
+            self.push(id, Command::Publish(publish));
+        }
+    }
+
+    fn address(&self, letter: &DeadLetter) -> Option<Addressed> {
+        let topology = self.shared.topology();
+        let queue = topology.queue(letter.queue)?;
+        let rule = queue.rules.dead_letter.as_ref()?;
+        let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
+        let time_s = crate::engine::wall_ms() / 1000;
+        let reason = letter.reason.death().expect("only deaths make dead letters");
+        let (exchange, routing_key) = (view.exchange(), view.routing_key());
+        let death = Death { queue: &queue.name, reason, exchange, routing_key, time_s };
+        let properties = death::annotate(view.properties(), &death, rule.routing_key.is_none());
+        let mut keys: SmallVec<[Bytes; 2]> = SmallVec::new();
+        match &rule.routing_key {
+            Some(key) => keys.push(Bytes::copy_from_slice(key)),
+            None => {
+                keys.push(Bytes::copy_from_slice(routing_key));
+                keys.extend(death::carbon_copies(&properties));
+            }
+        }
+        let mut targets = Vec::new();
+        let headers = || amqp::Properties::parse(&properties).ok().and_then(|parsed| parsed.headers_table());
+        for key in &keys {
+            topology.route(queue.vhost, &rule.exchange, key, &headers, &mut targets).ok()?;
+        }
+        targets.retain(|target| {
+            let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
+            if is_cycle {
+                tracing::warn!(
+                    queue = %queue.name, reason,
+                    "message dropped: it would go round in dead-letter queues for ever"
+                );
+            }
+            !is_cycle
+        });
+        let message = Message {
+            exchange: Bytes::copy_from_slice(&rule.exchange),
+            routing_key: keys.swap_remove(0),
+            properties: properties.into(),
+            body: view.body_of(&letter.message),
+        };
+        Some(Addressed { message, targets })
+    }
+}
