@@ -204,11 +204,6 @@ fn an_argument_of_another_queue_type_is_refused() {
 #[test]
 fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
     let later = "not supported by this version yet";
-    let classic = [
-    ];
-    for (key, value) in classic {
-        invalid(declare(&mut Topology::new(), "q", "", &[(key, value)]), key, later);
-    }
     let quorum = [
         ("x-quorum-target-group-size", Value::I32(3)),
         ("x-consumer-timeout", Value::I32(3)),

@@ -354,6 +354,28 @@ impl Turn<'_> {
         }
     }
 
+    /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as no use of it.
+    pub(crate) fn peek(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
+        let run = self.queues.queue(self.id).and_then(|s| s.runs().covering(seq));
+        let reader = match run {
+            Some(run) => match run.place {
+                Place::Wal { file, offset, bytes } => {
+                    tail.get(file, offset, bytes).and_then(|cached| Reader::batch(run.first, run.count, cached, None))
+                }
+                Place::Extent { .. } => None,
+            },
+            None => {
+                let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+                let batch = self.lq.pending.get(at);
+                batch.and_then(|b| Reader::batch(b.first, b.count, b.bytes.clone(), None))
+            }
+        };
+        match reader.and_then(|mut reader| reader.take(seq)) {
+            Some(message) => Next::Message(message),
+            None => self.fetch(seq, tail, out),
+        }
+    }
+
     /// The bytes of a message: in hand, in memory, or asked for.
     pub(crate) fn fetch(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
         if let Some(reader) = &mut self.lq.reader

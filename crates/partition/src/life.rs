@@ -330,7 +330,7 @@ impl Turn<'_> {
                 self.lq.life.as_mut().expect("it was there above").uncounted = 0..0;
                 break;
             }
-            let Next::Message(message) = self.fetch(next, cx.tail, cx.out) else { return false };
+            let Next::Message(message) = self.peek(next, cx.tail, cx.out) else { return false };
             let bytes = MessageView::parse(&message).expect("partitions hold whole messages").body_bytes();
             let is_ready = !self.lq.dispatch.is_held(next);
             let life = self.lq.life.as_mut().expect("it was there above");
@@ -406,7 +406,7 @@ impl Turn<'_> {
             }
             let Some(head) = self.head() else { return };
             let message = if rules.length_bytes_max.is_some() {
-                let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
+                let Next::Message(message) = self.peek(head.seq, cx.tail, cx.out) else { return };
                 Some(message)
             } else {
                 None
@@ -433,7 +433,7 @@ impl Turn<'_> {
             {
                 return expires_at;
             }
-            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return None };
+            let Next::Message(message) = self.peek(head.seq, cx.tail, cx.out) else { return None };
             if !self.is_over(Head { returned: true, ..head }, &message, cx.now_ms) {
                 // It was only looked at: whoever takes it fetches it again, and nothing is held for an idle queue.
                 if self.lq.dispatch.consumers() == 0 {

@@ -44,6 +44,7 @@ pub struct QueueSettings {
 
 /// What a client wants of the world.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Most wishes are commands.
 pub enum Wish {
     /// A connection to some node, for this channel.
     Open(ChannelKey),

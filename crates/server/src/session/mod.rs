@@ -13,7 +13,7 @@ mod channel;
 mod consume;
 mod credit;
 mod declare;
-mod facts;
+pub(crate) mod facts;
 mod history;
 mod publish;
 mod random;

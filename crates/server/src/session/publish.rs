@@ -299,7 +299,13 @@ pub(super) fn send(
             properties: publish.properties.clone(),
             body: publish.body.clone(),
         };
-        let publish = Publish { channel, publish_seq: publish.publish_seq, targets, delay_ms: traits::delay_ms(&publish.properties), message };
+        let publish = Publish {
+            channel,
+            publish_seq: publish.publish_seq,
+            targets,
+            delay_ms: traits::delay_ms(&publish.properties),
+            message,
+        };
         cx.local.push(group.partition, Command::Publish(publish));
     }
     Ok(())

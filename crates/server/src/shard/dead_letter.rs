@@ -5,8 +5,9 @@
 //! least once, its queue keeps it and tries again.
 
 use super::thread::Local;
+use crate::session::facts::PublishedFacts;
 use broker::death::{self, Death};
-use broker::topology::{DurabilityLevel, RouteTarget};
+use broker::topology::{DurabilityLevel, RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -110,10 +111,11 @@ impl Local {
             }
         }
         let mut targets = Vec::new();
-        let headers = || amqp::Properties::parse(&properties).ok().and_then(|parsed| parsed.headers_table());
-        for key in &keys {
-            topology.route(queue.vhost, &rule.exchange, key, &headers, &mut targets).ok()?;
-        }
+        let facts = PublishedFacts::new(&properties);
+        let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
+        let request =
+            RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
+        topology.route(&request, &mut targets).ok()?;
         targets.retain(|target| {
             let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
             if is_cycle {
