@@ -27,9 +27,7 @@
 //! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
 //! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
-use crate::checkpoint::{
-    CheckpointDamaged, Cursor, Head, decode_extras, encode_extras, put_levels, put32, put64,
-};
+use crate::checkpoint::{CheckpointDamaged, Cursor, Head, decode_extras, encode_extras, put_levels, put32, put64};
 use crate::entry::Batch;
 use crate::machine::Queues;
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadPurpose};

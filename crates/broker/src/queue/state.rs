@@ -51,14 +51,22 @@ pub struct QueueState<P> {
 
 impl<P> Default for QueueState<P> {
     fn default() -> Self {
-        QueueState { next_seq: 1, runs: Runs::default(), counts: BTreeMap::new(), dispatched_below: 1, levels: None, extras: None }
+        QueueState {
+            next_seq: 1,
+            runs: Runs::default(),
+            counts: BTreeMap::new(),
+            dispatched_below: 1,
+            levels: None,
+            extras: None,
+        }
     }
 }
 
 impl<P> QueueState<P> {
     /// A queue as a checkpoint or a snapshot has it.
     pub fn restore(next_seq: u64, dispatched_below: u64, runs: Vec<Run<P>>, counts: BTreeMap<u64, Counts>) -> Self {
-        let mut state = QueueState { next_seq, runs: Runs::default(), counts, dispatched_below, levels: None, extras: None };
+        let mut state =
+            QueueState { next_seq, runs: Runs::default(), counts, dispatched_below, levels: None, extras: None };
         for run in runs {
             assert!(run.past() <= next_seq, "a run ends before the next sequence number");
             state.runs.push(run);
