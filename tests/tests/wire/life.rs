@@ -438,3 +438,114 @@ fn a_second_declare_must_ask_for_the_same_life() {
         format!("inequivalent arg 'x-max-length' for queue '{queue}' in vhost '/': received '4' but current is '3'");
     assert_closed(&closed, Scope::Channel, 406, &text, QUEUE_DECLARE);
 }
+
+fn with_delay(ms: i32) -> Properties {
+    Properties::with_headers(&[("x-delay", Value::from(ms))])
+}
+
+#[test]
+fn scheduled_messages_come_in_the_order_of_their_times() {
+    if is_foreign() {
+        return; // A plugin that Debian's package has not got.
+    }
+    for kind in Kind::ALL {
+        let mut client = Broker::shared().connect();
+        let channel = client.channel();
+        let exchange = unique("delayed");
+        let declare = clients::ExchangeDeclare {
+            name: &exchange,
+            kind: "x-delayed-message",
+            durable: kind != Kind::Exclusive,
+            arguments: vec![("x-delayed-type", Value::from("direct"))],
+            ..Default::default()
+        };
+        client.declare_exchange(channel, &declare).unwrap();
+        let queue = queue_with(&mut client, channel, kind, &[]);
+        client.bind(channel, &queue, &exchange, "k", &[]).unwrap();
+        client.consume_with(channel, &queue, "c", [false, true, false], &[]).unwrap();
+        let began = Instant::now();
+        for (body, delay) in [("3", 600), ("1", 200), ("2", 400)] {
+            let properties = with_delay(delay);
+            client.publish(
+                channel,
+                &Publish { exchange: &exchange, key: "k", properties, body: body.as_bytes(), ..Default::default() },
+            );
+        }
+        client.publish(channel, &Publish { exchange: &exchange, key: "k", body: b"0", ..Default::default() });
+        for (n, after) in [(0, 0), (1, 200), (2, 400), (3, 600)] {
+            let delivery = client.delivery(channel);
+            assert_eq!(number(&delivery.body), n, "{kind:?}");
+            assert!(began.elapsed() >= Duration::from_millis(after), "{kind:?}: {n} came too early");
+            if n > 0 {
+                assert_eq!(header(&delivery, "x-delay"), Some(Value::I64(-(after as i64))));
+            }
+        }
+        assert_eq!(ready(&mut client, channel, &queue), 0);
+    }
+}
+
+#[test]
+fn a_delayed_exchange_must_name_the_type_that_it_routes_as() {
+    if is_foreign() {
+        return;
+    }
+    let mut client = Broker::shared().connect();
+    let channel = client.channel();
+    let name = unique("delayed");
+    let declare = clients::ExchangeDeclare { name: &name, kind: "x-delayed-message", ..Default::default() };
+    let closed = client.declare_exchange(channel, &declare).unwrap_err();
+    let text = "Invalid argument, 'x-delayed-type' must be an existing exchange type";
+    assert_closed(&closed, Scope::Channel, 406, text, EXCHANGE_DECLARE);
+}
+
+#[test]
+fn at_least_once_reaches_a_queue_that_comes_later() {
+    let mut client = Broker::shared().connect();
+    let channel = client.channel();
+    let graves = unique("graves");
+    let arguments = [
+        ("x-dead-letter-exchange", Value::from("")),
+        ("x-dead-letter-routing-key", Value::from(graves.as_str())),
+        ("x-dead-letter-strategy", Value::from("at-least-once")),
+        ("x-overflow", Value::from("reject-publish")),
+    ];
+    let queue = queue_with(&mut client, channel, Kind::Quorum, &arguments);
+    publish_all(&mut client, &queue, 0..3, &Properties::persistent());
+    for _ in 0..3 {
+        wait_for("it is there", || ready(&mut client, channel, &queue) > 0);
+        let got = client.get(channel, &queue, false).unwrap().unwrap();
+        client.reject(channel, got.tag, false);
+    }
+    client.declare(channel, &Kind::Quorum.declare(&graves)).unwrap();
+    let due = Duration::from_secs(if is_foreign() { 200 } else { 20 });
+    let began = Instant::now();
+    while ready(&mut client, channel, &graves) < 3 {
+        if is_foreign() && began.elapsed() > Duration::from_secs(15) {
+            return; // RabbitMQ looks for a route every three minutes.
+        }
+        assert!(began.elapsed() < due, "dead letters wait for their queue");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(drain(&mut client, &graves), [0, 1, 2]);
+}
+
+#[test]
+fn a_returned_message_waits_for_its_retry() {
+    if is_foreign() {
+        return; // Since 4.3.
+    }
+    let mut client = Broker::shared().connect();
+    let channel = client.channel();
+    let arguments = [("x-delayed-retry-type", Value::from("all")), ("x-delayed-retry-min", number_of(300))];
+    let queue = queue_with(&mut client, channel, Kind::Quorum, &arguments);
+    publish_all(&mut client, &queue, 0..2, &Properties::persistent());
+    client.consume(channel, &queue, "c").unwrap();
+    let first = client.delivery(channel);
+    let began = Instant::now();
+    client.nack(channel, first.tag, false, true);
+    let second = client.delivery(channel);
+    assert_eq!((number(&first.body), number(&second.body)), (0, 1));
+    let again = client.delivery(channel);
+    assert_eq!((number(&again.body), again.redelivered), (0, true));
+    assert!(began.elapsed() >= Duration::from_millis(300));
+}

@@ -288,7 +288,7 @@ impl Topology {
     pub(super) fn bind(&mut self, spec: &Binding, scope: Scope) -> Result<Outcome, Refusal> {
         let (source, destination, local) = self.resolve(spec, scope)?;
         let queue = self.queue_type_of(destination);
-        exchange_type::check_binding(self.exchanges[source].kind, &spec.key, &spec.arguments, queue)?;
+        exchange_type::check_binding(self.exchanges[source].routes_as(), &spec.key, &spec.arguments, queue)?;
         let arguments = binding_arguments(&spec.arguments);
         if self.bindings.find(source, destination, &spec.key, &arguments).is_some() {
             return Ok(Outcome::Done);

@@ -369,7 +369,7 @@ impl Topology {
         let binding = self.check_binding_request(actor, binding)?;
         let (source, destination, is_local) = self.find_ends(&binding, true)?;
         let queue = self.queue_type_of(destination);
-        exchange_type::check_binding(self.exchanges[source].kind, &binding.key, &binding.arguments, queue)?;
+        exchange_type::check_binding(self.exchanges[source].routes_as(), &binding.key, &binding.arguments, queue)?;
         self.check_destination_owner(actor, &binding)?;
         let arguments = binding_arguments(&binding.arguments);
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {

@@ -54,7 +54,10 @@ impl Router {
     fn new(kind: ExchangeType) -> Self {
         match kind {
             ExchangeType::Direct => Router::Direct(DirectTable::default()),
-            ExchangeType::Fanout | ExchangeType::RecentHistory => Router::Fanout(Destinations::default()),
+            // One that only delays is made anew as the type that it names.
+            ExchangeType::Fanout | ExchangeType::RecentHistory | ExchangeType::DelayedMessage => {
+                Router::Fanout(Destinations::default())
+            }
             ExchangeType::Topic => Router::Topic(Box::default()),
             ExchangeType::Headers => Router::Headers(HeadersTable::default()),
             ExchangeType::ConsistentHash => Router::Hash(SpreadTable::default()),
@@ -185,10 +188,16 @@ impl Exchange {
             internal: declare.internal,
             arguments: encoding::owned(&declare.arguments),
             alternate: meaning.alternate,
+            router: Router::new(meaning.settings.routes_as.unwrap_or(declare.kind)),
             settings: meaning.settings,
             created,
             ..Self::new(declare.vhost, declare.name.clone(), declare.kind)
         }
+    }
+
+    /// How it chooses among its bindings: its type, or the one that a delayed exchange names.
+    pub(super) fn routes_as(&self) -> ExchangeType {
+        self.settings.routes_as.unwrap_or(self.kind)
     }
 
     /// Whether it lives on this node only, in no log and no snapshot.

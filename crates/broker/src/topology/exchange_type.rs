@@ -21,6 +21,7 @@ pub const HISTORY_LENGTH_MAX: u32 = 10_000;
 
 const HASH_HEADER: &str = "hash-header";
 const HASH_PROPERTY: &str = "hash-property";
+const DELAYED_TYPE: &str = "x-delayed-type";
 const HISTORY_LENGTH: &str = "x-recent-history-length";
 
 /// How an exchange chooses among its bindings.
@@ -44,11 +45,14 @@ pub enum ExchangeType {
     LocalRandom,
     /// All; and a queue that is bound later gets the last messages first.
     RecentHistory,
+    /// As the type in its argument `x-delayed-type`. Messages wait in the queues that they go to, as the header `x-delay`
+    /// says, which it does on any exchange: this type is there for those who declare it.
+    DelayedMessage,
 }
 
 impl ExchangeType {
     /// All of them, in the order of their numbers in commands and snapshots.
-    pub const ALL: [ExchangeType; 9] = [
+    pub const ALL: [ExchangeType; 10] = [
         ExchangeType::Direct,
         ExchangeType::Fanout,
         ExchangeType::Topic,
@@ -58,6 +62,7 @@ impl ExchangeType {
         ExchangeType::Random,
         ExchangeType::LocalRandom,
         ExchangeType::RecentHistory,
+        ExchangeType::DelayedMessage,
     ];
 
     /// The type's word in declares and texts.
@@ -72,6 +77,7 @@ impl ExchangeType {
             ExchangeType::Random => "x-random",
             ExchangeType::LocalRandom => "x-local-random",
             ExchangeType::RecentHistory => "x-recent-history",
+            ExchangeType::DelayedMessage => "x-delayed-message",
         }
     }
 
@@ -116,19 +122,36 @@ pub(super) struct TypeSettings {
     pub(super) hash_on: HashOn,
     /// How many messages it keeps; 0 unless it is an `x-recent-history` exchange.
     pub(super) history_length: u32,
+    /// The type that an `x-delayed-message` exchange routes as.
+    pub(super) routes_as: Option<ExchangeType>,
 }
 
 /// Reads the arguments that mean something to this type. Errors: 406 with RabbitMQ's texts.
 pub(super) fn settings(kind: ExchangeType, resource: Resource<'_>, table: &Table) -> Result<TypeSettings, Refusal> {
     match kind {
         ExchangeType::ConsistentHash => {
-            hash_on(resource, table).map(|hash_on| TypeSettings { hash_on, history_length: 0 })
+            hash_on(resource, table).map(|hash_on| TypeSettings { hash_on, ..TypeSettings::default() })
         }
         ExchangeType::RecentHistory => {
             history_length(table).map(|history_length| TypeSettings { history_length, ..TypeSettings::default() })
         }
+        ExchangeType::DelayedMessage => {
+            delayed_type(table).map(|kind| TypeSettings { routes_as: Some(kind), ..TypeSettings::default() })
+        }
         _ => Ok(TypeSettings::default()),
     }
+}
+
+/// The type in `x-delayed-type`: any that chooses by message and bindings alone. Errors: 406 with the plugin's text.
+fn delayed_type(table: &Table) -> Result<ExchangeType, Refusal> {
+    let found = match table.get(DELAYED_TYPE) {
+        Some(Value::LongString(word)) => ExchangeType::parse(word).ok(),
+        _ => None,
+    };
+    let is_lawful = |kind: &ExchangeType| !matches!(kind, ExchangeType::DelayedMessage | ExchangeType::RecentHistory);
+    found.filter(is_lawful).ok_or_else(|| {
+        Refusal::precondition_failed(&format!("Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type"))
+    })
 }
 
 fn hash_on(resource: Resource<'_>, table: &Table) -> Result<HashOn, Refusal> {
@@ -236,9 +259,26 @@ mod tests {
             assert_eq!(ExchangeType::of_number(kind.number()), Some(kind));
             assert_eq!(ExchangeType::parse(kind.word().as_bytes()).unwrap(), kind);
         }
-        assert_eq!(ExchangeType::of_number(9), None);
+        assert_eq!(ExchangeType::of_number(10), None);
         let refusal = ExchangeType::parse(b"x-nothing").unwrap_err();
         assert_eq!(refusal.text, "PRECONDITION_FAILED - unknown exchange type 'x-nothing'");
+    }
+
+    #[test]
+    fn a_delayed_exchange_routes_as_the_type_that_it_names() {
+        let mut table = Table::new();
+        table.push("x-delayed-type", Value::LongString(bytes::Bytes::from_static(b"topic")));
+        assert_eq!(delayed_type(&table).unwrap(), ExchangeType::Topic);
+        for word in [&b"x-delayed-message"[..], b"x-recent-history", b"carrot", b""] {
+            let mut table = Table::new();
+            table.push("x-delayed-type", Value::LongString(bytes::Bytes::copy_from_slice(word)));
+            let text = delayed_type(&table).unwrap_err().text;
+            assert_eq!(
+                text,
+                "PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing exchange type"
+            );
+        }
+        assert!(delayed_type(&Table::new()).is_err());
     }
 
     #[test]

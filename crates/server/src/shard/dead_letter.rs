@@ -113,8 +113,7 @@ impl Local {
         let mut targets = Vec::new();
         let facts = PublishedFacts::new(&properties);
         let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
-        let request =
-            RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
+        let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
         topology.route(&request, &mut targets).ok()?;
         targets.retain(|target| {
             let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
@@ -128,7 +127,7 @@ impl Local {
         });
         let message = Message {
             exchange: Bytes::copy_from_slice(&rule.exchange),
-            routing_key: keys.swap_remove(0),
+            routing_key: keys[0].clone(),
             properties: properties.into(),
             body: view.body_of(&letter.message),
         };
