@@ -195,6 +195,7 @@ impl EntryBuilder {
 
     /// Adds a message for `targets`, which are distinct and in ascending order. `rules`: for each of them how it makes
     /// levels of priorities; empty for a message that names no priority, or none that a queue looks at.
+    #[allow(clippy::too_many_arguments)] // A publish has that many sides.
     pub fn publish(
         &mut self,
         publisher: ChannelKey,
