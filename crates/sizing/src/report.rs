@@ -390,9 +390,12 @@ impl Report {
         lines
     }
 
-    /// Money in whole units.
+    /// Money in whole units; small sums, which a small machine has, to the hundredth.
     pub(crate) fn money(&self, amount: f64) -> String {
-        format!("{}{:.0}", self.currency, whole(amount))
+        match amount {
+            amount if amount < 10.0 && amount.fract() != 0.0 => format!("{}{amount:.2}", self.currency),
+            amount => format!("{}{:.0}", self.currency, whole(amount)),
+        }
     }
 
     /// How a configuration stands to each condition, for a chart or a list.
