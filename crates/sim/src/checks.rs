@@ -13,14 +13,16 @@ pub mod raft;
 
 use crate::node::{Restored, Said, View};
 use crate::schedule::Micros;
+use broker::queue::Rules;
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
 use messages::{Found, Model};
 use partition::message::MessageView;
-use partition::{Delivery, Effect, QueuePartition, Reply};
+use partition::{DeadLetter, Delivery, Effect, QueuePartition, Reply};
 use raft::Group;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Ends the run: a checker found something.
 #[track_caller]
@@ -76,6 +78,8 @@ pub struct Checks {
     published: Vec<Published>,
     by_number: BTreeMap<(ChannelKey, u64), u64>,
     caps: BTreeMap<QueueId, u64>,
+    /// Dead letters that left, by queue and number.
+    letters: BTreeSet<(QueueId, u64)>,
     /// Confirmed as written and not committed.
     at_risk: BTreeSet<u64>,
     /// Given out without the flag: queue and message.
@@ -113,6 +117,10 @@ pub struct Figures {
     pub lost_with_power: u64,
     /// Checkpoints that nodes started from.
     pub checkpoints_used: u64,
+    /// Dead letters, with repetitions.
+    pub dead_letters: u64,
+    /// Messages that ended by a rule of their queue.
+    pub ended_by_rule: u64,
 }
 
 impl Figures {
@@ -130,6 +138,8 @@ impl Figures {
             snapshots,
             lost_with_power,
             checkpoints_used,
+            dead_letters,
+            ended_by_rule,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -142,18 +152,25 @@ impl Figures {
         self.snapshots += snapshots;
         self.lost_with_power += lost_with_power;
         self.checkpoints_used += checkpoints_used;
+        self.dead_letters += dead_letters;
+        self.ended_by_rule += ended_by_rule;
     }
 }
 
 impl Checks {
     /// Checkers for these partitions; `caps` are those of selective queues.
-    pub fn new(partitions: &[PartitionId], caps: BTreeMap<QueueId, u64>) -> Self {
+    pub fn new(
+        partitions: &[PartitionId],
+        caps: BTreeMap<QueueId, u64>,
+        rules: &BTreeMap<QueueId, Arc<Rules>>,
+    ) -> Self {
         Checks {
             groups: partitions.iter().map(|_| Group::default()).collect(),
-            models: partitions.iter().map(|_| Model::default()).collect(),
+            models: partitions.iter().map(|_| Model::new(rules)).collect(),
             published: Vec::new(),
             by_number: BTreeMap::new(),
             caps,
+            letters: BTreeSet::new(),
             at_risk: BTreeSet::new(),
             unflagged: BTreeSet::new(),
             order: BTreeMap::new(),
@@ -231,6 +248,13 @@ impl Checks {
                     self.at_risk.remove(&id);
                 }
                 Found::Delivered { queue, id, redelivered } => self.flag(queue, id, redelivered),
+                Found::Ended { queue, seq, must_be_offered } => {
+                    self.figures.ended_by_rule += 1;
+                    if must_be_offered && !self.letters.contains(&(queue, seq)) {
+                        let what = format!("message {seq} of queue {} ended, and nobody was offered it", queue.0);
+                        violated("dead letter", &what);
+                    }
+                }
             }
         }
     }
@@ -252,7 +276,24 @@ impl Checks {
             Effect::Deliver(delivery) | Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => {
                 self.delivered(group, said, delivery);
             }
+            Effect::DeadLetter(letter) => self.letter(group, letter),
             _ => {}
+        }
+    }
+
+    /// A dead letter left: at most once, its message has ended in the log before; at least once, it may leave again.
+    fn letter(&mut self, group: usize, letter: &DeadLetter) {
+        let (queue, seq) = (letter.queue, letter.seq);
+        self.figures.dead_letters += 1;
+        let is_first = self.letters.insert((queue, seq));
+        if letter.wants_answer {
+            return;
+        }
+        if !is_first {
+            violated("dead letter", &format!("message {seq} of queue {} was dead-lettered twice", queue.0));
+        }
+        if !self.models[group].is_settled(queue, seq) {
+            violated("dead letter", &format!("message {seq} of queue {} was dead-lettered and is there", queue.0));
         }
     }
 

@@ -83,6 +83,13 @@ impl Cluster {
             tight: plan.tight,
             upkeep: plan.upkeep,
             bug: options.bug,
+            rules: plan
+                .groups
+                .iter()
+                .map(|g| {
+                    g.iter().filter_map(|q| plan.rules.get_key_value(&q.id)).map(|(q, r)| (*q, r.clone())).collect()
+                })
+                .collect(),
         };
         let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
         let mut clients = Vec::new();
@@ -103,7 +110,7 @@ impl Cluster {
             clients,
             links: BTreeMap::new(),
             next_session: 1,
-            checks: Checks::new(&partitions, caps),
+            checks: Checks::new(&partitions, caps, &plan.rules),
             trace: Trace::new(options.trace),
             deadline: plan.duration + LIVENESS_MAX,
             plan,

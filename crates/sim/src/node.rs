@@ -14,6 +14,7 @@
 use crate::bug::Bug;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
+use broker::queue::Rules;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
@@ -63,6 +64,8 @@ pub struct Settings {
     pub upkeep: bool,
     /// What the shell does wrong.
     pub bug: Option<Bug>,
+    /// Rules of the queues of each partition.
+    pub rules: Vec<BTreeMap<QueueId, Arc<Rules>>>,
 }
 
 /// Something that happens on a node.
@@ -196,6 +199,8 @@ struct Running {
     held_back: Vec<(usize, Said, Effect)>,
     /// A delivery that a wrong shell sends once more, and since when.
     kept: Option<(Micros, Effect)>,
+    /// Answers to dead letters, by partition.
+    buried: Vec<(usize, Command)>,
 }
 
 /// One node.
@@ -445,6 +450,9 @@ impl Node {
                 partition.tick(&mut cx);
             }
             break_streams(&cx.out.effects, &r.channels, &mut r.sessions);
+            for (_, command) in r.buried.extract_if(.., |(of, _)| *of == at) {
+                partition.command(command, &mut cx);
+            }
             for (session, input) in &commands {
                 let Some(known) = r.sessions.get_mut(session).filter(|s| s.partition == at) else { continue };
                 let (channel, broken) = (known.channel, known.broken);
@@ -479,6 +487,7 @@ impl Node {
             // Whoever was told that its connection is full hears that there is room again.
             let status = partition.replica().group().status();
             let said = Said { term: status.term, applied: partition.applied() };
+            bury(&r.out.effects, at, &mut self.random, &mut r.buried);
             r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
         }
         if upkeep && look && needs != u32::MAX {
@@ -530,13 +539,25 @@ impl Node {
             }
         }
         let start = !r.waiting.is_empty() && !r.wal_busy;
-        if !r.commands.is_empty() && !r.turn_due {
+        if (!r.commands.is_empty() || !r.buried.is_empty()) && !r.turn_due {
             r.turn_due = true;
             out.later.push((self.random.between(500, 5_000), Happening::Turn));
         }
         if start {
             r.wal_busy = true;
             out.later.push((self.random.between(10, 80) * slowness, Happening::Write));
+        }
+    }
+}
+
+/// Somebody takes dead letters in, or does not: those that want an answer get one with the next turn.
+fn bury(effects: &[Effect], at: usize, random: &mut Random, buried: &mut Vec<(usize, Command)>) {
+    for effect in effects {
+        if let Effect::DeadLetter(letter) = effect
+            && letter.wants_answer
+        {
+            let is_safe = random.chance(70);
+            buried.push((at, Command::Buried { queue: letter.queue, seq: letter.seq, is_safe }));
         }
     }
 }

@@ -7,7 +7,11 @@ use crate::client::{Keeping, QueueSettings};
 use crate::random::Random;
 use crate::schedule::{Micros, SECOND};
 use broker::QueueId;
+use broker::queue::{DeadLetterRule, Retried, RetryRule, Rules};
+use broker::topology::Name;
 use partition::command::Selective;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Which kinds of faults may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +68,13 @@ pub struct Options {
     pub trace: bool,
     /// How long faults go on; `None` leaves it to the seed.
     pub duration: Option<Micros>,
+    /// Queues have rules: time and length limits, delivery limits, dead letters, retries.
+    pub rules: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { nodes: 3, faults: Faults::ALL, bug: None, upkeep: None, trace: false, duration: None }
+        Options { nodes: 3, faults: Faults::ALL, bug: None, upkeep: None, trace: false, duration: None, rules: false }
     }
 }
 
@@ -79,6 +85,8 @@ pub struct Plan {
     pub duration: Micros,
     /// Queues of each partition.
     pub groups: Vec<Vec<QueueSettings>>,
+    /// What queues ask for, if they ask for anything.
+    pub rules: BTreeMap<QueueId, Arc<Rules>>,
     /// Publishers of each partition.
     pub publishers: u64,
     /// Readers of each partition.
@@ -102,6 +110,7 @@ impl Plan {
     pub fn new(random: &mut Random, options: &Options) -> Plan {
         let groups = random.between(1, 3);
         let mut next = 1;
+        let mut rules = BTreeMap::new();
         let groups = (0..groups)
             .map(|_| {
                 let queues = random.between(1, 3);
@@ -116,7 +125,9 @@ impl Plan {
                             }
                         };
                         next += 1;
-                        QueueSettings { id: QueueId(next), keeping }
+                        let id = QueueId(next);
+                        rules.extend(options.rules.then(|| (id, rules_of(random))));
+                        QueueSettings { id, keeping }
                     })
                     .collect()
             })
@@ -125,6 +136,7 @@ impl Plan {
         Plan {
             duration: options.duration.unwrap_or(seconds * SECOND),
             groups,
+            rules,
             publishers: random.between(1, 3),
             readers: random.between(1, 3),
             unruly: random.chance(60),
@@ -135,4 +147,20 @@ impl Plan {
             calm_max: *random.pick(&[200, 600, 2_000]) * crate::schedule::MS,
         }
     }
+}
+
+/// Some of what a queue may ask for. Limits drop from the head: a refused publish would be a message that nobody promised.
+fn rules_of(random: &mut Random) -> Arc<Rules> {
+    let retry = RetryRule { which: Retried::All, min_ms: random.between(50, 400), max_ms: 1_000 };
+    let at_least_once = random.chance(50);
+    let dead_letter = DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once };
+    Arc::new(Rules {
+        message_ttl_ms: random.chance(40).then(|| random.between(0, 1_500)),
+        length_max: random.chance(40).then(|| random.between(0, 30)),
+        length_bytes_max: random.chance(20).then(|| random.between(100, 20_000)),
+        delivery_limit: random.chance(40).then(|| random.below(3) as u32),
+        dead_letter: random.chance(60).then_some(dead_letter),
+        retry: random.chance(30).then_some(retry),
+        ..Rules::default()
+    })
 }

@@ -29,6 +29,16 @@ fn run_all(seeds: std::ops::Range<u64>, options: Options) -> Figures {
 }
 
 #[test]
+fn rules_of_queues_hold_in_all_weathers() {
+    let total = run_all(5_000..5_040, Options { rules: true, ..Options::default() });
+    assert!(
+        total.ended_by_rule > 1_000 && total.dead_letters > 300,
+        "runs in which nothing ends show nothing: {total:?}"
+    );
+    assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
+}
+
+#[test]
 fn three_nodes_keep_their_promises_in_all_weathers() {
     let total = run_all(0..150, Options::default());
     assert!(

@@ -5,11 +5,13 @@
 //! settled.
 
 use super::{Published, id_of, violated};
+use broker::queue::Rules;
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use partition::Delivery;
 use partition::entry::{Batch, Commands, LogCommand, Reason};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What became of one message of one queue.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,10 @@ struct Fate {
     id: u64,
     settled_at: Option<u64>,
     delivered: bool,
+    /// It was given up there and waits for its dead letter.
+    dead_at: Option<u64>,
+    /// How often it came back in a way that counts against it.
+    failed: u32,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +50,37 @@ pub enum Found {
         /// Its flag.
         redelivered: bool,
     },
+    /// A rule of its queue ended a message.
+    Ended {
+        /// The queue.
+        queue: QueueId,
+        /// The message.
+        seq: u64,
+        /// Its dead letter must have been offered before.
+        must_be_offered: bool,
+    },
+}
+
+/// Whether a message may end for this reason.
+fn check_end(
+    rules: &Rules,
+    live: u64,
+    fate: Fate,
+    (id, reason, seq): (QueueId, Reason, u64),
+    settle_asked: &BTreeSet<(QueueId, u64)>,
+) {
+    let is_lawful = match reason {
+        Reason::Purged => true,
+        Reason::Acked | Reason::Discarded => fate.delivered && settle_asked.contains(&(id, seq)),
+        Reason::Expired => rules.message_ttl_ms.is_some(),
+        // What is ready is among what is live.
+        Reason::MaxLength => rules.length_max.is_some_and(|max| live > max) || rules.length_bytes_max.is_some(),
+        Reason::DeliveryLimit => rules.delivery_limit.is_some_and(|limit| fate.delivered && fate.failed >= limit),
+        Reason::Due => false,
+    };
+    if !is_lawful {
+        violated("settled", &format!("message {seq} of queue {} ended ({reason:?}), and nobody did that", id.0));
+    }
 }
 
 /// A delivery of a message that is not committed yet.
@@ -59,9 +96,21 @@ pub struct Model {
     queues: BTreeMap<QueueId, Queue>,
     publishers: BTreeMap<ChannelKey, u64>,
     early: BTreeMap<(QueueId, u64), Vec<Early>>,
+    rules: BTreeMap<QueueId, Arc<Rules>>,
 }
 
 impl Model {
+    /// A model of queues with these rules.
+    pub fn new(rules: &BTreeMap<QueueId, Arc<Rules>>) -> Self {
+        Model { rules: rules.clone(), ..Model::default() }
+    }
+
+    /// Whether a message has ended in the committed log.
+    pub fn is_settled(&self, queue: QueueId, seq: u64) -> bool {
+        let fate = self.queues.get(&queue).and_then(|q| q.fates.get(seq as usize - 1));
+        fate.is_some_and(|fate| fate.settled_at.is_some())
+    }
+
     /// An entry is committed at `index`.
     pub fn commit(
         &mut self,
@@ -80,13 +129,21 @@ impl Model {
                 LogCommand::Publish(batch) => self.publish(index, &batch, published, found),
                 LogCommand::Settle { queue, reason, ranges } => {
                     for (first, count) in ranges {
-                        self.settle(index, queue, reason, first..first + count, settle_asked);
+                        self.settle(index, (queue, reason), first..first + count, settle_asked, found);
                     }
                 }
-                LogCommand::Requeue { .. }
-                | LogCommand::Sent { .. }
-                | LogCommand::Dead { .. }
-                | LogCommand::Retry { .. } => {}
+                LogCommand::Dead { queue, reason, ranges } => {
+                    for seq in ranges.flat_map(|(first, count)| first..first + count) {
+                        self.dead(index, queue, reason, seq, settle_asked);
+                    }
+                }
+                LogCommand::Requeue { queue, counts_against, ranges }
+                | LogCommand::Retry { queue, counts_against, ranges, .. } => {
+                    for seq in ranges.flat_map(|(first, count)| first..first + count) {
+                        self.back(queue, seq, counts_against);
+                    }
+                }
+                LogCommand::Sent { .. } => {}
                 LogCommand::Delete { queue } => {
                     self.queues.remove(&queue);
                 }
@@ -132,7 +189,7 @@ impl Model {
     ) {
         let queue = self.queues.entry(id).or_default();
         let settled_at = is_repeat.then_some(index);
-        queue.fates.push(Fate { id: message, settled_at, delivered: false });
+        queue.fates.push(Fate { id: message, settled_at, delivered: false, dead_at: None, failed: 0 });
         let seq = queue.fates.len() as u64;
         if !is_repeat {
             queue.live += 1;
@@ -157,22 +214,45 @@ impl Model {
     fn settle(
         &mut self,
         index: u64,
-        id: QueueId,
-        reason: Reason,
+        (id, reason): (QueueId, Reason),
         seqs: std::ops::Range<u64>,
         settle_asked: &BTreeSet<(QueueId, u64)>,
+        found: &mut Vec<Found>,
     ) {
+        let rules = self.rules.get(&id).cloned().unwrap_or_default();
         let Some(queue) = self.queues.get_mut(&id) else { return };
         for seq in seqs {
             let Some(fate) = (seq as usize).checked_sub(1).and_then(|at| queue.fates.get_mut(at)) else { continue };
             if fate.settled_at.is_some() {
                 continue;
             }
-            if reason != Reason::Purged && !(fate.delivered && settle_asked.contains(&(id, seq))) {
-                violated("settled", &format!("message {seq} of queue {} was settled, and nobody did that", id.0));
+            if fate.dead_at.is_none() {
+                check_end(&rules, queue.live, *fate, (id, reason, seq), settle_asked);
+            }
+            if reason.death().is_some() && reason != Reason::Discarded {
+                let must_be_offered = rules.dead_letter.as_ref().is_some_and(|d| d.at_least_once);
+                found.push(Found::Ended { queue: id, seq, must_be_offered });
             }
             fate.settled_at = Some(index);
             queue.live -= 1;
+        }
+    }
+
+    fn dead(&mut self, index: u64, id: QueueId, reason: Reason, seq: u64, settle_asked: &BTreeSet<(QueueId, u64)>) {
+        let rules = self.rules.get(&id).cloned().unwrap_or_default();
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let live = queue.live;
+        let fate = &mut queue.fates[seq as usize - 1];
+        if fate.settled_at.is_none() && fate.dead_at.is_none() {
+            check_end(&rules, live, *fate, (id, reason, seq), settle_asked);
+            fate.dead_at = Some(index);
+        }
+    }
+
+    fn back(&mut self, id: QueueId, seq: u64, counts_against: bool) {
+        let fate = self.queues.get_mut(&id).and_then(|q| q.fates.get_mut(seq as usize - 1));
+        if let Some(fate) = fate {
+            fate.failed += u32::from(counts_against);
         }
     }
 
@@ -190,6 +270,9 @@ impl Model {
         }
         if fate.settled_at.is_some_and(|at| at <= applied) {
             violated("settled", &format!("message {seq} of queue {} went out, settled as it was", queue.0));
+        }
+        if fate.dead_at.is_some_and(|at| at <= applied) {
+            violated("dead letter", &format!("message {seq} of queue {} went out, given up as it was", queue.0));
         }
         fate.delivered = true;
         Some(Found::Delivered { queue, id, redelivered: delivery.redelivered })

@@ -5,10 +5,11 @@
 use super::{Happening, Node, Outcome, Running};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
+use broker::ConsumerKey;
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use partition::place::file_u32;
-use partition::{Outputs, Recovery, Tail};
+use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use storage::extent::{list_extents, remove_extent};
 use storage::{
@@ -18,6 +19,15 @@ use storage::{
 
 /// Entries that a partition's log holds after a start, with the applied index it starts from.
 pub type Restored = (LogIndex, Vec<(LogIndex, Term, Bytes)>);
+
+/// Nobody consumes before the first turn.
+struct Nobody;
+
+impl Outlets for Nobody {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        0
+    }
+}
 
 /// A record of the log, as recovery shows it.
 type Shown = (GroupId, RecordKind, u64, u64, Bytes, Location);
@@ -94,6 +104,13 @@ impl Node {
                 let config = self.config(r.id().0);
                 let mut partition = r.finish(self.id, config, &self.settings.members);
                 partition.log_is_at(file_u32(wal.position().file));
+                let number =
+                    self.settings.partitions.iter().position(|p| *p == partition.id()).expect("one of this node");
+                for (queue, rules) in &self.settings.rules[number] {
+                    let (mut tail, mut out) = (Tail::new(0), Outputs::default());
+                    let mut cx = Context { now_ms: 0, tail: &mut tail, outlets: &mut Nobody, out: &mut out };
+                    partition.command(Command::Configure { queue: *queue, rules: rules.clone() }, &mut cx);
+                }
                 partition
             })
             .collect();
@@ -130,6 +147,7 @@ impl Node {
             consumed: BTreeMap::new(),
             held_back: Vec::new(),
             kept: None,
+            buried: Vec::new(),
         };
         running.note_retained();
         Ok((running, restored))
