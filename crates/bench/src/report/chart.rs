@@ -65,6 +65,10 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
 
+/// Names of curves stand in columns: the longest that reports have, some forty letters, fits into one.
+const LEGEND_COLUMNS: usize = 3;
+const LEGEND_WIDTH: f64 = 295.0;
+
 /// The rarest tail on a percentile axis: 1 in 100,000.
 const PERCENTILE_TENS: f64 = 5.0;
 
@@ -101,7 +105,7 @@ impl Chart {
 
     /// The chart.
     pub fn svg(&self) -> String {
-        let legend_rows = self.series.len().div_ceil(4);
+        let legend_rows = self.series.len().div_ceil(LEGEND_COLUMNS);
         let height = HEIGHT + 18.0 * legend_rows as f64;
         let x = Axis::of(self.x, self.series.iter().flat_map(|s| s.points.iter().map(|p| p.0)), false);
         let y = Axis::of(self.y, self.series.iter().flat_map(|s| s.points.iter().map(|p| p.1)), true);
@@ -148,7 +152,10 @@ impl Chart {
             svg.push_str(&curve(series, &at));
         }
         for (place, series) in self.series.iter().enumerate() {
-            let (lx, ly) = (LEFT + (place % 4) as f64 * 220.0, HEIGHT + 12.0 + (place / 4) as f64 * 18.0);
+            let (lx, ly) = (
+                LEFT + (place % LEGEND_COLUMNS) as f64 * LEGEND_WIDTH,
+                HEIGHT + 12.0 + (place / LEGEND_COLUMNS) as f64 * 18.0,
+            );
             let dash = if series.dashed { " dashed" } else { "" };
             svg.push_str(&format!(
                 "<line class=\"curve{dash}\" x1=\"{lx}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{}\"/>\
