@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check conformance bench fuzz
+.PHONY: server test check conformance applications bench fuzz
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -16,6 +16,10 @@ check:
 # Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
 conformance:
 	tests/conformance/run.sh $(SUITES)
+
+# A Celery worker, a Node and a Java service against this broker (minutes; needs python3 with venv, node with npm, a JDK and maven).
+applications:
+	tests/applications/run.sh $(APPLICATIONS)
 
 # RabbitMQ 3.10.8 and Leveret in one run, with the table of ratios (tens of minutes; BENCH=smoke|short|full).
 bench:

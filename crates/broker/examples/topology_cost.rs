@@ -178,6 +178,44 @@ fn main() {
     let long = |i: usize| (0..40).map(|w| format!("w{}", (i + w * 101) % 100_000)).collect::<Vec<_>>().join(".");
     measure(&topology, "topic, 100,000 of `#.w.#`, 40 words", "wide", ROUTES / 50, long);
 
+    drop(topology);
+    curve();
+}
+
+/// A topic exchange from ten to a million bindings: keys of three words, a quarter each exact, with `*` in the middle, with
+/// `#` at the end, with `*` at the start; 10,000 queues, or as many as there are bindings.
+fn curve() {
+    for bindings in [10, 100, 1_000, 10_000, 100_000, 1_000_000] {
+        let mut topology = Topology::new();
+        let queues = bindings.min(10_000);
+        (0..queues).for_each(|i| declare(&mut topology, &format!("queue-{i}"), &Table::new()));
+        exchange(&mut topology, "curve", ExchangeType::Topic);
+        let before = BYTES.load(Ordering::Relaxed);
+        let start = Instant::now();
+        for i in 0..bindings {
+            let (site, key) = (i % 100, i);
+            let key = match i % 4 {
+                0 => format!("site{site}.dev{key}.temp"),
+                1 => format!("site{site}.*.m{key}"),
+                2 => format!("site{site}.dev{key}.#"),
+                _ => format!("*.dev{key}.temp"),
+            };
+            bind(&mut topology, "curve", &format!("queue-{}", i % queues), &key, Table::new());
+        }
+        let took = start.elapsed() / bindings as u32;
+        let bytes = (BYTES.load(Ordering::Relaxed) - before) / bindings;
+        println!("{bindings} topic bindings: {bytes} B and {took:.1?} each");
+        measure(&topology, &format!("topic, {bindings} bindings"), "curve", ROUTES, |i| {
+            let i = i % bindings;
+            format!("site{}.dev{i}.temp", i % 100)
+        });
+        if bindings == 1_000_000 {
+            snapshot(&topology);
+        }
+    }
+}
+
+fn snapshot(topology: &Topology) {
     let start = Instant::now();
     let snapshot = topology.encode_snapshot();
     let encoded = start.elapsed();

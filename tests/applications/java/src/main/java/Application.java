@@ -1,0 +1,142 @@
+import com.rabbitmq.client.AMQP.BasicProperties;
+import com.rabbitmq.client.Channel;
+import com.rabbitmq.client.Connection;
+import com.rabbitmq.client.ConnectionFactory;
+import com.rabbitmq.client.DeliverCallback;
+import com.rabbitmq.client.GetResponse;
+import com.rabbitmq.client.MessageProperties;
+import com.rabbitmq.client.RpcClient;
+import com.rabbitmq.client.RpcClientParams;
+import com.rabbitmq.client.StringRpcServer;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * A Java service on RabbitMQ's own client: RPC with the library's server and client, a quorum queue whose poison message ends
+ * in a dead-letter queue after its delivery limit, a delayed job by TTL and dead-lettering.
+ *
+ * <p>Invariant: it ends normally only if every part did what it should; nothing it declared is left behind.
+ */
+public final class Application {
+  private static final long PATIENCE_MS = 30_000;
+  private static final String RUN = "java-" + ProcessHandle.current().pid() + "-";
+
+  public static void main(String[] arguments) throws Exception {
+    ConnectionFactory factory = new ConnectionFactory();
+    factory.setUri(System.getenv("AMQP_URI"));
+    try (Connection connection = factory.newConnection("application")) {
+      rpc(connection);
+      retries(connection);
+      delayed(connection);
+    }
+    System.out.println("java: rpc, retries to a delivery limit with dead-lettering, delayed job");
+  }
+
+  private static void rpc(Connection connection) throws Exception {
+    Channel serving = connection.createChannel();
+    String queue = serving.queueDeclare().getQueue();
+    StringRpcServer server =
+        new StringRpcServer(serving, queue) {
+          @Override
+          public String handleStringCall(String request, BasicProperties properties) {
+            return request + request;
+          }
+        };
+    Thread loop = new Thread(() -> {
+      try {
+        server.mainloop();
+      } catch (java.io.IOException error) {
+        throw new java.io.UncheckedIOException(error);
+      }
+    });
+    loop.start();
+    Channel asking = connection.createChannel();
+    RpcClient client = new RpcClient(new RpcClientParams().channel(asking).exchange("").routingKey(queue).timeout((int) PATIENCE_MS));
+    for (int n = 0; n < 100; n++) {
+      same(n + "" + n, client.stringCall(String.valueOf(n)));
+    }
+    client.close();
+    server.terminateMainloop();
+    loop.join(PATIENCE_MS);
+    asking.close();
+    serving.close();
+  }
+
+  private static void retries(Connection connection) throws Exception {
+    Channel channel = connection.createChannel();
+    String work = RUN + "work";
+    String dead = RUN + "dead";
+    channel.queueDeclare(dead, true, false, false, Map.of("x-queue-type", "quorum"));
+    channel.queueDeclare(work, true, false, false, Map.of(
+        "x-queue-type", "quorum", "x-delivery-limit", 3,
+        "x-dead-letter-exchange", "", "x-dead-letter-routing-key", dead));
+    channel.confirmSelect();
+    channel.basicPublish("", work, MessageProperties.PERSISTENT_BASIC, bytes("poison"));
+    channel.waitForConfirmsOrDie(PATIENCE_MS);
+    BlockingQueue<Long> counts = new ArrayBlockingQueue<>(16);
+    DeliverCallback fails = (tag, delivery) -> {
+      Map<String, Object> headers = delivery.getProperties().getHeaders();
+      Object count = headers == null ? null : headers.get("x-delivery-count");
+      counts.add(count == null ? 0 : ((Number) count).longValue());
+      channel.basicReject(delivery.getEnvelope().getDeliveryTag(), true);
+    };
+    channel.basicConsume(work, false, fails, tag -> {});
+    GetResponse parked = eventually(channel, dead);
+    same("poison", new String(parked.getBody(), StandardCharsets.UTF_8));
+    same(List.of(0L, 1L, 2L, 3L), List.copyOf(counts));
+    @SuppressWarnings("unchecked")
+    Map<String, Object> death = ((List<Map<String, Object>>) parked.getProps().getHeaders().get("x-death")).get(0);
+    same("delivery_limit", death.get("reason").toString());
+    same(work, death.get("queue").toString());
+    for (String queue : List.of(work, dead)) {
+      channel.queueDelete(queue);
+    }
+    channel.close();
+  }
+
+  private static void delayed(Connection connection) throws Exception {
+    Channel channel = connection.createChannel();
+    String due = RUN + "due";
+    String later = RUN + "later";
+    channel.queueDeclare(due, true, false, false, null);
+    channel.queueDeclare(later, true, false, false, Map.of(
+        "x-message-ttl", 1000, "x-dead-letter-exchange", "", "x-dead-letter-routing-key", due));
+    long started = System.nanoTime();
+    channel.basicPublish("", later, MessageProperties.PERSISTENT_TEXT_PLAIN, bytes("job"));
+    same("job", new String(eventually(channel, due).getBody(), StandardCharsets.UTF_8));
+    long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started);
+    if (tookMs < 990) {
+      throw new AssertionError("the job came after " + tookMs + " ms");
+    }
+    for (String queue : List.of(due, later)) {
+      channel.queueDelete(queue);
+    }
+    channel.close();
+  }
+
+  private static GetResponse eventually(Channel channel, String queue) throws Exception {
+    long until = System.currentTimeMillis() + PATIENCE_MS;
+    while (System.currentTimeMillis() < until) {
+      GetResponse found = channel.basicGet(queue, true);
+      if (found != null) {
+        return found;
+      }
+      Thread.sleep(20);
+    }
+    throw new AssertionError("nothing came to " + queue);
+  }
+
+  private static byte[] bytes(String text) {
+    return text.getBytes(StandardCharsets.UTF_8);
+  }
+
+  private static void same(Object wanted, Object got) {
+    if (!wanted.equals(got)) {
+      throw new AssertionError("wanted " + wanted + ", got " + got);
+    }
+  }
+}
