@@ -206,7 +206,6 @@ fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
     let later = "not supported by this version yet";
     let quorum = [
         ("x-quorum-target-group-size", Value::I32(3)),
-        ("x-consumer-timeout", Value::I32(3)),
         ("x-consumer-disconnected-timeout", Value::I32(3)),
     ];
     for (key, value) in quorum {

@@ -208,7 +208,7 @@ impl Client {
         if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
             inner.amqp.handle_timeout(now);
         }
-        inner.session.handle_timeout(&mut inner.amqp, now);
+        inner.session.handle_timeout(&mut inner.amqp, local, now);
         inner.pump(self, local, now);
         if inner.input.is_empty() && inner.last_read + READ_IDLE_MS <= now {
             inner.input = BytesMut::new();

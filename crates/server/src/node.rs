@@ -50,6 +50,8 @@ pub struct NodeConfig {
     pub transient_bytes_max: u64,
     /// Bytes that one shard may have proposed and not yet written before its publishers' sockets are not read.
     pub unwritten_bytes_max: u64,
+    /// How long a consumer may hold a message, where its queue says nothing; 0 is for ever.
+    pub consumer_timeout_ms: Millis,
     /// Called on a thread that was busy and is quiet now: an allocator may want to give memory back.
     pub on_quiet: fn(),
 }
@@ -67,6 +69,7 @@ impl NodeConfig {
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
             unwritten_bytes_max: 16 << 20,
+            consumer_timeout_ms: 1_800_000,
             on_quiet: || {},
         }
     }

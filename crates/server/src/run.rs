@@ -73,6 +73,7 @@ pub fn run(
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,
         unwritten_bytes_max: config.unwritten_bytes_max,
+        consumer_timeout_ms: config.consumer_timeout_ms,
         on_quiet,
     };
     let topology = std::mem::take(&mut opened.topology);

@@ -118,7 +118,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 24] = [
+const OTHERS: [(Key, &str, &str); 25] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -128,6 +128,7 @@ const OTHERS: [(Key, &str, &str); 24] = [
     (Key::connections_max, "100", "100"),
     (Key::handshake_timeout_ms, "5000", "5000"),
     (Key::heartbeat_s, "0", "0"),
+    (Key::consumer_timeout_ms, "0", "0"),
     (Key::frame_max, "65536", "64KiB"),
     (Key::channel_max, "128", "128"),
     (Key::body_bytes_max, r#""8 MiB""#, "8388608"),

@@ -24,4 +24,5 @@ mod requeue;
 mod routing;
 mod settle;
 mod setup;
+mod timeouts;
 mod transactions;

@@ -176,6 +176,17 @@ impl Unacked {
         self.last_tag = last_tag;
     }
 
+    /// The last tag that was given out; 0 before the first.
+    pub(crate) fn last_tag(&self) -> u64 {
+        self.last_tag
+    }
+
+    /// The lowest outstanding tag of a consumer. Costs the number of spans before it.
+    pub(crate) fn oldest_of(&self, consumer: u32) -> Option<u64> {
+        let span = self.spans.iter().find(|span| span.consumer == consumer && span.live != 0)?;
+        Some(span.first_tag + u64::from(span.live.trailing_zeros()))
+    }
+
     /// Everything that is outstanding, in the order of the tags.
     fn tagged(&self) -> impl Iterator<Item = Tagged> + '_ {
         self.spans.iter().flat_map(|span| {

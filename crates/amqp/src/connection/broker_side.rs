@@ -217,6 +217,21 @@ impl Connection {
         finish_content(&mut self.output, channel.number(), self.frame_max, message);
     }
 
+    /// The lowest delivery tag of a consumer that the client has not settled; `None` if there is none, or no such channel.
+    pub fn oldest_unacked(&self, channel: ChannelId, consumer: u32) -> Option<u64> {
+        self.channels.look(channel)?.unacked.oldest_of(consumer)
+    }
+
+    /// The last delivery tag of a channel; 0 before the first.
+    pub fn last_delivery_tag(&self, channel: ChannelId) -> u64 {
+        self.channels.look(channel).map_or(0, |channel| channel.unacked.last_tag())
+    }
+
+    /// Whether the client said that it understands a cancel of the server's.
+    pub fn knows_cancel(&self) -> bool {
+        self.client.consumer_cancel_notify
+    }
+
     /// The consumer is gone, with its queue or for another reason of the server's. The client hears of it if it said
     /// that it understands; the tag is free again either way.
     pub fn cancel_notify(&mut self, channel: ChannelId, consumer_tag: &ConsumerTag) {

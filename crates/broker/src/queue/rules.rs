@@ -83,6 +83,8 @@ pub struct Rules {
     pub dead_letter: Option<DeadLetterRule>,
     /// Whether returned messages wait.
     pub retry: Option<RetryRule>,
+    /// How long its consumers may hold a message, in milliseconds; 0 is for ever. `None`: the broker's default.
+    pub consumer_timeout_ms: Option<u64>,
     /// What it makes of a message's priority.
     pub levels: LevelRule,
     /// Whether one consumer at a time gets messages.

@@ -118,7 +118,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     // RabbitMQ's two file formats; ours is neither, and both numbers promise nothing else.
     row("x-queue-version",                 [10,  0], Rule::Version, Honoured),
     row("x-single-active-consumer",        [11, 10], Rule::Bool, Honoured),
-    row("x-consumer-timeout",              [ 0, 18], Rule::NonNegative, NotYet),
+    row("x-consumer-timeout",              [ 0, 18], Rule::NonNegative, Honoured),
     row("x-consumer-disconnected-timeout", [ 0, 17], Rule::NonNegative, NotYet),
     row(QUEUE_TYPE,                        [12, 11], Rule::QueueType, Honoured),
     row("x-quorum-initial-group-size",     [ 0, 12], Rule::PositiveAtMost(GROUP_SIZE_MAX), Honoured),
@@ -144,7 +144,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
 #[rustfmt::skip]
 const CONSUMER_ARGUMENTS: &[Argument] = &[
     row("x-priority",               [1, 1], Rule::Integer, Honoured),
-    row("x-consumer-timeout",       [0, 2], Rule::NonNegative, NotYet),
+    row("x-consumer-timeout",       [0, 2], Rule::NonNegative, Honoured),
     row("x-stream-offset",          [0, 0], Rule::Any, NotYet),
     row("x-stream-filter",          [0, 0], Rule::Any, NotYet),
     row("x-stream-match-unfiltered",[0, 0], Rule::Any, NotYet),
@@ -240,7 +240,8 @@ pub(super) fn check_consume(
     check_values_and_keys(resource, CONSUMER_ARGUMENTS, queue_type, arguments)?;
     check_support(resource, CONSUMER_ARGUMENTS, queue_type, arguments)?;
     let priority = number(arguments, "x-priority").unwrap_or(0);
-    Ok(ConsumerSettings { priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32 })
+    let timeout_ms = number(arguments, "x-consumer-timeout").and_then(|ms| u64::try_from(ms).ok());
+    Ok(ConsumerSettings { priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32, timeout_ms })
 }
 
 /// Compares a redeclare with what exists, over the arguments that the queue's type knows, in RabbitMQ's order.

@@ -149,6 +149,8 @@ pub struct Wishes {
     pub retry_min_ms: Option<u64>,
     /// `delayed-retry-max`.
     pub retry_max_ms: Option<u64>,
+    /// `consumer-timeout`.
+    pub consumer_timeout_ms: Option<u64>,
     /// `max-priority`, which only a declare can ask for.
     pub priority_max: Option<u8>,
     /// `single-active-consumer`, which only a declare can ask for.
@@ -189,6 +191,7 @@ impl Wishes {
             }),
             retry_min_ms: number("delayed-retry-min"),
             retry_max_ms: number("delayed-retry-max"),
+            consumer_timeout_ms: number("consumer-timeout"),
             priority_max: number("max-priority").and_then(|n| u8::try_from(n).ok()),
             single_active: matches!(value("single-active-consumer"), Some(Value::Bool(true))),
         }
@@ -245,6 +248,7 @@ pub fn effective(
             min_ms: retry_min(),
             max_ms: least(|w| w.retry_max_ms).unwrap_or(u64::MAX).max(retry_min()),
         }),
+        consumer_timeout_ms: least(|w| w.consumer_timeout_ms),
         levels: match (is_quorum, arguments.priority_max) {
             (true, _) => LevelRule::Strict,
             (false, None | Some(0)) => LevelRule::None,
@@ -325,4 +329,6 @@ mod tests {
 pub struct ConsumerSettings {
     /// `x-priority`: higher goes first while it has credit. Beyond 32 bits it counts as the nearest number that has them.
     pub priority: i32,
+    /// `x-consumer-timeout`: how long it may hold a message, in milliseconds; 0 is for ever.
+    pub timeout_ms: Option<u64>,
 }

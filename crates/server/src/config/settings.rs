@@ -167,6 +167,12 @@ settings! {
          0 proposes none.",
         elsewhere ["heartbeat", "heartbeat_interval"]
     }
+    consumer_timeout_ms: u64 {
+        Connections, Kind::milliseconds(0, 315_360_000_000), Fixed("1800000"),
+        "How long a consumer may hold a message without settling it. Then it is cancelled and its messages go back to their queue. \
+         A queue, a policy or a consumer may say otherwise; 0 is for ever.",
+        elsewhere ["consumer_timeout", "delivery_acknowledgement_timeout"]
+    }
     frame_max: u32 {
         Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 8 * KIB, max: FRAME_BYTES_MAX, step: 1 }, Fixed("131072"),
         "Largest frame in bytes, header and end included, proposed to clients; the client may choose a lower one.",

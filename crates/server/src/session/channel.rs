@@ -8,6 +8,7 @@ use super::credit::Credit;
 use super::history::NewBinding;
 use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
+use super::timeouts::Aging;
 use super::transaction::Transaction;
 use amqp::{ChannelId, Confirm, Connection, ConsumerTag};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
@@ -55,6 +56,8 @@ pub(super) struct Consumer {
     pub(super) unacked: u64,
     /// Redeliveries tell their count in a header.
     pub(super) tells_counts: bool,
+    /// How long it has held what it holds; absent without a timeout.
+    pub(super) aging: Option<Box<Aging>>,
 }
 
 /// What the request under way waits for.

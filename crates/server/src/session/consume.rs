@@ -6,8 +6,9 @@
 
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
+use super::timeouts::Aging;
 use super::{Cx, Session, random, traits};
-use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, ReplyCode, Table};
+use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, Millis, ReplyCode, Table};
 use broker::topology::QueueType;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
@@ -25,6 +26,8 @@ pub(super) struct Wanted {
     pub(super) exclusive: bool,
     pub(super) priority: i32,
     pub(super) tells_counts: bool,
+    /// How long it may hold a message; `None` is for ever.
+    pub(super) timeout_ms: Option<Millis>,
 }
 
 impl Session {
@@ -46,8 +49,10 @@ impl Session {
         let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
             let asked = topology.check_consume_arguments(queue, arguments)?;
             let tells_counts = queue.shape.queue_type == QueueType::Quorum;
+            let default = Some(cx.local.shared.config.consumer_timeout_ms);
+            let timeout_ms = asked.timeout_ms.or(queue.rules.consumer_timeout_ms).or(default).filter(|ms| *ms > 0);
             let (queue, partition, priority) = (queue.id, queue.partition, asked.priority);
-            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts })
+            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms })
         });
         drop(topology);
         match found {
@@ -60,7 +65,11 @@ impl Session {
 
     /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for a refusal.
     pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_>) -> u32 {
-        let Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts } = wanted;
+        let Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms } = wanted;
+        let aging = timeout_ms.filter(|_| !no_ack).map(|timeout_ms| Box::new(Aging::new(timeout_ms)));
+        if let Some(aging) = &aging {
+            self.watch(aging, cx.local.now());
+        }
         let tag = if tag.is_empty() { ConsumerTag::new(random::name("amq.ctag-")) } else { tag };
         let channel = &mut self.channels[at];
         let number = channel.next_number();
@@ -81,6 +90,7 @@ impl Session {
             granted: 0,
             unacked: 0,
             tells_counts,
+            aging,
         };
         let told = channel.partition_consumer(&consumer);
         channel.consumers.push(consumer);
@@ -240,6 +250,7 @@ impl Session {
                 granted: 0,
                 unacked: 0,
                 tells_counts: false,
+                aging: None,
             });
             channel.consumers.len() - 1
         });

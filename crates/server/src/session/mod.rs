@@ -7,7 +7,8 @@
 //!
 //! In reading order: a channel and its consumers ([`channel`]), the road of a publish ([`publish`], with what a message's
 //! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]), direct
-//! reply-to ([`reply_to`]), transactions ([`transaction`]).
+//! reply-to ([`reply_to`]), transactions ([`transaction`]), consumers that hold
+//! a message for too long ([`timeouts`]).
 
 mod channel;
 mod consume;
@@ -20,6 +21,7 @@ mod random;
 mod refusal;
 mod reply_to;
 mod routes;
+mod timeouts;
 mod traits;
 mod transaction;
 
@@ -61,6 +63,8 @@ pub(crate) struct Session {
     /// The shards whose partitions were published to, one bit each.
     published: u64,
     refuse_at: Millis,
+    /// When consumers are looked at that may hold a message for too long.
+    look_at: Millis,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
     /// Where routes are gathered; empty between uses.
@@ -87,6 +91,7 @@ impl Session {
             channels: Vec::new(),
             published: 0,
             refuse_at: NEVER,
+            look_at: NEVER,
             from_remote: SmallVec::new(),
             targets: Vec::new(),
         }
@@ -104,11 +109,14 @@ impl Session {
 
     /// When [`Session::handle_timeout`] is to be called.
     pub(crate) fn poll_timeout(&self) -> Millis {
-        self.refuse_at
+        self.refuse_at.min(self.look_at)
     }
 
     /// Does what is due.
-    pub(crate) fn handle_timeout(&mut self, amqp: &mut Connection, now: Millis) {
+    pub(crate) fn handle_timeout(&mut self, amqp: &mut Connection, local: &Rc<Local>, now: Millis) {
+        if self.look_at <= now {
+            self.look_at_consumers(&mut Cx { amqp, local }, now);
+        }
         if self.refuse_at <= now {
             self.refuse_at = NEVER;
             amqp.authenticated(Err(AuthRefused));

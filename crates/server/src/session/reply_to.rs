@@ -85,8 +85,8 @@ impl Session {
         let Some((queue, partition, name)) = self.make_reply_queue(cx) else {
             return self.fail(at, ChannelError::new(ReplyCode::InternalError, "no room for a reply queue"), cx);
         };
-        let (exclusive, priority, tells_counts) = (false, 0, false);
-        let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts };
+        let (exclusive, priority, tells_counts, timeout_ms) = (false, 0, false, None);
+        let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms };
         let number = self.attach(at, wanted, Bytes::from_static(DIRECT_REPLY_TO), cx);
         self.channels[at].reply_consumer = Some(Box::new(ReplyConsumer { number, name }));
     }
