@@ -67,6 +67,8 @@ pub(crate) struct Life {
     pub(crate) ended: Vec<(Reason, SeqRanges)>,
     /// When somebody used the queue last; 0: the first turn will tell.
     used_ms: u64,
+    /// It had consumers when it was looked at last: the day they are gone, its time begins.
+    was_in_use: bool,
     /// The timer that is set.
     timer_ms: Option<u64>,
     /// Not before this time is a dead letter tried that found no place.
@@ -493,7 +495,7 @@ impl Turn<'_> {
         let expires_ms = self.lq.rules.as_ref()?.expires_ms?;
         let in_use = self.lq.dispatch.consumers() > 0;
         let life = self.lq.life.as_mut()?;
-        if in_use || life.used_ms == 0 {
+        if std::mem::replace(&mut life.was_in_use, in_use) || in_use || life.used_ms == 0 {
             life.used_ms = cx.now_ms;
         }
         if in_use {

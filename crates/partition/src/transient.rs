@@ -391,6 +391,7 @@ impl TransientQueues {
                 let channel = consumer.channel;
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
                 let was_there = q.dispatch.cancel(*consumer);
+                mark_dirty(&mut self.dirty, q, *queue);
                 effects.push(Effect::Reply { channel, request: *request, reply: Reply::Done });
                 if was_there && q.dispatch.consumers() == 0 {
                     effects.push(Effect::Unused { queue: *queue });

@@ -668,6 +668,21 @@ mod life {
         assert_eq!((rig.confirmed(), rig.refused()), (vec![20], vec![21]), "one byte is left");
     }
 
+    #[test]
+    fn a_queue_has_its_whole_time_from_when_its_last_consumer_goes() {
+        let mut rig = configured(Vec::new(), &Rules { expires_ms: Some(300), ..Rules::default() });
+        let lapses = |rig: &Rig| rig.effects.iter().filter(|e| matches!(e, Effect::Lapsed { .. })).count();
+        rig.consume(1, 1, false);
+        rig.run();
+        rig.now += 1_000;
+        rig.command(Command::Cancel { queue: QUEUE, consumer: consumer(1), request: RequestId(2) });
+        rig.run();
+        rig.pass(250);
+        assert_eq!(lapses(&rig), 0);
+        rig.pass(100);
+        assert_eq!(lapses(&rig), 1);
+    }
+
     #[derive(Clone, Debug)]
     enum Act {
         Publish,

@@ -26,6 +26,8 @@ pub(super) struct Life {
     /// The same, of what consumers hold.
     held_bytes: BTreeMap<u64, u32>,
     used_ms: u64,
+    /// It had consumers when it was looked at last: the day they are gone, its time begins.
+    was_in_use: bool,
     timer_ms: Option<u64>,
 }
 
@@ -189,8 +191,10 @@ impl Queue {
     fn lapse(&mut self, id: QueueId, expires_ms: u64, now_ms: u64, effects: &mut Vec<Effect>) -> Option<u64> {
         let in_use = self.dispatch.consumers() > 0;
         let life = self.life.as_mut()?;
-        if in_use {
+        if std::mem::replace(&mut life.was_in_use, in_use) || in_use {
             life.used_ms = now_ms;
+        }
+        if in_use {
             return None;
         }
         if life.used_ms + expires_ms <= now_ms {
