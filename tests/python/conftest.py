@@ -20,31 +20,66 @@ def free_port():
         return sock.getsockname()[1]
 
 
+class Server:
+    """A broker of our own; `arguments` are those behind the folder and the address."""
+
+    def __init__(self, folder, *arguments):
+        self.binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
+        self.folder, self.port = folder, free_port()
+        command = [self.binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}", *arguments]
+        # The tests' own variable would be an unknown setting to the broker.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
+        with open(folder / "log", "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        due = time.monotonic() + START_PATIENCE_S
+        while "ready: AMQP 0-9-1" not in self.log():
+            if self.process.poll() is not None or time.monotonic() > due:
+                pytest.exit(f"the broker does not start:\n{self.log()}", returncode=1)
+            time.sleep(0.02)
+
+    def log(self):
+        return (self.folder / "log").read_text()
+
+    def wait_for(self, text, times=1):
+        """Waits until its log says `text` so many times."""
+        due = time.monotonic() + START_PATIENCE_S
+        while self.log().count(text) < times:
+            assert time.monotonic() < due, f"the log does not say {text!r}:\n{self.log()}"
+            time.sleep(0.02)
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(30) == 0, "the broker ends in good order on SIGTERM"
+
+
 @pytest.fixture(scope="session")
 def uri(tmp_path_factory):
     if "AMQP_URI" in os.environ:
         yield os.environ["AMQP_URI"]
         return
-    binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
-    folder, port = tmp_path_factory.mktemp("leveret"), free_port()
-    command = [binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{port}"]
-    # The tests' own variable would be an unknown setting to the broker.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    uri = f"amqp://guest:guest@127.0.0.1:{port}/%2f"
-    due = time.monotonic() + START_PATIENCE_S
-    while True:
-        try:
-            pika.BlockingConnection(pika.URLParameters(uri)).close()
-            break
-        except Exception:
-            if process.poll() is not None or time.monotonic() > due:
-                pytest.exit(f"the broker does not answer:\n{(folder / 'log').read_text()}", returncode=1)
-            time.sleep(0.02)
-    yield uri
-    process.terminate()
-    assert process.wait(30) == 0, "the broker ends in good order on SIGTERM"
+    server = Server(tmp_path_factory.mktemp("leveret"))
+    yield f"amqp://guest:guest@127.0.0.1:{server.port}/%2f"
+    server.stop()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts brokers with arguments of a test's own; they end with it."""
+    if "AMQP_URI" in os.environ:
+        pytest.skip("this test starts its broker, and AMQP_URI names one that runs")
+    servers = []
+
+    def start(*arguments):
+        folder = tmp_path / f"server{len(servers)}"
+        folder.mkdir()
+        servers.append(Server(folder, *arguments))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
 
 
 @pytest.fixture

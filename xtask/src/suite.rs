@@ -10,7 +10,8 @@ use std::time::Instant;
 use crate::shell;
 
 /// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one in a year agree.
-const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pytest-timeout==2.4.0", "pika==1.3.2", "kombu==5.5.4"];
+const PYTHON_PACKAGES: &[&str] =
+    &["pytest==8.4.2", "pytest-timeout==2.4.0", "pika==1.3.2", "kombu==5.5.4", "trustme==1.2.1"];
 
 #[derive(Default)]
 struct Totals {

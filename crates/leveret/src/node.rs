@@ -64,5 +64,10 @@ fn log_start(config: &Config, machine: &Machine) {
 
 /// The one way into the room that serves.
 fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), server::run::RunError> {
-    server::run::run(&config, shutdown, crate::allocator::give_back_freed_pages, &signals::REPORT)
+    server::run::run(
+        &config,
+        shutdown,
+        crate::allocator::give_back_freed_pages,
+        server::run::Asks { report: &signals::REPORT, reload: &signals::RELOAD },
+    )
 }

@@ -18,6 +18,9 @@ const EXIT_CODE_OF_SIGNALS: i32 = 128;
 /// Set by SIGUSR1: the node logs its gauges and takes it back.
 pub(crate) static REPORT: AtomicBool = AtomicBool::new(false);
 
+/// Set by SIGHUP: the node reads certificates and definitions again and takes it back.
+pub(crate) static RELOAD: AtomicBool = AtomicBool::new(false);
+
 /// Ready once the operator has asked for an orderly end. Needs no runtime.
 pub(crate) struct Shutdown(oneshot::Receiver<()>);
 
@@ -84,7 +87,8 @@ impl Signals {
                     continue;
                 }
                 _ = self.hangup.recv() => {
-                    tracing::info!("SIGHUP: nothing is reloaded while running; restart to change settings");
+                    tracing::info!("SIGHUP: certificates and definitions are read again; all else needs a restart");
+                    RELOAD.store(true, Ordering::Relaxed);
                     continue;
                 }
             };

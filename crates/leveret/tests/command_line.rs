@@ -74,7 +74,7 @@ fn a_wrong_command_line_is_one_line_that_says_what_to_do() {
         (&["server", "--wal-file-byte=1"], "unknown flag --wal-file-byte; did you mean --wal-file-bytes?"),
         (&["server", "--port", "5672"], "unknown flag --port; did you mean --amqp?"),
         (&["server", "--confg", "x"], "unknown flag --confg; did you mean --config?"),
-        (&["server", "--tls"], "unknown flag --tls; --help lists all"),
+        (&["server", "--colour"], "unknown flag --colour; --help lists all"),
         (&["server", "-x"], "-x is not expected here; --help tells more"),
         (&["server", "now"], "now is not expected here; --help tells more"),
         (&["server", "a\nb"], "a\\nb is not expected here; --help tells more"),

@@ -4,10 +4,11 @@
 //! the socket. What is read in one turn is handled in that turn; what is to be written is written once a turn, after the
 //! partitions have answered. An idle connection owns no read buffer.
 
-use crate::session::Session;
+use crate::session::{Peer, Session};
 use crate::shard::Seat;
 use crate::shard::outlets::Window;
 use crate::shard::thread::Local;
+use crate::stream::Stream;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey};
@@ -16,13 +17,11 @@ use partition::{Effect, RequestId};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 /// The first read of a quiet connection.
 const READ_BYTES_MIN: usize = 4 << 10;
@@ -54,7 +53,7 @@ pub(crate) struct Client {
 }
 
 struct Inner {
-    stream: TcpStream,
+    stream: Stream,
     amqp: Connection,
     session: Session,
     input: BytesMut,
@@ -81,9 +80,13 @@ struct Inner {
 
 impl Client {
     /// A connection that was just accepted.
-    pub(crate) fn new(local: &Rc<Local>, seat: Seat, stream: TcpStream, peer: SocketAddr) -> Self {
+    pub(crate) fn new(local: &Rc<Local>, seat: Seat, stream: Stream, peer: Peer) -> Self {
         let now = local.now();
-        let mut amqp = Connection::new(local.shared.amqp.clone(), now);
+        let offer = match peer.certificate_user {
+            Some(_) => &local.shared.amqp_certified,
+            None => &local.shared.amqp,
+        };
+        let mut amqp = Connection::new(offer.clone(), now);
         amqp.set_blocked(local.shared.blocked_reason());
         let inner = Inner {
             stream,
@@ -296,7 +299,7 @@ impl Inner {
         // The rest of a frame that has begun comes in one read.
         self.input.reserve(self.read_bytes.max(self.amqp.missing_input(&self.input)));
         let room = self.input.capacity() - self.input.len();
-        let result = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
+        let result = self.stream.poll_read(&mut self.input, cx);
         let count = match result {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => {
@@ -366,6 +369,16 @@ impl Inner {
                 Err(error) => self.disconnect(Some(&error)),
             }
         }
+        if !self.is_broken && self.stream.has_unsent() {
+            match self.stream.flush() {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_full = true;
+                    return;
+                }
+                Err(error) => self.disconnect(Some(&error)),
+            }
+        }
         self.is_full = false;
     }
 
@@ -381,7 +394,7 @@ impl Inner {
 
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
     fn is_over(&mut self) -> bool {
-        self.is_broken || (self.amqp.is_finished() && self.amqp.output().is_empty())
+        self.is_broken || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent())
     }
 
     /// Whether the task has something to read that it did not look at because it was not allowed to.
@@ -425,7 +438,8 @@ impl ConnectionTask {
     fn poll_close(&mut self, inner: &mut Inner, cx: &mut Context<'_>) -> bool {
         if !self.is_closing {
             self.is_closing = true;
-            if rustix::net::shutdown(&inner.stream, rustix::net::Shutdown::Write).is_err() {
+            inner.stream.say_end();
+            if rustix::net::shutdown(inner.stream.socket(), rustix::net::Shutdown::Write).is_err() {
                 return true;
             }
         }
@@ -433,7 +447,7 @@ impl ConnectionTask {
         while !inner.is_deaf && !inner.is_broken {
             inner.input.clear();
             inner.input.reserve(READ_BYTES_MIN);
-            match pin!(inner.stream.read_buf(&mut inner.input)).poll(cx) {
+            match pin!(inner.stream.socket_mut().read_buf(&mut inner.input)).poll(cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(_) => inner.is_deaf = true,
@@ -465,7 +479,7 @@ impl Future for ConnectionTask {
             }
             loop {
                 inner.write();
-                if !inner.is_full || inner.stream.poll_write_ready(cx).is_pending() {
+                if !inner.is_full || inner.stream.socket().poll_write_ready(cx).is_pending() {
                     break;
                 }
             }

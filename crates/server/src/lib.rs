@@ -9,14 +9,19 @@
 mod channel_key;
 pub mod config;
 mod connection;
+pub mod definitions;
+mod doorman;
 pub mod engine;
 mod histories;
 mod listener;
 pub mod node;
 mod occupancy;
+mod proxy_protocol;
 pub mod run;
 mod session;
 pub mod shard;
+mod stream;
+pub mod tls;
 pub mod topology_log;
 
 pub use channel_key::BOOT_LIMIT;

@@ -3,14 +3,16 @@
 //! Invariant: a full table of descriptors costs a log line and a pause, never the listener; a connection beyond
 //! `connections_max` costs its accept and nothing more.
 
+use crate::doorman;
 use crate::node::Shared;
-use crate::shard::Parcel;
+use crate::shard::{Arrival, Parcel};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 /// Connections that the kernel holds until we accept them; a burst of clients after a restart.
 const BACKLOG: i32 = 4096;
@@ -18,6 +20,22 @@ const BACKLOG: i32 = 4096;
 const PAUSE: Duration = Duration::from_millis(200);
 /// The same complaint at most this often.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// What a connection goes through before AMQP begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Door {
+    /// A proxy says first whose connection it is.
+    pub(crate) proxy: bool,
+    /// Then comes TLS.
+    pub(crate) tls: bool,
+}
+
+impl Door {
+    /// Whether AMQP begins with the first byte.
+    pub(crate) fn is_open(self) -> bool {
+        !self.proxy && !self.tls
+    }
+}
 
 /// Listens on `address`. An IPv6 address takes no IPv4 connections, so that both can be listened on at one port.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -49,8 +67,9 @@ impl Complaint {
     }
 }
 
-/// Accepts until the node drains, and hands each connection to the shard with the fewest.
-pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+/// Accepts until the node drains, and hands each connection to the shard with the fewest, those of a door by way of the
+/// doorman, on whose thread this runs then. `room` bounds how many are at the door.
+pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared>, room: Arc<Semaphore>) {
     let address = listener.local_addr();
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -60,11 +79,12 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         }
     };
     if let Ok(address) = address {
-        tracing::info!(%address, "listening for AMQP");
+        tracing::info!(%address, tls = door.tls, proxy = door.proxy, "listening for AMQP");
     }
     let mut complaint = Complaint { last: None };
     let mut next = 0;
     loop {
+        let Ok(place) = room.clone().acquire_owned().await else { return };
         let accepted = listener.accept().await;
         if shared.draining.load(Ordering::Acquire) {
             return;
@@ -78,11 +98,20 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                     }
                     continue;
                 }
-                let Ok(stream) = stream.into_std() else { continue };
                 let shard = fewest(&shared, next);
                 next = shard + 1;
+                if door.is_open() {
+                    let Ok(stream) = stream.into_std() else { continue };
+                    shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
+                    shared.mailboxes[shard].send(Parcel::Accepted(Box::new(Arrival::plain(stream, peer))));
+                    continue;
+                }
                 shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
-                shared.mailboxes[shard].send(Parcel::Accepted(stream, peer));
+                let shared = shared.clone();
+                tokio::task::spawn_local(async move {
+                    doorman::let_in(stream, peer, door, shard, shared).await;
+                    drop(place);
+                });
             }
             Err(error) if is_exhaustion(&error) => {
                 if complaint.is_due() {

@@ -4,13 +4,15 @@
 //! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
 
 use crate::channel_key::BOOT_LIMIT;
+use crate::doorman;
 use crate::histories::Histories;
-use crate::listener;
+use crate::listener::{self, Door};
 use crate::occupancy::Occupancy;
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Directory, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
+use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
-use amqp::{ConnectionConfig, Millis};
+use amqp::{ConnectionConfig, Mechanism, Millis};
 use broker::topology::{Applied, Effect, Topology};
 use broker::{ChannelKey, PartitionId};
 use partition::{Command, RequestId};
@@ -19,6 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustls::ServerConfig;
+use tokio::sync::Notify;
 
 /// How long clients have to answer `connection.close` when the node drains.
 pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
@@ -33,6 +38,13 @@ const _: () = assert!(FRAME_MAX_LIMIT as usize + (16 << 20) + 1024 <= partition:
 pub struct NodeConfig {
     /// Addresses to listen on. With port 0 the system chooses; see [`Node::addresses`].
     pub listen: Vec<SocketAddr>,
+    /// Addresses to listen on with TLS, likewise; they follow the others in [`Node::addresses`]. Connections are refused
+    /// until [`Node::use_tls`] brought certificates.
+    pub listen_tls: Vec<SocketAddr>,
+    /// Those of both whose connections come through a proxy that says so.
+    pub proxied: Vec<SocketAddr>,
+    /// What of a certificate names its user.
+    pub login_from: LoginFrom,
     /// Shard threads, 1 to 64.
     pub shards: usize,
     /// Which start of this node it is, from 1: larger than at every start before, so that channel keys are never reused.
@@ -61,6 +73,9 @@ impl NodeConfig {
     pub fn small(listen: Vec<SocketAddr>) -> Self {
         NodeConfig {
             listen,
+            listen_tls: Vec::new(),
+            proxied: Vec::new(),
+            login_from: LoginFrom::default(),
             shards: 1,
             boot: 1,
             placement: Vec::new(),
@@ -90,6 +105,16 @@ impl NodeConfig {
         }
         Ok(())
     }
+}
+
+/// What a client without a certificate is offered: EXTERNAL is only for others, as in RabbitMQ.
+fn without_certificate(offer: &ConnectionConfig) -> ConnectionConfig {
+    let mut offer = offer.clone();
+    // Where nothing else may be used, it is offered all the same, and every login without a certificate is refused.
+    if offer.mechanisms.iter().any(|mechanism| *mechanism != Mechanism::External) {
+        offer.mechanisms.retain(|mechanism| *mechanism != Mechanism::External);
+    }
+    offer
 }
 
 /// Why a node does not start.
@@ -148,6 +173,11 @@ pub(crate) struct Gauge {
 
 /// What the threads of a node share.
 pub(crate) struct Shared {
+    /// What clients are offered that showed a certificate.
+    pub(crate) amqp_certified: Arc<ConnectionConfig>,
+    tls: RwLock<Option<Arc<ServerConfig>>>,
+    /// Tells the doorman that the node drains.
+    pub(crate) door_closes: Notify,
     /// Who has how many connections and channels.
     pub(crate) occupancy: Arc<Occupancy>,
     pub(crate) config: NodeConfig,
@@ -177,6 +207,11 @@ impl Shared {
     /// The topology, to look at. Held for as long as one route or one check takes.
     pub(crate) fn topology(&self) -> RwLockReadGuard<'_, Topology> {
         self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The certificates to use now.
+    pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A number that grows with every change of the topology.
@@ -314,6 +349,8 @@ impl Shared {
 pub struct Node {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
+    /// Bound, and not accepted from yet.
+    listeners: Mutex<Vec<(TcpListener, Door)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -380,9 +417,23 @@ impl Node {
 
     /// Starts a node: listens, makes its partitions, serves.
     ///
+    /// See [`Node::prepare`], after which this listens.
+    pub fn start(
+        config: NodeConfig,
+        topology: Topology,
+        make: impl FnOnce(Wiring) -> (Arc<dyn TopologyLog>, MakePartitions),
+    ) -> Result<Node, StartError> {
+        let node = Node::prepare(config, topology, make)?;
+        node.listen()?;
+        Ok(node)
+    }
+
+    /// Starts a node that serves its partitions and has its addresses; connections wait in the kernel until
+    /// [`Node::listen`].
+    ///
     /// `make` is called once, before any thread starts, and gives the log that decides about the topology and the maker
     /// of each shard's durable partitions. Errors leave nothing running.
-    pub fn start(
+    pub fn prepare(
         config: NodeConfig,
         topology: Topology,
         make: impl FnOnce(Wiring) -> (Arc<dyn TopologyLog>, MakePartitions),
@@ -390,15 +441,19 @@ impl Node {
         config.check()?;
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
-        for address in &config.listen {
+        let all = config.listen.iter().map(|a| (a, false)).chain(config.listen_tls.iter().map(|a| (a, true)));
+        for (address, tls) in all {
             let failed = |source| StartError::Listen { address: *address, source };
             let listener: TcpListener = listener::bind(*address).map_err(failed)?;
             addresses.push(listener.local_addr().map_err(failed)?);
-            listeners.push(listener);
+            listeners.push((listener, Door { proxy: config.proxied.contains(address), tls }));
         }
         let shards = config.shards;
         let shared = Arc::new(Shared {
-            amqp: Arc::new(config.amqp.clone()),
+            amqp: Arc::new(without_certificate(&config.amqp)),
+            amqp_certified: Arc::new(config.amqp.clone()),
+            tls: RwLock::new(None),
+            door_closes: Notify::new(),
             directory: Directory::new(shards, &config.placement),
             mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
             gauges: (0..shards).map(|_| Gauge::default()).collect(),
@@ -416,14 +471,9 @@ impl Node {
         });
         let (log, make_partitions) = make(Wiring { shared: shared.clone() });
         assert!(shared.log.set(log).is_ok(), "the log is set once");
-        let node = Node { shared, addresses, threads: Mutex::new(Vec::new()) };
+        let node = Node { shared, addresses, listeners: Mutex::new(listeners), threads: Mutex::new(Vec::new()) };
         for index in 0..shards {
-            let parts = Parts {
-                index,
-                shared: node.shared.clone(),
-                make_partitions: make_partitions.clone(),
-                listeners: if index == 0 { std::mem::take(&mut listeners) } else { Vec::new() },
-            };
+            let parts = Parts { index, shared: node.shared.clone(), make_partitions: make_partitions.clone() };
             let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || thread::run(parts));
             match thread {
                 Ok(thread) => node.lock_threads().push(thread),
@@ -434,6 +484,38 @@ impl Node {
             }
         }
         Ok(node)
+    }
+
+    /// Takes connections from now on. Errors: a thread cannot be started; the node is drained then.
+    pub fn listen(&self) -> Result<(), StartError> {
+        let listeners = std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner));
+        let (open, doors): (Vec<_>, Vec<_>) = listeners.into_iter().partition(|(_, door)| door.is_open());
+        open.into_iter().for_each(|(listener, _)| self.shared.mailboxes[0].send(Parcel::Listen(listener)));
+        if doors.is_empty() {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name("doorman".to_owned());
+        match thread.spawn(move || doorman::run(doors, &shared)) {
+            Ok(thread) => self.lock_threads().push(thread),
+            Err(source) => {
+                self.drain();
+                return Err(StartError::Thread { source });
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses these certificates for connections to come; those that are open keep theirs. Errors: the file that is wrong,
+    /// and what was used before stays in use.
+    pub fn use_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        let config = tls::load(files)?;
+        *self.shared.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(config);
+        Ok(())
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The addresses that are listened on, with the ports that the system chose.
@@ -460,6 +542,7 @@ impl Node {
     /// is written, then the threads end. Blocks until that is done, at most a little more than [`DRAIN_TIMEOUT_MS`].
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Release);
+        self.shared.door_closes.notify_one();
         let until = self.shared.now() + DRAIN_TIMEOUT_MS;
         self.shared.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Drain { until }));
         let threads = std::mem::take(&mut *self.lock_threads());

@@ -4,9 +4,12 @@
 //! what it wrote is synced.
 
 use crate::config::{Config, open_data_folder};
+use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, Engine, EngineConfig, OpenError};
 use crate::node::{Alarm, Node, NodeConfig, StartError};
+use crate::tls::TlsError;
 use amqp::{ConnectionConfig, Table, Value};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -24,18 +27,38 @@ pub enum RunError {
     /// The node does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The certificates cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// The definitions file is not taken in.
+    #[error("definitions {}: {source}", path.display())]
+    Definitions {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ImportError,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}; the process may have too many, or too little memory")]
     Thread(std::io::Error),
 }
 
+/// What an operator asks of a running server; each is set from outside, and taken back within half a second.
+#[derive(Clone, Copy)]
+pub struct Asks<'a> {
+    /// To log its gauges.
+    pub report: &'a AtomicBool,
+    /// To read certificates and definitions again.
+    pub reload: &'a AtomicBool,
+}
+
 /// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads that were busy and are
-/// not any more, for an allocator that wants to give memory back. Setting `report` has the gauges logged within half a second.
+/// not any more, for an allocator that wants to give memory back.
 pub fn run(
     config: &Config,
     shutdown: impl Future<Output = ()> + Send,
     on_quiet: fn(),
-    report: &AtomicBool,
+    asks: Asks<'_>,
 ) -> Result<(), RunError> {
     let begin = Instant::now();
     let folder = open_data_folder(config).map_err(OpenError::Storage)?;
@@ -65,6 +88,9 @@ pub fn run(
     );
     let node_config = NodeConfig {
         listen: config.amqp.clone(),
+        listen_tls: config.amqps.clone(),
+        proxied: config.proxy_protocol.clone(),
+        login_from: config.certificate_login,
         shards: config.shard_threads,
         boot: opened.boot,
         placement: opened.placement(),
@@ -79,7 +105,7 @@ pub fn run(
     let topology = std::mem::take(&mut opened.topology);
     let mut engine = None;
     let mut failed = None;
-    let node = Node::start(node_config, topology, |wiring| match opened.start(&wiring) {
+    let node = Node::prepare(node_config, topology, |wiring| match opened.start(&wiring) {
         Ok((started, log, make)) => {
             engine = Some(started);
             (log, make)
@@ -96,24 +122,58 @@ pub fn run(
         return Err(RunError::Thread(error));
     }
     let engine = engine.expect("it was started, or the start failed");
+    if let Err(error) = let_in(config, &node) {
+        node.drain();
+        engine.stop();
+        return Err(error);
+    }
     for address in node.addresses() {
         tracing::info!(%address, ms = begin.elapsed().as_millis() as u64, "ready: AMQP 0-9-1");
     }
-    watch(config, &node, &engine, shutdown, report);
+    watch(config, &node, &engine, shutdown, asks);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     node.drain();
     engine.stop();
     Ok(())
 }
 
+/// What has to be there before the first client is: certificates and definitions. Then the node listens.
+fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
+    if let Some(files) = config.tls_files() {
+        node.use_tls(&files)?;
+    }
+    if let Some(path) = &config.definitions {
+        import(path, node).map_err(|source| RunError::Definitions { path: path.clone(), source })?;
+    }
+    node.listen()?;
+    Ok(())
+}
+
+fn import(path: &Path, node: &Node) -> Result<(), ImportError> {
+    let begin = Instant::now();
+    let Imported { changes, different } = node.import_definitions_file(path)?;
+    let ms = begin.elapsed().as_millis() as u64;
+    tracing::info!(path = %path.display(), changes, different, ms, "definitions taken in");
+    Ok(())
+}
+
+/// Certificates and definitions are read again. What is wrong is told, and what was there before stays.
+fn reload(config: &Config, node: &Node) {
+    if let Some(files) = config.tls_files() {
+        match node.use_tls(&files) {
+            Ok(()) => tracing::info!("certificates read again; open connections keep theirs"),
+            Err(error) => tracing::error!("certificates not changed, those before stay in use: {error}"),
+        }
+    }
+    if let Some(path) = &config.definitions
+        && let Err(error) = import(path, node)
+    {
+        tracing::error!("definitions {}: {error}", path.display());
+    }
+}
+
 /// Until `shutdown` is ready: publishers are blocked while the disk is low.
-fn watch(
-    config: &Config,
-    node: &Node,
-    engine: &Engine,
-    shutdown: impl Future<Output = ()> + Send,
-    report: &AtomicBool,
-) {
+fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Output = ()> + Send, asks: Asks<'_>) {
     let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -132,7 +192,10 @@ fn watch(
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let free = engine.free_bytes().unwrap_or(u64::MAX);
-            if report.swap(false, Ordering::Relaxed) {
+            if asks.reload.swap(false, Ordering::Relaxed) {
+                reload(config, node);
+            }
+            if asks.report.swap(false, Ordering::Relaxed) {
                 log_gauges(node, engine, free);
             }
             // Ends a tenth above where it began, so that it does not flutter.
@@ -175,6 +238,7 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
     properties.push("version", text(&config.product_version));
     ConnectionConfig {
         server_properties: properties,
+        mechanisms: config.mechanisms(),
         frame_max: config.frame_max,
         channel_max: config.channel_max,
         heartbeat_s: config.heartbeat_s,

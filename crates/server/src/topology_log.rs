@@ -6,26 +6,37 @@
 use crate::node::Shared;
 use crate::shard::{Mailbox, Parcel};
 use broker::ChannelKey;
-use broker::topology::{Applied, Command};
+use broker::topology::{Applied, Command, Outcome, Refusal};
 use partition::RequestId;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 
 /// Where the answer to a proposal goes.
-pub struct Answer {
-    mailbox: Mailbox,
-    channel: ChannelKey,
-    request: RequestId,
+pub struct Answer(To);
+
+enum To {
+    Channel { mailbox: Mailbox, channel: ChannelKey, request: RequestId },
+    Waiter(mpsc::Sender<Result<Outcome, Refusal>>),
 }
 
 impl Answer {
     pub(crate) fn new(mailbox: Mailbox, channel: ChannelKey, request: RequestId) -> Self {
-        Answer { mailbox, channel, request }
+        Answer(To::Channel { mailbox, channel, request })
+    }
+
+    /// The answer goes to a thread that waits for it.
+    pub(crate) fn to_waiter(waiter: mpsc::Sender<Result<Outcome, Refusal>>) -> Self {
+        Answer(To::Waiter(waiter))
     }
 
     /// Tells the proposer what became of its command.
     pub fn send(self, applied: Applied) {
-        let Answer { mailbox, channel, request } = self;
-        mailbox.send(Parcel::Decided { channel, request, outcome: applied.outcome });
+        match self.0 {
+            To::Channel { mailbox, channel, request } => {
+                mailbox.send(Parcel::Decided { channel, request, outcome: applied.outcome });
+            }
+            // Who does not wait any more does not need it.
+            To::Waiter(waiter) => drop(waiter.send(applied.outcome)),
+        }
     }
 }
 

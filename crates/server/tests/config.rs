@@ -118,12 +118,21 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 25] = [
+const OTHERS: [(Key, &str, &str); 34] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
     (Key::shard_threads, "3", "3"),
-    (Key::amqp, r#"["127.0.0.1:5673", "[::1]:5673"]"#, "127.0.0.1:5673, [::1]:5673"),
+    (Key::amqp, r#"["0.0.0.0:5672", "[::1]:5673"]"#, "0.0.0.0:5672, [::1]:5673"),
+    (Key::amqps, r#"["127.0.0.1:5671"]"#, "127.0.0.1:5671"),
+    (Key::proxy_protocol, r#"["0.0.0.0:5672"]"#, "0.0.0.0:5672"),
+    (Key::tls_certificate, r#""server.pem""#, "server.pem"),
+    (Key::tls_key, r#""key.pem""#, "key.pem"),
+    (Key::tls_ca, r#""ca.pem""#, "ca.pem"),
+    (Key::tls_verify, r#""required""#, "required"),
+    (Key::auth_mechanisms, r#"["AMQPLAIN"]"#, "AMQPLAIN"),
+    (Key::certificate_login, r#""common_name""#, "common_name"),
+    (Key::definitions, r#""definitions.json""#, "definitions.json"),
     (Key::loopback_users, "[]", "none"),
     (Key::connections_max, "100", "100"),
     (Key::handshake_timeout_ms, "5000", "5000"),
@@ -152,6 +161,9 @@ fn every_setting_can_be_given_in_the_file_the_environment_and_as_a_flag() {
     assert!(SETTINGS.iter().all(|setting| listed(setting.key)), "every setting has an example here");
     for (key, in_file, as_text) in OTHERS {
         let (setting, default) = (key.setting(), Config::for_machine(&machine()).value(key));
+        // Some settings are nothing without others.
+        let needed = [Key::tls_certificate, Key::tls_key, Key::tls_ca].into_iter().filter(|needed| *needed != key);
+        let said = || needed.clone().fold(said(), |said, needed| said.flag(needed, "needed.pem"));
         let from_file = said().file(&format!("# a comment\n{} = {in_file}\n", setting.name)).config();
         let from_variable = said().variable(&variable_name(setting), as_text).config();
         let from_flag = said().flag(key, as_text).config();
@@ -358,8 +370,8 @@ fn an_unknown_name_is_an_error_that_suggests_the_near_one() {
         "leveret.toml line 2: unknown setting wal_file_byte; did you mean wal_file_bytes?"
     );
     assert_eq!(
-        said().file("tls_certificate = \"a\"").error(),
-        "leveret.toml line 1: unknown setting tls_certificate; leveret server --help lists all settings"
+        said().file("shoe_size = \"a\"").error(),
+        "leveret.toml line 1: unknown setting shoe_size; leveret server --help lists all settings"
     );
     assert_eq!(
         said().file("[storage]\nextents = 1").error(),
@@ -497,6 +509,30 @@ fn settings_that_contradict_each_other_are_an_error_that_names_both() {
         "--wal-file-bytes = 256 MiB is not allowed; with disk_free_min_bytes = 256 MiB it may be at most 128 MiB"
     );
     said().flag(Key::wal_file_bytes, "256MiB").flag(Key::disk_free_min_bytes, "512MiB").config();
+}
+
+#[test]
+fn settings_of_access_that_need_others_say_which() {
+    assert_eq!(
+        said().flag(Key::amqps, "127.0.0.1:5671").flag(Key::tls_key, "k").error(),
+        "--amqps = [\"127.0.0.1:5671\"] is not allowed; it needs tls_certificate, which is not set"
+    );
+    assert_eq!(
+        said().flag(Key::tls_verify, "required").error(),
+        "--tls-verify = \"required\" is not allowed; it needs tls_ca, which is not set"
+    );
+    assert_eq!(
+        said().flag(Key::auth_mechanisms, "PLAIN,EXTERNAL").error(),
+        "--auth-mechanisms = [\"PLAIN\", \"EXTERNAL\"] is not allowed; EXTERNAL needs tls_verify to be optional or required"
+    );
+    assert_eq!(
+        said().flag(Key::auth_mechanisms, "ANONYMOUS").error(),
+        "--auth-mechanisms = [\"ANONYMOUS\"] is not allowed; one or more of PLAIN, AMQPLAIN and EXTERNAL are expected"
+    );
+    assert_eq!(
+        said().flag(Key::proxy_protocol, "127.0.0.1:9").error(),
+        "--proxy-protocol = [\"127.0.0.1:9\"] is not allowed; 127.0.0.1:9 is in neither amqp nor amqps"
+    );
 }
 
 #[test]

@@ -10,6 +10,8 @@ pub enum Mechanism {
     Plain,
     /// A field table with LOGIN and PASSWORD.
     AmqPlain,
+    /// Somebody below AMQP knows who it is: a certificate. What the client adds is not looked at, as in RabbitMQ.
+    External,
 }
 
 impl Mechanism {
@@ -18,6 +20,7 @@ impl Mechanism {
         match self {
             Self::Plain => "PLAIN",
             Self::AmqPlain => "AMQPLAIN",
+            Self::External => "EXTERNAL",
         }
     }
 }

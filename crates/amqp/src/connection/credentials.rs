@@ -18,6 +18,7 @@ pub(crate) fn read_response(mechanism: Mechanism, response: &Bytes) -> Result<Cr
     match mechanism {
         Mechanism::Plain => read_plain(response),
         Mechanism::AmqPlain => read_amqplain(response),
+        Mechanism::External => Ok(Credentials { user: Bytes::new(), password: Bytes::new() }),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use super::config::Mechanism;
 use super::request::Request;
 use crate::channel::{ChannelId, Deliveries};
 use crate::reply_code::ConnectionError;
@@ -60,9 +61,9 @@ pub enum Event {
 /// Its debug form leaves the password out.
 #[derive(Clone, PartialEq)]
 pub struct Authenticate {
-    /// The mechanism's name.
-    pub mechanism: &'static str,
-    /// The user.
+    /// The mechanism.
+    pub mechanism: Mechanism,
+    /// The user; empty where the mechanism does not say it.
     pub user: Bytes,
     /// The password.
     pub password: Bytes,
@@ -73,7 +74,7 @@ pub struct Authenticate {
 impl fmt::Debug for Authenticate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authenticate")
-            .field("mechanism", &self.mechanism)
+            .field("mechanism", &self.mechanism.name())
             .field("user", &self.user)
             .finish_non_exhaustive()
     }

@@ -66,7 +66,7 @@ impl Connection {
         self.mechanism = Some(mechanism);
         self.phase = Phase::Authenticating;
         self.events.push_back(Event::Authenticate(Box::new(Authenticate {
-            mechanism: mechanism.name(),
+            mechanism,
             user: credentials.user,
             password: credentials.password,
             client_properties,

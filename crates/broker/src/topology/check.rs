@@ -261,6 +261,22 @@ impl Topology {
         Ok(if is_local { QueueDeclared::Local(command) } else { QueueDeclared::Propose(command) })
     }
 
+    /// The command that declares a queue by the operator's word: nobody's rights are asked. Errors: 406 for arguments that
+    /// cannot be stored; all else is checked when it is applied.
+    pub fn queue_declaration(
+        &self,
+        vhost: VhostId,
+        name: Name,
+        [durable, auto_delete]: [bool; 2],
+        arguments: &Table,
+        partition: PartitionId,
+    ) -> Result<Command, Refusal> {
+        check_size(queue::resource(&name, self.vhost_name(vhost)?), arguments)?;
+        let arguments = arguments::completed(arguments);
+        let declare = DeclareQueue { vhost, name, durable, exclusive: None, auto_delete, arguments, partition };
+        Ok(Command::DeclareQueue(declare))
+    }
+
     /// A `queue.delete`, or the end of a queue for another reason. That it is unused or empty is asked of the queue
     /// itself. A queue that is not there is `Done`. Errors: 403, 405.
     pub fn check_queue_delete(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<Checked, Refusal> {

@@ -108,8 +108,12 @@ pub enum Kind {
     },
     /// A folder.
     Folder,
-    /// Addresses to listen on, at least one.
+    /// A file, or none.
+    File,
+    /// Addresses to listen on.
     Addresses {
+        /// At least this many: 0 or 1.
+        count_min: usize,
         /// At most this many.
         count_max: usize,
     },
@@ -176,6 +180,7 @@ impl Kind {
             Kind::Number { unit: Unit::Milliseconds, .. } => "MS".to_owned(),
             Kind::Number { unit: Unit::Seconds, .. } => "S".to_owned(),
             Kind::Folder => "DIR".to_owned(),
+            Kind::File => "FILE".to_owned(),
             Kind::Addresses { .. } => "ADDR:PORT".to_owned(),
             Kind::Names { .. } => "NAMES".to_owned(),
             Kind::NodeName { .. } => "NAME".to_owned(),
@@ -206,7 +211,11 @@ impl Kind {
                 }
             }
             Kind::Folder => "the path of a folder".to_owned(),
-            Kind::Addresses { count_max } => {
+            Kind::File => "the path of a file, or \"none\"".to_owned(),
+            Kind::Addresses { count_min: 0, count_max } => {
+                format!("at most {count_max} different addresses of the form 0.0.0.0:5671 or [::]:5671, or \"none\"")
+            }
+            Kind::Addresses { count_max, .. } => {
                 format!("1 to {count_max} different addresses of the form 0.0.0.0:5672 or [::]:5672")
             }
             Kind::Names { count_max, bytes_max } => {

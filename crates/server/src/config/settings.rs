@@ -11,6 +11,7 @@ use super::levels::{LogFormat, LogLevels};
 use super::machine::Machine;
 use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
+use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -126,7 +127,7 @@ settings! {
     }
 
     amqp: Vec<SocketAddr> {
-        Connections, Kind::Addresses { count_max: 16 },
+        Connections, Kind::Addresses { count_min: 1, count_max: 16 },
         OfMachine {
             says: "0.0.0.0:5672 and [::]:5672, without the one whose family this machine does not have",
             of: |machine| match (machine.ipv4, machine.ipv6) {
@@ -137,6 +138,53 @@ settings! {
         },
         "Addresses that serve AMQP 0-9-1; each of them must work. `[::]` serves IPv6 only.",
         elsewhere ["listeners.tcp", "listeners.tcp.default", "tcp_listeners", "port", "listen", "amqp_port", "bind", "amqp_bind"]
+    }
+    amqps: Vec<SocketAddr> {
+        Connections, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("none"),
+        "Addresses that serve AMQP 0-9-1 over TLS 1.2 and 1.3; usually port 5671. They need tls_certificate and tls_key.",
+        elsewhere ["listeners.ssl", "listeners.ssl.default", "ssl_listeners", "amqps_port", "tls_port"]
+    }
+    proxy_protocol: Vec<SocketAddr> {
+        Connections, Kind::Addresses { count_min: 0, count_max: 32 }, Fixed("none"),
+        "Those of the addresses in amqp and amqps whose connections all come through a proxy that begins with a PROXY header, version 1 or \
+         2. Whoever reaches such an address can claim to be anyone's address: let only the proxy reach it.",
+        elsewhere ["proxy_protocol_enabled", "listeners.proxy_protocol"]
+    }
+    tls_certificate: Option<PathBuf> {
+        Connections, Kind::File, Fixed("none"),
+        "The server's certificate in PEM, those between it and its root behind it. Read again on SIGHUP.",
+        elsewhere ["ssl_options.certfile", "ssl_certfile", "tls_cert", "certificate", "certfile"]
+    }
+    tls_key: Option<PathBuf> {
+        Connections, Kind::File, Fixed("none"),
+        "The key of tls_certificate in PEM, without a password. Read again on SIGHUP.",
+        elsewhere ["ssl_options.keyfile", "ssl_keyfile", "key", "keyfile"]
+    }
+    tls_ca: Option<PathBuf> {
+        Connections, Kind::File, Fixed("none"),
+        "Certificates in PEM of the authorities whose clients are believed; see tls_verify. Read again on SIGHUP.",
+        elsewhere ["ssl_options.cacertfile", "ssl_cacertfile", "cacertfile", "ca_file"]
+    }
+    tls_verify: VerifyClients {
+        Connections, Kind::Choice(&["none", "optional", "required"]), Fixed("none"),
+        "Whether clients show a certificate of an authority in tls_ca: they are not asked, they may, or they must.",
+        elsewhere ["ssl_options.verify", "ssl_options.fail_if_no_peer_cert", "verify_peer", "verify"]
+    }
+    auth_mechanisms: Vec<String> {
+        Connections, Kind::Names { count_max: 3, bytes_max: 16 }, Fixed("PLAIN,AMQPLAIN"),
+        "How clients may log in, the preferred way first: PLAIN and AMQPLAIN by password, EXTERNAL by the certificate that a client showed.",
+        elsewhere ["auth_mechanisms.1", "mechanisms", "sasl_mechanisms"]
+    }
+    certificate_login: LoginFrom {
+        Connections, Kind::Choice(&["distinguished_name", "common_name"]), Fixed("distinguished_name"),
+        "Which part of a certificate is the user's name for EXTERNAL: the whole subject, as `CN=client,O=Example`, or its common name.",
+        elsewhere ["ssl_cert_login_from"]
+    }
+    definitions: Option<PathBuf> {
+        Connections, Kind::File, Fixed("none"),
+        "A definitions file as RabbitMQ exports it: users, virtual hosts, permissions, policies, limits, exchanges, queues, bindings. Taken in \
+         at every start before clients are let in, and again on SIGHUP; a file that is wrong changes nothing.",
+        elsewhere ["load_definitions", "definitions.local.path", "management.load_definitions", "definitions.import_backend"]
     }
     loopback_users: Vec<String> {
         Connections, Kind::Names { count_max: 64, bytes_max: 255 }, Fixed("guest"),
@@ -338,6 +386,7 @@ impl Config {
                 ),
             ]));
         }
+        errors.extend(self.access_contradictions());
         let free_bytes_needed = self.wal_file_bytes * SPARE_WAL_FILES;
         if self.disk_free_min_bytes < free_bytes_needed {
             errors.push(self.contradiction([
@@ -362,6 +411,53 @@ impl Config {
         errors
     }
 
+    /// Likewise, of those about who comes in.
+    fn access_contradictions(&self) -> Vec<ConfigError> {
+        let wrong = |key: Key, rule: String| {
+            let setting = key.setting();
+            ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)
+        };
+        let mut errors = Vec::new();
+        for (key, file) in [(Key::tls_certificate, &self.tls_certificate), (Key::tls_key, &self.tls_key)] {
+            if !self.amqps.is_empty() && file.is_none() {
+                errors.push(wrong(Key::amqps, format!("it needs {}, which is not set", key.setting().name)));
+            }
+        }
+        if self.tls_verify != VerifyClients::Never && self.tls_ca.is_none() {
+            errors.push(wrong(Key::tls_verify, "it needs tls_ca, which is not set".to_owned()));
+        }
+        if let Some(twice) = self.amqps.iter().find(|address| self.amqp.contains(address) && address.port() != 0) {
+            errors.push(wrong(Key::amqps, format!("{twice} is in amqp already; one port speaks one of the two")));
+        }
+        if let Some(other) = self.proxy_protocol.iter().find(|a| !self.amqp.contains(a) && !self.amqps.contains(a)) {
+            errors.push(wrong(Key::proxy_protocol, format!("{other} is in neither amqp nor amqps")));
+        }
+        let unknown = self.auth_mechanisms.iter().find(|name| mechanism(name).is_none());
+        if unknown.is_some() || self.auth_mechanisms.is_empty() {
+            errors.push(wrong(
+                Key::auth_mechanisms,
+                "one or more of PLAIN, AMQPLAIN and EXTERNAL are expected".to_owned(),
+            ));
+        }
+        if self.auth_mechanisms.iter().any(|name| name == "EXTERNAL") && self.tls_verify == VerifyClients::Never {
+            let rule = "EXTERNAL needs tls_verify to be optional or required".to_owned();
+            errors.push(wrong(Key::auth_mechanisms, rule));
+        }
+        errors
+    }
+
+    /// `auth_mechanisms`, as the AMQP machine knows them.
+    pub fn mechanisms(&self) -> Vec<amqp::Mechanism> {
+        self.auth_mechanisms.iter().filter_map(|name| mechanism(name)).collect()
+    }
+
+    /// The files that TLS needs; `None` without `amqps`.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = (self.tls_certificate.clone()?, self.tls_key.clone()?);
+        let files = TlsFiles { certificate, key, authorities: self.tls_ca.clone(), verify: self.tls_verify };
+        (!self.amqps.is_empty()).then_some(files)
+    }
+
     /// Blames the first of two settings that somebody has said: an error about a default would name what nobody wrote.
     fn contradiction(&self, sides: [(Key, String); 2]) -> ConfigError {
         let [first, second] = sides;
@@ -369,6 +465,11 @@ impl Config {
         let setting = key.setting();
         ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)
     }
+}
+
+fn mechanism(name: &str) -> Option<amqp::Mechanism> {
+    let all = [amqp::Mechanism::Plain, amqp::Mechanism::AmqPlain, amqp::Mechanism::External];
+    all.into_iter().find(|mechanism| mechanism.name() == name)
 }
 
 /// The default of a row, held to the same rules as what people write.

@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use super::error::{one_line, quoted};
 use super::levels::{LogFormat, LogLevels};
 use super::setting::{Kind, Unit, bytes_text};
+use crate::tls::{LoginFrom, VerifyClients};
 
-/// The word for an empty list where a list is written as text. An empty text is not one: an unset variable in a compose file
+/// The word for no file, and for an empty list where a list is written as text. An empty text is not one: an unset variable in a compose file
 /// would otherwise open `guest` to the network.
-const EMPTY_LIST: &str = "none";
+const NONE: &str = "none";
 
 /// What somebody wrote, before anyone knows whether it is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub enum Value {
     Number(u64),
     /// Of [`Kind::Folder`].
     Folder(PathBuf),
+    /// Of [`Kind::File`].
+    File(Option<PathBuf>),
     /// Of [`Kind::Addresses`].
     Addresses(Vec<SocketAddr>),
     /// Of [`Kind::Names`].
@@ -78,7 +81,12 @@ impl Value {
                 let text = given.single()?;
                 (!text.is_empty() && !text.contains('\0')).then(|| Value::Folder(PathBuf::from(text)))
             }
-            Kind::Addresses { count_max } => {
+            Kind::File => {
+                let text = given.single()?;
+                let path = (text != NONE).then(|| PathBuf::from(text));
+                (!text.is_empty() && !text.contains('\0')).then_some(Value::File(path))
+            }
+            Kind::Addresses { count_min, count_max } => {
                 let mut addresses = Vec::new();
                 for item in given.items()? {
                     let address: SocketAddr = item.parse().ok()?;
@@ -87,7 +95,7 @@ impl Value {
                     }
                     addresses.push(address);
                 }
-                (1..=count_max).contains(&addresses.len()).then_some(Value::Addresses(addresses))
+                (count_min..=count_max).contains(&addresses.len()).then_some(Value::Addresses(addresses))
             }
             Kind::Names { count_max, bytes_max } => {
                 let mut names = Vec::new();
@@ -127,6 +135,8 @@ impl Value {
         match self {
             Value::Number(number) => number.to_string(),
             Value::Folder(path) => toml_text(&path.to_string_lossy()),
+            Value::File(Some(path)) => toml_text(&path.to_string_lossy()),
+            Value::File(None) => toml_text(NONE),
             Value::Addresses(addresses) => toml_list(addresses.iter().map(SocketAddr::to_string)),
             Value::Names(names) => toml_list(names.iter().cloned()),
             Value::Text(text) => toml_text(text),
@@ -159,7 +169,7 @@ impl Given {
     /// The texts of settings that are lists.
     fn items(&self) -> Option<Vec<String>> {
         match self {
-            Given::Plain(text) | Given::Text(text) if text == EMPTY_LIST => Some(Vec::new()),
+            Given::Plain(text) | Given::Text(text) if text == NONE => Some(Vec::new()),
             Given::Plain(text) | Given::Text(text) => {
                 Some(text.split(',').map(|item| item.trim().to_owned()).collect())
             }
@@ -257,7 +267,14 @@ macro_rules! plain_field {
         }
     )*};
 }
-plain_field!(Folder(PathBuf), Addresses(Vec<SocketAddr>), Names(Vec<String>), Text(String), Levels(LogLevels));
+plain_field!(
+    Folder(PathBuf),
+    File(Option<PathBuf>),
+    Addresses(Vec<SocketAddr>),
+    Names(Vec<String>),
+    Text(String),
+    Levels(LogLevels)
+);
 
 impl Field for LogFormat {
     fn from_value(value: Value) -> Self {
@@ -271,4 +288,27 @@ impl Field for LogFormat {
     fn to_value(&self) -> Value {
         Value::Choice(*self as usize)
     }
+}
+
+/// Fields whose values are words of a list, in the order of the list.
+macro_rules! choice_field {
+    ($($field:ty: $($choice:expr),*;)*) => {$(
+        impl Field for $field {
+            fn from_value(value: Value) -> Self {
+                match value {
+                    Value::Choice(index) => [$($choice),*][index],
+                    other => unreachable!("a choice's row accepted {other:?}"),
+                }
+            }
+
+            fn to_value(&self) -> Value {
+                let choices = [$($choice),*];
+                Value::Choice(choices.iter().position(|choice| choice == self).expect("every choice has a word"))
+            }
+        }
+    )*};
+}
+choice_field! {
+    VerifyClients: VerifyClients::Never, VerifyClients::Optional, VerifyClients::Required;
+    LoginFrom: LoginFrom::DistinguishedName, LoginFrom::CommonName;
 }

@@ -17,7 +17,7 @@ mod declare;
 pub(crate) mod facts;
 mod history;
 mod publish;
-mod random;
+pub(crate) mod random;
 mod refusal;
 mod reply_to;
 mod routes;
@@ -30,7 +30,7 @@ pub use publish::SYNC_EXCHANGE;
 use crate::connection::Client;
 use crate::occupancy::Place;
 use crate::shard::thread::Local;
-use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Millis, Request};
+use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::Bytes;
@@ -51,6 +51,8 @@ const NEVER: Millis = Millis::MAX;
 /// What is known of one connection above its frames.
 pub(crate) struct Session {
     peer: SocketAddr,
+    is_loopback: bool,
+    certificate_user: Option<Box<str>>,
     user: Bytes,
     vhost: VhostId,
     vhost_name: Bytes,
@@ -71,6 +73,16 @@ pub(crate) struct Session {
     targets: Vec<RouteTarget>,
 }
 
+/// Who is at the other end of a socket, before AMQP says it.
+pub(crate) struct Peer {
+    /// Its address; behind a proxy the one that the proxy names.
+    pub(crate) address: SocketAddr,
+    /// Whether it is on this machine.
+    pub(crate) is_loopback: bool,
+    /// The user that its certificate names.
+    pub(crate) certificate_user: Option<String>,
+}
+
 /// What every step of a session works with.
 pub(super) struct Cx<'a> {
     pub(super) amqp: &'a mut Connection,
@@ -79,9 +91,11 @@ pub(super) struct Cx<'a> {
 
 impl Session {
     /// The session of a connection that was just accepted.
-    pub(crate) fn new(peer: SocketAddr, local: &Local) -> Self {
+    pub(crate) fn new(peer: Peer, local: &Local) -> Self {
         Session {
-            peer,
+            peer: peer.address,
+            is_loopback: peer.is_loopback,
+            certificate_user: peer.certificate_user.map(String::into_boxed_str),
             user: Bytes::new(),
             vhost: VhostId(0),
             vhost_name: Bytes::new(),
@@ -163,8 +177,12 @@ impl Session {
             Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, local),
             Event::Authenticate(authenticate) => self.authenticate(&authenticate, &mut cx, now),
             Event::Open { vhost } => self.open(vhost, &mut cx),
-            // Passwords are checked at login only, so a renewed one has nothing to refresh.
-            Event::UpdateSecret { .. } => amqp.secret_updated(Ok(())),
+            // Passwords are checked at login only and rights at every operation, so a renewed secret has nothing to refresh.
+            Event::UpdateSecret { reason, .. } => {
+                let (user, reason) = (log_text(&self.user), log_text(&reason));
+                tracing::info!(peer = %self.peer, ?user, ?reason, "secret updated");
+                amqp.secret_updated(Ok(()));
+            }
             Event::Closed(why) => self.end(&why, local),
         }
     }
@@ -308,18 +326,29 @@ impl Session {
 
     fn authenticate(&mut self, authenticate: &Authenticate, cx: &mut Cx<'_>, now: Millis) {
         let shared = &cx.local.shared;
-        let known = shared.topology().authenticate(&authenticate.user, &authenticate.password).is_some();
-        let user = log_text(&authenticate.user);
-        let only_loopback = shared.config.loopback_users.iter().any(|name| name.as_bytes() == &authenticate.user[..]);
-        let reason = match known {
-            false => "wrong user or password",
-            true if only_loopback && !self.peer.ip().to_canonical().is_loopback() => {
-                "this user may only connect via loopback"
+        let topology = shared.topology();
+        let (name, known) = match (authenticate.mechanism, &self.certificate_user) {
+            (Mechanism::External, Some(name)) => {
+                (Bytes::copy_from_slice(name.as_bytes()), topology.user(name.as_bytes()).is_some())
             }
-            true => {
+            (Mechanism::External, None) => (Bytes::new(), false),
+            _ => {
+                let known = topology.authenticate(&authenticate.user, &authenticate.password).is_some();
+                (Bytes::copy_from_slice(&authenticate.user), known)
+            }
+        };
+        drop(topology);
+        let user = log_text(&name);
+        let only_loopback = shared.config.loopback_users.iter().any(|other| other.as_bytes() == &name[..]);
+        let reason = match (known, authenticate.mechanism) {
+            (false, Mechanism::External) => "no user of the certificate's name",
+            (false, _) => "wrong user or password",
+            (true, _) if only_loopback && !self.is_loopback => "this user may only connect via loopback",
+            (true, mechanism) => {
                 let client = client_name(authenticate);
-                tracing::info!(peer = %self.peer, ?user, ?client, "connection authenticated");
-                self.user = Bytes::copy_from_slice(&authenticate.user);
+                let mechanism = mechanism.name();
+                tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
+                self.user = name;
                 return cx.amqp.authenticated(Ok(()));
             }
         };

@@ -6,15 +6,25 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// `prefix` and 22 random characters of base64url.
-pub(super) fn name(prefix: &str) -> String {
+/// Four random bytes, to salt a password with.
+pub(crate) fn salt() -> [u8; 4] {
+    let random: [u8; 16] = bytes();
+    [random[0], random[1], random[2], random[3]]
+}
+
+fn bytes() -> [u8; 16] {
     let mut random = [0u8; 16];
     let mut filled = 0;
     while filled < random.len() {
         // Only an ancient kernel fails here, and only while it boots.
         filled += getrandom(&mut random[filled..], GetRandomFlags::empty()).unwrap_or(0);
     }
-    let mut bits = u128::from_be_bytes(random);
+    random
+}
+
+/// `prefix` and 22 random characters of base64url.
+pub(super) fn name(prefix: &str) -> String {
+    let mut bits = u128::from_be_bytes(bytes());
     let mut name = String::with_capacity(prefix.len() + 22);
     name.push_str(prefix);
     for _ in 0..22 {

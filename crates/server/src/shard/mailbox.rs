@@ -6,7 +6,7 @@
 use amqp::Millis;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use partition::{Command, Effect, RequestId};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -44,7 +44,9 @@ pub(crate) enum Parcel {
     /// A partition wants a step although nobody sent it a command: the disk or a peer answered.
     Wake(PartitionId),
     /// A new connection.
-    Accepted(TcpStream, SocketAddr),
+    Accepted(Box<Arrival>),
+    /// Accept what comes here from now on.
+    Listen(TcpListener),
     /// The node's alarms changed.
     Alarms,
     /// A user is gone: its connections are closed.
@@ -56,6 +58,28 @@ pub(crate) enum Parcel {
         /// When those that do not answer are cut off.
         until: Millis,
     },
+}
+
+/// A connection on its way to its shard, past everything that comes before AMQP.
+pub(crate) struct Arrival {
+    /// The socket.
+    pub(crate) socket: TcpStream,
+    /// The client's address; behind a proxy the one that the proxy names.
+    pub(crate) peer: SocketAddr,
+    /// Whether it comes from this machine.
+    pub(crate) is_loopback: bool,
+    /// Its TLS, if it has any.
+    pub(crate) tls: Option<Box<rustls::ServerConnection>>,
+    /// The user that its certificate names, if it showed one.
+    pub(crate) certificate_user: Option<String>,
+}
+
+impl Arrival {
+    /// A connection that speaks AMQP from its first byte.
+    pub(crate) fn plain(socket: TcpStream, peer: SocketAddr) -> Arrival {
+        let is_loopback = peer.ip().to_canonical().is_loopback();
+        Arrival { socket, peer, is_loopback, tls: None, certificate_user: None }
+    }
 }
 
 #[derive(Default)]

@@ -34,7 +34,7 @@ mod wheel;
 
 pub use inbox::transient_partition;
 pub(crate) use inbox::{Directory, Inbox, SHARDS_MAX};
-pub(crate) use mailbox::{Mailbox, Parcel};
+pub(crate) use mailbox::{Arrival, Mailbox, Parcel};
 pub(crate) use wheel::{Seat, Wheel};
 
 use amqp::Millis;

@@ -5,11 +5,13 @@
 
 use super::dead_letter::Burials;
 use super::outlets::{RemoteWindows, window_bytes};
-use super::{Edge, Inbox, Parcel, Seat, Shard, Wheel};
+use super::{Arrival, Edge, Inbox, Parcel, Seat, Shard, Wheel};
 use crate::channel_key::ChannelKeys;
 use crate::connection::{Client, ConnectionTask};
-use crate::listener;
+use crate::listener::{self, Door};
 use crate::node::{MakePartitions, Shared};
+use crate::session::Peer;
+use crate::stream::Stream;
 use amqp::Millis;
 use broker::topology::{Checked, Command as Change};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
@@ -19,7 +21,6 @@ use partition::{Command, Effect, Outlets, Reply, RequestId};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::Semaphore;
 
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
@@ -39,7 +41,6 @@ pub(crate) struct Parts {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) make_partitions: MakePartitions,
-    pub(crate) listeners: Vec<TcpListener>,
 }
 
 /// What the tasks of one shard share.
@@ -214,7 +215,8 @@ impl Local {
     }
 
     /// Starts serving a connection.
-    fn accept(self: &Rc<Self>, stream: std::net::TcpStream, peer: SocketAddr) {
+    fn accept(self: &Rc<Self>, arrival: Arrival) {
+        let Arrival { socket: stream, peer, is_loopback, tls, certificate_user } = arrival;
         let failed = |error: std::io::Error| tracing::warn!(%peer, %error, "connection lost before it began");
         // Confirms and deliveries are small and wait for nothing; we gather them ourselves.
         if let Err(error) = stream.set_nodelay(true) {
@@ -234,7 +236,12 @@ impl Local {
         let mut clients = self.clients.borrow_mut();
         let entry = clients.vacant_entry();
         let seat = (entry.key() as u32, self.lives.get());
-        let client = Rc::new(Client::new(self, seat, stream, peer));
+        let client = Rc::new(Client::new(
+            self,
+            seat,
+            Stream::new(stream, tls),
+            Peer { address: peer, is_loopback, certificate_user },
+        ));
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));
         drop(clients);
@@ -450,8 +457,13 @@ impl StepTask {
                 }
             }
             Parcel::Wake(partition) => local.inbox.borrow_mut().wake_partition(partition),
-            Parcel::Accepted(stream, peer) => match self.drain_until {
-                None => local.accept(stream, peer),
+            Parcel::Listen(listener) => {
+                let room = Arc::new(Semaphore::new(1));
+                let accept = listener::accept(listener, Door::default(), local.shared.clone(), room);
+                tokio::task::spawn_local(accept);
+            }
+            Parcel::Accepted(arrival) => match self.drain_until {
+                None => local.accept(*arrival),
                 Some(_) => {
                     local.shared.gauges[local.index].connections.fetch_sub(1, Ordering::Relaxed);
                 }
@@ -601,7 +613,7 @@ const DRAIN_GRACE_MS: Millis = 500;
 
 /// Runs a shard until it is drained.
 pub(crate) fn run(parts: Parts) {
-    let Parts { index, shared, make_partitions, listeners } = parts;
+    let Parts { index, shared, make_partitions } = parts;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -630,9 +642,6 @@ pub(crate) fn run(parts: Parts) {
             burials: RefCell::default(),
             shared: shared.clone(),
         });
-        for listener in listeners {
-            tokio::task::spawn_local(listener::accept(listener, shared.clone()));
-        }
         let step = StepTask {
             local,
             shard,

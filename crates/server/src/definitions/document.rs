@@ -1,0 +1,224 @@
+//! A JSON document whose every value knows its line, so that what is wrong with it can be said with line and field.
+//!
+//! Invariant: a field that nobody asked for is an error, so a misspelled one is named and never ignored.
+
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What is wrong with a document, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongDefinitions {
+    /// The line, from 1.
+    pub line: usize,
+    /// The field, as `users[2].password_hash`; empty for the document as a whole.
+    pub field: String,
+    /// The rest of the sentence. It never repeats a value that may be a secret.
+    pub text: String,
+}
+
+impl fmt::Display for WrongDefinitions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.field.as_str() {
+            "" => write!(f, "line {}: {}", self.line, self.text),
+            field => write!(f, "line {}: {field}: {}", self.line, self.text),
+        }
+    }
+}
+
+impl std::error::Error for WrongDefinitions {}
+
+/// A value of a document, not yet looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'a> {
+    source: &'a str,
+    raw: &'a RawValue,
+    path: String,
+}
+
+impl<'a> Node<'a> {
+    /// The document itself. Errors: it is no JSON.
+    pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
+        let raw = serde_json::from_str::<&RawValue>(source).map_err(|error| WrongDefinitions {
+            line: error.line(),
+            field: String::new(),
+            text: format!("column {}: not JSON: {}", error.column(), without_place(&error)),
+        })?;
+        Ok(Node { source, raw, path: String::new() })
+    }
+
+    /// Something is wrong here.
+    pub(super) fn wrong(&self, text: impl fmt::Display) -> WrongDefinitions {
+        // The raw value is a slice of the source, so the distance between the two is where it stands.
+        let offset = (self.raw.get().as_ptr() as usize).saturating_sub(self.source.as_ptr() as usize);
+        let before = &self.source.as_bytes()[..offset.min(self.source.len())];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        WrongDefinitions { line, field: self.path.clone(), text: text.to_string() }
+    }
+
+    fn child(&self, raw: &'a RawValue, name: impl fmt::Display) -> Node<'a> {
+        let path = match self.path.as_str() {
+            "" => name.to_string(),
+            path => format!("{path}.{name}"),
+        };
+        Node { source: self.source, raw, path }
+    }
+
+    /// The value, as JSON has it.
+    pub(super) fn value(&self) -> serde_json::Value {
+        serde_json::from_str(self.raw.get()).expect("the document was parsed as a whole")
+    }
+
+    /// Whether it is a list or an object.
+    pub(super) fn is_composed(&self) -> bool {
+        self.raw.get().starts_with(['[', '{'])
+    }
+
+    /// Its fields. Errors: it is no object, or a field comes twice.
+    pub(super) fn fields(&self) -> Result<Fields<'a>, WrongDefinitions> {
+        if !self.raw.get().starts_with('{') {
+            return Err(self.wrong("an object is expected"));
+        }
+        let pairs: Pairs<'a> = serde_json::from_str(self.raw.get()).map_err(|_| self.wrong("an object is expected"))?;
+        let mut fields = BTreeMap::new();
+        for (name, raw) in pairs.0 {
+            let node = self.child(raw, &name);
+            if let Some(twice) = fields.insert(name, node) {
+                return Err(twice.wrong("the field comes twice"));
+            }
+        }
+        Ok(Fields { owner: self.clone(), fields })
+    }
+
+    /// Its items. Errors: it is no list.
+    pub(super) fn items(&self) -> Result<Vec<Node<'a>>, WrongDefinitions> {
+        if !self.raw.get().starts_with('[') {
+            return Err(self.wrong("a list is expected"));
+        }
+        let items: Vec<&'a RawValue> =
+            serde_json::from_str(self.raw.get()).map_err(|_| self.wrong("a list is expected"))?;
+        let of = |(at, raw)| Node { source: self.source, raw, path: format!("{}[{at}]", self.path) };
+        Ok(items.into_iter().enumerate().map(of).collect())
+    }
+
+    /// Its text. Errors: it is no text.
+    pub(super) fn text(&self) -> Result<String, WrongDefinitions> {
+        match self.value() {
+            serde_json::Value::String(text) => Ok(text),
+            _ => Err(self.wrong("a text is expected")),
+        }
+    }
+
+    /// Its whole number. Errors: it is none.
+    pub(super) fn integer(&self) -> Result<i64, WrongDefinitions> {
+        self.value().as_i64().ok_or_else(|| self.wrong("a whole number is expected"))
+    }
+
+    /// Its truth. Errors: it has none.
+    pub(super) fn flag(&self) -> Result<bool, WrongDefinitions> {
+        self.value().as_bool().ok_or_else(|| self.wrong("true or false is expected"))
+    }
+}
+
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// The fields of an object in the order of the document, repeats included.
+struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<'a>(std::marker::PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> serde::de::Visitor<'de> for Visitor<'a> {
+            type Value = Pairs<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry::<String, &'a RawValue>()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Visitor(std::marker::PhantomData))
+    }
+}
+
+/// The fields of an object that were not asked for yet.
+#[derive(Clone, Debug)]
+pub(super) struct Fields<'a> {
+    owner: Node<'a>,
+    fields: BTreeMap<String, Node<'a>>,
+}
+
+impl<'a> Fields<'a> {
+    /// Takes a field that may be missing.
+    pub(super) fn take(&mut self, name: &str) -> Option<Node<'a>> {
+        self.fields.remove(name).filter(|node| node.raw.get() != "null")
+    }
+
+    /// Takes a field. Errors: it is missing.
+    pub(super) fn need(&mut self, name: &str) -> Result<Node<'a>, WrongDefinitions> {
+        self.take(name).ok_or_else(|| self.owner.wrong(format!("the field \"{name}\" is missing")))
+    }
+
+    /// Takes a text. Errors: it is missing or no text.
+    pub(super) fn text(&mut self, name: &str) -> Result<String, WrongDefinitions> {
+        self.need(name)?.text()
+    }
+
+    /// Takes a flag that may be missing. Errors: it is neither true nor false.
+    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, WrongDefinitions> {
+        self.take(name).map_or(Ok(default), |node| node.flag())
+    }
+
+    /// All that are left.
+    pub(super) fn rest(self) -> impl Iterator<Item = (String, Node<'a>)> {
+        self.fields.into_iter()
+    }
+
+    /// Errors: a field is left that nobody asked for.
+    pub(super) fn end(self) -> Result<(), WrongDefinitions> {
+        match self.fields.into_values().next() {
+            None => Ok(()),
+            Some(node) => Err(node.wrong("this field is not known here")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_named_by_line_and_field() {
+        let source = "{\n \"users\": [\n  {\"name\": \"a\"},\n  {\"name\":\n   7, \"x\": 1}\n ]\n}";
+        let mut top = Node::document(source).expect("it is JSON").fields().expect("an object");
+        let users = top.need("users").expect("it is there").items().expect("a list");
+        top.end().expect("nothing is left");
+        let mut first = users[0].fields().expect("an object");
+        assert_eq!(first.text("name").as_deref(), Ok("a"));
+        assert_eq!(
+            first.need("tags").expect_err("it is missing").to_string(),
+            "line 3: users[0]: the field \"tags\" is missing"
+        );
+        let mut second = users[1].fields().expect("an object");
+        assert_eq!(second.text("name").expect_err("a number").to_string(), "line 5: users[1].name: a text is expected");
+        assert_eq!(second.end().expect_err("x").to_string(), "line 5: users[1].x: this field is not known here");
+    }
+
+    #[test]
+    fn what_is_no_json_is_named_by_line() {
+        let error = Node::document("{\n\"a\": ,\n}").expect_err("no JSON");
+        assert_eq!((error.line, error.field.as_str()), (2, ""));
+        let twice = Node::document("{\"a\": 1,\n\"a\": 2}").expect("JSON").fields().expect_err("twice");
+        assert_eq!(twice.to_string(), "line 1: a: the field comes twice");
+        assert!(Node::document("7").expect("JSON").fields().is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! A definitions file taken in by a running node.
+//!
+//! Invariant: the file is planned as a whole before its first command leaves; each command is decided before the count
+//! of changes is told. Whoever waits here is no shard's thread.
+
+use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions, plan};
+use crate::node::Node;
+use crate::session::random;
+use crate::shard::transient_partition;
+use crate::topology_log::Answer;
+use broker::PartitionId;
+use broker::topology::{Outcome, Refusal};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a change may take until it is decided; a disk that hangs longer hangs everything.
+const DECIDED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why a definitions file was not taken in, or not as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It cannot be read.
+    #[error("cannot read it: {0}")]
+    Read(std::io::Error),
+    /// It is too large.
+    #[error("it has more than {DEFINITIONS_BYTES_MAX} bytes")]
+    TooLarge,
+    /// It is not what RabbitMQ writes, or asks for what this version has not. Nothing was changed.
+    #[error("{0}")]
+    Wrong(#[from] WrongDefinitions),
+    /// It has queues, and the node has no place for them. Nothing was changed.
+    #[error("this node has no durable queues")]
+    NoPlace,
+    /// A client was faster with a change that goes against the file. What came before it was done.
+    #[error("after {done} changes: {refusal}; a client changed the same meanwhile, take the file in again")]
+    Refused {
+        /// How many changes were made.
+        done: usize,
+        /// What the topology said.
+        refusal: Refusal,
+    },
+    /// The log that decides does not answer.
+    #[error("after {done} changes: the next one is not decided; the log does not answer")]
+    Undecided {
+        /// How many changes were made.
+        done: usize,
+    },
+}
+
+impl Node {
+    /// Takes in the definitions file at `path`; see the module. Blocks until every change is decided.
+    pub fn import_definitions_file(&self, path: &Path) -> Result<Imported, ImportError> {
+        let file = std::fs::File::open(path).map_err(ImportError::Read)?;
+        let mut text = String::new();
+        file.take(DEFINITIONS_BYTES_MAX + 1).read_to_string(&mut text).map_err(ImportError::Read)?;
+        if text.len() as u64 > DEFINITIONS_BYTES_MAX {
+            return Err(ImportError::TooLarge);
+        }
+        self.import_definitions(&text)
+    }
+
+    /// Takes in definitions. Blocks until every change is decided.
+    pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
+        let shared = self.shared();
+        let mut has_place = true;
+        let mut place = |is_local: bool| match is_local {
+            true => transient_partition(0),
+            false => shared.place_queue().unwrap_or_else(|| {
+                has_place = false;
+                PartitionId::default()
+            }),
+        };
+        let planned = plan(&shared.topology(), text, &mut place, &mut random::salt)?;
+        if !has_place {
+            return Err(ImportError::NoPlace);
+        }
+        for sentence in &planned.different {
+            tracing::warn!("definitions: {sentence}; it stays as it is");
+        }
+        let different = planned.different.len();
+        let (sender, decided) = mpsc::channel::<Result<Outcome, Refusal>>();
+        let (mut proposed, mut changes) = (0, 0);
+        let wait_for = |proposed: &mut usize, done: &mut usize| -> Result<(), ImportError> {
+            while *proposed > 0 {
+                let answer = decided.recv_timeout(DECIDED_WITHIN).ok();
+                let outcome = answer.ok_or(ImportError::Undecided { done: *done })?;
+                outcome.map_err(|refusal| ImportError::Refused { done: *done, refusal })?;
+                *proposed -= 1;
+                *done += 1;
+            }
+            Ok(())
+        };
+        for step in planned.commands {
+            if !step.is_local {
+                shared.log().propose(step.command, Answer::to_waiter(sender.clone()));
+                proposed += 1;
+                continue;
+            }
+            // It may lean on what was proposed before it.
+            wait_for(&mut proposed, &mut changes)?;
+            let before = shared.topology_version();
+            let applied = shared.change_topology(|topology| topology.apply_local(&step.command));
+            shared.carry_out(&applied.effects);
+            applied.outcome.map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
+            changes += usize::from(shared.topology_version() != before);
+        }
+        wait_for(&mut proposed, &mut changes)?;
+        Ok(Imported { changes, different })
+    }
+}

@@ -1,0 +1,496 @@
+//! From a definitions file to the commands that make the topology what the file says.
+//!
+//! Invariant: the commands were carried out in their order on a copy of the topology, without a refusal.
+
+use super::document::{Fields, Node, WrongDefinitions};
+use base64::Engine as _;
+use broker::topology::{
+    Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
+    PasswordHash, Pattern, Permission, Policy, PutPolicy, Refusal, SALT_BYTES, TopicPermission, Topology, UserLimits,
+    VhostLimits, check_definition,
+};
+use broker::{PartitionId, VhostId};
+use bytes::Bytes;
+
+/// Parts of a definitions file that say something about the cluster it came from and ask for nothing.
+const INFORMATION: &[&str] = &["cluster_name", "internal_cluster_id", "cluster_tags", "imported_definition_hash_value"];
+
+/// What to do.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// In order; replicated ones are for the log, others for this node.
+    pub(crate) commands: Vec<Planned>,
+    /// What is there and differs, a sentence each.
+    pub(crate) different: Vec<String>,
+}
+
+/// One command and how it is carried out.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) command: Command,
+    pub(crate) is_local: bool,
+}
+
+/// Plans what makes `topology` what `text` says.
+///
+/// - `place` chooses where a new queue lives; true asks for one of this node only.
+/// - `salt` draws random bytes, for passwords that the file has in the clear.
+/// - Errors: the first thing that is wrong with the file.
+pub(crate) fn plan(
+    topology: &Topology,
+    text: &str,
+    place: &mut dyn FnMut(bool) -> PartitionId,
+    salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
+) -> Result<Plan, WrongDefinitions> {
+    let document = Node::document(text)?;
+    let snapshot = topology.encode_snapshot();
+    let is_fresh = snapshot == Topology::new().encode_snapshot();
+    let copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
+    let mut planner = Planner { copy, plan: Plan::default(), place, salt };
+    planner.read(&document, is_fresh)?;
+    Ok(planner.plan)
+}
+
+struct Planner<'p> {
+    copy: Topology,
+    plan: Plan,
+    place: &'p mut dyn FnMut(bool) -> PartitionId,
+    salt: &'p mut dyn FnMut() -> [u8; SALT_BYTES],
+}
+
+type Done = Result<(), WrongDefinitions>;
+
+impl Planner<'_> {
+    fn read(&mut self, document: &Node<'_>, is_fresh: bool) -> Done {
+        let mut top = document.fields()?;
+        let mut has_guest = false;
+        let users = items(&mut top, "users")?;
+        for vhost in items(&mut top, "vhosts")? {
+            self.vhost(&vhost)?;
+        }
+        for user in users {
+            has_guest |= self.user(&user)? == "guest";
+        }
+        // RabbitMQ makes no default user where definitions are to be imported, as they bring their own.
+        if is_fresh && !has_guest {
+            self.run(document, Command::DeleteUser { name: Name::from("guest") })?;
+        }
+        for permission in items(&mut top, "permissions")? {
+            self.permission(&permission)?;
+        }
+        for permission in items(&mut top, "topic_permissions")? {
+            self.topic_permission(&permission)?;
+        }
+        for parameter in items(&mut top, "parameters")? {
+            self.parameter(&parameter)?;
+        }
+        for parameter in items(&mut top, "global_parameters")? {
+            let name = parameter.fields()?.text("name")?;
+            if !INFORMATION.contains(&name.as_str()) {
+                return Err(
+                    parameter.wrong(format!("the global parameter \"{name}\" is not supported by this version"))
+                );
+            }
+        }
+        for policy in items(&mut top, "policies")? {
+            let mut fields = policy.fields()?;
+            let vhost = self.vhost_of(&mut fields)?;
+            let name = name(&fields.need("name")?)?;
+            self.policy(&policy, fields, vhost, false, name)?;
+        }
+        for exchange in items(&mut top, "exchanges")? {
+            self.exchange(&exchange)?;
+        }
+        for queue in items(&mut top, "queues")? {
+            self.queue(&queue)?;
+        }
+        for binding in items(&mut top, "bindings")? {
+            self.binding(&binding)?;
+        }
+        // Versions, names and explanations of the exporting broker are texts; a list that is not known would be lost.
+        match top.rest().find(|(_, node)| node.is_composed()) {
+            None => Ok(()),
+            Some((_, node)) => Err(node.wrong("this part is not known here")),
+        }
+    }
+
+    /// Carries out a command on the copy and adds it to the plan.
+    fn run(&mut self, at: &Node<'_>, command: Command) -> Done {
+        let Applied { outcome, .. } = self.copy.apply(&command);
+        outcome.map_err(|refusal| at.wrong(sentence(&refusal)))?;
+        self.plan.commands.push(Planned { command, is_local: false });
+        Ok(())
+    }
+
+    fn vhost_of(&self, fields: &mut Fields<'_>) -> Result<VhostId, WrongDefinitions> {
+        let node = fields.need("vhost")?;
+        let name = name(&node)?;
+        self.copy.vhost(&name).ok_or_else(|| node.wrong(format!("there is no virtual host '{name}'")))
+    }
+
+    fn vhost(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let name = name(&fields.need("name")?)?;
+        for information in ["description", "tags", "metadata", "tracing", "protected_from_deletion"] {
+            fields.take(information);
+        }
+        if let Some(default) = fields.take("default_queue_type")
+            && !["undefined", "classic", ""].contains(&default.text()?.as_str())
+        {
+            return Err(default.wrong("a default queue type other than classic is not supported by this version"));
+        }
+        let limits = fields.take("limits");
+        fields.end()?;
+        if self.copy.vhost(&name).is_none() {
+            self.run(node, Command::CreateVhost { name: name.clone() })?;
+        }
+        let vhost = self.copy.vhost(&name).expect("it was there or it was made");
+        // An empty list is how Erlang exports that there are none.
+        match limits {
+            Some(limits) if limits.value().as_array().is_none_or(|list| !list.is_empty()) => {
+                self.vhost_limits(node, vhost, &limits)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn vhost_limits(&mut self, at: &Node<'_>, vhost: VhostId, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let limits = VhostLimits {
+            connections_max: limit(&mut fields, "max-connections")?,
+            queues_max: limit(&mut fields, "max-queues")?,
+        };
+        fields.end()?;
+        if self.copy.vhost_of(vhost).is_some_and(|known| known.limits == limits) {
+            return Ok(());
+        }
+        self.run(at, Command::SetVhostLimits { vhost, limits })
+    }
+
+    fn user(&mut self, node: &Node<'_>) -> Result<String, WrongDefinitions> {
+        let mut fields = node.fields()?;
+        let name = name(&fields.need("name")?)?;
+        let password = self.password(&name, node, &mut fields)?;
+        let tags = tags(fields.take("tags"))?;
+        let limits = match fields.take("limits") {
+            Some(node) if node.value().as_array().is_none_or(|list| !list.is_empty()) => {
+                let mut fields = node.fields()?;
+                let connections_max = limit(&mut fields, "max-connections")?;
+                let limits = UserLimits { connections_max, channels_max: limit(&mut fields, "max-channels")? };
+                fields.end()?;
+                limits
+            }
+            _ => UserLimits::default(),
+        };
+        fields.end()?;
+        let known = self.copy.user(&name);
+        if known.is_none_or(|known| known.password != password || known.tags != tags) {
+            self.run(node, Command::PutUser { name: name.clone(), password, tags })?;
+        }
+        if self.copy.user(&name).is_some_and(|user| user.limits != limits) {
+            self.run(node, Command::SetUserLimits { user: name.clone(), limits })?;
+        }
+        Ok(name.to_string())
+    }
+
+    fn password(
+        &mut self,
+        name: &Name,
+        node: &Node<'_>,
+        fields: &mut Fields<'_>,
+    ) -> Result<PasswordHash, WrongDefinitions> {
+        let algorithm = match fields.take("hashing_algorithm") {
+            None => None,
+            Some(node) => {
+                let word = node.text()?;
+                let found = HashAlgorithm::ALL.into_iter().find(|algorithm| algorithm.module() == word);
+                let known = HashAlgorithm::ALL.map(HashAlgorithm::module).join(", ");
+                Some(found.ok_or_else(|| node.wrong(format!("one of {known} is expected")))?)
+            }
+        };
+        let Some(hash) = fields.take("password_hash") else {
+            let Some(password) = fields.take("password") else {
+                return Err(node.wrong("the field \"password_hash\" is missing"));
+            };
+            let password = password.text()?;
+            // Hashed anew it would be another hash of the same password, and a change at every import.
+            let known = self.copy.user(name).filter(|user| user.password.matches(password.as_bytes()));
+            return Ok(match known {
+                Some(user) => user.password.clone(),
+                None => PasswordHash::new(password.as_bytes(), (self.salt)()),
+            });
+        };
+        let text = hash.text()?;
+        let decoded = base64::engine::general_purpose::STANDARD.decode(text.as_bytes());
+        let bytes = decoded.map_err(|_| hash.wrong("a hash in base64 is expected"))?;
+        // RabbitMQ before 3.6 named no algorithm; the length of the digest does.
+        let by_length = HashAlgorithm::ALL.into_iter().find(|a| a.digest_bytes() + SALT_BYTES == bytes.len());
+        let algorithm = algorithm.or(by_length).unwrap_or(HashAlgorithm::Sha256);
+        PasswordHash::from_bytes(algorithm, &bytes).ok_or_else(|| {
+            let wanted = algorithm.digest_bytes() + SALT_BYTES;
+            hash.wrong(format!("{wanted} bytes in base64 are expected for {}", algorithm.module()))
+        })
+    }
+
+    fn permission(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let user = name(&fields.need("user")?)?;
+        let vhost = self.vhost_of(&mut fields)?;
+        let permission = Permission {
+            configure: pattern(&fields.need("configure")?)?,
+            write: pattern(&fields.need("write")?)?,
+            read: pattern(&fields.need("read")?)?,
+        };
+        fields.end()?;
+        if self.copy.user(&user).and_then(|user| user.permissions.get(&vhost)) == Some(&permission) {
+            return Ok(());
+        }
+        self.run(node, Command::PutPermission { user, vhost, permission })
+    }
+
+    fn topic_permission(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let user = name(&fields.need("user")?)?;
+        let vhost = self.vhost_of(&mut fields)?;
+        let exchange = name(&fields.need("exchange")?)?;
+        let (write_node, read_node) = (fields.need("write")?, fields.need("read")?);
+        let (write, read) = (write_node.text()?, read_node.text()?);
+        fields.end()?;
+        let vhost_name = self.copy.vhost_of(vhost).expect("it was found by name").name.clone();
+        for (node, write, read) in [(&write_node, &*write, ""), (&read_node, "", &*read)] {
+            TopicPermission::new(&user, &vhost_name, write, read).map_err(|error| node.wrong(error))?;
+        }
+        let known = self.copy.user(&user).and_then(|user| user.topic_permissions.get(&(vhost, exchange.clone())));
+        if known.is_some_and(|known| known.texts() == (&write, &read)) {
+            return Ok(());
+        }
+        self.run(node, Command::PutTopicPermission { user, vhost, exchange, write, read })
+    }
+
+    /// A parameter of a component. Those of RabbitMQ's core are limits and operator policies; the rest are plugins'.
+    fn parameter(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let vhost = self.vhost_of(&mut fields)?;
+        let (component, parameter) = (fields.need("component")?, name(&fields.need("name")?)?);
+        let value = fields.need("value")?;
+        fields.end()?;
+        match component.text()?.as_str() {
+            "vhost-limits" => self.vhost_limits(node, vhost, &value),
+            "operator_policy" => self.policy(&value, value.fields()?, vhost, true, parameter),
+            other => Err(component.wrong(format!("parameters of \"{other}\" are not supported by this version"))),
+        }
+    }
+
+    fn policy(&mut self, node: &Node<'_>, mut fields: Fields<'_>, vhost: VhostId, operator: bool, name: Name) -> Done {
+        let pattern = pattern(&fields.need("pattern")?)?;
+        let apply_to = match fields.take("apply-to") {
+            None => ApplyTo::All,
+            Some(node) => {
+                let word = node.text()?;
+                let known = || ApplyTo::ALL.map(ApplyTo::word).join(", ");
+                let found = ApplyTo::ALL.into_iter().find(|apply_to| apply_to.word() == word);
+                found.ok_or_else(|| node.wrong(format!("one of {} is expected", known())))?
+            }
+        };
+        let priority = fields.take("priority").map_or(Ok(0), |node| node.integer())?;
+        let definition_node = fields.need("definition")?;
+        fields.end()?;
+        let mut definition = amqp::Table::new();
+        for (key, value) in definition_node.fields()?.rest() {
+            let mut single = amqp::Table::new();
+            let value_amqp = amqp_value(&value.value());
+            single.push(Bytes::copy_from_slice(key.as_bytes()), value_amqp.clone());
+            check_definition(&single, operator).map_err(|error| value.wrong(error.reason))?;
+            definition.push(Bytes::from(key), value_amqp);
+        }
+        check_definition(&definition, operator).map_err(|error| definition_node.wrong(error.reason))?;
+        let policy = Policy { pattern, apply_to, priority, definition };
+        let vhost_now = self.copy.vhost_of(vhost).expect("it was found by name");
+        let policies = if operator { &vhost_now.operator_policies } else { &vhost_now.policies };
+        if policies.get(&name) == Some(&policy) {
+            return Ok(());
+        }
+        self.run(node, Command::PutPolicy(PutPolicy { vhost, operator, name, policy }))
+    }
+
+    fn exchange(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let vhost = self.vhost_of(&mut fields)?;
+        let name_node = fields.need("name")?;
+        let name = name(&name_node)?;
+        let kind_node = fields.need("type")?;
+        let kind = ExchangeType::parse(kind_node.text()?.as_bytes()).map_err(|r| kind_node.wrong(sentence(&r)))?;
+        let durable = fields.flag("durable", true)?;
+        let auto_delete = fields.flag("auto_delete", false)?;
+        let internal = fields.flag("internal", false)?;
+        let arguments = arguments(fields.take("arguments"))?;
+        fields.take("policy");
+        fields.end()?;
+        let exists = self.copy.find_exchange(vhost, &name).is_some();
+        if (name.is_empty() || name.is_reserved()) && !exists {
+            return Err(name_node.wrong("a name of the broker's own, and there is no such exchange"));
+        }
+        let declare = DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments };
+        self.declare(node, exists, Command::DeclareExchange(declare), !durable)
+    }
+
+    fn queue(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let vhost = self.vhost_of(&mut fields)?;
+        let name_node = fields.need("name")?;
+        let name = name(&name_node)?;
+        let durable = fields.flag("durable", true)?;
+        let auto_delete = fields.flag("auto_delete", false)?;
+        let mut arguments = arguments(fields.take("arguments"))?;
+        if let Some(kind) = fields.take("type")
+            && arguments.get("x-queue-type").is_none()
+        {
+            arguments.push("x-queue-type", amqp::Value::LongString(kind.text()?.into()));
+        }
+        if let Some(exclusive) = fields.take("exclusive")
+            && exclusive.flag()?
+        {
+            return Err(exclusive.wrong("an exclusive queue belongs to a connection and to no file"));
+        }
+        fields.take("policy");
+        fields.end()?;
+        if name.is_empty() {
+            return Err(name_node.wrong("a queue needs a name"));
+        }
+        let exists = self.copy.find_queue(vhost, &name).is_some();
+        let partition = if exists { PartitionId::default() } else { (self.place)(!durable) };
+        let command = self.copy.queue_declaration(vhost, name, [durable, auto_delete], &arguments, partition);
+        let command = command.map_err(|refusal| node.wrong(sentence(&refusal)))?;
+        self.declare(node, exists, command, !durable)
+    }
+
+    /// Declares something that may be there already; then a difference is told and nothing is done.
+    fn declare(&mut self, node: &Node<'_>, exists: bool, command: Command, is_local: bool) -> Done {
+        let Applied { outcome, .. } = match is_local {
+            true => self.copy.apply_local(&command),
+            false => self.copy.apply(&command),
+        };
+        match outcome {
+            Ok(_) if exists => {}
+            Ok(_) => self.plan.commands.push(Planned { command, is_local }),
+            Err(refusal) if exists => self.plan.different.push(node.wrong(sentence(&refusal)).to_string()),
+            Err(refusal) => return Err(node.wrong(sentence(&refusal))),
+        }
+        Ok(())
+    }
+
+    fn binding(&mut self, node: &Node<'_>) -> Done {
+        let mut fields = node.fields()?;
+        let vhost = self.vhost_of(&mut fields)?;
+        let source = name(&fields.need("source")?)?;
+        let destination = name(&fields.need("destination")?)?;
+        let kind = fields.need("destination_type")?;
+        let destination_kind = match kind.text()?.as_str() {
+            "queue" => Kind::Queue,
+            "exchange" => Kind::Exchange,
+            _ => return Err(kind.wrong("queue or exchange is expected")),
+        };
+        let key = name(&fields.need("routing_key")?)?;
+        let arguments = arguments(fields.take("arguments"))?;
+        fields.take("properties_key");
+        fields.end()?;
+        // What leads from the default exchange is there by itself.
+        if source.is_empty() {
+            return Ok(());
+        }
+        let is_local = self.copy.find_queue(vhost, &destination).is_some_and(|queue| queue.id.is_local())
+            && destination_kind == Kind::Queue
+            || [(&source, true), (&destination, destination_kind == Kind::Exchange)].into_iter().any(|(name, look)| {
+                look && self.copy.find_exchange(vhost, name).is_some_and(|exchange| !exchange.durable)
+            });
+        let command = Command::Bind(Binding { vhost, source, destination_kind, destination, key, arguments });
+        let before = self.copy.version();
+        let applied = if is_local { self.copy.apply_local(&command) } else { self.copy.apply(&command) };
+        applied.outcome.map_err(|refusal| node.wrong(sentence(&refusal)))?;
+        if self.copy.version() != before {
+            self.plan.commands.push(Planned { command, is_local });
+        }
+        Ok(())
+    }
+}
+
+fn items<'a>(top: &mut Fields<'a>, name: &str) -> Result<Vec<Node<'a>>, WrongDefinitions> {
+    top.take(name).map_or(Ok(Vec::new()), |node| node.items())
+}
+
+fn name(node: &Node<'_>) -> Result<Name, WrongDefinitions> {
+    match node.text()? {
+        long if long.len() > NAME_BYTES_MAX => Err(node.wrong(format!("a name has at most {NAME_BYTES_MAX} bytes"))),
+        text => Ok(Name::stripped(text.as_bytes())),
+    }
+}
+
+fn pattern(node: &Node<'_>) -> Result<Pattern, WrongDefinitions> {
+    Pattern::new(&node.text()?).map_err(|error| node.wrong(error))
+}
+
+/// A limit, which RabbitMQ takes away with a number below zero.
+fn limit(fields: &mut Fields<'_>, name: &str) -> Result<Option<u32>, WrongDefinitions> {
+    let Some(node) = fields.take(name) else { return Ok(None) };
+    match node.integer()? {
+        number if number < 0 => Ok(None),
+        number => u32::try_from(number).map(Some).map_err(|_| node.wrong("a limit is at most 4294967295")),
+    }
+}
+
+/// A list of texts, or the one text with commas of RabbitMQ before 3.8.
+fn tags(node: Option<Node<'_>>) -> Result<Vec<Name>, WrongDefinitions> {
+    let Some(node) = node else { return Ok(Vec::new()) };
+    if node.is_composed() {
+        return node.items()?.iter().map(name).collect();
+    }
+    let text = node.text()?;
+    Ok(text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(Name::from).collect())
+}
+
+fn arguments(node: Option<Node<'_>>) -> Result<amqp::Table, WrongDefinitions> {
+    let Some(node) = node else { return Ok(amqp::Table::new()) };
+    // An empty list is how Erlang exports an empty table at times.
+    if node.value().as_array().is_some_and(Vec::is_empty) {
+        return Ok(amqp::Table::new());
+    }
+    let mut table = amqp::Table::new();
+    for (key, value) in node.fields()?.rest() {
+        if key.len() > NAME_BYTES_MAX {
+            return Err(value.wrong(format!("a name has at most {NAME_BYTES_MAX} bytes")));
+        }
+        table.push(Bytes::from(key), amqp_value(&value.value()));
+    }
+    Ok(table)
+}
+
+/// JSON as RabbitMQ turns it into a field table: every whole number is a long, every other one a double.
+fn amqp_value(value: &serde_json::Value) -> amqp::Value {
+    match value {
+        serde_json::Value::Null => amqp::Value::Void,
+        serde_json::Value::Bool(flag) => amqp::Value::Bool(*flag),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(whole) => amqp::Value::I64(whole),
+            None => amqp::Value::F64(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => amqp::Value::LongString(Bytes::copy_from_slice(text.as_bytes())),
+        serde_json::Value::Array(items) => amqp::Value::Array(items.iter().map(amqp_value).collect()),
+        serde_json::Value::Object(fields) => {
+            let mut table = amqp::Table::new();
+            for (name, value) in fields {
+                let mut end = name.len().min(NAME_BYTES_MAX);
+                while !name.is_char_boundary(end) {
+                    end -= 1;
+                }
+                table.push(Bytes::copy_from_slice(&name.as_bytes()[..end]), amqp_value(value));
+            }
+            amqp::Value::Table(table)
+        }
+    }
+}
+
+/// A refusal without the name of its code, which means nothing in a file.
+fn sentence(refusal: &Refusal) -> String {
+    let text = refusal.text.as_str();
+    text.split_once(" - ").map_or(text, |(_, sentence)| sentence).to_owned()
+}

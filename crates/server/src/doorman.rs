@@ -1,0 +1,106 @@
+//! The thread in front of the shards for connections that have more to say before AMQP begins: a PROXY header, a TLS
+//! handshake. It exists only where a listener needs it.
+//!
+//! Invariant: a shard is handed connections that are past all of that, so a flood of handshakes, which cost a thousand
+//! times what a login costs, holds up nobody who is connected. What a client may take for it is bounded in time, and how
+//! many take it at once in number; the rest wait in the kernel.
+
+use crate::listener::{self, Door};
+use crate::node::Shared;
+use crate::shard::{Arrival, Parcel};
+use crate::stream::Impatient;
+use crate::{proxy_protocol, tls};
+use rustls::{ServerConfig, ServerConnection};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::Semaphore;
+
+/// Connections at the door at one time.
+const AT_DOOR_MAX: usize = 1024;
+
+/// Serves `listeners` until the node drains.
+pub(crate) fn run(listeners: Vec<(TcpListener, Door)>, shared: &Arc<Shared>) {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "the thread for TLS has no runtime");
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let room = Arc::new(Semaphore::new(AT_DOOR_MAX));
+        for (listener, door) in listeners {
+            tokio::task::spawn_local(listener::accept(listener, door, shared.clone(), room.clone()));
+        }
+        shared.door_closes.notified().await;
+    });
+}
+
+/// Takes a connection through the door and hands it to `shard`, or gives it up with a line in the log.
+pub(crate) async fn let_in(socket: TcpStream, peer: SocketAddr, door: Door, shard: usize, shared: Arc<Shared>) {
+    let limit = Duration::from_millis(shared.config.amqp.handshake_timeout_ms);
+    let result = tokio::time::timeout(limit, pass(socket, peer, door, &shared)).await;
+    match result.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "not finished in time"))) {
+        Ok(arrival) => shared.mailboxes[shard].send(Parcel::Accepted(Box::new(arrival))),
+        Err(error) => {
+            // Health checks open a socket and close it again, every few seconds.
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof => tracing::debug!(%peer, %error, "gone at the door"),
+                _ => tracing::warn!(%peer, %error, ?door, "connection refused at the door"),
+            }
+            shared.gauges[shard].connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shared) -> io::Result<Arrival> {
+    let mut claimed = peer;
+    if door.proxy {
+        claimed = proxy_protocol::read(&mut socket).await?.unwrap_or(peer);
+    }
+    // A proxy elsewhere could claim anything, so both have to be from here.
+    let is_loopback = [peer, claimed].iter().all(|address| address.ip().to_canonical().is_loopback());
+    let mut session = None;
+    let mut user = None;
+    if door.tls {
+        let config = shared.tls().ok_or_else(|| io::Error::other("no certificate"))?;
+        let done = handshake(&socket, config).await?;
+        let certificate = done.peer_certificates().and_then(|chain| chain.first());
+        user = certificate.and_then(|certificate| tls::user_of(certificate, shared.config.login_from));
+        session = Some(Box::new(done));
+    }
+    Ok(Arrival { socket: socket.into_std()?, peer: claimed, is_loopback, tls: session, certificate_user: user })
+}
+
+async fn handshake(socket: &TcpStream, config: Arc<ServerConfig>) -> io::Result<ServerConnection> {
+    let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
+    while session.is_handshaking() || session.wants_write() {
+        if session.wants_write() {
+            socket.writable().await?;
+            match session.write_tls(&mut Impatient(socket)) {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ => continue,
+            }
+        }
+        socket.readable().await?;
+        match session.read_tls(&mut Impatient(socket)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {
+                if let Err(error) = session.process_new_packets() {
+                    // The client learns why, if the socket takes it at once.
+                    let _ = session.write_tls(&mut Impatient(socket));
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(session)
+}

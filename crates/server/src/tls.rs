@@ -1,0 +1,138 @@
+//! Certificates from files, and who a client's certificate says it is.
+//!
+//! Invariant: what is used was read and understood as a whole; a file that is wrong is named, and what was used before
+//! stays in use. Keys are in no log line.
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use x509_cert::der::{Decode, asn1::PrintableStringRef, asn1::Utf8StringRef};
+
+/// Whether clients show a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerifyClients {
+    /// They are not asked.
+    #[default]
+    Never,
+    /// They are asked; one that is shown has to be right.
+    Optional,
+    /// They have to.
+    Required,
+}
+
+/// Which part of a certificate's subject is the name of the user, where a client logs in by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoginFrom {
+    /// The whole subject, as `CN=client,O=Example`.
+    #[default]
+    DistinguishedName,
+    /// Its common name alone.
+    CommonName,
+}
+
+/// Where certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate in PEM, those between it and a root behind it.
+    pub certificate: PathBuf,
+    /// Its key in PEM.
+    pub key: PathBuf,
+    /// Certificates in PEM of the authorities whose clients are believed.
+    pub authorities: Option<PathBuf>,
+    /// Whether clients show theirs.
+    pub verify: VerifyClients,
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {what}", file.display())]
+pub struct TlsError {
+    /// The file that is to blame.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+fn wrong(file: &Path, what: impl std::fmt::Display) -> TlsError {
+    TlsError { file: file.to_owned(), what: what.to_string() }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    match read {
+        Ok(found) if found.is_empty() => Err(wrong(file, "there is no certificate in it; PEM is expected")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(wrong(file, error)),
+    }
+}
+
+/// Reads certificates and keys: TLS 1.2 and 1.3. Errors: the file that is missing, unreadable or does not fit the others.
+pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates(&files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions");
+    let builder = match (&files.authorities, files.verify) {
+        (_, VerifyClients::Never) | (None, _) => builder.with_no_client_auth(),
+        (Some(file), verify) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| wrong(file, error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match verify {
+                VerifyClients::Optional => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(file, error))?)
+        }
+    };
+    let config = builder.with_single_cert(chain, key).map_err(|error| wrong(&files.certificate, error))?;
+    Ok(Arc::new(config))
+}
+
+/// The user that a verified certificate names. `None`: it has no such name.
+pub(crate) fn user_of(certificate: &CertificateDer<'_>, from: LoginFrom) -> Option<String> {
+    let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+    let subject = certificate.tbs_certificate.subject;
+    match from {
+        LoginFrom::DistinguishedName => Some(subject.to_string()).filter(|name| !name.is_empty()),
+        LoginFrom::CommonName => {
+            let mut attributes = subject.0.iter().flat_map(|set| set.0.iter());
+            let common_name = attributes.find(|a| a.oid.to_string() == COMMON_NAME)?;
+            let value = &common_name.value;
+            let utf8 = value.decode_as::<Utf8StringRef<'_>>().map(|text| text.as_str().to_owned());
+            utf8.or_else(|_| value.decode_as::<PrintableStringRef<'_>>().map(|text| text.as_str().to_owned())).ok()
+        }
+    }
+}
+
+/// `id-at-commonName` of X.520.
+const COMMON_NAME: &str = "2.5.4.3";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_wrong_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("empty.pem"), "nothing here").expect("written");
+        let files = |certificate: &str| TlsFiles {
+            certificate: path(certificate),
+            key: path("key.pem"),
+            authorities: None,
+            verify: VerifyClients::Never,
+        };
+        for name in ["missing.pem", "empty.pem"] {
+            let error = load(&files(name)).map(|_| ()).expect_err("no certificate").to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

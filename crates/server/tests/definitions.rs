@@ -1,0 +1,117 @@
+//! Definitions files taken in by a node: what they bring, what they leave alone, and what is wrong with them.
+//!
+//! Invariant: a file that is wrong changes nothing, and one that was taken in changes nothing the second time.
+#![allow(clippy::unwrap_used)]
+
+use server::definitions::{ImportError, Imported};
+use server::{Node, NodeConfig};
+
+fn node() -> Node {
+    Node::start_transient(NodeConfig::small(vec!["127.0.0.1:0".parse().unwrap()])).unwrap()
+}
+
+/// As `rabbitmqctl export_definitions` of 3.10 writes it, shortened; the password of ann is "test12".
+const FILE: &str = r#"{
+ "rabbit_version": "3.10.8", "rabbitmq_version": "3.10.8", "product_name": "RabbitMQ", "product_version": "3.10.8",
+ "users": [
+  {"name": "ann", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
+   "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ["management"], "limits": {"max-channels": 3}},
+  {"name": "old", "password_hash": "AQIDBJR91gt1SAWTmvD+VzA7MFU=", "hashing_algorithm": "rabbit_password_hashing_md5", "tags": "administrator, x"},
+  {"name": "cert", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha512", "tags": [], "limits": []}
+ ],
+ "vhosts": [{"name": "/"}, {"name": "prod", "limits": [], "metadata": {"description": "", "tags": []}}],
+ "permissions": [{"user": "ann", "vhost": "prod", "configure": "^ann-", "write": ".*", "read": ".*"}],
+ "topic_permissions": [{"user": "ann", "vhost": "prod", "exchange": "amq.topic", "write": "^{username}", "read": ".*"}],
+ "parameters": [
+  {"vhost": "prod", "component": "vhost-limits", "name": "limits", "value": {"max-connections": 5, "max-queues": -1}},
+  {"vhost": "/", "component": "operator_policy", "name": "op",
+   "value": {"pattern": ".*", "apply-to": "queues", "priority": 1, "definition": {"max-in-memory-length": 10}}}
+ ],
+ "global_parameters": [{"name": "cluster_name", "value": "rabbit@here"}],
+ "policies": [{"vhost": "prod", "name": "lazy", "pattern": "^(?!amq\\.).+", "apply-to": "queues", "priority": 0,
+   "definition": {"queue-mode": "lazy"}}],
+ "queues": [{"name": "fleeting", "vhost": "prod", "durable": false, "auto_delete": false, "arguments": {}}],
+ "exchanges": [{"name": "x", "vhost": "prod", "type": "topic", "durable": true, "auto_delete": false, "internal": false, "arguments": {}}],
+ "bindings": [{"source": "x", "vhost": "prod", "destination": "fleeting", "destination_type": "queue", "routing_key": "a.#", "arguments": {}}]
+}"#;
+
+#[test]
+fn a_file_is_taken_in_once() {
+    let node = node();
+    let first = node.import_definitions(FILE).unwrap();
+    // 1 virtual host; 3 users, 1 limit of one; guest gone; 2 permissions; a limit, 2 policies; exchange, queue, binding.
+    assert_eq!(first, Imported { changes: 14, different: 0 });
+    assert_eq!(node.import_definitions(FILE).unwrap(), Imported::default());
+    let other = FILE.replace("\"type\": \"topic\"", "\"type\": \"fanout\"");
+    assert_eq!(node.import_definitions(&other).unwrap(), Imported { changes: 0, different: 1 });
+    node.drain();
+}
+
+#[test]
+fn a_password_in_the_clear_is_hashed_and_is_no_change_the_second_time() {
+    let node = node();
+    let file = r#"{"users": [{"name": "guest", "password": "secret", "tags": []}]}"#;
+    assert_eq!(node.import_definitions(file).unwrap().changes, 1);
+    assert_eq!(node.import_definitions(file).unwrap().changes, 0);
+    node.drain();
+}
+
+#[test]
+fn a_wrong_file_is_named_by_line_and_field_and_changes_nothing() {
+    let node = node();
+    let wrongs = [
+        ("\"configure\": \"^ann-\"", "\"configure\": \"(\"", "permissions[0].configure: not a regular expression"),
+        (
+            "\"user\": \"ann\", \"vhost\": \"prod\", \"configure\"",
+            "\"user\": \"eve\", \"vhost\": \"prod\", \"configure\"",
+            "permissions[0]: no user 'eve'",
+        ),
+        (
+            "\"vhost\": \"prod\", \"name\": \"lazy\"",
+            "\"vhost\": \"none\", \"name\": \"lazy\"",
+            "policies[0].vhost: there is no virtual host 'none'",
+        ),
+        (
+            "\"queue-mode\": \"lazy\"",
+            "\"queue-mood\": \"lazy\"",
+            "policies[0].definition.queue-mood: is not a policy setting",
+        ),
+        (
+            "\"queue-mode\": \"lazy\"",
+            "\"queue-mode\": 7",
+            "policies[0].definition.queue-mode: one of default, lazy is expected",
+        ),
+        ("kI3GCqW5", "kI3GCg", "users[0].password_hash: "),
+        ("_md5\"", "_bcrypt\"", "users[1].hashing_algorithm: one of rabbit_password_hashing_sha256, "),
+        ("\"destination\": \"fleeting\"", "\"destination\": \"gone\"", "bindings[0]: no queue 'gone' in vhost 'prod'"),
+        ("\"type\": \"topic\"", "\"type\": \"topik\"", "exchanges[0].type: unknown exchange type 'topik'"),
+        (
+            "\"component\": \"vhost-limits\"",
+            "\"component\": \"shovel\"",
+            "parameters[0].component: parameters of \"shovel\"",
+        ),
+        ("\"durable\": false", "\"durable\": \"no\"", "queues[0].durable: true or false is expected"),
+        ("\"durable\": false", "\"dureable\": false", "queues[0].dureable: this field is not known here"),
+        ("\"priority\": 0", "\"priority\": 0,,", "column "),
+        ("\"bindings\"", "\"bindngs\"", "bindngs: this part is not known here"),
+    ];
+    for (from, to, expected) in wrongs {
+        let file = FILE.replacen(from, to, 1);
+        assert_ne!(file, FILE, "{from}");
+        let error = node.import_definitions(&file).unwrap_err();
+        assert!(matches!(error, ImportError::Wrong(_)), "{error:?}");
+        let line = 1 + file[..file.find(to).unwrap()].matches('\n').count();
+        let expected = format!("line {line}: {expected}");
+        assert!(error.to_string().starts_with(&expected), "{error}\nshould begin with\n{expected}");
+    }
+    assert_eq!(node.import_definitions(FILE).unwrap().changes, 14, "nothing of all that was kept");
+    node.drain();
+}
+
+#[test]
+fn a_durable_queue_needs_a_node_that_has_a_place_for_it() {
+    let node = node();
+    let file = r#"{"queues": [{"name": "q", "vhost": "/", "durable": true, "auto_delete": false, "arguments": {}}]}"#;
+    assert!(matches!(node.import_definitions(file), Err(ImportError::NoPlace)));
+    node.drain();
+}
