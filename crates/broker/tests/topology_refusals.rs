@@ -204,10 +204,7 @@ fn an_argument_of_another_queue_type_is_refused() {
 #[test]
 fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
     let later = "not supported by this version yet";
-    let quorum = [
-        ("x-quorum-target-group-size", Value::I32(3)),
-        ("x-consumer-disconnected-timeout", Value::I32(3)),
-    ];
+    let quorum = [("x-quorum-target-group-size", Value::I32(3)), ("x-consumer-disconnected-timeout", Value::I32(3))];
     for (key, value) in quorum {
         let fields = [("x-queue-type", text("quorum")), (key, value)];
         invalid(declare(&mut Topology::new(), "q", "d", &fields), key, later);
