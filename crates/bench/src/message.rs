@@ -8,7 +8,7 @@
 //!                       | publisher | sequence | due us, low 32 | check | filling ...
 //! ```
 //!
-//! Invariant: a body that [`read`] accepts is one that [`write`] made, of this length, unchanged. Numbers are in network order.
+//! Invariant: a body that [`read`] accepts is one that [`write()`] made, of this length, unchanged. Numbers are in network order.
 //! The short form has no room for the run, so its check is salted with it: a message of another run looks damaged there, and
 //! only the depth of the queue at the start tells the two apart.
 
