@@ -191,26 +191,20 @@ fn inspect_reads_the_folder_of_a_killed_broker_and_changes_nothing() {
     let listing = |folder: &Path| {
         Command::new("find").arg(folder).args(["-type", "f", "-printf", "%P %s %T@\\n"]).output().unwrap().stdout
     };
-    // What is told as damage: a kill may come while an extent or a checkpoint is being written. The log is never among it.
-    let damage = |folder: &Path, depth: &[&str]| -> Vec<String> {
+    // A kill may come while an extent or a checkpoint is being written: that is unfinished, and no damage.
+    let look = |folder: &Path, depth: &[&str]| {
         let before = listing(folder);
         let output = Command::new(binary()).arg("inspect").arg(folder).args(depth).env_clear().output().unwrap();
         assert_eq!(listing(folder), before, "{depth:?} only reads");
         let text = String::from_utf8(output.stdout).unwrap();
-        let damage: Vec<String> = text.lines().filter(|line| line.starts_with("DAMAGED")).map(str::to_owned).collect();
-        assert_eq!(output.status.code(), Some(i32::from(!damage.is_empty())), "{depth:?}: {text}");
+        assert!(!text.contains("DAMAGED"), "{depth:?}: {text}");
+        assert_eq!(output.status.code(), Some(0), "{depth:?}: {text}");
         assert!(text.contains("wal/00000001.wal"), "{depth:?} shows the log: {text}");
-        damage
     };
     for depth in [&[][..], &["--records"], &["--messages"]] {
-        let damage = damage(&broker.data_folder(), depth);
-        assert!(damage.iter().all(|line| !line.contains("wal/")), "{depth:?}: {damage:?}");
+        look(&broker.data_folder(), depth);
     }
     broker.start();
     assert_eq!(broker.terminate().code(), Some(0));
-    let left = damage(&broker.data_folder(), &["--messages"]);
-    assert!(
-        left.iter().all(|line| line.contains("checkpoints/")),
-        "recovery leaves at most a spare checkpoint: {left:?}"
-    );
+    look(&broker.data_folder(), &["--messages"]);
 }

@@ -54,7 +54,11 @@ impl Part {
             | Fact::DurableNote(_) => Some(Part::Wal),
             Fact::Extent { .. } | Fact::Run(_) => Some(Part::Extents),
             Fact::Checkpoint { .. } => Some(Part::Checkpoints),
-            Fact::Identity(_) | Fact::NoIdentity | Fact::Unknown { .. } | Fact::Damaged { .. } => None,
+            Fact::Identity(_)
+            | Fact::NoIdentity
+            | Fact::Unknown { .. }
+            | Fact::Unfinished { .. }
+            | Fact::Damaged { .. } => None,
         }
     }
 }
@@ -82,7 +86,7 @@ pub(crate) fn run(inspection: &Inspection) -> Exit {
         }
     }
     let mut printer = Printer::new(inspection);
-    inspect(&disk, inspection.depth, &mut |fact| printer.show(&fact));
+    inspect(&disk, inspection.depth, &server::engine::extents_of, &mut |fact| printer.show(&fact));
     printer.end()
 }
 

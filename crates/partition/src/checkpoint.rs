@@ -13,6 +13,7 @@
 //! levels   default u8, u32 * (first u64, count u32, level u8): stretches of messages with another level
 //! extras   u8 0 | u8 1, timed below u64, aside u32 * (seq u64, u8 0 and reason u64, or u8 1 and until u64),
 //!          due u32 * (due u64, seq u64)
+//! highest extent u32 (may be absent: written by a build that did not keep it)
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
@@ -107,6 +108,7 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
         put64(out, id.0);
         encode_queue(&queues.queues[&id], out);
     }
+    put32(out, queues.highest_extent());
 }
 
 fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
@@ -165,8 +167,9 @@ pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
         queues.restore(id, state);
     }
     if cursor.at != bytes.len() {
-        return Err(cursor.damaged("bytes after the end"));
+        queues.raise_highest_extent(cursor.u32()?);
     }
+    cursor.end()?;
     Ok(queues)
 }
 

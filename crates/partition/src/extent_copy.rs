@@ -18,6 +18,8 @@ const HOLE_MESSAGES_MAX: u64 = 4096;
 /// Messages and bytes that one read of an extent brings at most.
 const READ_MESSAGES_MAX: u32 = 4096;
 const READ_BYTES_MAX: u32 = 4 << 20;
+/// One read of the log brings at most this much, unless a single batch is larger.
+const WINDOW_BYTES_MAX: u32 = 256 << 10;
 /// What a message costs in an extent beside its bytes, with a run of its own at worst.
 const MESSAGE_OVERHEAD_BYTES: usize = 16 + 64;
 
@@ -33,8 +35,9 @@ pub fn copy_runs<D: Disk>(
 ) -> Result<Option<ExtentReady>, StorageError> {
     let mut extent = NewExtent::create(disk, folder_id, id)?;
     let mut copied = Vec::new();
-    for run in runs {
-        let bodies = read_run(&**disk, wal, run)?;
+    let mut window = Window::default();
+    for (number, run) in runs.iter().enumerate() {
+        let bodies = read_run(&**disk, wal, &mut window, &runs[number..])?;
         let bytes: usize = bodies.iter().map(|(_, body)| body.len()).sum();
         if !extent.has_room(bytes, bodies.len()) {
             break;
@@ -137,14 +140,57 @@ impl<D: Disk> NewExtent<D> {
     }
 }
 
-/// The live messages of a run, with their numbers, ascending. Checked against their checksums.
-pub fn read_run<D: Disk>(disk: &D, wal: &WalReader<D>, run: &CopyRun) -> Result<Vec<(u64, Bytes)>, StorageError> {
+/// A stretch of a WAL file in hand: small batches that lie side by side are read together.
+#[derive(Default)]
+struct Window {
+    file: u32,
+    offset: u32,
+    bytes: Bytes,
+}
+
+impl Window {
+    /// The batch of the first of `runs`, which lies in the WAL; those that follow it closely are read with it.
+    fn batch<D: Disk>(&mut self, wal: &WalReader<D>, runs: &[CopyRun]) -> Result<Bytes, StorageError> {
+        let Some(Place::Wal { file, offset, bytes }) = runs.first().map(|r| r.place) else {
+            unreachable!("asked for runs in the WAL only")
+        };
+        let at = |window: &Window| offset.checked_sub(window.offset).map(|from| from as usize..(from + bytes) as usize);
+        if let Some(range) = at(self).filter(|range| self.file == file && range.end <= self.bytes.len()) {
+            return Ok(self.bytes.slice(range));
+        }
+        let mut past = offset + bytes;
+        for run in &runs[1..] {
+            match run.place {
+                Place::Wal { file: f, offset: o, bytes: b }
+                    if f == file && o >= past && o + b - offset <= WINDOW_BYTES_MAX =>
+                {
+                    past = o + b;
+                }
+                _ => break,
+            }
+        }
+        // The one before goes first: two of them are never in memory.
+        *self = Window::default();
+        let stored = wal.read(Location { file: FileNo(u64::from(file)), offset, bytes: past - offset })?;
+        let batch = stored.slice(..bytes as usize);
+        *self = Window { file, offset, bytes: stored };
+        Ok(batch)
+    }
+}
+
+/// The live messages of the first of `runs`, with their numbers, ascending. Checked against their checksums.
+fn read_run<D: Disk>(
+    disk: &D,
+    wal: &WalReader<D>,
+    window: &mut Window,
+    runs: &[CopyRun],
+) -> Result<Vec<(u64, Bytes)>, StorageError> {
+    let run = &runs[0];
     let mut live = Vec::with_capacity(run.live.iter().map(|l| l.1 as usize).sum());
     let mut wanted = run.live.iter().flat_map(|(first, count)| *first..first + count).peekable();
     match run.place {
-        Place::Wal { file, offset, bytes } => {
-            let at = Location { file: FileNo(u64::from(file)), offset, bytes };
-            let stored = wal.read(at)?;
+        Place::Wal { file, offset, .. } => {
+            let stored = window.batch(wal, runs)?;
             let damaged = || StorageError::Corrupt {
                 file: format!("log file number {file}"),
                 offset: u64::from(offset),

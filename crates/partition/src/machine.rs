@@ -18,6 +18,10 @@ use storage::Location;
 /// A map whose hash is the same in every run: simulations replay.
 pub type FixedMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
+/// What a run costs in memory; lists of them have up to as much room again.
+pub const RUN_BYTES: usize = size_of::<Run<Place>>();
+const _: () = assert!(RUN_BYTES <= 40, "the index of the log is bounded in bytes: a larger run means fewer of them");
+
 /// Marks the queue that holds another one's scheduled messages until they are due.
 const SCHEDULED_BIT: u64 = 1 << 62;
 
@@ -67,6 +71,8 @@ pub struct Queues {
     /// Per extent: how much of it is live.
     extents: BTreeMap<u32, ExtentUse>,
     wal_run_count: u64,
+    /// The highest number of an extent that ever held something of this partition.
+    highest_extent: u32,
 }
 
 impl Queues {
@@ -102,7 +108,7 @@ impl Queues {
         self.wal_runs.keys().next().copied()
     }
 
-    /// How many runs lie in WAL files: what the index of unflushed messages costs, times about 48 bytes.
+    /// How many runs lie in WAL files: what the index of unflushed messages costs, times [`RUN_BYTES`].
     pub fn wal_run_count(&self) -> u64 {
         self.wal_run_count
     }
@@ -112,8 +118,20 @@ impl Queues {
         &self.extents
     }
 
+    /// The highest number of an extent that ever held something of this partition, though it may be gone. Checkpoints keep
+    /// it, and an extent goes only after two of them: so no start gives its number out again.
+    pub fn highest_extent(&self) -> u32 {
+        self.highest_extent
+    }
+
+    /// Numbers up to this one are used, as a checkpoint has it.
+    pub(crate) fn raise_highest_extent(&mut self, id: u32) {
+        self.highest_extent = self.highest_extent.max(id);
+    }
+
     /// Notes an extent that is about to be referred to.
     pub fn add_extent(&mut self, id: u32, messages: u64, bytes: u64) {
+        self.raise_highest_extent(id);
         let before = self.extents.insert(id, ExtentUse { messages, live: 0, bytes });
         assert!(before.is_none(), "extent ids are used once");
     }
@@ -261,34 +279,35 @@ impl Queues {
     /// stays the same: what was settled since they were copied is not revived.
     pub fn move_runs(&mut self, queue: QueueId, copied: &[Place], extent: u32, new: &[ExtentRun]) {
         let Some(state) = self.queues.get_mut(&queue) else { return };
-        let before = state.runs().live();
+        let (Some(first), Some(last)) = (new.first(), new.last()) else { return };
         let copied: HashSet<Place, foldhash::fast::FixedState> = copied.iter().copied().collect();
-        let (mut kept, mut live) = (Vec::new(), SeqRanges::new());
-        for run in state.runs_mut().take() {
-            if copied.contains(&run.place) {
-                uncount(&run, &mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
-                run.live_ranges().for_each(|(first, count)| live.insert_range(first, count));
-            } else {
-                kept.push(run);
+        let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
+        // Each run that was copied held something live then, so it reaches into what the new ones cover.
+        state.runs_mut().replace(first.first, last.past, |stretch| {
+            let (mut kept, mut live) = (Vec::new(), SeqRanges::new());
+            for run in stretch {
+                if copied.contains(&run.place) {
+                    uncount(&run, wal_runs, extents, wal_run_count);
+                    run.live_ranges().for_each(|(first, count)| live.insert_range(first, count));
+                } else {
+                    kept.push(run);
+                }
             }
-        }
-        let mut moved = Vec::new();
-        for run in new {
-            let place = Place::Extent { id: extent, run: run.run };
-            let within = live.iter().filter_map(|(first, count)| {
-                let (low, high) = (first.max(run.first), (first + count).min(run.past));
-                (low < high).then(|| (low, high - low))
-            });
-            moved.extend(Run::restore(run.first, (run.past - run.first) as u32, place, within));
-        }
-        let moved_live: Vec<_> = moved.iter().map(|r| (r.place, u64::from(r.live()))).collect();
-        kept.extend(moved);
-        kept.sort_by_key(|run| run.first);
-        kept.into_iter().for_each(|run| state.runs_mut().push(run));
-        assert_eq!(state.runs().live(), before, "moving bytes settles nothing and revives nothing");
-        for (place, live) in moved_live {
-            self.count(place, live);
-        }
+            for run in new {
+                let place = Place::Extent { id: extent, run: run.run };
+                let within = live.iter().filter_map(|(first, count)| {
+                    let (low, high) = (first.max(run.first), (first + count).min(run.past));
+                    (low < high).then(|| (low, high - low))
+                });
+                let Some(moved) = Run::restore(run.first, (run.past - run.first) as u32, place, within) else {
+                    continue;
+                };
+                extents.get_mut(&extent).expect("an extent is added first").live += u64::from(moved.live());
+                kept.push(moved);
+            }
+            kept.sort_by_key(|run| run.first);
+            kept
+        });
     }
 
     fn count(&mut self, place: Place, live: u64) {

@@ -1,10 +1,13 @@
 //! Keeping the log short: live messages of old WAL files into extents, checkpoints, extents that are used up deleted.
 //!
+//! The index of messages in the log grows with their number, not with their bytes, so it has a budget of its own: beyond it
+//! the oldest go to extents early, from the file that is being written too, and checkpoints come early.
+//!
 //! Invariants: a WAL file or an extent is given up only when neither of the two newest checkpoints needs it; one job of
 //! a kind is under way at a time; with nothing to gain there is no job, so an idle node writes nothing.
 
 use crate::checkpoint;
-use crate::machine::Queues;
+use crate::machine::{Queues, RUN_BYTES};
 use crate::outputs::{CopyRun, ExtentReady, Job};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
@@ -14,8 +17,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// One extent takes up to this many bytes of messages, by estimate.
 const EXTENT_BYTES_MAX: u64 = 32 << 20;
-/// Runs that one extent job copies at most: bounds its memory.
-const COPY_RUNS_MAX: usize = 65_536;
+/// Runs that one extent job copies at most: bounds its memory, about 100 bytes each.
+const COPY_RUNS_MAX: usize = 8_192;
+/// After this many runs moved to extents a checkpoint says so: a start indexes what lay in the log at the last one.
+const MOVED_RUNS_MAX: u64 = 65_536;
 /// An extent with less than this share of its messages live is copied together with others of its partition.
 const SPARSE_PERCENT: u64 = 40;
 /// A follower that needs more files of the log than this gets a snapshot.
@@ -36,6 +41,21 @@ pub struct WalState {
     pub retire_through: u32,
     /// A checkpoint is due when replay would start more than this many files before the current one.
     pub checkpoint_lag_files: u32,
+    /// The index of what lies in the log shall shrink to this many bytes. `u64::MAX` asks for nothing.
+    pub index_bytes_kept: u64,
+    /// To this many an idle partition's index shrinks in any case.
+    pub index_bytes_idle: u64,
+}
+
+impl WalState {
+    /// Asks for nothing.
+    pub const CALM: WalState = WalState {
+        current_file: FIRST_FILE,
+        retire_through: 0,
+        checkpoint_lag_files: u32::MAX,
+        index_bytes_kept: u64::MAX,
+        index_bytes_idle: u64::MAX,
+    };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +78,8 @@ pub struct Maintenance {
     current_file: u32,
     kept: VecDeque<Kept>,
     is_copying: bool,
+    /// Runs that went from the log to extents since the last checkpoint was begun.
+    moved_runs: u64,
     /// Extents without live messages, and how many checkpoints have been saved without them.
     used_up: BTreeMap<u32, usize>,
 }
@@ -154,7 +176,10 @@ impl QueuePartition {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
             let retire =
                 if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
-            let mut runs = self.runs_in_files(retire);
+            let mut runs = self.runs_in_files(retire, COPY_RUNS_MAX);
+            if runs.is_empty() {
+                runs = self.runs_over_budget(self.index_bytes_kept(wal, idle), wal.current_file);
+            }
             if runs.is_empty() {
                 runs = self.runs_in_sparse_extents();
             }
@@ -174,6 +199,29 @@ impl QueuePartition {
         !self.maintenance.is_quiet
     }
 
+    /// Memory of the index of what lies in the log: its entries, and the messages in them that are live.
+    pub fn index_bytes(&self) -> u64 {
+        self.queues.wal_run_count() * RUN_BYTES as u64 + self.replica.table().bytes() as u64
+    }
+
+    /// Whether [`QueuePartition::maintain`] could move something out of the log now.
+    pub fn can_leave_the_log(&self) -> bool {
+        !self.maintenance.is_copying && self.queues.wal_run_count() > 0
+    }
+
+    fn index_bytes_kept(&self, wal: WalState, idle: bool) -> u64 {
+        if idle { wal.index_bytes_kept.min(wal.index_bytes_idle) } else { wal.index_bytes_kept }
+    }
+
+    /// The entries' part of the index is too large, and a checkpoint would let go of most of them. That takes two: the log
+    /// is kept from the older one on.
+    fn wants_shorter_log(&self, kept_bytes: u64) -> bool {
+        let table = self.replica.table();
+        let since =
+            self.maintenance.kept.front().map_or(self.applied.0, |k| self.applied.0.saturating_sub(k.applied.0));
+        table.bytes() as u64 * 2 > kept_bytes && since * 2 >= table.len() as u64
+    }
+
     fn wants_checkpoint(&self, wal: WalState, idle: bool) -> bool {
         let m = &self.maintenance;
         let Some(now) = self.needs_now(wal.current_file) else { return false };
@@ -182,7 +230,9 @@ impl QueuePartition {
         let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
         let replay = m.kept.back().map_or(FIRST_FILE, |k| k.replay_file);
         let lags = m.applied_since && replay + wal.checkpoint_lag_files < wal.current_file;
-        lags || (frees_files && needs <= wal.retire_through)
+        lags || m.moved_runs >= MOVED_RUNS_MAX
+            || self.wants_shorter_log(self.index_bytes_kept(wal, idle))
+            || (frees_files && needs <= wal.retire_through)
             || (idle && (frees_files || frees_extents))
             || (frees_extents && m.applied_since && m.used_up.len() > 4)
     }
@@ -200,6 +250,7 @@ impl QueuePartition {
         let replay_file = replay.map_or(current_file, |b| crate::place::file_u32(b.file));
         self.maintenance.saving = Some(Kept { applied: self.applied, needs_file, replay_file });
         self.maintenance.applied_since = false;
+        self.maintenance.moved_runs = 0;
         cx.out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied: self.applied, replay_file });
     }
 
@@ -234,6 +285,7 @@ impl QueuePartition {
         self.queues.add_extent(ready.id, ready.messages, ready.bytes);
         let mut copied: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
         for (queue, place) in &ready.copied {
+            self.maintenance.moved_runs += u64::from(matches!(place, Place::Wal { .. }));
             copied.entry(*queue).or_default().push(*place);
         }
         for (queue, places) in &copied {
@@ -256,12 +308,23 @@ impl QueuePartition {
         }
     }
 
-    /// Live runs in WAL files up to `through`.
-    fn runs_in_files(&self, through: u32) -> Vec<CopyRun> {
+    /// Live runs in WAL files up to `through`, at most `count_max`.
+    fn runs_in_files(&self, through: u32, count_max: usize) -> Vec<CopyRun> {
         if through == 0 || self.queues.oldest_wal_file().is_none_or(|oldest| oldest > through) {
             return Vec::new();
         }
-        self.collect(|place| matches!(place, Place::Wal { file, .. } if *file <= through))
+        self.collect(count_max, |place| matches!(place, Place::Wal { file, .. } if *file <= through))
+    }
+
+    /// So many live runs of the log, oldest files first, that the index keeps to this many bytes without them.
+    fn runs_over_budget(&self, kept_bytes: u64, current_file: u32) -> Vec<CopyRun> {
+        let over = self.index_bytes().saturating_sub(kept_bytes).div_ceil(RUN_BYTES as u64);
+        let count = over.min(COPY_RUNS_MAX as u64) as usize;
+        match self.queues.oldest_wal_file() {
+            // What is applied is synced, so the file that is written can be copied from like any other.
+            Some(oldest) if count > 0 => self.runs_in_files(oldest.min(current_file), count),
+            _ => Vec::new(),
+        }
     }
 
     /// Live runs of extents of which most is settled.
@@ -276,14 +339,14 @@ impl QueuePartition {
         if sparse.is_empty() {
             return Vec::new();
         }
-        self.collect(|place| matches!(place, Place::Extent { id, .. } if sparse.contains(id)))
+        self.collect(COPY_RUNS_MAX, |place| matches!(place, Place::Extent { id, .. } if sparse.contains(id)))
     }
 
-    fn collect(&self, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
+    fn collect(&self, count_max: usize, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
         let (mut runs, mut bytes) = (Vec::new(), 0u64);
         for queue in self.queues.queue_ids() {
-            collect_queue(&self.queues, queue, &wanted, &mut runs, &mut bytes);
-            if bytes >= EXTENT_BYTES_MAX || runs.len() >= COPY_RUNS_MAX {
+            collect_queue(&self.queues, queue, count_max, &wanted, &mut runs, &mut bytes);
+            if bytes >= EXTENT_BYTES_MAX || runs.len() >= count_max {
                 break;
             }
         }
@@ -294,6 +357,7 @@ impl QueuePartition {
 fn collect_queue(
     queues: &Queues,
     queue: QueueId,
+    count_max: usize,
     wanted: &impl Fn(&Place) -> bool,
     runs: &mut Vec<CopyRun>,
     bytes: &mut u64,
@@ -305,7 +369,7 @@ fn collect_queue(
             joins = false;
             continue;
         }
-        if *bytes >= EXTENT_BYTES_MAX || runs.len() >= COPY_RUNS_MAX {
+        if *bytes >= EXTENT_BYTES_MAX || runs.len() >= count_max {
             return;
         }
         *bytes += match run.place {

@@ -5,6 +5,7 @@ use crate::place::Place;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
+use smallvec::SmallVec;
 use storage::{Location, Record};
 
 /// How soon a write must be on the disk.
@@ -125,7 +126,7 @@ pub struct CopyRun {
     /// How many messages it covers.
     pub count: u32,
     /// The live ones, as `(first, count)`.
-    pub live: Vec<(u64, u64)>,
+    pub live: SmallVec<[(u64, u64); 1]>,
     /// Nothing of the queue lies between the run before in the list and this one: they may become one run.
     pub joins: bool,
 }

@@ -21,6 +21,9 @@ use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
 use std::sync::Arc;
 use storage::Location;
 
+/// Without a consumer this many messages of a queue are kept in memory for whoever fetches them one by one.
+const READY_KEPT_MAX: u64 = 1024;
+
 /// What all partitions of a shard share in a step.
 pub struct Context<'a> {
     /// The wall clock, milliseconds since the epoch: stamped into entries, never compared across nodes.
@@ -304,7 +307,7 @@ impl QueuePartition {
                 Leader::touch(&mut leader.dirty, id, queue);
             }
         }
-        let mut waiting = 0;
+        let (mut waiting, mut soon_wanted) = (0, false);
         for batch in &done.batches {
             for id in &batch.targets {
                 let Some(queue) = leader.queues.get_mut(id) else { continue };
@@ -319,10 +322,14 @@ impl QueuePartition {
                 let past = pending.first + u64::from(pending.count);
                 assert!(state.next_seq() == past || !queue.pending.is_empty(), "leader and log number messages alike");
                 waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
+                // A backlog that nobody consumes is not kept at hand: it would only drive out what is about to be read.
+                soon_wanted |= queue.dispatch.consumers() > 0 || queue.dispatch.ready() <= READY_KEPT_MAX;
                 Leader::touch(&mut leader.dirty, *id, queue);
             }
         }
-        cx.tail.put(body, entry.data.clone(), waiting);
+        if soon_wanted {
+            cx.tail.put(body, entry.data.clone(), waiting);
+        }
     }
 
     /// Written entries: confirms and deliveries that wait for no sync.

@@ -75,6 +75,11 @@ impl Recovery {
         self.queues.as_ref().map(|q| q.extents().keys().copied().collect()).unwrap_or_default()
     }
 
+    /// The highest number of an extent that the partition ever used, as far as its checkpoint goes.
+    pub fn highest_extent(&self) -> u32 {
+        self.queues.as_ref().map_or(0, Queues::highest_extent)
+    }
+
     /// Takes in the next record of this partition.
     pub fn record(&mut self, kind: RecordKind, term: u64, index: u64, body: Bytes, at: Location) {
         match kind {

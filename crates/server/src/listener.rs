@@ -79,7 +79,7 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
         }
     };
     if let Ok(address) = address {
-        tracing::info!(%address, tls = door.tls, proxy = door.proxy, "listening for AMQP");
+        tracing::debug!(%address, tls = door.tls, proxy = door.proxy, "listening for AMQP");
     }
     let mut complaint = Complaint { last: None };
     let mut next = 0;

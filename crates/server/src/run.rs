@@ -71,6 +71,7 @@ pub fn run(
             wal_file_bytes: u32::try_from(config.wal_file_bytes).unwrap_or(u32::MAX),
             wal_retained_bytes: config.wal_retained_bytes,
             cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
+            wal_index_bytes: config.wal_index_bytes,
             wal_sync_delay_ms: config.wal_sync_delay_ms,
             checkpoint_interval_bytes: config.checkpoint_interval_bytes,
             on_quiet,
@@ -86,6 +87,8 @@ pub fn run(
         ms = begin.elapsed().as_millis() as u64,
         "data folder opened"
     );
+    // What was read to come back is not needed any more, and this thread does nothing else for long.
+    on_quiet();
     let node_config = NodeConfig {
         listen: config.amqp.clone(),
         listen_tls: config.amqps.clone(),

@@ -118,7 +118,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 34] = [
+const OTHERS: [(Key, &str, &str); 35] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -150,6 +150,7 @@ const OTHERS: [(Key, &str, &str); 34] = [
     (Key::disk_free_min_bytes, "0x1000_0001", "268435457"),
     (Key::transient_bytes_max, r#""1 TiB""#, "1024 gib"),
     (Key::cache_bytes, r#""64 MiB""#, "64mib"),
+    (Key::wal_index_bytes, r#""6 MiB""#, "6mib"),
     (Key::unwritten_bytes_max, "1_048_576", "1MiB"),
     (Key::log, r#""warn,server=debug""#, "warn,server=debug"),
     (Key::log_format, r#""json""#, "json"),

@@ -34,6 +34,8 @@ pub use start::Restored;
 const TURN_BYTES_MAX: usize = 48 << 10;
 /// Closed log files are kept up to this many bytes before live messages are copied out of them.
 const RETAINED_BYTES_MAX: u64 = 1 << 20;
+/// What a partition with a small budget keeps of its index of the log: about fifty batches.
+const INDEX_BYTES_KEPT: u64 = 2 << 10;
 /// The node's setting for how long anything stays unsynced.
 const SYNC_DELAY_MAX: Micros = 10 * MS;
 /// How often a partition looks after its log.
@@ -480,7 +482,15 @@ impl Node {
             }
             partition.flush(&mut cx);
             if upkeep && look {
-                let wal = WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1 };
+                // Every other partition has a small budget for its index: it copies out of the file that is written.
+                let index_bytes_kept = if partition.id().0 % 2 == 1 { INDEX_BYTES_KEPT } else { u64::MAX };
+                let wal = WalState {
+                    current_file,
+                    retire_through: r.retire_through,
+                    checkpoint_lag_files: 1,
+                    index_bytes_kept,
+                    index_bytes_idle: index_bytes_kept,
+                };
                 partition.maintain(wal, &mut cx);
             }
             needs = needs.min(partition.needs_file(current_file));

@@ -49,7 +49,7 @@ pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
     let disk = Arc::new(FaultyDisk::new(1));
     disk.plant("wal/00000001.wal", &file);
     let everything = Depth { records: true, messages: true };
-    inspect(&*disk, everything, &mut |_| {});
+    inspect(&*disk, everything, &|_, _| None, &mut |_| {});
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, spares_target: 0, spares_max: 0, nonce: 1 };
     let mut body_bytes = 0;
     let (wal, first) = recover(&disk, FUZZ_FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |record, _| {
@@ -82,7 +82,7 @@ pub fn extent_file(contents: &[u8]) -> Option<usize> {
     let disk = FaultyDisk::new(1);
     let id = ExtentId(1);
     disk.plant(&extent_name(id), contents);
-    inspect(&disk, Depth { records: false, messages: true }, &mut |_| {});
+    inspect(&disk, Depth { records: false, messages: true }, &|_, _| None, &mut |_| {});
     let extent = Extent::open(&disk, id).ok()?;
     let mut count = 0;
     for run in 0..extent.runs().len() {

@@ -5,6 +5,10 @@
 //! look torn, because they are being written. Bytes that were never durable and bytes that rotted look alike to it
 //! where no evidence is left; it says "ends here".
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
 use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, checkpoint_name, place_of};
 use crate::data_folder::{FolderIdentity, read_identity};
 use crate::disk::{Disk, DiskFile, OpenMode};
@@ -103,6 +107,14 @@ pub enum Fact {
         /// Length of its payload, which was checked.
         payload_bytes: u64,
     },
+    /// An extent or a checkpoint that is not whole and that nothing needs: a kill left it half written, or half deleted. The
+    /// next start takes it away or writes over it.
+    Unfinished {
+        /// Which file.
+        name: String,
+        /// What it lacks.
+        text: String,
+    },
     /// A file that no part of this version makes.
     Unknown {
         /// Its name.
@@ -123,8 +135,12 @@ pub enum Fact {
     },
 }
 
+/// The extents that a checkpoint of this group with this payload needs; `None` if the payload cannot be read, so that any
+/// may be needed. What a payload means is the partitions' affair.
+pub type ExtentsOf<'a> = &'a dyn Fn(GroupId, &Bytes) -> Option<Vec<ExtentId>>;
+
 /// Looks at everything in the folder and shows it to `visit`: identity, log files by number, extents, checkpoints.
-pub fn inspect<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
+pub fn inspect<D: Disk>(disk: &D, depth: Depth, extents_of: ExtentsOf<'_>, visit: &mut dyn FnMut(Fact)) {
     let folder_id = match read_identity(disk) {
         Ok(Some(identity)) => {
             let folder_id = identity.folder_id;
@@ -141,8 +157,9 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
         }
     };
     inspect_wal(disk, depth, visit);
-    inspect_extents(disk, depth, visit);
-    inspect_checkpoints(disk, folder_id, visit);
+    let needed = Needed::look(disk, folder_id, extents_of);
+    inspect_extents(disk, depth, &needed, visit);
+    inspect_checkpoints(disk, folder_id, &needed, visit);
 }
 
 fn damaged(name: &str, error: &StorageError) -> Fact {
@@ -258,7 +275,50 @@ fn inspect_frames<F: DiskFile>(
     }
 }
 
-fn inspect_extents<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
+/// What the readable checkpoints say before everything is told.
+struct Needed {
+    /// `None` if any may be.
+    extents: Option<BTreeSet<ExtentId>>,
+    /// Groups with a whole checkpoint: only then is the other of their two files ever written over.
+    groups: BTreeSet<GroupId>,
+}
+
+impl Needed {
+    fn look<D: Disk>(disk: &D, folder_id: Option<u128>, extents_of: ExtentsOf<'_>) -> Needed {
+        let mut needed = Needed { extents: Some(BTreeSet::new()), groups: BTreeSet::new() };
+        let mut unreadable = BTreeSet::new();
+        for file_name in disk.list(CHECKPOINT_FOLDER).unwrap_or_default() {
+            let Some((group, place)) = place_of(&file_name) else { continue };
+            match CheckpointStore::read_only(disk, &checkpoint_name(group, place), group, folder_id) {
+                Ok(checkpoint) => {
+                    needed.groups.insert(group);
+                    match (extents_of(group, &checkpoint.payload), &mut needed.extents) {
+                        (Some(ids), Some(extents)) => extents.extend(ids),
+                        _ => needed.extents = None,
+                    }
+                }
+                Err(_) => {
+                    unreadable.insert(group);
+                }
+            }
+        }
+        // A group of which nothing can be read may have needed anything.
+        if !unreadable.is_subset(&needed.groups) {
+            needed.extents = None;
+        }
+        needed
+    }
+
+    fn extent(&self, id: ExtentId) -> bool {
+        self.extents.as_ref().is_none_or(|extents| extents.contains(&id))
+    }
+}
+
+fn unfinished(name: &str, error: &StorageError) -> Fact {
+    Fact::Unfinished { name: name.to_owned(), text: error.to_string() }
+}
+
+fn inspect_extents<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn FnMut(Fact)) {
     for file_name in list(disk, EXTENT_FOLDER, visit) {
         let Some(id) = extent_of(&file_name) else {
             visit(Fact::Unknown { name: format!("{EXTENT_FOLDER}/{file_name}") });
@@ -267,7 +327,8 @@ fn inspect_extents<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact))
         let extent = match Extent::open(disk, id) {
             Ok(extent) => extent,
             Err(error) => {
-                visit(damaged(&extent_name(id), &error));
+                let tell = if needed.extent(id) { damaged } else { unfinished };
+                visit(tell(&extent_name(id), &error));
                 continue;
             }
         };
@@ -314,7 +375,7 @@ fn inspect_messages<D: Disk>(extent: &Extent<D>, number: usize, visit: &mut dyn 
     }
 }
 
-fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, visit: &mut dyn FnMut(Fact)) {
+fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, needed: &Needed, visit: &mut dyn FnMut(Fact)) {
     for file_name in list(disk, CHECKPOINT_FOLDER, visit) {
         let Some((group, place)) = place_of(&file_name) else {
             visit(Fact::Unknown { name: format!("{CHECKPOINT_FOLDER}/{file_name}") });
@@ -324,6 +385,10 @@ fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, visit: &mut d
         match CheckpointStore::read_only(disk, &name, group, folder_id) {
             Ok(checkpoint::Checkpoint { generation, replay_from, payload, .. }) => {
                 visit(Fact::Checkpoint { name, group, generation, replay_from, payload_bytes: payload.len() as u64 });
+            }
+            // It is written over in place only while the one beside it is whole, and that one is what a start goes by.
+            Err(error @ StorageError::Corrupt { .. }) if needed.groups.contains(&group) => {
+                visit(unfinished(&name, &error));
             }
             Err(error) => visit(damaged(&name, &error)),
         }

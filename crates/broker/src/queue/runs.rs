@@ -19,19 +19,26 @@ pub struct Run<P> {
     pub count: u32,
     /// All offsets below are settled; below `count`.
     prefix: u32,
-    /// How many are not settled; at least 1.
-    live: u32,
     /// Where the bytes are.
     pub place: P,
-    /// One bit an offset, set where settled. Only while there are holes above `prefix`.
-    holes: Option<Box<[u64]>>,
+    /// Only while something above `prefix` is settled: a run without holes is what a backlog is made of, and small.
+    holes: Option<Box<Holes>>,
+}
+
+/// What is settled inside a run.
+#[derive(Clone, Debug, PartialEq)]
+struct Holes {
+    /// How many are not settled.
+    live: u32,
+    /// One bit an offset, set where settled.
+    bits: Box<[u64]>,
 }
 
 impl<P> Run<P> {
     /// A run with nothing settled yet.
     pub fn new(first: u64, count: u32, place: P) -> Self {
         assert!(count > 0 && count <= RUN_MESSAGES_MAX, "a run covers 1 to RUN_MESSAGES_MAX messages, not {count}");
-        Run { first, count, prefix: 0, live: count, place, holes: None }
+        Run { first, count, prefix: 0, place, holes: None }
     }
 
     /// A run of which only `live` is not settled: ranges `(first, count)` within it, ascending. `None` if that is nothing.
@@ -47,7 +54,7 @@ impl<P> Run<P> {
             from = live_first + live_count;
         }
         run.settle((from - first) as u32, count);
-        (run.live > 0).then_some(run)
+        (run.live() > 0).then_some(run)
     }
 
     /// What is not settled, as ranges `(first, count)`, ascending.
@@ -74,7 +81,7 @@ impl<P> Run<P> {
 
     /// How many messages are not settled.
     pub fn live(&self) -> u32 {
-        self.live
+        self.holes.as_ref().map_or(self.count - self.prefix, |holes| holes.live)
     }
 
     /// Whether `seq`, which the run covers, is not settled.
@@ -93,38 +100,37 @@ impl<P> Run<P> {
     }
 
     fn is_hole(&self, offset: u32) -> bool {
-        self.holes.as_ref().is_some_and(|h| h[offset as usize / 64] >> (offset % 64) & 1 == 1)
+        self.holes.as_ref().is_some_and(|h| h.bits[offset as usize / 64] >> (offset % 64) & 1 == 1)
     }
 
     /// Settles the offsets in `low..high`; returns how many were live.
     fn settle(&mut self, low: u32, high: u32) -> u32 {
-        let before = self.live;
+        let before = self.live();
         if low <= self.prefix && self.holes.is_none() {
-            if high > self.prefix {
-                self.live -= high - self.prefix;
-                self.prefix = high;
-            }
-            return before - self.live;
+            self.prefix = self.prefix.max(high);
+            return before - self.live();
         }
         if low >= high {
             return 0;
         }
         let words = (self.count as usize).div_ceil(64);
-        let holes = self.holes.get_or_insert_with(|| vec![0u64; words].into_boxed_slice());
+        let new = || Box::new(Holes { live: before, bits: vec![0u64; words].into_boxed_slice() });
+        let holes = self.holes.get_or_insert_with(new);
         for offset in low.max(self.prefix)..high {
             let (word, bit) = (offset as usize / 64, 1u64 << (offset % 64));
-            if holes[word] & bit == 0 {
-                holes[word] |= bit;
-                self.live -= 1;
+            if holes.bits[word] & bit == 0 {
+                holes.bits[word] |= bit;
+                holes.live -= 1;
             }
         }
+        let live = holes.live;
         while self.prefix < self.count && self.is_hole(self.prefix) {
             self.prefix += 1;
         }
-        if self.live == self.count - self.prefix {
+        if live == self.count - self.prefix {
             self.holes = None;
         }
-        before - self.live
+        before - live
     }
 }
 
@@ -170,7 +176,7 @@ impl<P> Runs<P> {
     /// Appends a run; its first number is past every number there is.
     pub fn push(&mut self, run: Run<P>) {
         assert!(self.runs.back().is_none_or(|last| last.past() <= run.first), "runs only grow at their end");
-        self.live += u64::from(run.live);
+        self.live += u64::from(run.live());
         self.runs.push_back(run);
     }
 
@@ -225,7 +231,7 @@ impl<P> Runs<P> {
             let low = first.saturating_sub(run.first).min(u64::from(run.count)) as u32;
             let high = (past - run.first).min(u64::from(run.count)) as u32;
             settled += u64::from(run.settle(low, high));
-            if run.live == 0 {
+            if run.live() == 0 {
                 gone(run);
                 self.runs.remove(at);
             } else {
@@ -236,10 +242,34 @@ impl<P> Runs<P> {
         settled
     }
 
-    /// Takes all runs out, in order, to be put back in other places; until then nothing is live.
-    pub fn take(&mut self) -> Vec<Run<P>> {
-        self.live = 0;
-        std::mem::take(&mut self.runs).into()
+    /// Puts other runs in the place of those that reach into `first..past`, for moving their bytes: `change` is given
+    /// those, in order, and returns what stands for them. What is live must stay live, within the same numbers.
+    ///
+    /// Cost: the runs at hand, and a shift of those on the shorter side of them.
+    pub fn replace(&mut self, first: u64, past: u64, change: impl FnOnce(Vec<Run<P>>) -> Vec<Run<P>>) {
+        let low = self.runs.partition_point(|r| r.past() <= first);
+        let high = self.runs.partition_point(|r| r.first < past).max(low);
+        // Turned so that they stand in front: taken out and put in there without another list.
+        self.runs.rotate_left(low);
+        let before: Vec<Run<P>> = self.runs.drain(..high - low).collect();
+        let live: u64 = before.iter().map(|r| u64::from(r.live())).sum();
+        let after = change(before);
+        assert_eq!(
+            after.iter().map(|r| u64::from(r.live())).sum::<u64>(),
+            live,
+            "moving bytes settles nothing and revives nothing"
+        );
+        for run in after.into_iter().rev() {
+            // Behind the stretch stand its followers, or, turned round, the first runs of all.
+            let follows = self.runs.front().filter(|_| self.runs.len() > low);
+            assert!(follows.is_none_or(|next| run.past() <= next.first), "runs ascend and do not overlap");
+            self.runs.push_front(run);
+        }
+        self.runs.rotate_right(low);
+        let (len, capacity) = (self.runs.len(), self.runs.capacity());
+        if capacity > 64 && len * 4 < capacity {
+            self.runs.shrink_to(len * 2);
+        }
     }
 }
 
@@ -271,6 +301,23 @@ mod tests {
                     prop_assert_eq!(runs.is_live(s), plain.contains(&s));
                     prop_assert_eq!(runs.next_live(s).map(|n| n.0), plain.range(s..).next().copied());
                 }
+                let mut again = runs.clone();
+                again.replace(first, first + count, |stretch| {
+                    // Each run in two halves, as an extent may cut them.
+                    let halves = stretch.iter().flat_map(|r| {
+                        let middle = r.first + u64::from(r.count / 2);
+                        let cut = |from: u64, to: u64| {
+                            let live = r.live_ranges().map(move |(f, c)| (f.max(from), (f + c).min(to)));
+                            let live: Vec<_> = live.filter(|(f, p)| f < p).map(|(f, p)| (f, p - f)).collect();
+                            if from < to { Run::restore(from, (to - from) as u32, r.place, live.into_iter()) } else { None }
+                        };
+                        [cut(r.first, middle), cut(middle, r.past())]
+                    });
+                    halves.flatten().collect()
+                });
+                prop_assert_eq!(again.live(), runs.live());
+                prop_assert!((0..420).all(|s| again.is_live(s) == runs.is_live(s)));
+                prop_assert!(again.iter().zip(again.iter().skip(1)).all(|(a, b)| a.past() <= b.first));
                 for run in runs.iter() {
                     prop_assert!(run.live() > 0);
                     let again = Run::restore(run.first, run.count, run.place, run.live_ranges());

@@ -76,6 +76,7 @@ pub(super) fn line(fact: &Fact) -> Value {
             "replay_from": position(replay_from),
             "payload_bytes": payload_bytes,
         }),
+        Fact::Unfinished { name, text } => json!({ "kind": "unfinished", "name": name, "text": text }),
         Fact::Unknown { name } => json!({ "kind": "unknown_file", "name": name }),
         Fact::Damaged { name, offset, bytes, text, record } => json!({
             "kind": "damage",

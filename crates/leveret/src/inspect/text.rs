@@ -108,6 +108,9 @@ impl Tables {
                 writeln!(out, "{name:<28} {:>6} {generation:>10} {payload_bytes:>12}  {replay_from}", group.0)
             }
             Fact::Unknown { name } => writeln!(out, "{}: no part of this version makes such a file", visible(name)),
+            Fact::Unfinished { name, text } => {
+                writeln!(out, "unfinished {}: nothing needs it ({})", visible(name), visible(text))
+            }
             Fact::Damaged { name, offset, bytes, text, record } => {
                 self.damage_count += 1;
                 let length = if *bytes > 0 { format!(", {bytes} bytes") } else { String::new() };

@@ -292,6 +292,12 @@ settings! {
          read. Older bodies come from the page cache.",
         elsewhere ["cache_size", "entry_cache_bytes"]
     }
+    wal_index_bytes: u64 {
+        Memory, Kind::bytes(256 * KIB, TIB), Fixed("4194304"),
+        "Memory for the index of messages that lie in the log, all threads together. A backlog of many small messages reaches it before \
+         wal_retained_bytes; then the oldest are copied out of the log early.",
+        elsewhere ["index_cache_size", "log_index_bytes"]
+    }
 
     unwritten_bytes_max: u64 {
         Memory, Kind::bytes(MIB, GIB), Fixed("8388608"),

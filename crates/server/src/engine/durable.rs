@@ -11,7 +11,7 @@ use amqp::Millis;
 use broker::QueueId;
 use partition::outputs::{Read, WalWrite};
 use partition::{Command, Context, Effect, Outlets, Outputs, QueuePartition, Tail, WalState};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,11 @@ pub(crate) struct Turn {
     /// WAL files that a replay may have to read beyond the one being written.
     pub(crate) checkpoint_lag_files: u32,
     pub(crate) tail: RefCell<Tail>,
+    /// What the indexes of this shard's partitions may take, and how many partitions there are.
+    pub(crate) index_bytes_max: u64,
+    pub(crate) partitions: u64,
+    /// What they take now.
+    pub(crate) index_bytes: Cell<u64>,
     pub(crate) writes: RefCell<Vec<WalWrite>>,
 }
 
@@ -44,12 +49,36 @@ impl Turn {
         self.wal.write(&mut self.writes.borrow_mut());
     }
 
-    pub(crate) fn wal_state(&self) -> WalState {
+    /// What one partition may keep of the index in any case: all of them together stay within half of it.
+    fn index_bytes_share(&self) -> u64 {
+        self.index_bytes_max / (2 * self.partitions.max(1))
+    }
+
+    /// To what a partition's index shall shrink now. From three quarters of the budget on, those that are large give up what
+    /// brings all of them back to half.
+    fn index_bytes_kept(&self, own: u64) -> u64 {
+        let (now, max) = (self.index_bytes.get(), self.index_bytes_max);
+        if now <= max / 4 * 3 {
+            return u64::MAX;
+        }
+        let proportion = u128::from(own) * u128::from(max / 2) / u128::from(now);
+        self.index_bytes_share().max(proportion as u64)
+    }
+
+    /// A partition's index takes `now` bytes after a step, and took `own` before.
+    fn count_index(&self, own: &mut u64, now: u64) {
+        self.index_bytes.set(self.index_bytes.get() - *own + now);
+        *own = now;
+    }
+
+    pub(crate) fn wal_state(&self, own_index_bytes: u64) -> WalState {
         let gauges = self.wal.gauges();
         WalState {
             current_file: gauges.current_file.load(Ordering::Relaxed),
             retire_through: gauges.retire_through.load(Ordering::Relaxed),
             checkpoint_lag_files: self.checkpoint_lag_files,
+            index_bytes_kept: self.index_bytes_kept(own_index_bytes),
+            index_bytes_idle: self.index_bytes_share(),
         }
     }
 
@@ -82,6 +111,8 @@ pub(crate) struct DurablePartition {
     told_needs: Option<u32>,
     /// The value at risk of its selective queues, for whoever asks the node.
     at_risk: Arc<AtomicU64>,
+    /// What its index took after the last step.
+    index_bytes: u64,
 }
 
 impl DurablePartition {
@@ -101,6 +132,7 @@ impl DurablePartition {
             due_at: None,
             told_needs: None,
             at_risk,
+            index_bytes: 0,
         }
     }
 
@@ -147,8 +179,10 @@ impl Partition for DurablePartition {
             self.partition.command(command, &mut cx);
         }
         self.partition.flush(&mut cx);
+        turn.count_index(&mut self.index_bytes, self.partition.index_bytes());
+        look |= turn.index_bytes_kept(self.index_bytes) < self.index_bytes && self.partition.can_leave_the_log();
         if look {
-            let wal = turn.wal_state();
+            let wal = turn.wal_state(self.index_bytes);
             self.partition.maintain(wal, &mut cx);
             let needs = self.partition.needs_file(wal.current_file);
             if self.told_needs != Some(needs) {
@@ -178,7 +212,11 @@ impl Partition for DurablePartition {
     }
 
     fn unwritten_bytes(&self) -> u64 {
-        self.partition.in_flight_bytes() as u64
+        // Index beyond its budget is memory that waits for the disk like what is not written yet, and holds publishers back
+        // with it. Where all is well extents are written long before.
+        let turn = &self.turn;
+        let over = if turn.index_bytes.get() > turn.index_bytes_max { self.index_bytes } else { 0 };
+        self.partition.in_flight_bytes() as u64 + over.saturating_sub(turn.index_bytes_share())
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -88,7 +88,7 @@ impl MetadataPartition {
     }
 
     fn upkeep(&mut self, now: Millis) {
-        let wal = self.turn.wal_state();
+        let wal = self.turn.wal_state(0);
         let changes = &self.changes;
         self.log.maintain(wal, wall_ms(), || changes.snapshot(), &mut self.out);
         let needs = self.log.needs_file(wal.current_file);

@@ -27,7 +27,7 @@ use durable::{DurablePartition, Turn};
 use metadata::{MetadataLog, MetadataPartition, Proposals};
 use partition::outputs::WalWrite;
 use partition::{Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +65,8 @@ pub struct EngineConfig {
     pub wal_retained_bytes: u64,
     /// Newest log entries kept in memory, all shards together.
     pub cache_bytes: usize,
+    /// Index of messages in the log, all shards together.
+    pub wal_index_bytes: u64,
     /// The longest that anything written stays unsynced.
     pub wal_sync_delay_ms: u64,
     /// A partition's replay reaches back over about this much log.
@@ -163,7 +165,8 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
     let keep_from = FileNo(u64::from(all().map(Recovery::needs_file).min().unwrap_or(0)));
     let from = FileNo(u64::from(all().map(Recovery::replay_file).min().unwrap_or(0)));
     let known: BTreeSet<u32> = all().flat_map(Recovery::extents).collect();
-    let next_extent = drop_orphans(&disk, &known)?;
+    let used = all().map(Recovery::highest_extent).max().unwrap_or(0);
+    let next_extent = drop_orphans(&disk, &known, used)?;
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
     let from = WalPosition { file: from, offset: 0 };
     let (wal, report) = storage::recover(&disk, folder_id, options, keep_from, from, &mut |record, at| {
@@ -206,11 +209,28 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
     Ok(opened)
 }
 
+/// The extents that a checkpoint needs, for tools that only read; `None` if its payload cannot be read.
+pub fn extents_of(group: GroupId, payload: &bytes::Bytes) -> Option<Vec<ExtentId>> {
+    if group == GroupId(TOPOLOGY.0) {
+        return Some(Vec::new());
+    }
+    let recovery = Recovery::queues(PartitionId(group.0), Some((payload, 0))).ok()?;
+    Some(recovery.extents().into_iter().map(|id| ExtentId(u64::from(id))).collect())
+}
+
 type Loaded = (Recovery, BTreeMap<u32, Recovery>);
 
 fn load(checkpoints: &mut CheckpointStore<RealDisk>, partitions: u32) -> Result<Loaded, OpenError> {
     let saved: Vec<u32> = checkpoints.groups().map(|g| g.0).collect();
-    let count = saved.iter().copied().max().unwrap_or(0).max(partitions);
+    let highest = saved.iter().copied().max().unwrap_or(0);
+    if highest > partitions {
+        tracing::warn!(
+            partitions,
+            in_the_folder = highest,
+            "the data folder has more partitions than are set, and keeps them: queues live in each"
+        );
+    }
+    let count = highest.max(partitions);
     let mut queues = BTreeMap::new();
     let mut metadata = None;
     for id in 0..=count {
@@ -226,9 +246,10 @@ fn load(checkpoints: &mut CheckpointStore<RealDisk>, partitions: u32) -> Result<
     Ok((metadata.expect("partition 0 is always there"), queues))
 }
 
-/// Deletes extents that no checkpoint knows: a crash came before they counted. Returns the next number to use.
-fn drop_orphans(disk: &Arc<RealDisk>, known: &BTreeSet<u32>) -> Result<u32, OpenError> {
-    let mut next = known.last().map_or(1, |last| last + 1);
+/// Deletes extents that no checkpoint knows: a crash came before they counted. Returns the next number to use, which is
+/// above all that are known and all that were `used` before.
+fn drop_orphans(disk: &Arc<RealDisk>, known: &BTreeSet<u32>, used: u32) -> Result<u32, OpenError> {
+    let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
     if !disk.list("extents").is_ok_and(|names| !names.is_empty()) {
         return Ok(next);
     }
@@ -397,6 +418,7 @@ impl Opened {
             placement.iter().map(|(id, _)| (*id, Arc::default())).collect();
         let gauges = at_risk.values().cloned().collect();
         let cache_bytes = config.cache_bytes / shards;
+        let index_bytes_max = config.wal_index_bytes / shards as u64;
         let lag_files = config.checkpoint_interval_bytes.div_ceil(u64::from(config.wal_file_bytes));
         let checkpoint_lag_files = u32::try_from(lag_files).unwrap_or(u32::MAX);
         let make: MakePartitions = Arc::new(move |shard| {
@@ -407,6 +429,9 @@ impl Opened {
                 upkeep,
                 checkpoint_lag_files,
                 tail: RefCell::new(Tail::new(cache_bytes)),
+                index_bytes_max,
+                partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
+                index_bytes: Cell::new(0),
                 writes: RefCell::new(Vec::new()),
             });
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);

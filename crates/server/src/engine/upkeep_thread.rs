@@ -7,24 +7,16 @@ use super::completions::{Completion, Completions};
 use super::fatal;
 use crate::shard::{Mailbox, Parcel};
 use broker::PartitionId;
-use bytes::Bytes;
-use partition::entry::Batch;
-use partition::extent_copy::write_received;
-use partition::outputs::{CopyRun, ExtentReady, ExtentRun, Job};
-use partition::place::Place;
+use partition::extent_copy::{copy_runs, write_received};
+use partition::outputs::{CopyRun, ExtentReady, Job};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use storage::extent::{remove_extent, sync_extent_removals};
 use storage::wal::{Preparation, SparePreparer};
-use storage::{
-    CheckpointStore, Extent, ExtentId, ExtentWriter, FileNo, GroupId, Location, RealDisk, StorageError, WalPosition,
-    WalReader,
-};
+use storage::{CheckpointStore, ExtentId, FileNo, GroupId, RealDisk, StorageError, WalPosition, WalReader};
 
-/// A hole longer than this between two live messages begins a new run: its bitmap would cost more than the run.
-const HOLE_MESSAGES_MAX: u64 = 4096;
 /// A job that met a full disk is tried again after this long; consumers may have made room.
 const FULL_RETRY: Duration = Duration::from_secs(1);
 
@@ -152,94 +144,12 @@ impl UpkeepThread {
         self.until_there_is_room("an extent", |this| {
             let id = ExtentId(u64::from(this.next_extent));
             this.next_extent += 1;
-            let copied = this.copy(id, runs);
+            let copied = copy_runs(&this.disk, this.folder_id, &this.wal, id, runs);
             if copied.is_err() {
                 // What there is of it belongs to nobody.
                 let _ = remove_extent(&*this.disk, id);
             }
             copied
         })
-    }
-
-    fn copy(&self, id: ExtentId, runs: &[CopyRun]) -> Result<Option<ExtentReady>, StorageError> {
-        let mut writer = ExtentWriter::create(&self.disk, self.folder_id, id)?;
-        let (mut copied, mut messages) = (Vec::new(), 0u64);
-        let (mut run_first, mut last) = (0u64, None);
-        for run in runs {
-            let bodies = self.read(run)?;
-            let bytes: usize = bodies.iter().map(|(_, body)| body.len()).sum();
-            // A run goes over whole or not at all: half a batch in two places would have to be told apart.
-            if !writer.has_room(bytes + bodies.len() * 16) {
-                break;
-            }
-            if !run.joins {
-                last = None;
-            }
-            for (seq, body) in bodies {
-                let far = last.is_none_or(|last| seq - last > HOLE_MESSAGES_MAX);
-                let long = !far && seq - run_first >= u64::from(broker::queue::runs::RUN_MESSAGES_MAX);
-                if far || long {
-                    writer.end_run()?;
-                    run_first = seq;
-                }
-                writer.push(run.queue.0, seq, &body)?;
-                last = Some(seq);
-                messages += 1;
-            }
-            copied.push((run.queue, run.place));
-        }
-        if messages == 0 {
-            drop(writer);
-            let _ = remove_extent(&*self.disk, id);
-            return Ok(None);
-        }
-        let summary = writer.finish()?;
-        let runs = summary.runs.iter().enumerate().map(|(number, run)| ExtentRun {
-            queue: broker::QueueId(run.queue),
-            run: number as u32,
-            first: run.first_seq,
-            past: run.last_seq + 1,
-        });
-        let id = u32::try_from(id.0).expect("extents are numbered in 32 bits");
-        Ok(Some(ExtentReady { id, bytes: u64::from(summary.bytes), messages, runs: runs.collect(), copied }))
-    }
-
-    /// The live messages of a run.
-    fn read(&self, run: &CopyRun) -> Result<Vec<(u64, Bytes)>, StorageError> {
-        let is_live = |seq: u64| run.live.iter().any(|(first, count)| (*first..first + count).contains(&seq));
-        match run.place {
-            Place::Wal { file, offset, bytes } => {
-                let at = Location { file: FileNo(u64::from(file)), offset, bytes };
-                let stored = self.wal.read(at)?;
-                let damaged = || StorageError::Corrupt {
-                    file: format!("wal file {file}"),
-                    offset: u64::from(offset),
-                    what: "a batch of messages, by its checksum,",
-                    expected: 1,
-                    found: 0,
-                };
-                let batch = Batch::parse(&stored, 0).ok().filter(|b| b.is_intact()).ok_or_else(damaged)?;
-                let mut at = batch.first_message_at();
-                let mut live = Vec::with_capacity(run.live.iter().map(|l| l.1 as usize).sum());
-                for (number, message) in batch.iter().enumerate() {
-                    let seq = run.first + number as u64;
-                    if is_live(seq) {
-                        live.push((seq, stored.slice(at..at + message.len())));
-                    }
-                    at += message.len();
-                }
-                Ok(live)
-            }
-            Place::Extent { id, run: number } => {
-                let extent = Extent::open(&*self.disk, ExtentId(u64::from(id)))?;
-                let (mut live, mut from) = (Vec::new(), run.first);
-                loop {
-                    let read = extent.read(number as usize, from, 4096, 4 << 20)?;
-                    let Some(last) = read.last() else { return Ok(live) };
-                    from = last.seq + 1;
-                    live.extend(read.into_iter().filter(|m| is_live(m.seq)).map(|m| (m.seq, m.body)));
-                }
-            }
-        }
     }
 }

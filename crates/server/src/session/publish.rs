@@ -286,6 +286,14 @@ pub(super) fn send(
     let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
     let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };
+    if asks && route.groups.len() > 1 {
+        // A message that is wrong for one of its queues goes to none of them: all are asked before the first one has it.
+        for group in &route.groups {
+            for (target, header) in group.targets.iter().zip(&group.value_headers) {
+                durability(target.durability, level, header.as_deref(), &publish.properties)?;
+            }
+        }
+    }
     for group in &route.groups {
         let mut targets = group.targets.clone();
         if asks {

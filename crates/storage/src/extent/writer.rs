@@ -20,6 +20,9 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// disk.
 const SYNC_EVERY_BYTES: u32 = 8 << 20;
 
+/// A run ends at this many messages: its index is kept in memory until then, half a mebibyte at most.
+const RUN_MESSAGES_MAX: u32 = 32_768;
+
 /// A finished extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentSummary {
@@ -88,14 +91,14 @@ impl<D: Disk> ExtentWriter<D> {
         u64::from(self.bytes()) + more <= u64::from(EXTENT_BYTES_MAX) && self.runs.len() + 1 < RUN_COUNT_MAX
     }
 
-    /// Adds a message. A queue other than the last one's begins a new run.
+    /// Adds a message. A queue other than the last one's begins a new run, and so does the end of what one run may hold.
     ///
     /// - Order: within a run sequences grow; they may leave holes of less than 2^32 in all. Anything else is a caller's
     ///   bug and panics, as is a message for which [`ExtentWriter::has_room`] is false.
     /// - Errors: [`StorageError::Full`] and the system's; then drop the writer.
     pub fn push(&mut self, queue: u64, seq: u64, body: &[u8]) -> Result<(), StorageError> {
         assert!(self.has_room(body.len()), "an extent has at most {EXTENT_BYTES_MAX} bytes and {RUN_COUNT_MAX} runs");
-        if self.open_run.as_ref().is_some_and(|run| run.queue != queue) {
+        if self.open_run.as_ref().is_some_and(|run| run.queue != queue || run.count >= RUN_MESSAGES_MAX) {
             self.end_run()?;
         }
         let offset = self.offset();

@@ -194,6 +194,13 @@ impl FrameHeader {
             .seal(4)
     }
 
+    /// Whether a frame at `offset` can say that so much was synced before it. A frame behind a sync begins on a page of its
+    /// own, so nobody wrote one in a page that it calls durable; whoever believed it would lose it when that page's tail is
+    /// cleaned.
+    pub(super) fn is_credible_at(&self, offset: u32) -> bool {
+        u64::from(self.synced_bytes).next_multiple_of(u64::from(PAGE_BYTES)) <= u64::from(offset)
+    }
+
     /// The header at the start of `bytes`, if it is one with this salt and its checksum holds.
     pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {
         FrameHeader::decode_any(bytes).filter(|header| header.salt == salt)

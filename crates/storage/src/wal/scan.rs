@@ -191,6 +191,7 @@ impl Walk<'_> {
         let header = FrameHeader::decode(window.get(offset, FRAME_HEADER_BYTES)?, self.known.salt);
         Ok(header.filter(|header| {
             header.frame_no >= self.next_frame_no
+                && header.is_credible_at(offset)
                 && u64::from(offset) + u64::from(header.bytes) <= u64::from(self.limit)
         }))
     }
@@ -274,7 +275,7 @@ impl Walk<'_> {
                 let here = step * FRAME_ALIGN_BYTES as usize;
                 if let Some(header) = FrameHeader::decode(&bytes[here..], self.known.salt)
                     && header.frame_no >= self.next_frame_no
-                    && header.synced_bytes <= offset + here as u32
+                    && header.is_credible_at(offset + here as u32)
                 {
                     self.synced = self.synced.max(header.synced_bytes.min(self.limit));
                 }
