@@ -158,7 +158,7 @@ mod tests {
                     }
                     2 => {
                         let of = Term(term.saturating_sub(n % 2));
-                        if let Some(entry) = plain[first..].iter_mut().nth(n as usize).filter(|e| e.0 == of) {
+                        if let Some(entry) = plain[first..].get_mut(n as usize).filter(|e| e.0 == of) {
                             entry.1 = Some(at(n));
                         }
                         table.written(LogIndex(11 + first as u64 + n), of, at(n));
