@@ -15,13 +15,18 @@ use crate::place::Place;
 use crate::reader::Reader;
 use crate::tail::Tail;
 use broker::queue::dispatch::Head;
-use broker::queue::{Counts, QueueState};
+use broker::queue::{Counts, QueueState, Run};
 use broker::{ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
-use storage::{FileNo, Location};
+use std::collections::VecDeque;
+use storage::Location;
 
 /// One read of an extent brings about this much.
 const EXTENT_READ_BYTES: u32 = 256 << 10;
+/// One read of the log brings a batch, and as many after it as consumers have room for, up to so many bytes
+const AHEAD_BYTES_MAX: u64 = 256 << 10;
+/// and batches.
+const AHEAD_BATCHES_MAX: usize = 64;
 
 /// The bytes of a message, or not yet.
 pub(crate) enum Next {
@@ -68,6 +73,10 @@ impl QueuePartition {
                 }
             }
             turn.grants(cx.out);
+            if !lq.ahead.is_empty() && lq.dispatch.consumers() == 0 {
+                // Nobody is there to take it: it is read again when somebody is.
+                lq.ahead.clear();
+            }
             let has_ended = lq.life.as_ref().is_some_and(|l| !l.ended.is_empty());
             if !lq.acked.is_empty() || !lq.discarded.is_empty() || has_ended {
                 Leader::settle_later(&mut leader.settling, id, lq);
@@ -102,27 +111,66 @@ impl QueuePartition {
         let Some(lq) = leader.queues.get_mut(&id) else { return };
         lq.reading = false;
         Leader::touch(&mut leader.dirty, id, lq);
-        let run = self.queues.queue(id).and_then(|s| s.runs().covering(seq));
+        let state = self.queues.queue(id);
+        let run = state.and_then(|s| s.runs().covering(seq));
         // Settled meanwhile: nobody waits for it.
         let Some(run) = run.filter(|run| run.is_live(seq)) else { return };
-        let reader = match bytes {
+        let mut readers: VecDeque<Reader> = match bytes {
             Some(ReadBytes::Extent(messages)) if messages.iter().any(|m| m.0 == seq) => {
-                Some(Reader::Extent(messages.into()))
+                VecDeque::from([Reader::Extent(messages.into())])
             }
-            Some(ReadBytes::Wal(bytes)) if crate::entry::Batch::parse(&bytes, 0).is_ok_and(|b| b.is_intact()) => {
-                Reader::batch(run.first, run.count, bytes, None)
+            Some(ReadBytes::Batches(batches)) => {
+                let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.first));
+                runs.zip(batches).map_while(|(run, (at, bytes))| batch_of(run, at, bytes)).collect()
             }
-            _ => None,
+            _ => VecDeque::new(),
         };
-        if reader.is_none() && run.place == place {
+        if readers.is_empty() && run.place == place {
             // The queue waits, as if the read never came back; going on would skip what was confirmed. The others go on.
             lq.reading = true;
             cx.out.damage.push(damaged(id, seq, place));
             return;
         }
-        // Without a reader the run has moved while it was read: it is read again where it is now.
-        lq.reader = reader.or(lq.reader.take());
+        // If nothing came, the run has moved while it was read: it is read again where it is now.
+        if !lq.goes_forward(seq, state) {
+            if let Some(reader) = readers.pop_front() {
+                lq.put_reader(Some(reader), cx.tail);
+            }
+            return;
+        }
+        if lq.ahead.back().is_some_and(|last| last.past() > seq) {
+            lq.ahead.clear();
+        }
+        lq.ahead.append(&mut readers);
     }
+}
+
+impl LeaderQueue {
+    /// Whether this message comes after all that went out, so that what lies behind it in the log is what is next.
+    fn goes_forward(&self, seq: u64, state: Option<&QueueState<Place>>) -> bool {
+        seq >= self.dispatch.cursor() && state.is_none_or(|s| s.levels().is_none())
+    }
+
+    /// Takes this in hand, and lets go of what was.
+    fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
+        if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.reader {
+            tail.used(*file, *offset, *taken);
+        }
+        self.reader = reader;
+    }
+}
+
+/// A batch that was read, if it is whole and its run still lies there.
+fn batch_of(run: &Run<Place>, at: Location, bytes: Bytes) -> Option<Reader> {
+    let is_there = run.place.in_wal() == Some(at);
+    let is_intact = is_there && crate::entry::Batch::parse(&bytes, 0).is_ok_and(|b| b.is_intact());
+    is_intact.then(|| Reader::batch(run.first, run.count, bytes, None)).flatten()
+}
+
+/// The bytes of a run that are still in memory, and where the log has them.
+fn in_tail(run: &Run<Place>, tail: &Tail) -> Option<(Bytes, (u32, u32))> {
+    let Place::Wal { file, offset, bytes } = run.place else { return None };
+    tail.get(file, offset, bytes).map(|cached| (cached, (file, offset)))
 }
 
 /// With one copy of the data there is nothing to repair from.
@@ -386,25 +434,28 @@ impl Turn<'_> {
             }
             return Next::Message(message);
         }
+        while self.lq.ahead.front().is_some_and(|next| next.past() <= seq || next.has(seq)) {
+            let mut next = self.lq.ahead.pop_front().expect("it was looked at");
+            let past = next.past();
+            let Some(message) = next.take(seq) else { continue };
+            self.put_reader((!next.is_used_up()).then_some(next), tail);
+            if self.lq.ahead.is_empty() {
+                self.read_ahead(past, past - seq, tail, out);
+            }
+            return Next::Message(message);
+        }
         if self.lq.reading {
             return Next::Later;
         }
         let state = self.queues.queue(self.id);
         let reader = match state.and_then(|s| s.runs().covering(seq)) {
-            Some(run) => match run.place {
-                Place::Wal { file, offset, bytes } => match tail.get(file, offset, bytes) {
-                    Some(cached) => Reader::batch(run.first, run.count, cached, Some((file, offset))),
-                    None => {
-                        let at = Location { file: FileNo(u64::from(file)), offset, bytes };
-                        return self.read(seq, run.place, ReadAt::Wal(at), out);
-                    }
-                },
-                Place::Extent { id, run: number } => {
-                    let at =
-                        ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: EXTENT_READ_BYTES };
-                    return self.read(seq, run.place, at, out);
-                }
-            },
+            Some(run) => {
+                let Some((cached, (file, offset))) = in_tail(run, tail) else {
+                    self.read(seq, run, self.lq.dispatch.free_credit(), tail, out);
+                    return Next::Later;
+                };
+                Reader::batch(run.first, run.count, cached, Some((file, offset)))
+            }
             None => {
                 let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
                 let batch = self.lq.pending.get(at).expect("what is ready is live or on its way");
@@ -420,17 +471,50 @@ impl Turn<'_> {
     }
 
     pub(crate) fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
-        if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.lq.reader {
-            tail.used(*file, *offset, *taken);
-        }
-        self.lq.reader = reader;
+        self.lq.put_reader(reader, tail);
     }
 
-    fn read(&mut self, seq: u64, place: Place, at: ReadAt, out: &mut Outputs) -> Next {
+    /// Asks for a message, and for as many after it as are `wanted` and one read brings.
+    fn read(&mut self, seq: u64, run: &Run<Place>, wanted: u64, tail: &Tail, out: &mut Outputs) {
+        let at = match run.place {
+            Place::Wal { .. } => {
+                let state = self.queues.queue(self.id).filter(|s| self.lq.goes_forward(seq, Some(s)));
+                let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.past()));
+                let mut places: Vec<Location> = run.place.in_wal().into_iter().collect();
+                let (mut bytes, mut messages) = (u64::from(places[0].bytes), u64::from(run.live()));
+                for next in runs.take(AHEAD_BATCHES_MAX - 1) {
+                    let Some(at) = next.place.in_wal() else { break };
+                    bytes += u64::from(at.bytes);
+                    if bytes > AHEAD_BYTES_MAX || messages >= wanted || in_tail(next, tail).is_some() {
+                        break;
+                    }
+                    messages += u64::from(next.live());
+                    places.push(at);
+                }
+                ReadAt::Batches(places)
+            }
+            Place::Extent { id, run: number } => {
+                ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: EXTENT_READ_BYTES }
+            }
+        };
         self.lq.reading = true;
-        let purpose = ReadPurpose::Messages { queue: self.id, seq, place };
+        let purpose = ReadPurpose::Messages { queue: self.id, seq, place: run.place };
         out.reads.push(Read { partition: self.partition, at, purpose });
-        Next::Later
+    }
+
+    /// While consumers are given the last that was read, `in_hand` messages: asks for what comes after it, from `past` on,
+    /// if they have room for more.
+    fn read_ahead(&mut self, past: u64, in_hand: u64, tail: &Tail, out: &mut Outputs) {
+        let wanted = self.lq.dispatch.free_credit().saturating_sub(in_hand);
+        if self.lq.reading || wanted == 0 {
+            return;
+        }
+        let state = self.queues.queue(self.id).filter(|s| self.lq.goes_forward(past, Some(s)));
+        if let Some((seq, run)) = state.and_then(|s| s.runs().next_live(past))
+            && in_tail(run, tail).is_none()
+        {
+            self.read(seq, run, wanted, tail, out);
+        }
     }
 
     /// Asks for channel-wide credit where messages wait for it, and gives back what is of no use.

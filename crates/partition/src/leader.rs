@@ -125,6 +125,8 @@ pub(crate) struct LeaderQueue {
     /// Messages below were perhaps sent by a leader before this one.
     pub(crate) redelivered_below: u64,
     pub(crate) reader: Option<Reader>,
+    /// What was read and comes after it, ascending.
+    pub(crate) ahead: VecDeque<Reader>,
     /// A read is under way.
     pub(crate) reading: bool,
     /// A delete is under way: no more publishes.
@@ -166,6 +168,7 @@ impl LeaderQueue {
             sent_proposed: sent,
             redelivered_below: sent,
             reader: None,
+            ahead: VecDeque::new(),
             reading: false,
             closing: false,
             dirty: false,

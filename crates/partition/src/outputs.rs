@@ -52,6 +52,8 @@ pub struct Read {
 pub enum ReadAt {
     /// A stretch of a WAL file. What it holds checks itself.
     Wal(Location),
+    /// Several of them, in order. The first is wanted, the others are read ahead: one that cannot be read ends the answer.
+    Batches(Vec<Location>),
     /// Messages of a run of an extent, from a sequence number on, until about `bytes_max` bytes are together.
     Extent {
         /// The extent.
@@ -108,6 +110,8 @@ pub enum ReadPurpose {
 pub enum ReadBytes {
     /// The bytes of [`ReadAt::Wal`].
     Wal(Bytes),
+    /// The stretches of [`ReadAt::Batches`] and where they lay; at least the first.
+    Batches(Vec<(Location, Bytes)>),
     /// Messages with their numbers, ascending.
     Extent(Vec<(u64, Bytes)>),
     /// One body a record.

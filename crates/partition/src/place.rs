@@ -24,6 +24,14 @@ pub enum Place {
 }
 
 impl Place {
+    /// Where this is in the log, if it is.
+    pub fn in_wal(self) -> Option<Location> {
+        match self {
+            Place::Wal { file, offset, bytes } => Some(Location { file: FileNo(u64::from(file)), offset, bytes }),
+            Place::Extent { .. } => None,
+        }
+    }
+
     /// The batch at `offset` of a log entry's body that lies at `body`.
     pub fn in_record(body: Location, offset: u32, bytes: u32) -> Self {
         assert!(offset + bytes <= body.bytes, "a batch lies within its entry");

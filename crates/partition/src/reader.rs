@@ -1,7 +1,7 @@
 //! Where a queue's leader stands in the bytes of its next messages: one stretch in hand, walked forward.
 //!
-//! Invariant: what is in hand is at most one batch of the log or one read of an extent, so an active queue holds a
-//! bounded number of bytes whatever its backlog.
+//! Invariant: what is in hand is at most one batch of the log or one read of an extent, and what was read ahead at most
+//! two reads, so an active queue holds a bounded number of bytes whatever its backlog.
 
 use crate::entry::Batch;
 use crate::message::MessageView;
@@ -72,6 +72,22 @@ impl Reader {
                     _ => None,
                 }
             }
+        }
+    }
+
+    /// Whether it has the message with this number.
+    pub fn has(&self, seq: u64) -> bool {
+        match self {
+            Reader::Batch { first, past, .. } => (*first..*past).contains(&seq),
+            Reader::Extent(messages) => messages.binary_search_by_key(&seq, |(s, _)| *s).is_ok(),
+        }
+    }
+
+    /// One past the number of its last message.
+    pub fn past(&self) -> u64 {
+        match self {
+            Reader::Batch { past, .. } => *past,
+            Reader::Extent(messages) => messages.back().map_or(0, |(last, _)| last + 1),
         }
     }
 

@@ -35,6 +35,10 @@ struct Rig {
     unsynced: VecDeque<partition::outputs::Ticket>,
     effects: Vec<Effect>,
     now: u64,
+    /// How many batches each read asked for.
+    reads: Vec<usize>,
+    /// A read brings so many batches at most.
+    batches_max: usize,
 }
 
 const QUEUE: QueueId = QueueId(7);
@@ -63,6 +67,8 @@ impl Rig {
             unsynced: VecDeque::new(),
             effects: Vec::new(),
             now: 1000,
+            reads: Vec::new(),
+            batches_max: usize::MAX,
         };
         for _ in 0..50 {
             rig.with(|p, cx| p.tick(cx));
@@ -109,15 +115,16 @@ impl Rig {
 
     fn read(&mut self) {
         for read in std::mem::take(&mut self.out.reads) {
-            let ReadAt::Wal(at) = read.at else { panic!("nothing is in extents here") };
-            let (_, _, _, body, place) = self
-                .log
-                .iter()
-                .find(|l| l.4.offset <= at.offset && at.offset + at.bytes <= l.4.offset + l.4.bytes)
-                .unwrap();
-            let from = (at.offset - place.offset) as usize;
-            let bytes = body.slice(from..from + at.bytes as usize);
-            self.with(|p, cx| p.read_done(read.purpose, Some(ReadBytes::Wal(bytes)), cx));
+            let ReadAt::Batches(places) = read.at else { panic!("nothing is in extents here") };
+            self.reads.push(places.len());
+            let batches = places.into_iter().take(self.batches_max).map(|at| {
+                let within = |l: &Location| l.offset <= at.offset && at.offset + at.bytes <= l.offset + l.bytes;
+                let (_, _, _, body, place) = self.log.iter().find(|l| within(&l.4)).unwrap();
+                let from = (at.offset - place.offset) as usize;
+                (at, body.slice(from..from + at.bytes as usize))
+            });
+            let batches = batches.collect();
+            self.with(|p, cx| p.read_done(read.purpose, Some(ReadBytes::Batches(batches)), cx));
         }
     }
 
@@ -308,6 +315,71 @@ fn messages_that_left_memory_are_read_back() {
     rig.run();
     assert_eq!(texts(&rig.delivered()), (1..=40).map(|i| format!("message number {i}")).collect::<Vec<_>>());
     assert_eq!(rig.stat(), (0, 0, 1));
+}
+
+/// A queue of forty batches, of which only the last few are in memory.
+fn long_queue() -> Rig {
+    let mut rig = Rig::new(Vec::new(), 300);
+    for seq in 1..=40 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+        rig.run();
+    }
+    rig
+}
+
+fn numbered(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
+    range.map(|i| format!("m{i}")).collect()
+}
+
+#[test]
+fn a_read_brings_as_much_as_consumers_have_room_for() {
+    let mut rig = long_queue();
+    rig.consume(1, 5, false);
+    rig.run();
+    let first = rig.delivered();
+    assert_eq!(
+        (texts(&first), &rig.reads[..]),
+        (numbered(1..=5), &[5][..]),
+        "five at once, and nothing that nobody takes"
+    );
+    // One that comes back does not lose its place, and what was not read ahead is read then.
+    rig.settle(1, first[1].seq, 1, Outcome::Nack);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["m2"]);
+    rig.settle(1, first[0].seq, 5, Outcome::Ack);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), numbered(6..=10));
+    assert_eq!(rig.reads, [5, 1, 5]);
+    rig.consume(2, 0, true);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), numbered(11..=40));
+    assert_eq!(rig.reads.len(), 4, "the rest came with one read: {:?}", rig.reads);
+}
+
+#[test]
+fn what_a_read_does_not_bring_is_asked_for_again() {
+    let mut rig = long_queue();
+    rig.batches_max = 3;
+    rig.consume(1, 0, true);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), numbered(1..=40));
+    assert!(rig.reads.len() > 5, "{:?}", rig.reads);
+}
+
+#[test]
+fn what_was_purged_while_it_was_read_is_not_given_out() {
+    let mut rig = long_queue();
+    rig.consume(1, 20, false);
+    while rig.out.reads.is_empty() {
+        rig.with(|p, cx| p.flush(cx));
+        rig.write();
+        rig.sync();
+    }
+    rig.command(Command::Purge { queue: QUEUE, channel: READER, request: RequestId(3) });
+    rig.publish_synced(41, "m41");
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["m41"]);
+    assert_eq!(rig.stat(), (0, 1, 1));
 }
 
 #[test]

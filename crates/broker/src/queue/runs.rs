@@ -168,6 +168,11 @@ impl<P> Runs<P> {
         self.runs.iter()
     }
 
+    /// The runs in order, from the one that covers `seq`, or comes after it, on.
+    pub fn iter_from(&self, seq: u64) -> impl Iterator<Item = &Run<P>> {
+        self.runs.range(self.runs.partition_point(|r| r.past() <= seq)..)
+    }
+
     /// The runs in order, for moving their places.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run<P>> {
         self.runs.iter_mut()

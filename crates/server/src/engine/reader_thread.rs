@@ -55,6 +55,17 @@ impl ReaderThread {
     fn read(&self, at: &ReadAt, open: &mut VecDeque<Extent<RealDisk>>) -> Result<ReadBytes, StorageError> {
         match at {
             ReadAt::Wal(location) => self.wal.read(*location).map(ReadBytes::Wal),
+            ReadAt::Batches(places) => {
+                let mut batches = Vec::with_capacity(places.len());
+                for place in places {
+                    match self.wal.read(*place) {
+                        Ok(bytes) => batches.push((*place, bytes)),
+                        Err(error) if batches.is_empty() => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                Ok(ReadBytes::Batches(batches))
+            }
             ReadAt::Records(places) => {
                 let bodies: Result<Vec<_>, _> =
                     places.iter().map(|place| self.wal.read_record(*place).map(|record| record.body)).collect();

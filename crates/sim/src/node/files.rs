@@ -217,6 +217,17 @@ impl Running {
         let wal = self.wal.reader();
         match at {
             ReadAt::Wal(location) => wal.read(*location).map(ReadBytes::Wal),
+            ReadAt::Batches(places) => {
+                let mut batches = Vec::with_capacity(places.len());
+                for place in places {
+                    match wal.read(*place) {
+                        Ok(bytes) => batches.push((*place, bytes)),
+                        Err(error) if batches.is_empty() => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                Ok(ReadBytes::Batches(batches))
+            }
             ReadAt::Records(places) => {
                 let bodies: Result<Vec<_>, _> =
                     places.iter().map(|place| wal.read_record(*place).map(|record| record.body)).collect();
