@@ -157,7 +157,10 @@ impl QueuePartition {
         }
         match command {
             Command::Configure { .. } => unreachable!("handled above: every member is told"),
-            Command::Publish(publish) => _ = self.publish(&publish, cx),
+            Command::Publish(publish) => {
+                self.publish(&publish, cx);
+                self.propose_if_full(cx);
+            }
             Command::Buried { queue, seq, is_safe } => self.buried(queue, seq, is_safe, cx.now_ms),
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(queue, holder, first, count, outcome, cx.now_ms)
@@ -370,16 +373,22 @@ impl QueuePartition {
             let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
             push_confirm(confirms, channel, seq);
         }
-        if leader.builder.is_full() {
-            self.finish_entry(cx.now_ms);
-            self.replica.drive(cx.out);
-        }
         !is_refused
     }
 
-    /// Publishes scheduled messages whose time has come, each in one entry with the end of its wait.
+    /// Proposes the entry being built if it is long enough.
+    fn propose_if_full(&mut self, cx: &mut Context<'_>) {
+        if self.leader.as_deref().is_some_and(|leader| leader.builder.is_full()) {
+            self.finish_entry(cx.now_ms);
+            self.replica.drive(cx.out);
+        }
+    }
+
+    /// Publishes scheduled messages whose time has come, each in one entry with the end of its wait. Where one finds its
+    /// queue full, those behind it wait with it.
     pub(crate) fn publish_due(&mut self, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader looks at times");
+        let mut full = None;
         for (queue, due, stored) in std::mem::take(&mut leader.due) {
             let view = MessageView::parse(&stored).expect("partitions hold whole messages");
             let message = Message {
@@ -396,12 +405,14 @@ impl QueuePartition {
                 delay_ms: 0,
                 message,
             };
-            let is_in = self.publish(&publish, cx);
+            let is_in = full != Some(queue) && self.publish(&publish, cx);
             let leader = self.leader.as_deref_mut().expect("publishing ends no office");
             let id = scheduled_for(queue);
             if is_in {
                 leader.builder.settle(id, Reason::Due, &[(due.1, 1)]);
+                self.propose_if_full(cx);
             } else if let Some(lq) = leader.queues.get_mut(&id) {
+                full = Some(queue);
                 lq.not_released(&mut leader.timers, id, due, cx.now_ms);
             }
         }

@@ -309,10 +309,15 @@ impl Turn<'_> {
 
     /// Answers questions whose time has come, in order.
     fn answer(&mut self, cx: &mut Context<'_>) {
-        while let Some((after, waiting)) = self.lq.waiting.front() {
+        while let Some((after, _)) = self.lq.waiting.front() {
             if self.lq.dispatch.end() < *after {
                 return;
             }
+            if self.lq.life.is_some() {
+                // The question before it may have brought one to the head whose time is over.
+                self.expire(cx);
+            }
+            let Some((_, waiting)) = self.lq.waiting.front() else { return };
             let (channel, request, reply) = match *waiting {
                 Waiting::Get { channel, no_ack, request } => {
                     let Some(head) = self.head() else {

@@ -418,7 +418,7 @@ impl Turn<'_> {
     }
 
     /// Ends what is too old, from the head on. Returns when the next one will be.
-    fn expire(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    pub(crate) fn expire(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         loop {
             let head = self.head()?;
             if !self.is_timed(head.seq) {

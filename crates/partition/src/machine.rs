@@ -9,7 +9,7 @@ use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
 use broker::queue::levels::priority_of;
-use broker::queue::{Aside, Levels, QueueState, Run, SeqRanges};
+use broker::queue::{Aside, Extras, Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
@@ -348,7 +348,8 @@ impl Queues {
                 let live = (seq..seq + u64::from(count)).filter(|seq| state.runs().is_live(*seq));
                 live.for_each(|seq| (seq, level).hash(&mut hasher));
             }
-            if let Some(extras) = state.extras() {
+            // What is there and empty is as good as not there: a checkpoint does not keep it.
+            if let Some(extras) = state.extras().filter(|extras| **extras != Extras::default()) {
                 (extras.timed_below, &extras.aside, &extras.due).hash(&mut hasher);
             }
         }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a run without one behaves as the server's shell does; with one, exactly the named thing goes wrong.
 
+use broker::queue::{LevelRule, Rules};
+
 /// What the shell does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -33,11 +35,35 @@ pub enum Bug {
     CapIsRaised,
     /// A consumer is attached with twice its prefetch.
     PrefetchIsDoubled,
+    /// The partition is not told that a queue has priorities.
+    LevelsAreForgotten,
+    /// The partition is not told that a queue has one active consumer at a time.
+    ActiveIsForgotten,
+    /// The partition is not told a queue's limit of length.
+    LimitIsForgotten,
+    /// The partition is told that a queue which refuses takes nothing.
+    LimitIsZero,
+    /// The partition is not told a queue's time limit.
+    TtlIsForgotten,
+    /// Scheduled messages wait for a quarter of their time.
+    DelayIsShortened,
+    /// The partition's clock runs four times as fast as the node's.
+    ClockRunsFast,
+    /// Deliveries do not say how often a message came back.
+    CountsAreLost,
+    /// The partition is told a delivery limit that is one too high.
+    DeliveryLimitIsRaised,
+    /// A dead letter is said to be safe and goes nowhere.
+    LetterIsLost,
+    /// A dead letter that leaves at most once arrives twice.
+    LetterIsDoubled,
+    /// The partition is told a time for unused queues that is too short.
+    LapseIsHasty,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 14] = [
+    pub const ALL: [Bug; 26] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -52,7 +78,33 @@ impl Bug {
         Bug::ReadIsLost,
         Bug::CapIsRaised,
         Bug::PrefetchIsDoubled,
+        Bug::LevelsAreForgotten,
+        Bug::ActiveIsForgotten,
+        Bug::LimitIsForgotten,
+        Bug::LimitIsZero,
+        Bug::TtlIsForgotten,
+        Bug::DelayIsShortened,
+        Bug::ClockRunsFast,
+        Bug::CountsAreLost,
+        Bug::DeliveryLimitIsRaised,
+        Bug::LetterIsLost,
+        Bug::LetterIsDoubled,
+        Bug::LapseIsHasty,
     ];
+
+    /// What a wrong shell makes of the rules that it tells its partitions.
+    pub fn spoil_rules(self, rules: &mut Rules) {
+        match self {
+            Bug::LevelsAreForgotten => rules.levels = LevelRule::None,
+            Bug::ActiveIsForgotten => rules.single_active = None,
+            Bug::LimitIsForgotten => (rules.length_max, rules.length_bytes_max) = (None, None),
+            Bug::LimitIsZero if rules.overflow.is_reject() => rules.length_max = rules.length_max.map(|_| 0),
+            Bug::TtlIsForgotten => rules.message_ttl_ms = None,
+            Bug::DeliveryLimitIsRaised => rules.delivery_limit = rules.delivery_limit.map(|limit| limit + 1),
+            Bug::LapseIsHasty => rules.expires_ms = rules.expires_ms.map(|ms| ms / 4),
+            _ => {}
+        }
+    }
 
     /// The bug of this name.
     pub fn named(name: &str) -> Option<Bug> {

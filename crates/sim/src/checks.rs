@@ -2,22 +2,27 @@
 //!
 //! - [`raft`]: one leader a term, logs match, a leader has everything committed, what is committed never changes, members
 //!   are equal at equal index.
-//! - [`messages`]: a model of the queues, made from the committed log by rules of its own.
+//! - [`messages`]: a model of the queues, made from the committed log by rules of its own; [`fate`]: of one message.
+//! - [`consumers`]: one consumer at a time, where a queue asks for that.
 //! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap, deliveries are of what was
 //!   published, in order, once without a flag, never of what is settled.
 //!
 //! Invariant: a checker that finds something panics with its name in brackets; a canary looks for that name.
 
+pub mod consumers;
+pub mod fate;
 pub mod messages;
 pub mod raft;
 
+use crate::client::{is_burial, queue_of};
 use crate::node::{Restored, Said, View};
 use crate::schedule::Micros;
 use broker::queue::Rules;
-use broker::{ChannelKey, PartitionId, QueueId};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
-use messages::{Found, Model};
+use consumers::Holdings;
+use messages::{Found, Model, Moment};
 use partition::message::MessageView;
 use partition::{DeadLetter, Delivery, Effect, QueuePartition, Reply};
 use raft::Group;
@@ -59,6 +64,8 @@ pub struct Published {
     pub number: u64,
     /// Where it goes.
     pub targets: Vec<QueueId>,
+    /// How long it is to wait before it comes in; 0 is not at all.
+    pub delay_ms: u64,
     /// What was asked for.
     pub asked: Asked,
     /// Its body.
@@ -71,21 +78,53 @@ pub struct Published {
     pub at_mercy: bool,
 }
 
+/// What is known of the queues before the run.
+#[derive(Debug, Default)]
+pub struct Expected {
+    /// Caps of selective queues.
+    pub caps: BTreeMap<QueueId, u64>,
+    /// What queues ask for, if they ask for anything.
+    pub rules: BTreeMap<QueueId, Arc<Rules>>,
+    /// Where the dead letters of a queue go.
+    pub graves: BTreeMap<QueueId, QueueId>,
+    /// Of each partition whether its publishers take a refusal for an answer.
+    pub gives_up: Vec<bool>,
+    /// Of queues that refuse what is too much: most messages that nobody was given yet.
+    pub undelivered_max: BTreeMap<QueueId, u64>,
+    /// How far the clocks of two nodes may be apart, milliseconds.
+    pub slack_ms: u64,
+}
+
+impl Expected {
+    /// Whether a message for `target` may come to stand in `queue`.
+    fn leads_to(&self, target: QueueId, queue: QueueId) -> bool {
+        target == queue || self.graves.get(&target) == Some(&queue)
+    }
+}
+
 /// All checkers and what they know.
 pub struct Checks {
     groups: Vec<Group>,
     models: Vec<Model>,
     published: Vec<Published>,
     by_number: BTreeMap<(ChannelKey, u64), u64>,
-    caps: BTreeMap<QueueId, u64>,
+    expected: Arc<Expected>,
+    /// How many messages were published to a queue.
+    aimed: BTreeMap<QueueId, u64>,
     /// Dead letters that left, by queue and number.
     letters: BTreeSet<(QueueId, u64)>,
+    /// The same, by the queue that they go to and the message: how many left, and how many arrived.
+    burials: BTreeMap<(QueueId, u64), (u64, u64)>,
+    /// Who holds what where only one consumer may.
+    holdings: Holdings,
+    /// When a queue was used last, as far as that is seen.
+    used_ms: BTreeMap<QueueId, u64>,
     /// Confirmed as written and not committed.
     at_risk: BTreeSet<u64>,
     /// Given out without the flag: queue and message.
     unflagged: BTreeSet<(QueueId, u64)>,
-    /// The last number given out without the flag, by queue and term.
-    order: BTreeMap<(QueueId, Term), u64>,
+    /// The last number given out without the flag, by queue, level and term.
+    order: BTreeMap<(QueueId, u8, Term), u64>,
     /// Settles that clients asked for.
     settle_asked: BTreeSet<(QueueId, u64)>,
     /// Figures of the run.
@@ -121,6 +160,12 @@ pub struct Figures {
     pub dead_letters: u64,
     /// Messages that ended by a rule of their queue.
     pub ended_by_rule: u64,
+    /// Dead letters that arrived.
+    pub buried: u64,
+    /// Publishes that a full queue refused.
+    pub refused: u64,
+    /// Times that a queue was said to be unused for long.
+    pub lapsed: u64,
 }
 
 impl Figures {
@@ -140,6 +185,9 @@ impl Figures {
             checkpoints_used,
             dead_letters,
             ended_by_rule,
+            buried,
+            refused,
+            lapsed,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -154,23 +202,27 @@ impl Figures {
         self.checkpoints_used += checkpoints_used;
         self.dead_letters += dead_letters;
         self.ended_by_rule += ended_by_rule;
+        self.buried += buried;
+        self.refused += refused;
+        self.lapsed += lapsed;
     }
 }
 
 impl Checks {
-    /// Checkers for these partitions; `caps` are those of selective queues.
-    pub fn new(
-        partitions: &[PartitionId],
-        caps: BTreeMap<QueueId, u64>,
-        rules: &BTreeMap<QueueId, Arc<Rules>>,
-    ) -> Self {
+    /// Checkers for these partitions.
+    pub fn new(partitions: &[PartitionId], expected: Expected) -> Self {
+        let expected = Arc::new(expected);
         Checks {
             groups: partitions.iter().map(|_| Group::default()).collect(),
-            models: partitions.iter().map(|_| Model::new(rules)).collect(),
+            models: partitions.iter().map(|_| Model::new(&expected)).collect(),
             published: Vec::new(),
             by_number: BTreeMap::new(),
-            caps,
+            expected,
+            aimed: BTreeMap::new(),
             letters: BTreeSet::new(),
+            burials: BTreeMap::new(),
+            holdings: Holdings::default(),
+            used_ms: BTreeMap::new(),
             at_risk: BTreeSet::new(),
             unflagged: BTreeSet::new(),
             order: BTreeMap::new(),
@@ -184,6 +236,9 @@ impl Checks {
         let id = self.published.len() as u64;
         if published.seq != 0 {
             self.by_number.insert((published.channel, published.seq), id);
+        }
+        for queue in &published.targets {
+            *self.aimed.entry(*queue).or_default() += 1;
         }
         self.published.push(published);
         self.figures.published += 1;
@@ -200,9 +255,17 @@ impl Checks {
         &self.published[id as usize]
     }
 
-    /// A client settles these.
-    pub fn settle_asked(&mut self, queue: QueueId, first: u64, count: u64) {
-        self.settle_asked.extend((first..first + count).map(|seq| (queue, seq)));
+    /// A client settles these, or gives them back, which is no end.
+    pub fn settle_asked(&mut self, queue: QueueId, holder: ConsumerKey, seqs: std::ops::Range<u64>, is_end: bool) {
+        self.holdings.released(queue, holder, seqs.clone());
+        if is_end {
+            self.settle_asked.extend(seqs.map(|seq| (queue, seq)));
+        }
+    }
+
+    /// A client ends its channel.
+    pub fn channel_ended(&mut self, channel: ChannelKey) {
+        self.holdings.ended(channel);
     }
 
     /// A node came up with what its disk holds.
@@ -248,10 +311,16 @@ impl Checks {
                     self.at_risk.remove(&id);
                 }
                 Found::Delivered { queue, id, redelivered } => self.flag(queue, id, redelivered),
-                Found::Ended { queue, seq, must_be_offered } => {
-                    self.figures.ended_by_rule += 1;
-                    if must_be_offered && !self.letters.contains(&(queue, seq)) {
-                        let what = format!("message {seq} of queue {} ended, and nobody was offered it", queue.0);
+                Found::Ended { queue, seq, id, by_rule } => {
+                    self.figures.ended_by_rule += u64::from(by_rule);
+                    self.check_buried(queue, seq, id);
+                }
+                Found::Buried { queue, id } => {
+                    self.figures.buried += 1;
+                    let (left, arrived) = self.burials.entry((queue, id)).or_default();
+                    *arrived += 1;
+                    if *arrived > *left {
+                        let what = format!("message {id} came to queue {} more often than it left for it", queue.0);
                         violated("dead letter", &what);
                     }
                 }
@@ -259,8 +328,23 @@ impl Checks {
         }
     }
 
+    /// A message ended: at least once, it is where its dead letter goes by now.
+    fn check_buried(&self, queue: QueueId, seq: u64, id: u64) {
+        let rule = self.expected.rules.get(&queue).and_then(|rules| rules.dead_letter.as_ref());
+        let Some(grave) = self.expected.graves.get(&queue).filter(|_| rule.is_some_and(|r| r.at_least_once)) else {
+            return;
+        };
+        if self.burials.get(&(*grave, id)).is_none_or(|(_, arrived)| *arrived == 0) {
+            let what = format!("message {seq} of queue {} ended, and is not in queue {}", queue.0, grave.0);
+            violated("dead letter", &what);
+        }
+    }
+
     fn flag(&mut self, queue: QueueId, id: u64, redelivered: bool) {
-        if !redelivered && !self.unflagged.insert((queue, id)) && !self.published[id as usize].at_mercy {
+        // Of one message several dead letters may come to one queue.
+        let is_grave = self.expected.graves.values().any(|grave| *grave == queue);
+        let is_second = !redelivered && !self.unflagged.insert((queue, id));
+        if is_second && !is_grave && !self.published[id as usize].at_mercy {
             violated("duplicate", &format!("message {id} went out of queue {} twice without redelivered", queue.0));
         }
     }
@@ -273,11 +357,84 @@ impl Checks {
                     self.confirmed(*channel, seq);
                 }
             }
-            Effect::Deliver(delivery) | Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => {
+            Effect::Deliver(delivery) => {
+                if self.rule(delivery.queue, |rules| rules.single_active.is_some()) {
+                    self.holdings.given(delivery, said.term);
+                }
                 self.delivered(group, said, delivery);
             }
+            Effect::Reply { reply: Reply::Got { delivery, ready }, .. } => {
+                self.check_length(delivery.queue, *ready);
+                self.delivered(group, said, delivery);
+            }
+            Effect::Reply { request, reply: Reply::Stat { ready, .. }, .. } => {
+                self.check_length(queue_of(*request), *ready);
+            }
+            Effect::Refuse { channel, first, count } if !is_burial(*channel) => {
+                (*first..*first + *count).for_each(|seq| self.refused(group, said, *channel, seq));
+            }
+            Effect::Unused { queue } => _ = self.used_ms.insert(*queue, said.now_ms),
+            Effect::Lapsed { queue } => self.lapsed(*queue, said.now_ms),
             Effect::DeadLetter(letter) => self.letter(group, letter),
             _ => {}
+        }
+    }
+
+    fn rule(&self, queue: QueueId, asks: impl Fn(&Rules) -> bool) -> bool {
+        self.expected.rules.get(&queue).is_some_and(|rules| asks(rules))
+    }
+
+    /// Nobody sees a queue that drops what is too much beyond its length.
+    fn check_length(&self, queue: QueueId, ready: u64) {
+        // Under a limit of bytes too, what goes may have to be read first.
+        let is_beyond = |rules: &Rules| {
+            !rules.overflow.is_reject()
+                && rules.length_bytes_max.is_none()
+                && rules.length_max.is_some_and(|m| ready > m)
+        };
+        if self.rule(queue, is_beyond) {
+            violated("limit", &format!("{ready} messages are ready in queue {}", queue.0));
+        }
+    }
+
+    /// A leader refused a publish: one of its queues may be full.
+    fn refused(&mut self, group: usize, said: Said, channel: ChannelKey, seq: u64) {
+        let Some(id) = self.by_number.get(&(channel, seq)) else { return };
+        let is_nowhere = said.serves && self.published[*id as usize].targets.len() == 1;
+        // Where a refusal is an answer, it does not come again.
+        if self.expected.gives_up[group] && (is_nowhere || !said.led_before) {
+            for queue in &self.published[*id as usize].targets {
+                *self.aimed.get_mut(queue).expect("it was counted") -= 1;
+            }
+        }
+        if !said.serves {
+            // Nobody promises anything.
+            return;
+        }
+        self.figures.refused += 1;
+        let may_be_full = |queue: &QueueId| {
+            let aimed = self.aimed.get(queue).copied().unwrap_or(0);
+            let others = aimed - u64::from(!is_nowhere);
+            let there = others.saturating_sub(self.models[group].ended(*queue));
+            let is_full = |rules: &Rules| {
+                let is_long = rules.length_bytes_max.is_some() || rules.length_max.is_some_and(|max| there >= max);
+                rules.overflow.is_reject() && is_long
+            };
+            self.rule(*queue, is_full)
+        };
+        if !self.published[*id as usize].targets.iter().any(may_be_full) {
+            violated("limit", &format!("message {id} was refused, and none of its queues can be full"));
+        }
+    }
+
+    /// A leader says that a queue was not used for as long as its rules say.
+    fn lapsed(&mut self, queue: QueueId, now_ms: u64) {
+        self.figures.lapsed += 1;
+        let expires_ms = self.expected.rules.get(&queue).and_then(|rules| rules.expires_ms).unwrap_or(u64::MAX);
+        let used_ms = self.used_ms.insert(queue, now_ms).unwrap_or(0);
+        if now_ms + self.expected.slack_ms < used_ms.saturating_add(expires_ms) {
+            let what = format!("queue {} was used at {used_ms} and lapsed at {now_ms}", queue.0);
+            violated("lapse", &what);
         }
     }
 
@@ -285,6 +442,15 @@ impl Checks {
     fn letter(&mut self, group: usize, letter: &DeadLetter) {
         let (queue, seq) = (letter.queue, letter.seq);
         self.figures.dead_letters += 1;
+        let id = MessageView::parse(&letter.message).and_then(|view| id_of(view.body()));
+        let Some(id) = id else { violated("published", &format!("a dead letter of queue {} is of nothing", queue.0)) };
+        if let Some(grave) = self.expected.graves.get(&queue) {
+            self.burials.entry((*grave, id)).or_default().0 += 1;
+        }
+        if seq == 0 {
+            // It was refused, so it never had a number.
+            return;
+        }
         let is_first = self.letters.insert((queue, seq));
         if letter.wants_answer {
             return;
@@ -298,6 +464,9 @@ impl Checks {
     }
 
     fn confirmed(&mut self, channel: ChannelKey, seq: u64) {
+        if is_burial(channel) {
+            return;
+        }
         let Some(&id) = self.by_number.get(&(channel, seq)) else {
             violated("confirm", &format!("publish {seq} of channel {} was confirmed and never published", channel.0));
         };
@@ -320,7 +489,7 @@ impl Checks {
     }
 
     fn check_cap(&self, queue: QueueId) {
-        let Some(&cap) = self.caps.get(&queue) else { return };
+        let Some(&cap) = self.expected.caps.get(&queue) else { return };
         let value = |id: &u64| {
             let published = &self.published[*id as usize];
             match published.asked {
@@ -341,18 +510,33 @@ impl Checks {
         if !delivery.needs_ack {
             self.settle_asked.insert((delivery.queue, delivery.seq));
         }
+        self.used_ms.insert(delivery.queue, said.now_ms);
         if !delivery.redelivered {
-            let last = self.order.entry((delivery.queue, said.term)).or_insert(0);
+            // In the order of the queue, that is, among those of one priority.
+            let level = self.level_of(delivery);
+            let last = self.order.entry((delivery.queue, level, said.term)).or_insert(0);
             if delivery.seq <= *last {
                 let (queue, seq) = (delivery.queue.0, delivery.seq);
                 violated("order", &format!("message {seq} of queue {queue} went out after {last}"));
             }
             *last = delivery.seq;
         }
-        let model = &mut self.models[group];
-        if let Some(Found::Delivered { queue, id, redelivered }) = model.delivered(delivery, id, said.applied.0) {
+        let at = Moment {
+            term: said.term,
+            applied: said.applied.0,
+            applied_before: said.applied_before.0,
+            latest_ms: said.latest_ms,
+            now_ms: said.now_ms,
+        };
+        if let Some(Found::Delivered { queue, id, redelivered }) = self.models[group].delivered(delivery, id, at) {
             self.flag(queue, id, redelivered);
         }
+    }
+
+    fn level_of(&self, delivery: &Delivery) -> u8 {
+        let view = MessageView::parse(&delivery.message).expect("it was identified");
+        let priority = broker::queue::levels::priority_of(view.properties());
+        self.expected.rules.get(&delivery.queue).map_or(0, |rules| rules.levels.level(priority))
     }
 
     /// Which message a delivery is of; it must be one that was published, to this queue, with these bytes.
@@ -363,7 +547,12 @@ impl Checks {
         };
         let id = id_of(view.body());
         match id.and_then(|id| self.published.get(id as usize)) {
-            Some(p) if p.body[..] == *view.body() && p.targets.contains(&delivery.queue) => id.expect("it was found"),
+            Some(p)
+                if p.body[..] == *view.body()
+                    && p.targets.iter().any(|target| self.expected.leads_to(*target, delivery.queue)) =>
+            {
+                id.expect("it was found")
+            }
             _ => violated("published", &format!("{} was never published there", what())),
         }
     }

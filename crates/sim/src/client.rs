@@ -22,6 +22,9 @@ const CONFIRM_TIMEOUT: Micros = 2 * SECOND;
 /// How long a reader waits for any sign of life before it tries another node.
 const REPLY_TIMEOUT: Micros = 3 * SECOND;
 
+/// After so many refusals in a row a publisher looks for another node.
+const REFUSALS_MAX: u32 = 20;
+
 /// How a queue keeps its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeping {
@@ -40,6 +43,38 @@ pub struct QueueSettings {
     pub id: QueueId,
     /// How it keeps its messages.
     pub keeping: Keeping,
+}
+
+/// Dead letters are published on channels from here on, one for each life of a node.
+const BURIALS_FROM: u64 = 1 << 60;
+
+/// The channel on which a node publishes dead letters in one of its lives.
+pub fn burial_channel(node: u64, life: u32) -> ChannelKey {
+    ChannelKey(BURIALS_FROM | node << 32 | u64::from(life))
+}
+
+/// Whether dead letters are published on this channel.
+pub fn is_burial(channel: ChannelKey) -> bool {
+    channel.0 >= BURIALS_FROM && channel != ChannelKey::NOBODY
+}
+
+/// A question about a queue: the number says which queue it is.
+fn question(queue: QueueId, number: u64) -> RequestId {
+    RequestId(queue.0 << 32 | number)
+}
+
+/// The queue that a question is about.
+pub fn queue_of(request: RequestId) -> QueueId {
+    QueueId(request.0 >> 32)
+}
+
+/// What publishers to the queues of a partition do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habits {
+    /// Their messages have priorities, time limits and delays.
+    pub varied: bool,
+    /// A publish that was refused is given up: one of the queues refuses what is too much.
+    pub gives_up: bool,
 }
 
 /// What a client wants of the world.
@@ -80,6 +115,7 @@ enum Part {
 }
 
 struct Publisher {
+    habits: Habits,
     confirms: bool,
     next_seq: u64,
     number: u64,
@@ -87,6 +123,8 @@ struct Publisher {
     body_bytes_max: u64,
     pause_max: Micros,
     sessions: u32,
+    /// Refusals since the last confirm.
+    refusals: u32,
 }
 
 struct Reader {
@@ -133,11 +171,21 @@ impl Client {
     }
 
     /// A publisher to the queues of a partition.
-    pub fn publisher(number: u64, group: usize, queues: &[QueueSettings], mut random: Random) -> Client {
+    pub fn publisher(
+        number: u64,
+        group: usize,
+        queues: &[QueueSettings],
+        mut random: Random,
+        habits: Habits,
+    ) -> Client {
         let confirms = !random.chance(15);
-        let body_bytes_max = *random.pick(&[40, 200, 2_000, 20_000]);
+        let body_bytes_max = match habits.varied {
+            true => *random.pick(&[40, 200, 1_000]),
+            false => *random.pick(&[40, 200, 2_000, 20_000]),
+        };
         let pause_max = *random.pick(&[20 * MS, 80 * MS, 300 * MS]);
         let publisher = Publisher {
+            habits,
             confirms,
             next_seq: 1,
             number: 1,
@@ -145,6 +193,7 @@ impl Client {
             body_bytes_max,
             pause_max,
             sessions: 0,
+            refusals: 0,
         };
         Client::new(number, group, queues, random, Part::Publisher(publisher))
     }
@@ -164,6 +213,14 @@ impl Client {
             unruly,
         };
         Client::new(number, group, queues, random, Part::Reader(reader))
+    }
+
+    /// Most messages that it takes from one queue at a time; `None` is no limit, and 0 is a publisher.
+    pub fn credit(&self) -> Option<u64> {
+        match &self.part {
+            Part::Publisher(_) => Some(0),
+            Part::Reader(r) => (r.prefetch > 0 && !r.no_ack && !r.granted_only).then_some(r.prefetch.into()),
+        }
     }
 
     /// Whether it waits for nothing.
@@ -206,8 +263,11 @@ impl Client {
 
     fn open(&mut self, n: &mut Now<'_>) {
         self.heard = n.now;
-        let is_reader = matches!(self.part, Part::Reader(_));
-        if is_reader || self.next_channel == 1 {
+        let starts_over = match &mut self.part {
+            Part::Reader(_) => true,
+            Part::Publisher(p) => p.habits.gives_up,
+        };
+        if starts_over || self.next_channel == 1 {
             self.channel = ChannelKey(self.channels + self.next_channel);
             self.next_channel += 1;
         }
@@ -219,6 +279,11 @@ impl Client {
         let draining = n.draining;
         match &mut self.part {
             Part::Publisher(p) => {
+                if p.habits.gives_up {
+                    // A number that was refused, unheard, must not come again: as clients do, it begins a new channel.
+                    p.unconfirmed.clear();
+                    (p.next_seq, p.number) = (1, 1);
+                }
                 p.sessions += 1;
                 n.wishes.extend(p.unconfirmed.iter().map(|(_, _, command)| Wish::Send(command.clone())));
             }
@@ -249,7 +314,7 @@ impl Client {
             priority: self.random.below(3) as i32,
             granted_only,
         };
-        let request = RequestId(r.next_request);
+        let request = question(queue, r.next_request);
         r.next_request += 1;
         n.wishes.push(Wish::Send(Command::Consume { queue, consumer, request }));
     }
@@ -264,6 +329,9 @@ impl Client {
     }
 
     fn close(&mut self, ended: bool, n: &mut Now<'_>) {
+        if ended {
+            n.checks.channel_ended(self.channel);
+        }
         n.wishes.push(Wish::Close { ended });
         self.lost();
     }
@@ -274,10 +342,21 @@ impl Client {
         match effect {
             Effect::Confirm { first, count, .. } => {
                 if let Part::Publisher(p) = &mut self.part {
+                    p.refusals = 0;
                     p.unconfirmed.retain(|(seq, _, _)| *seq < first || *seq >= first + count);
                 }
             }
-            Effect::Refuse { .. } => self.close(false, n),
+            Effect::Refuse { first, count, .. } => match &mut self.part {
+                Part::Publisher(p) if p.habits.gives_up => {
+                    p.unconfirmed.retain(|(seq, _, _)| *seq < first || *seq >= first + count);
+                    p.refusals += 1;
+                    if p.refusals >= REFUSALS_MAX {
+                        p.refusals = 0;
+                        self.close(false, n);
+                    }
+                }
+                _ => self.close(false, n),
+            },
             Effect::Reply { reply: Reply::NotLeader, .. } => {
                 let ended = matches!(self.part, Part::Reader(_));
                 self.close(ended, n);
@@ -339,8 +418,8 @@ impl Client {
             }
             let seq = if p.confirms { p.next_seq } else { 0 };
             let bytes = self.random.between(16, p.body_bytes_max) as usize;
-            let (command, id) =
-                compose(self.group, self.channel, seq, p.number, &self.queues, bytes, &mut self.random, n.checks);
+            let sender = Sender { group: self.group, channel: self.channel, habits: p.habits };
+            let (command, id) = compose(sender, seq, p.number, &self.queues, bytes, &mut self.random, n.checks);
             p.next_seq += 1;
             p.number += 1;
             if p.confirms {
@@ -360,9 +439,9 @@ impl Client {
                 return self.close(true, n);
             }
         }
-        let ask = |r: &mut Reader| {
+        let ask = |r: &mut Reader, queue: QueueId| {
             r.next_request += 1;
-            RequestId(r.next_request)
+            question(queue, r.next_request)
         };
         if n.draining && (r.gets || r.granted_only || r.no_ack) {
             (r.gets, r.granted_only, r.no_ack) = (false, false, false);
@@ -382,26 +461,26 @@ impl Client {
                 82..92 => Outcome::Reject,
                 _ => Outcome::Discard,
             };
-            if matches!(outcome, Outcome::Ack | Outcome::Discard) {
-                n.checks.settle_asked(queue, seq, count);
-            }
+            let is_end = matches!(outcome, Outcome::Ack | Outcome::Discard);
+            n.checks.settle_asked(queue, holder, seq..seq + count, is_end);
             n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count, outcome }));
         }
         if !r.held.is_empty() && r.held.iter().all(|h| h.3 > n.now) && self.random.chance(20) {
             // Settled out of order at times.
             let at = self.random.below(r.held.len() as u64) as usize;
             let (queue, holder, seq, _) = r.held.remove(at).expect("it is there");
-            n.checks.settle_asked(queue, seq, 1);
+            n.checks.settle_asked(queue, holder, seq..seq + 1, true);
             let outcome = Outcome::Ack;
             n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count: 1, outcome }));
         }
         if r.gets && r.held.len() < 8 {
             let queue = self.random.pick(&group_queues).id;
-            let (no_ack, request) = (r.no_ack, ask(r));
+            let (no_ack, request) = (r.no_ack, ask(r, queue));
             n.wishes.push(Wish::Send(Command::Get { queue, channel, no_ack, request }));
         }
         if n.draining {
-            let (queue, request) = (self.random.pick(&group_queues).id, ask(r));
+            let queue = self.random.pick(&group_queues).id;
+            let request = ask(r, queue);
             n.wishes.push(Wish::Send(Command::Stat { queue, channel, request }));
             return;
         }
@@ -410,20 +489,22 @@ impl Client {
         }
         match self.random.below(2_000) {
             0..3 => {
-                let (queue, request) = (self.random.pick(&group_queues).id, ask(r));
+                let queue = self.random.pick(&group_queues).id;
+                let request = ask(r, queue);
                 n.wishes.push(Wish::Send(Command::Purge { queue, channel, request }));
             }
             3..20 => {
-                let (queue, request) = (self.random.pick(&group_queues).id, ask(r));
+                let queue = self.random.pick(&group_queues).id;
+                let request = ask(r, queue);
                 n.wishes.push(Wish::Send(Command::Stat { queue, channel, request }));
             }
             20..30 => {
-                let request = ask(r);
+                let request = ask(r, QueueId(0));
                 n.wishes.push(Wish::Send(Command::Sync { channel, request }));
             }
             30..40 => {
                 let Some((&number, &(queue, _))) = r.consumers.first_key_value() else { return };
-                let request = ask(r);
+                let request = ask(r, queue);
                 r.consumers.remove(&number);
                 let consumer = ConsumerKey { channel, number };
                 n.wishes.push(Wish::Send(Command::Cancel { queue, consumer, request }));
@@ -435,11 +516,35 @@ impl Client {
     }
 }
 
-/// A publish to one queue, or to two at times.
-#[allow(clippy::too_many_arguments)] // A message has that many sides.
-fn compose(
+/// Who publishes.
+struct Sender {
     group: usize,
     channel: ChannelKey,
+    habits: Habits,
+}
+
+/// The properties of a message: its delivery mode, and at times a priority and a time limit.
+fn properties(random: &mut Random) -> Bytes {
+    const DELIVERY_MODE: u16 = 1 << 12;
+    const PRIORITY: u16 = 1 << 11;
+    const EXPIRATION: u16 = 1 << 8;
+    let (mut flags, mut list) = (DELIVERY_MODE, vec![2]);
+    if random.chance(50) {
+        flags |= PRIORITY;
+        list.push(random.below(8) as u8);
+    }
+    if random.chance(10) {
+        flags |= EXPIRATION;
+        let text = random.below(2_000).to_string();
+        list.push(text.len() as u8);
+        list.extend_from_slice(text.as_bytes());
+    }
+    [&flags.to_be_bytes()[..], &list].concat().into()
+}
+
+/// A publish to one queue, or to two at times.
+fn compose(
+    Sender { group, channel, habits }: Sender,
     seq: u64,
     number: u64,
     queues: &[QueueSettings],
@@ -477,12 +582,19 @@ fn compose(
     }
     let id = checks.next_id();
     let body = body_of(id, bytes);
+    let mut varied = (Bytes::from_static(&[0x10, 0, 2]), 0);
+    if habits.varied {
+        let delay_ms = if random.chance(10) { random.between(1, 1_500) } else { 0 };
+        varied = (properties(random), delay_ms);
+    }
+    let (properties, delay_ms) = varied;
     let published = Published {
         group,
         channel,
         seq,
         number,
         targets: chosen.iter().map(|q| q.id).collect(),
+        delay_ms,
         asked,
         body: body.clone(),
         confirmed: false,
@@ -493,8 +605,8 @@ fn compose(
     let message = Message {
         exchange: Bytes::from_static(b"amq.direct"),
         routing_key: Bytes::from_static(b"q"),
-        properties: Bytes::from_static(&[0x10, 0, 2]),
+        properties,
         body,
     };
-    (Command::Publish(Publish { channel, publish_seq: seq, targets, delay_ms: 0, message }), id)
+    (Command::Publish(Publish { channel, publish_seq: seq, targets, delay_ms, message }), id)
 }

@@ -3,25 +3,30 @@
 //! Invariant: a run is a function of its seed and options. Nothing here reads a clock, the system's randomness or an
 //! unordered map; a failure is found again from its seed.
 
-use crate::checks::{Checks, Figures, violated};
-use crate::client::{Client, Keeping, Now, QueueSettings, Wish};
+use crate::checks::{Checks, Expected, Figures, violated};
+use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
 use crate::network::Network;
 use crate::node::{Happening, Node, Outcome, SessionId, Settings};
 use crate::plan::{Options, Plan};
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND, Schedule};
 use crate::trace::Trace;
+use broker::queue::Rules;
 use broker::{ChannelKey, PartitionId};
 use bytes::Bytes;
 use consensus::NodeId;
 use partition::{Command, Effect};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
 
+mod burial;
 mod weather;
 
 /// After this long without faults everything must be confirmed, settled, and equal.
 const LIVENESS_MAX: Micros = 120 * SECOND;
+/// Clocks step by 10 s in either direction.
+const CLOCKS_APART_MS: u64 = 20_000;
 /// Every partition has a number that a group of the log can have, 0 being the topology's.
 const FIRST_PARTITION: u32 = 1;
 
@@ -34,6 +39,7 @@ enum Event {
     Close { session: SessionId, ended: bool },
     Effect { session: SessionId, effect: Effect },
     Reset { session: SessionId },
+    Burial(burial::Step),
     Weather,
     Restart { node: usize, life: u32 },
     Look,
@@ -58,6 +64,7 @@ pub struct Cluster {
     links: BTreeMap<SessionId, Link>,
     next_session: u64,
     checks: Checks,
+    burials: burial::Burials,
     trace: Trace,
     plan: Plan,
     options: Options,
@@ -90,18 +97,35 @@ impl Cluster {
                     g.iter().filter_map(|q| plan.rules.get_key_value(&q.id)).map(|(q, r)| (*q, r.clone())).collect()
                 })
                 .collect(),
+            gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
         let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
         let mut clients = Vec::new();
+        let mut expected = Expected {
+            caps: plan.groups.iter().flatten().filter_map(cap_of).collect(),
+            rules: plan.rules.clone(),
+            graves: plan.buried_in.iter().map(|(queue, (_, grave))| (*queue, *grave)).collect(),
+            gives_up: settings.gives_up.clone(),
+            undelivered_max: BTreeMap::new(),
+            slack_ms: if options.faults.pauses { CLOCKS_APART_MS } else { 0 },
+        };
         for (group, queues) in plan.groups.iter().enumerate() {
+            let habits = Habits { varied: options.rules, gives_up: settings.gives_up[group] };
             for _ in 0..plan.publishers {
-                clients.push(Client::publisher(clients.len() as u64, group, queues, random.fork()));
+                clients.push(Client::publisher(clients.len() as u64, group, queues, random.fork(), habits));
             }
+            let read: Vec<_> = queues.iter().chain(plan.graves.get(group)).copied().collect();
             for _ in 0..plan.readers {
-                clients.push(Client::reader(clients.len() as u64, group, queues, random.fork(), plan.unruly));
+                clients.push(Client::reader(clients.len() as u64, group, &read, random.fork(), plan.unruly));
+            }
+            let credit: Option<u64> = clients.iter().filter(|c| c.group == group).map(Client::credit).sum();
+            let refuses = |rules: &&Arc<Rules>| rules.overflow.is_reject() && rules.length_max.is_some();
+            for (queue, rules) in queues.iter().filter_map(|q| Some((q.id, plan.rules.get(&q.id).filter(refuses)?))) {
+                // A channel that ends and the one after it may both be there for a moment.
+                let most = credit.zip(rules.length_max).map(|(credit, max)| max + 2 * credit);
+                expected.undelivered_max.extend(most.map(|most| (queue, most)));
             }
         }
-        let caps = plan.groups.iter().flatten().filter_map(cap_of).collect();
         Cluster {
             schedule: Schedule::default(),
             random,
@@ -110,7 +134,8 @@ impl Cluster {
             clients,
             links: BTreeMap::new(),
             next_session: 1,
-            checks: Checks::new(&partitions, caps, &plan.rules),
+            checks: Checks::new(&partitions, expected),
+            burials: burial::Burials::default(),
             trace: Trace::new(options.trace),
             deadline: plan.duration + LIVENESS_MAX,
             plan,
@@ -229,6 +254,7 @@ impl Cluster {
                     self.clients[link.client].lost();
                 }
             }
+            Event::Burial(step) => self.bury(step),
             Event::Client { client } => self.with_client(client, Client::wake),
             Event::Weather => self.weather(),
             Event::Restart { node, life } => {
@@ -272,6 +298,12 @@ impl Cluster {
             let group = group_of(partition);
             self.trace.line(now, || format!("{id} p{group} says {} ({said:?})", brief_effect(&effect)));
             self.checks.said(group, said, &effect);
+            if let Effect::DeadLetter(letter) = &effect {
+                self.send_letter(node, group, letter);
+            }
+            if self.note_burial(node, &effect) {
+                continue;
+            }
             let Some(session) = channel_of(&effect).and_then(|c| self.nodes[node].session_of(c)) else { continue };
             self.tell_client(session, |session| Event::Effect { session, effect });
         }
@@ -414,6 +446,11 @@ fn cap_of(queue: &QueueSettings) -> Option<(broker::QueueId, u64)> {
         Keeping::Selective(rule) => Some((queue.id, rule.cap)),
         _ => None,
     }
+}
+
+/// Whether one of these queues refuses what is too much, so that a refusal is an answer.
+fn gives_up(plan: &Plan, queues: &[QueueSettings]) -> bool {
+    queues.iter().any(|queue| plan.rules.get(&queue.id).is_some_and(|rules| rules.overflow.is_reject()))
 }
 
 fn group_of(partition: PartitionId) -> usize {

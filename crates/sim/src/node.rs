@@ -68,6 +68,8 @@ pub struct Settings {
     pub bug: Option<Bug>,
     /// Rules of the queues of each partition.
     pub rules: Vec<BTreeMap<QueueId, Arc<Rules>>>,
+    /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
+    pub gives_up: Vec<bool>,
 }
 
 /// Something that happens on a node.
@@ -128,6 +130,16 @@ pub struct Said {
     pub term: Term,
     /// What it had applied.
     pub applied: LogIndex,
+    /// What it had applied before its turn.
+    pub applied_before: LogIndex,
+    /// It led when its turn began.
+    pub led_before: bool,
+    /// It led all through its turn.
+    pub serves: bool,
+    /// Its clock, milliseconds since the epoch.
+    pub now_ms: u64,
+    /// The latest that its clock showed in this life.
+    pub latest_ms: u64,
 }
 
 /// A partition as an observer sees it.
@@ -201,8 +213,10 @@ struct Running {
     held_back: Vec<(usize, Said, Effect)>,
     /// A delivery that a wrong shell sends once more, and since when.
     kept: Option<(Micros, Effect)>,
-    /// Answers to dead letters, by partition.
+    /// Dead letters for this node's partitions, and answers to those of its own.
     buried: Vec<(usize, Command)>,
+    /// The latest that its clock showed.
+    latest_ms: u64,
 }
 
 /// One node.
@@ -350,6 +364,13 @@ impl Node {
         self.want_turn(out);
     }
 
+    /// A dead letter arrives for a partition, or the answer to one of its own. Lost if the node is down.
+    pub fn bury(&mut self, partition: usize, command: Command, out: &mut Outcome) {
+        let Some(r) = &mut self.running else { return };
+        r.buried.push((partition, command));
+        self.want_turn(out);
+    }
+
     /// A client's connection ends, and its channel with it if `ended`.
     pub fn close(&mut self, session: SessionId, ended: bool, out: &mut Outcome) {
         let Some(r) = &mut self.running else { return };
@@ -421,7 +442,9 @@ impl Node {
     fn turn(&mut self, out: &mut Outcome) {
         let now_ms = self.wall_ms();
         let (bug, upkeep) = (self.settings.bug, self.settings.upkeep);
+        let told_ms = if bug == Some(Bug::ClockRunsFast) { now_ms + 3 * (now_ms - EPOCH_MS) } else { now_ms };
         let r = self.running.as_mut().expect("only a node that is up is asked");
+        r.latest_ms = r.latest_ms.max(now_ms);
         r.turn_due = false;
         let (ticks, look) = (std::mem::take(&mut r.ticks), std::mem::take(&mut r.look));
         let frames = std::mem::take(&mut r.frames);
@@ -437,8 +460,11 @@ impl Node {
         for at in 0..r.partitions.len() {
             let mut room =
                 Room { random: &mut self.random, full: self.full_outlets, partition: at, stalled: &mut r.stalled };
-            let mut cx = Context { now_ms, tail: &mut r.tail, outlets: &mut room, out: &mut r.out };
+            let mut cx = Context { now_ms: told_ms, tail: &mut r.tail, outlets: &mut room, out: &mut r.out };
             let partition = &mut r.partitions[at];
+            let (applied_before, serving_before) = (partition.applied(), partition.is_leading());
+            let term_before = partition.replica().group().status().term;
+            let gives_up = self.settings.gives_up[at];
             let current_file = partition::place::file_u32(r.wal.position().file);
             let mut look = look;
             for completion in r.completions[at].drain(..) {
@@ -451,7 +477,7 @@ impl Node {
             for _ in 0..ticks {
                 partition.tick(&mut cx);
             }
-            break_streams(&cx.out.effects, &r.channels, &mut r.sessions);
+            break_streams(&cx.out.effects, gives_up, &r.channels, &mut r.sessions);
             for (_, command) in r.buried.extract_if(.., |(of, _)| *of == at) {
                 partition.command(command, &mut cx);
             }
@@ -478,7 +504,7 @@ impl Node {
                 if let Some(command) = spoil(command, bug) {
                     partition.command(command, &mut cx);
                 }
-                break_streams(&cx.out.effects, &r.channels, &mut r.sessions);
+                break_streams(&cx.out.effects, gives_up, &r.channels, &mut r.sessions);
             }
             partition.flush(&mut cx);
             if upkeep && look {
@@ -496,8 +522,15 @@ impl Node {
             needs = needs.min(partition.needs_file(current_file));
             // Whoever was told that its connection is full hears that there is room again.
             let status = partition.replica().group().status();
-            let said = Said { term: status.term, applied: partition.applied() };
-            bury(&r.out.effects, at, &mut self.random, &mut r.buried);
+            let said = Said {
+                term: status.term,
+                applied: partition.applied(),
+                applied_before,
+                led_before: serving_before,
+                serves: serving_before && partition.is_leading() && term_before == status.term,
+                now_ms,
+                latest_ms: r.latest_ms,
+            };
             r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
         }
         if upkeep && look && needs != u32::MAX {
@@ -560,18 +593,6 @@ impl Node {
     }
 }
 
-/// Somebody takes dead letters in, or does not: those that want an answer get one with the next turn.
-fn bury(effects: &[Effect], at: usize, random: &mut Random, buried: &mut Vec<(usize, Command)>) {
-    for effect in effects {
-        if let Effect::DeadLetter(letter) = effect
-            && letter.wants_answer
-        {
-            let is_safe = random.chance(70);
-            buried.push((at, Command::Buried { queue: letter.queue, seq: letter.seq, is_safe }));
-        }
-    }
-}
-
 impl Running {
     /// Commands for one turn: all that came, up to some bytes.
     fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
@@ -622,13 +643,14 @@ fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Con
 }
 
 /// A refused publish breaks its channel's stream: what follows it there must not be taken in before it, or the log would
-/// take the refused one for a repeat when it comes again.
+/// take the refused one for a repeat when it comes again. Not so where it does not come again.
 fn break_streams(
     effects: &[Effect],
+    gives_up: bool,
     channels: &BTreeMap<ChannelKey, SessionId>,
     sessions: &mut BTreeMap<SessionId, Session>,
 ) {
-    for effect in effects {
+    for effect in effects.iter().filter(|_| !gives_up) {
         if let Effect::Refuse { channel, .. } = effect {
             let session = channels.get(channel).and_then(|id| sessions.get_mut(id));
             session.into_iter().for_each(|s| s.broken = true);
@@ -646,6 +668,7 @@ fn spoil(mut command: Command, bug: Option<Bug>) -> Option<Command> {
             }
         }
         (Command::Consume { consumer, .. }, Some(Bug::PrefetchIsDoubled)) => consumer.prefetch *= 2,
+        (Command::Publish(publish), Some(Bug::DelayIsShortened)) => publish.delay_ms = publish.delay_ms.div_ceil(4),
         _ => {}
     }
     Some(command)
@@ -669,6 +692,13 @@ fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: 
         Bug::DeliveryIsRepeated if random.chance(5) => {
             let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();
             said.extend(again);
+        }
+        Bug::CountsAreLost => {
+            for at in deliveries {
+                if let Effect::Deliver(delivery) = &mut said[at].2 {
+                    delivery.counts = broker::queue::Counts::default();
+                }
+            }
         }
         Bug::FlagIsLost => {
             for at in deliveries {

@@ -7,11 +7,14 @@ use crate::client::{Keeping, QueueSettings};
 use crate::random::Random;
 use crate::schedule::{Micros, SECOND};
 use broker::QueueId;
-use broker::queue::{DeadLetterRule, Retried, RetryRule, Rules};
+use broker::queue::{DeadLetterRule, LevelRule, Overflow, Retried, RetryRule, Rules, SingleActive};
 use broker::topology::Name;
 use partition::command::Selective;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Queues for dead letters are numbered from here on, by partition.
+const GRAVES_FROM: u64 = 1_000;
 
 /// Which kinds of faults may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,8 @@ pub struct Options {
     pub trace: bool,
     /// How long faults go on; `None` leaves it to the seed.
     pub duration: Option<Micros>,
-    /// Queues have rules: time and length limits, delivery limits, dead letters, retries.
+    /// Queues have rules: limits of all kinds, dead letters, retries, priorities, one active consumer; messages have
+    /// priorities, time limits and delays.
     pub rules: bool,
 }
 
@@ -87,6 +91,10 @@ pub struct Plan {
     pub groups: Vec<Vec<QueueSettings>>,
     /// What queues ask for, if they ask for anything.
     pub rules: BTreeMap<QueueId, Arc<Rules>>,
+    /// Of each partition the queue for dead letters, if queues have rules.
+    pub graves: Vec<QueueSettings>,
+    /// Where the dead letters of a queue go: partition and queue.
+    pub buried_in: BTreeMap<QueueId, (usize, QueueId)>,
     /// Publishers of each partition.
     pub publishers: u64,
     /// Readers of each partition.
@@ -108,11 +116,14 @@ pub struct Plan {
 impl Plan {
     /// The plan of a seed.
     pub fn new(random: &mut Random, options: &Options) -> Plan {
-        let groups = random.between(1, 3);
+        let group_count = random.between(1, 3);
         let mut next = 1;
-        let mut rules = BTreeMap::new();
-        let groups = (0..groups)
-            .map(|_| {
+        let mut rules: BTreeMap<QueueId, Arc<Rules>> = BTreeMap::new();
+        let grave = |group: u64| QueueSettings { id: QueueId(GRAVES_FROM + group), keeping: Keeping::Synced };
+        let graves: Vec<QueueSettings> = (0..group_count).filter(|_| options.rules).map(grave).collect();
+        let mut buried_in = BTreeMap::new();
+        let groups = (0..group_count)
+            .map(|group| {
                 let queues = random.between(1, 3);
                 (0..queues)
                     .map(|_| {
@@ -126,7 +137,15 @@ impl Plan {
                         };
                         next += 1;
                         let id = QueueId(next);
-                        rules.extend(options.rules.then(|| (id, rules_of(random))));
+                        if options.rules {
+                            let of = rules_of(random);
+                            if of.dead_letter.is_some() {
+                                // In the same partition, or in any.
+                                let to = if random.chance(50) { group } else { random.below(group_count) };
+                                buried_in.insert(id, (to as usize, grave(to).id));
+                            }
+                            rules.insert(id, of);
+                        }
                         QueueSettings { id, keeping }
                     })
                     .collect()
@@ -137,11 +156,17 @@ impl Plan {
             duration: options.duration.unwrap_or(seconds * SECOND),
             groups,
             rules,
+            graves,
+            buried_in,
             publishers: random.between(1, 3),
             readers: random.between(1, 3),
             unruly: random.chance(60),
             tight: random.chance(50),
-            file_bytes: *random.pick(&[128 << 10, 256 << 10, 1 << 20]),
+            // What is due, or given up, together goes into one entry.
+            file_bytes: match options.rules {
+                true => *random.pick(&[512 << 10, 1 << 20]),
+                false => *random.pick(&[128 << 10, 256 << 10, 1 << 20]),
+            },
             tail_bytes: *random.pick(&[1 << 10, 32 << 10, 1 << 20]),
             upkeep: options.upkeep.unwrap_or(true),
             calm_max: *random.pick(&[200, 600, 2_000]) * crate::schedule::MS,
@@ -149,18 +174,26 @@ impl Plan {
     }
 }
 
-/// Some of what a queue may ask for. Limits drop from the head: a refused publish would be a message that nobody promised.
+/// Some of what a queue may ask for.
 fn rules_of(random: &mut Random) -> Arc<Rules> {
     let retry = RetryRule { which: Retried::All, min_ms: random.between(50, 400), max_ms: 1_000 };
     let at_least_once = random.chance(50);
     let dead_letter = DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once };
+    let overflow =
+        *random.pick(&[Overflow::DropHead, Overflow::DropHead, Overflow::RejectPublish, Overflow::RejectPublishDlx]);
+    // What refuses has room for any one message: a scheduled one that never fits would wait for ever.
+    let (length_min, bytes_min) = if overflow.is_reject() { (1, 20_000) } else { (0, 100) };
     Arc::new(Rules {
         message_ttl_ms: random.chance(40).then(|| random.between(0, 1_500)),
-        length_max: random.chance(40).then(|| random.between(0, 30)),
-        length_bytes_max: random.chance(20).then(|| random.between(100, 20_000)),
+        length_max: random.chance(40).then(|| random.between(length_min, 30)),
+        length_bytes_max: random.chance(20).then(|| random.between(bytes_min, bytes_min + 20_000)),
         delivery_limit: random.chance(40).then(|| random.below(3) as u32),
         dead_letter: random.chance(60).then_some(dead_letter),
         retry: random.chance(30).then_some(retry),
+        overflow,
+        levels: *random.pick(&[LevelRule::None, LevelRule::None, LevelRule::UpTo(3), LevelRule::Strict]),
+        single_active: random.chance(25).then(|| SingleActive { preempts: random.chance(50) }),
+        expires_ms: random.chance(30).then(|| random.between(40, 600)),
         ..Rules::default()
     })
 }

@@ -6,11 +6,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Seeds that a bug may take until it shows in the way that is looked for.
 const SEEDS_MAX: u64 = 60;
 
-/// What the first run that fails in this way says.
+/// Looks for a run that fails in this way.
 fn found(bug: Bug, nodes: u64, checker: &str, faults: Faults) {
+    look_for(checker, Options { bug: Some(bug), nodes, faults, ..Options::default() });
+}
+
+/// The same, where queues have rules. Clocks agree, so that times are held to the millisecond.
+fn found_with_rules(bug: Bug, checker: &str) {
+    let faults = Faults { pauses: false, disks: false, ..Faults::ALL };
+    look_for(checker, Options { bug: Some(bug), faults, rules: true, ..Options::default() });
+}
+
+fn look_for(checker: &str, options: Options) {
+    let bug = options.bug;
     let mut others = Vec::new();
     for seed in 0..SEEDS_MAX {
-        let mut cluster = Cluster::new(seed, Options { bug: Some(bug), nodes, faults, ..Options::default() });
+        let mut cluster = Cluster::new(seed, options);
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| cluster.run())) else { continue };
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         if text.contains(checker) {
@@ -69,4 +80,33 @@ fn what_never_ends_is_found_out() {
 fn a_cap_and_a_prefetch_that_are_passed_are_found_out() {
     found(Bug::CapIsRaised, 3, "[cap]", Faults::NONE);
     found(Bug::PrefetchIsDoubled, 3, "[prefetch]", Faults::NONE);
+}
+
+#[test]
+fn priorities_and_the_active_consumer_are_looked_after() {
+    found_with_rules(Bug::LevelsAreForgotten, "[priority]");
+    found_with_rules(Bug::ActiveIsForgotten, "[single active]");
+}
+
+#[test]
+fn limits_are_looked_after() {
+    found_with_rules(Bug::LimitIsForgotten, "messages are ready in queue");
+    found_with_rules(Bug::LimitIsForgotten, "which refuses beyond");
+    found_with_rules(Bug::LimitIsZero, "none of its queues can be full");
+    found_with_rules(Bug::DeliveryLimitIsRaised, "[counts]");
+    found_with_rules(Bug::CountsAreLost, "[counts]");
+}
+
+#[test]
+fn times_are_looked_after() {
+    found_with_rules(Bug::TtlIsForgotten, "[expired]");
+    found_with_rules(Bug::DelayIsShortened, "[schedule]");
+    found_with_rules(Bug::ClockRunsFast, "[retry]");
+    found_with_rules(Bug::LapseIsHasty, "[lapse]");
+}
+
+#[test]
+fn dead_letters_are_looked_after() {
+    found_with_rules(Bug::LetterIsLost, "[dead letter]");
+    found_with_rules(Bug::LetterIsDoubled, "[dead letter]");
 }

@@ -35,7 +35,24 @@ fn rules_of_queues_hold_in_all_weathers() {
         total.ended_by_rule > 1_000 && total.dead_letters > 300,
         "runs in which nothing ends show nothing: {total:?}"
     );
+    assert!(total.buried > 300 && total.refused > 100, "dead letters arrive, full queues refuse: {total:?}");
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
+}
+
+/// Where clocks agree, times are held to the millisecond.
+#[test]
+fn rules_of_queues_keep_their_times_where_clocks_agree() {
+    let faults = Faults { pauses: false, ..Faults::ALL };
+    let total = run_all(6_000..6_040, Options { rules: true, faults, ..Options::default() });
+    assert!(total.ended_by_rule > 500 && total.buried > 300, "{total:?}");
+}
+
+/// A checkpoint forgot that a queue had had something that only some queues have, and its members were told apart by it.
+#[test]
+fn what_is_there_and_empty_is_as_good_as_not_there() {
+    for seed in [520, 558] {
+        run(seed, Options { rules: true, ..Options::default() });
+    }
 }
 
 #[test]

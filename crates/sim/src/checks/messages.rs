@@ -1,29 +1,22 @@
 //! A model of one partition's queues, made from the committed log: which message has which number, what became of it.
 //!
 //! It reads entries with the engine's own reader and follows rules of its own: a publish number that is not above the last
-//! one of its channel is a repeat and ends at once. Invariant: the fate of a committed message changes once, from live to
-//! settled.
+//! one of its channel is a repeat and ends at once; a scheduled message comes into its queue in the entry that ends its wait.
+//! Invariant: the fate of a committed message changes once, from live to settled.
 
-use super::{Published, id_of, violated};
+use super::fate::{End, Fate};
+use super::{Expected, Published, id_of, violated};
+use crate::client::is_burial;
 use broker::queue::Rules;
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
+use consensus::Term;
 use partition::Delivery;
 use partition::entry::{Batch, Commands, LogCommand, Reason};
+use partition::machine::schedule_of;
+use partition::message::MessageView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// What became of one message of one queue.
-#[derive(Clone, Copy, Debug)]
-struct Fate {
-    id: u64,
-    settled_at: Option<u64>,
-    delivered: bool,
-    /// It was given up there and waits for its dead letter.
-    dead_at: Option<u64>,
-    /// How often it came back in a way that counts against it.
-    failed: u32,
-}
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -34,6 +27,31 @@ struct Queue {
     last_of: BTreeMap<ChannelKey, u64>,
     /// Ids that were live at some time.
     taken_in: BTreeSet<u64>,
+    /// Live messages that nobody was given yet, by level.
+    fresh: BTreeMap<u8, BTreeSet<u64>>,
+    fresh_count: u64,
+    /// The entry that touched it last, and how many were live at most while that was applied.
+    peak: (u64, u64),
+    /// Messages that one of a lower level went before, in this term.
+    overtaken: BTreeMap<u64, (Term, u64)>,
+}
+
+impl Queue {
+    fn fate(&mut self, seq: u64) -> Option<&mut Fate> {
+        (seq as usize).checked_sub(1).and_then(|at| self.fates.get_mut(at))
+    }
+
+    /// How many were live at most while the entry at `index` was applied, so far: it may purge, too.
+    fn peak(&mut self, index: u64) -> u64 {
+        self.peak = if self.peak.0 == index { (index, self.peak.1.max(self.live)) } else { (index, self.live) };
+        self.peak.1
+    }
+
+    fn not_fresh(&mut self, seq: u64, level: u8) {
+        if self.fresh.get_mut(&level).is_some_and(|seqs| seqs.remove(&seq)) {
+            self.fresh_count -= 1;
+        }
+    }
 }
 
 /// What the model learned.
@@ -50,37 +68,50 @@ pub enum Found {
         /// Its flag.
         redelivered: bool,
     },
-    /// A rule of its queue ended a message.
+    /// A message ended in a way that makes a dead letter where the queue has a place for it.
     Ended {
         /// The queue.
         queue: QueueId,
-        /// The message.
+        /// The message's number.
         seq: u64,
-        /// Its dead letter must have been offered before.
-        must_be_offered: bool,
+        /// The message.
+        id: u64,
+        /// A rule of the queue did it, and no client.
+        by_rule: bool,
+    },
+    /// A dead letter came into a queue for those.
+    Buried {
+        /// The queue.
+        queue: QueueId,
+        /// The message.
+        id: u64,
     },
 }
 
-/// Whether a message may end for this reason.
-fn check_end(
-    rules: &Rules,
-    live: u64,
-    fate: Fate,
-    (id, reason, seq): (QueueId, Reason, u64),
-    settle_asked: &BTreeSet<(QueueId, u64)>,
-) {
-    let is_lawful = match reason {
-        Reason::Purged => true,
-        Reason::Acked | Reason::Discarded => fate.delivered && settle_asked.contains(&(id, seq)),
-        Reason::Expired => rules.message_ttl_ms.is_some(),
-        // What is ready is among what is live.
-        Reason::MaxLength => rules.length_max.is_some_and(|max| live > max) || rules.length_bytes_max.is_some(),
-        Reason::DeliveryLimit => rules.delivery_limit.is_some_and(|limit| fate.delivered && fate.failed >= limit),
-        Reason::Due => false,
-    };
-    if !is_lawful {
-        violated("settled", &format!("message {seq} of queue {} ended ({reason:?}), and nobody did that", id.0));
-    }
+/// When and by whom a message was given out.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The term of the leader.
+    pub term: Term,
+    /// What it had applied after its turn.
+    pub applied: u64,
+    /// What it had applied before its turn.
+    pub applied_before: u64,
+    /// The latest that its clock ever showed in this life, milliseconds since the epoch.
+    pub latest_ms: u64,
+    /// Its clock now.
+    pub now_ms: u64,
+}
+
+/// An entry that is being looked at.
+struct Entry<'a> {
+    index: u64,
+    time_ms: u64,
+    published: &'a [Published],
+    settle_asked: &'a BTreeSet<(QueueId, u64)>,
+    /// Scheduled messages that it brings into their queues, and those whose wait it ends.
+    released: Vec<(QueueId, u64)>,
+    due: Vec<(QueueId, u64)>,
 }
 
 /// A delivery of a message that is not committed yet.
@@ -96,19 +127,29 @@ pub struct Model {
     queues: BTreeMap<QueueId, Queue>,
     publishers: BTreeMap<ChannelKey, u64>,
     early: BTreeMap<(QueueId, u64), Vec<Early>>,
-    rules: BTreeMap<QueueId, Arc<Rules>>,
+    expected: Arc<Expected>,
+    applied: u64,
 }
 
 impl Model {
-    /// A model of queues with these rules.
-    pub fn new(rules: &BTreeMap<QueueId, Arc<Rules>>) -> Self {
-        Model { rules: rules.clone(), ..Model::default() }
+    /// A model of queues of which this is expected.
+    pub fn new(expected: &Arc<Expected>) -> Self {
+        Model { expected: expected.clone(), ..Model::default() }
+    }
+
+    fn rules(&self, queue: QueueId) -> Arc<Rules> {
+        self.expected.rules.get(&queue).cloned().unwrap_or_default()
     }
 
     /// Whether a message has ended in the committed log.
     pub fn is_settled(&self, queue: QueueId, seq: u64) -> bool {
         let fate = self.queues.get(&queue).and_then(|q| q.fates.get(seq as usize - 1));
         fate.is_some_and(|fate| fate.settled_at.is_some())
+    }
+
+    /// How many messages of a queue have ended.
+    pub fn ended(&self, queue: QueueId) -> u64 {
+        self.queues.get(&queue).map_or(0, |q| q.taken_in.len() as u64 - q.live)
     }
 
     /// An entry is committed at `index`.
@@ -120,27 +161,34 @@ impl Model {
         settle_asked: &BTreeSet<(QueueId, u64)>,
         found: &mut Vec<Found>,
     ) {
+        self.applied = index;
         if body.first() != Some(&partition::entry::ENTRY_VERSION) {
             return;
         }
         let mut commands = Commands::parse(body).expect("a committed entry can be read");
+        let time_ms = commands.time_ms;
+        let mut entry = Entry { index, time_ms, published, settle_asked, released: Vec::new(), due: Vec::new() };
         while let Some(command) = commands.next().expect("a committed entry can be read") {
             match command {
-                LogCommand::Publish(batch) => self.publish(index, &batch, published, found),
+                LogCommand::Publish(batch) => self.publish(&batch, &mut entry, found),
                 LogCommand::Settle { queue, reason, ranges } => {
                     for (first, count) in ranges {
-                        self.settle(index, (queue, reason), first..first + count, settle_asked, found);
+                        self.settle((queue, reason), first..first + count, &mut entry, found);
                     }
                 }
                 LogCommand::Dead { queue, reason, ranges } => {
                     for seq in ranges.flat_map(|(first, count)| first..first + count) {
-                        self.dead(index, queue, reason, seq, settle_asked);
+                        self.dead(queue, reason, seq, &entry);
                     }
                 }
-                LogCommand::Requeue { queue, counts_against, ranges }
-                | LogCommand::Retry { queue, counts_against, ranges, .. } => {
+                LogCommand::Requeue { queue, counts_against, ranges } => {
                     for seq in ranges.flat_map(|(first, count)| first..first + count) {
-                        self.back(queue, seq, counts_against);
+                        self.back(queue, seq, counts_against, None);
+                    }
+                }
+                LogCommand::Retry { queue, counts_against, until_ms, ranges } => {
+                    for seq in ranges.flat_map(|(first, count)| first..first + count) {
+                        self.back(queue, seq, counts_against, Some((index, until_ms)));
                     }
                 }
                 LogCommand::Sent { .. } => {}
@@ -152,27 +200,40 @@ impl Model {
                 }
             }
         }
+        // What an entry ends stands behind what it takes in.
+        for (id, bound) in &self.expected.undelivered_max {
+            let fresh = self.queues.get(id).map_or(0, |queue| queue.fresh_count);
+            if fresh > *bound {
+                violated("limit", &format!("{fresh} messages wait in queue {}, which refuses beyond {bound}", id.0));
+            }
+        }
+        entry.released.sort_unstable();
+        entry.due.sort_unstable();
+        if entry.released != entry.due {
+            let what = format!("entry {index} releases {:?} and ends the waits of {:?}", entry.released, entry.due);
+            violated("schedule", &what);
+        }
     }
 
-    fn publish(&mut self, index: u64, batch: &Batch<'_>, published: &[Published], found: &mut Vec<Found>) {
+    fn publish(&mut self, batch: &Batch<'_>, entry: &mut Entry<'_>, found: &mut Vec<Found>) {
         let channel = batch.publisher();
         for message in batch.iter() {
             let id = id_of(message.body())
-                .filter(|id| published.get(*id as usize).is_some_and(|p| p.body[..] == *message.body()));
+                .filter(|id| entry.published.get(*id as usize).is_some_and(|p| p.body[..] == *message.body()));
             let Some(id) = id else {
-                violated("published", &format!("entry {index} holds a message that nobody published"));
+                violated("published", &format!("entry {} holds a message that nobody published", entry.index));
             };
-            let of = &published[id as usize];
+            let of = &entry.published[id as usize];
             let seq = batch.first_publish_seq() + u64::from(message.publish_delta());
             let mut is_repeat = false;
             if channel != ChannelKey::NOBODY {
-                assert_eq!((of.channel, of.seq), (channel, seq), "a publish keeps its number");
+                assert!(is_burial(channel) || (of.channel, of.seq) == (channel, seq), "a publish keeps its number");
                 let last = self.publishers.entry(channel).or_insert(0);
                 is_repeat = seq <= *last;
                 *last = seq.max(*last);
             }
             for queue in batch.targets() {
-                self.take_in(index, queue, id, of, is_repeat, found);
+                self.take_in(queue, id, &message, is_repeat, entry, found);
             }
             found.push(Found::Committed(id));
         }
@@ -180,102 +241,178 @@ impl Model {
 
     fn take_in(
         &mut self,
-        index: u64,
         id: QueueId,
         message: u64,
-        of: &Published,
+        view: &MessageView<'_>,
         is_repeat: bool,
+        entry: &mut Entry<'_>,
         found: &mut Vec<Found>,
     ) {
+        let of = &entry.published[message as usize];
+        let (is_schedule, is_grave) = (schedule_of(id).is_some(), self.expected.graves.values().any(|g| *g == id));
+        let mut fate = Fate::new(message, entry.index, view, &self.rules(id));
         let queue = self.queues.entry(id).or_default();
-        let settled_at = is_repeat.then_some(index);
-        queue.fates.push(Fate { id: message, settled_at, delivered: false, dead_at: None, failed: 0 });
-        let seq = queue.fates.len() as u64;
-        if !is_repeat {
+        let seq = queue.fates.len() as u64 + 1;
+        if is_repeat {
+            fate.settled_at = Some(entry.index);
+        } else {
             queue.live += 1;
-            if !queue.taken_in.insert(message) {
+            let is_new = queue.taken_in.insert(message);
+            if is_grave {
+                found.push(Found::Buried { queue: id, id: message });
+            } else if !is_new {
                 violated("duplicate", &format!("message {message} is in queue {} twice", id.0));
             }
-            let last = queue.last_of.entry(of.channel).or_insert(0);
-            if of.number <= *last {
-                violated("fifo", &format!("publish {} of channel {} is behind {last}", of.number, of.channel.0));
+            if is_schedule {
+                if fate.due_ms + self.expected.slack_ms < entry.time_ms + of.delay_ms {
+                    let (delay, due) = (of.delay_ms, fate.due_ms);
+                    violated("schedule", &format!("message {message} asked for {delay} ms and is due at {due}"));
+                }
+            } else if !is_grave && of.delay_ms > 0 {
+                entry.released.push((id, message));
+            } else if !is_grave {
+                let last = queue.last_of.entry(of.channel).or_insert(0);
+                if of.number <= *last {
+                    violated("fifo", &format!("publish {} of channel {} is behind {last}", of.number, of.channel.0));
+                }
+                *last = of.number;
             }
-            *last = of.number;
         }
         for early in self.early.remove(&(id, seq)).unwrap_or_default() {
             // What was lost with the power may have had this number.
             if early.id == message {
-                queue.fates[seq as usize - 1].delivered = true;
+                fate.deliveries += 1;
                 found.push(Found::Delivered { queue: id, id: message, redelivered: early.redelivered });
             }
         }
+        if fate.is_fresh() {
+            queue.fresh.entry(fate.level).or_default().insert(seq);
+            queue.fresh_count += 1;
+        }
+        queue.fates.push(fate);
     }
 
     fn settle(
         &mut self,
-        index: u64,
         (id, reason): (QueueId, Reason),
         seqs: std::ops::Range<u64>,
-        settle_asked: &BTreeSet<(QueueId, u64)>,
+        entry: &mut Entry<'_>,
         found: &mut Vec<Found>,
     ) {
-        let rules = self.rules.get(&id).cloned().unwrap_or_default();
+        let rules = self.rules(schedule_of(id).unwrap_or(id));
+        let latest_ms = entry.time_ms + self.expected.slack_ms;
         let Some(queue) = self.queues.get_mut(&id) else { return };
         for seq in seqs {
-            let Some(fate) = (seq as usize).checked_sub(1).and_then(|at| queue.fates.get_mut(at)) else { continue };
-            if fate.settled_at.is_some() {
-                continue;
-            }
+            let live = queue.peak(entry.index);
+            let Some(fate) = queue.fate(seq).filter(|fate| fate.settled_at.is_none()) else { continue };
             if fate.dead_at.is_none() {
-                check_end(&rules, queue.live, *fate, (id, reason, seq), settle_asked);
+                End { queue: id, seq, reason, latest_ms }.check(&rules, live, fate, entry.settle_asked);
             }
-            if reason.death().is_some() && reason != Reason::Discarded {
-                let must_be_offered = rules.dead_letter.as_ref().is_some_and(|d| d.at_least_once);
-                found.push(Found::Ended { queue: id, seq, must_be_offered });
+            fate.settled_at = Some(entry.index);
+            let of = *fate;
+            if reason.death().is_some() {
+                found.push(Found::Ended { queue: id, seq, id: of.id, by_rule: reason != Reason::Discarded });
             }
-            fate.settled_at = Some(index);
             queue.live -= 1;
+            queue.not_fresh(seq, of.level);
+            if let Some(target) = schedule_of(id).filter(|_| reason == Reason::Due) {
+                entry.due.push((target, of.id));
+                Self::check_turn(queue, seq, of);
+            }
         }
     }
 
-    fn dead(&mut self, index: u64, id: QueueId, reason: Reason, seq: u64, settle_asked: &BTreeSet<(QueueId, u64)>) {
-        let rules = self.rules.get(&id).cloned().unwrap_or_default();
+    /// Of the scheduled messages that a leader knew together, the one whose time comes first is first.
+    fn check_turn(queue: &Queue, seq: u64, of: Fate) {
+        let earlier = (1..).zip(&queue.fates).find(|(other, fate)| {
+            fate.settled_at.is_none()
+                && fate.committed_at <= of.committed_at
+                && (fate.due_ms, *other) < (of.due_ms, seq)
+        });
+        if let Some((other, fate)) = earlier {
+            let what = format!("message {seq} due at {} went before {other} due at {}", of.due_ms, fate.due_ms);
+            violated("schedule", &what);
+        }
+    }
+
+    fn dead(&mut self, id: QueueId, reason: Reason, seq: u64, entry: &Entry<'_>) {
+        let rules = self.rules(id);
+        let latest_ms = entry.time_ms + self.expected.slack_ms;
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        let live = queue.live;
-        let fate = &mut queue.fates[seq as usize - 1];
+        let live = queue.peak(entry.index);
+        let fate = queue.fate(seq).expect("what is given up was taken in");
         if fate.settled_at.is_none() && fate.dead_at.is_none() {
-            check_end(&rules, live, *fate, (id, reason, seq), settle_asked);
-            fate.dead_at = Some(index);
+            End { queue: id, seq, reason, latest_ms }.check(&rules, live, fate, entry.settle_asked);
+            fate.dead_at = Some(entry.index);
+            let level = fate.level;
+            queue.not_fresh(seq, level);
         }
     }
 
-    fn back(&mut self, id: QueueId, seq: u64, counts_against: bool) {
-        let fate = self.queues.get_mut(&id).and_then(|q| q.fates.get_mut(seq as usize - 1));
-        if let Some(fate) = fate {
-            fate.failed += u32::from(counts_against);
+    fn back(&mut self, id: QueueId, seq: u64, counts_against: bool, waits: Option<(u64, u64)>) {
+        let limit = self.rules(id).delivery_limit;
+        let Some(fate) = self.queues.get_mut(&id).and_then(|q| q.fate(seq)) else { return };
+        fate.acquired += 1;
+        fate.failed += u32::from(counts_against);
+        fate.waits = waits;
+        if let Some(limit) = limit.filter(|limit| fate.failed > *limit) {
+            let failed = fate.failed;
+            violated("counts", &format!("message {seq} of queue {} failed {failed} times, {limit} is the limit", id.0));
         }
     }
 
-    /// A delivery by a leader that had applied everything up to `applied`.
-    pub fn delivered(&mut self, delivery: &Delivery, id: u64, applied: u64) -> Option<Found> {
-        let (queue, seq) = (delivery.queue, delivery.seq);
-        let fate = self.queues.get_mut(&queue).and_then(|q| q.fates.get_mut(seq as usize - 1));
-        let Some(fate) = fate else {
+    /// A delivery of message `id`.
+    pub fn delivered(&mut self, delivery: &Delivery, id: u64, at: Moment) -> Option<Found> {
+        let (id_of_queue, seq) = (delivery.queue, delivery.seq);
+        let (applied, what) = (self.applied, format!("message {seq} of queue {}", delivery.queue.0));
+        let queue = self.queues.entry(id_of_queue).or_default();
+        let Some(fate) = queue.fate(seq) else {
             let early = Early { id, redelivered: delivery.redelivered };
-            self.early.entry((queue, seq)).or_default().push(early);
+            self.early.entry((id_of_queue, seq)).or_default().push(early);
             return None;
         };
         if fate.id != id {
-            violated("published", &format!("message {seq} of queue {} is {}, and {id} went out", queue.0, fate.id));
+            violated("published", &format!("{what} is {}, and {id} went out", fate.id));
         }
-        if fate.settled_at.is_some_and(|at| at <= applied) {
-            violated("settled", &format!("message {seq} of queue {} went out, settled as it was", queue.0));
+        if fate.settled_at.is_some_and(|index| index <= at.applied) {
+            violated("settled", &format!("{what} went out, settled as it was"));
         }
-        if fate.dead_at.is_some_and(|at| at <= applied) {
-            violated("dead letter", &format!("message {seq} of queue {} went out, given up as it was", queue.0));
+        if fate.dead_at.is_some_and(|index| index <= at.applied) {
+            violated("dead letter", &format!("{what} went out, given up as it was"));
         }
-        fate.delivered = true;
-        Some(Found::Delivered { queue, id, redelivered: delivery.redelivered })
+        if let Some((_, until_ms)) = fate.waits.filter(|w| w.0 <= at.applied_before && w.1 > at.latest_ms) {
+            violated("retry", &format!("{what} went out at {}, and waits until {until_ms}", at.latest_ms));
+        }
+        // What came this moment goes out however short its time is; what was out before did not come this moment.
+        if let Some(over_ms) = fate.expires_ms.filter(|over| delivery.redelivered && *over <= at.now_ms) {
+            violated("expired", &format!("{what} went out at {}, and its time was over at {over_ms}", at.now_ms));
+        }
+        let counts = delivery.counts;
+        let is_too_low = at.applied == applied && counts.acquired < fate.acquired;
+        if is_too_low || counts.acquired > fate.deliveries || counts.delivery > counts.acquired {
+            violated("counts", &format!("{what} went out with {counts:?}, and the log says {fate:?}"));
+        }
+        fate.deliveries += 1;
+        let of = *fate;
+        queue.not_fresh(seq, of.level);
+        if !delivery.redelivered {
+            Self::check_level(queue, &what, (seq, of.level), at);
+        }
+        Some(Found::Delivered { queue: id_of_queue, id, redelivered: delivery.redelivered })
+    }
+
+    /// A message that goes out for the first time leaves none of a higher level behind that its leader had by then. It is
+    /// found out when that one goes out too: until then it may have ended without anybody being told.
+    fn check_level(queue: &mut Queue, what: &str, (seq, level): (u64, u8), at: Moment) {
+        if let Some((_, before)) = queue.overtaken.remove(&seq).filter(|(term, _)| *term == at.term) {
+            violated("priority", &format!("{what} has a higher priority than {before}, which went out before it"));
+        }
+        let Queue { fresh, fates, overtaken, .. } = queue;
+        for seqs in fresh.range(level + 1..).map(|(_, seqs)| seqs) {
+            for other in seqs.iter().filter(|other| fates[**other as usize - 1].committed_at <= at.applied_before) {
+                overtaken.insert(*other, (at.term, seq));
+            }
+        }
     }
 
     /// Messages not settled.

@@ -11,6 +11,7 @@ use consensus::{Config, LogIndex, Term};
 use partition::place::file_u32;
 use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use storage::extent::{list_extents, remove_extent};
 use storage::{
     CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError, WalOptions,
@@ -109,7 +110,11 @@ impl Node {
                 for (queue, rules) in &self.settings.rules[number] {
                     let (mut tail, mut out) = (Tail::new(0), Outputs::default());
                     let mut cx = Context { now_ms: 0, tail: &mut tail, outlets: &mut Nobody, out: &mut out };
-                    partition.command(Command::Configure { queue: *queue, rules: rules.clone() }, &mut cx);
+                    let mut rules = (**rules).clone();
+                    if let Some(bug) = self.settings.bug {
+                        bug.spoil_rules(&mut rules);
+                    }
+                    partition.command(Command::Configure { queue: *queue, rules: Arc::new(rules) }, &mut cx);
                 }
                 partition
             })
@@ -148,6 +153,7 @@ impl Node {
             held_back: Vec::new(),
             kept: None,
             buried: Vec::new(),
+            latest_ms: 0,
         };
         running.note_retained();
         Ok((running, restored))

@@ -1,0 +1,302 @@
+//! A partition of one member over a WAL that writes and syncs when the test says so.
+//!
+//! Invariant: nothing happens by itself, time included, but for a millisecond a call.
+
+#![allow(clippy::unwrap_used, dead_code)] // Each test binary uses its part.
+
+use broker::queue::{Consumer, Rules};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{Config, NodeId};
+use partition::command::{
+    Command, Delivery, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Selective,
+    Target,
+};
+use partition::outputs::{Outputs, ReadAt, ReadBytes, WalWrite};
+use partition::{Context, DeadLetter, QueuePartition, Recovery, Tail};
+use smallvec::smallvec;
+use std::collections::VecDeque;
+use storage::{FileNo, Location, RecordKind};
+
+struct Open;
+impl Outlets for Open {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        usize::MAX
+    }
+}
+
+/// One record of the pretended log: kind, term, index, body and where it lies.
+pub(crate) type Kept = (RecordKind, u64, u64, Bytes, Location);
+
+pub(crate) struct Rig {
+    pub(crate) partition: QueuePartition,
+    pub(crate) tail: Tail,
+    pub(crate) out: Outputs,
+    pub(crate) log: Vec<Kept>,
+    pub(crate) offset: u32,
+    pub(crate) unwritten: VecDeque<WalWrite>,
+    pub(crate) unsynced: VecDeque<partition::outputs::Ticket>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) now: u64,
+    /// How many batches each read asked for.
+    pub(crate) reads: Vec<usize>,
+    /// A read brings so many batches at most.
+    pub(crate) batches_max: usize,
+}
+
+pub(crate) const QUEUE: QueueId = QueueId(7);
+pub(crate) const PUBLISHER: ChannelKey = ChannelKey(100);
+pub(crate) const READER: ChannelKey = ChannelKey(200);
+
+pub(crate) fn consumer(number: u32) -> ConsumerKey {
+    ConsumerKey { channel: READER, number }
+}
+
+impl Rig {
+    pub(crate) fn new(log: Vec<Kept>, cache: usize) -> Rig {
+        let mut recovery = Recovery::queues(PartitionId(3), None).unwrap();
+        for (kind, term, index, body, at) in &log {
+            recovery.record(*kind, *term, *index, body.clone(), *at);
+        }
+        let config = Config::new(NodeId(1), 3, 42);
+        let offset = log.last().map_or(4096, |l| l.4.offset + l.4.bytes);
+        let mut rig = Rig {
+            partition: recovery.finish(NodeId(1), config, &[NodeId(1)]),
+            tail: Tail::new(cache),
+            out: Outputs::default(),
+            log,
+            offset,
+            unwritten: VecDeque::new(),
+            unsynced: VecDeque::new(),
+            effects: Vec::new(),
+            now: 1000,
+            reads: Vec::new(),
+            batches_max: usize::MAX,
+        };
+        for _ in 0..50 {
+            rig.with(|p, cx| p.tick(cx));
+            rig.run();
+        }
+        assert!(rig.partition.is_leading(), "a group of one leads itself");
+        rig
+    }
+
+    pub(crate) fn with(&mut self, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
+        self.now += 1;
+        let mut open = Open;
+        let mut cx = Context { now_ms: self.now, tail: &mut self.tail, outlets: &mut open, out: &mut self.out };
+        f(&mut self.partition, &mut cx);
+        self.collect();
+    }
+
+    pub(crate) fn collect(&mut self) {
+        self.effects.append(&mut self.out.effects);
+        self.unwritten.extend(self.out.wal.drain(..));
+    }
+
+    pub(crate) fn write(&mut self) {
+        while let Some(write) = self.unwritten.pop_front() {
+            let mut places = Vec::new();
+            for record in write.records {
+                let at = Location { file: FileNo(1), offset: self.offset, bytes: record.body.len() as u32 };
+                self.offset += at.bytes + 40;
+                if record.kind == RecordKind::Entry {
+                    places.push(at);
+                }
+                self.log.push((record.kind, record.term, record.index, record.body, at));
+            }
+            self.with(|p, cx| p.wal_written(write.ticket, &places, cx));
+            self.unsynced.push_back(write.ticket);
+        }
+    }
+
+    pub(crate) fn sync(&mut self) {
+        while let Some(ticket) = self.unsynced.pop_front() {
+            self.with(|p, cx| p.wal_synced(ticket, cx));
+        }
+    }
+
+    pub(crate) fn read(&mut self) {
+        for read in std::mem::take(&mut self.out.reads) {
+            let ReadAt::Batches(places) = read.at else { panic!("nothing is in extents here") };
+            self.reads.push(places.len());
+            let batches = places.into_iter().take(self.batches_max).map(|at| {
+                let within = |l: &Location| l.offset <= at.offset && at.offset + at.bytes <= l.offset + l.bytes;
+                let (_, _, _, body, place) = self.log.iter().find(|l| within(&l.4)).unwrap();
+                let from = (at.offset - place.offset) as usize;
+                (at, body.slice(from..from + at.bytes as usize))
+            });
+            let batches = batches.collect();
+            self.with(|p, cx| p.read_done(read.purpose, Some(ReadBytes::Batches(batches)), cx));
+        }
+    }
+
+    /// Until nothing moves any more.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..1000 {
+            self.with(|p, cx| p.flush(cx));
+            if self.unwritten.is_empty() && self.unsynced.is_empty() && self.out.reads.is_empty() {
+                return;
+            }
+            self.write();
+            self.sync();
+            self.read();
+        }
+        panic!("it never comes to rest");
+    }
+
+    pub(crate) fn command(&mut self, command: Command) {
+        self.with(|p, cx| p.command(command, cx));
+    }
+
+    pub(crate) fn publish(&mut self, seq: u64, text: &str, durability: Durability, selective: Option<Selective>) {
+        let message = Message {
+            exchange: Bytes::new(),
+            routing_key: Bytes::from_static(b"q"),
+            properties: Bytes::from_static(&[0, 0]),
+            body: Bytes::copy_from_slice(text.as_bytes()),
+        };
+        let targets = smallvec![Target { queue: QUEUE, durability, selective }];
+        self.command(Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, targets, delay_ms: 0, message }));
+    }
+
+    pub(crate) fn publish_synced(&mut self, seq: u64, text: &str) {
+        self.publish(seq, text, Durability::Level(Level::Synced), None);
+    }
+
+    pub(crate) fn consume(&mut self, number: u32, prefetch: u32, no_ack: bool) {
+        let consumer =
+            Consumer { key: consumer(number), prefetch, no_ack, exclusive: false, priority: 0, granted_only: false };
+        self.command(Command::Consume { queue: QUEUE, consumer, request: RequestId(1) });
+    }
+
+    pub(crate) fn settle(&mut self, number: u32, first: u64, count: u64, outcome: Outcome) {
+        self.command(Command::Settle { queue: QUEUE, holder: consumer(number), first, count, outcome });
+    }
+
+    pub(crate) fn confirmed(&mut self) -> Vec<u64> {
+        let mut confirmed = Vec::new();
+        self.effects.retain(|e| match e {
+            Effect::Confirm { first, count, .. } => {
+                confirmed.extend(*first..*first + *count);
+                false
+            }
+            _ => true,
+        });
+        confirmed
+    }
+
+    pub(crate) fn delivered(&mut self) -> Vec<Delivery> {
+        let mut delivered = Vec::new();
+        self.effects.retain(|e| match e {
+            Effect::Deliver(d) => {
+                delivered.push(d.clone());
+                false
+            }
+            _ => true,
+        });
+        delivered
+    }
+
+    pub(crate) fn stat(&mut self) -> (u64, u64, u64) {
+        self.command(Command::Stat { queue: QUEUE, channel: READER, request: RequestId(9) });
+        self.run();
+        let at = self.effects.iter().rposition(|e| matches!(e, Effect::Reply { reply: Reply::Stat { .. }, .. }));
+        match self.effects.remove(at.expect("a stat is answered")) {
+            Effect::Reply { reply: Reply::Stat { ready, unacked, consumers }, .. } => (ready, unacked, consumers),
+            _ => unreachable!("it was found above"),
+        }
+    }
+
+    pub(crate) fn restarted(self) -> Rig {
+        Rig::new(self.log, 1 << 20)
+    }
+}
+
+pub(crate) fn texts(deliveries: &[Delivery]) -> Vec<String> {
+    let text = |d: &Delivery| partition::message::MessageView::parse(&d.message).unwrap().body().to_vec();
+    deliveries.iter().map(|d| String::from_utf8(text(d)).unwrap()).collect()
+}
+
+pub(crate) fn configured(log: Vec<Kept>, rules: &Rules) -> Rig {
+    let mut rig = Rig::new(log, 1 << 20);
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.clone().into() });
+    rig.run();
+    rig
+}
+
+impl Rig {
+    pub(crate) fn letters(&mut self) -> Vec<DeadLetter> {
+        let mut letters = Vec::new();
+        self.effects.retain(|e| match e {
+            Effect::DeadLetter(letter) => {
+                letters.push((**letter).clone());
+                false
+            }
+            _ => true,
+        });
+        letters
+    }
+
+    pub(crate) fn refused(&mut self) -> Vec<u64> {
+        let mut refused = Vec::new();
+        self.effects.retain(|e| match e {
+            Effect::Refuse { first, count, .. } => {
+                refused.extend(*first..*first + *count);
+                false
+            }
+            _ => true,
+        });
+        refused
+    }
+
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now += ms;
+        self.run();
+    }
+
+    pub(crate) fn get(&mut self) -> Option<Delivery> {
+        self.command(Command::Get { queue: QUEUE, channel: READER, no_ack: false, request: RequestId(5) });
+        self.run();
+        let at = self.effects.iter().position(|e| matches!(e, Effect::Reply { .. }));
+        match self.effects.remove(at.expect("a get is answered")) {
+            Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => Some(delivery),
+            Effect::Reply { reply: Reply::Empty, .. } => None,
+            other => panic!("{other:?} answers no get"),
+        }
+    }
+
+    pub(crate) fn decide(&mut self, delivery: &Delivery, outcome: Outcome) {
+        let (holder, first) = (ConsumerKey::get(READER), delivery.seq);
+        self.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome });
+        self.run();
+    }
+
+    /// With a time limit of its own.
+    pub(crate) fn publish_for(&mut self, seq: u64, text: &str, ttl_ms: u64) {
+        let ttl = ttl_ms.to_string();
+        let properties = [&[1, 0, ttl.len() as u8][..], ttl.as_bytes()].concat();
+        self.publish_with(seq, text, properties, 0);
+    }
+
+    pub(crate) fn publish_in(&mut self, seq: u64, text: &str, delay_ms: u64) {
+        // The header `x-delay`, as the session read it.
+        let mut properties = vec![0x20, 0, 0, 0, 0, 13, 7];
+        properties.extend_from_slice(b"x-delayI");
+        properties.extend_from_slice(&(delay_ms as i32).to_be_bytes());
+        self.publish_with(seq, text, properties, delay_ms);
+    }
+
+    pub(crate) fn publish_with(&mut self, seq: u64, text: &str, properties: Vec<u8>, delay_ms: u64) {
+        let message = Message {
+            exchange: Bytes::new(),
+            routing_key: Bytes::from_static(b"q"),
+            properties: properties.into(),
+            body: Bytes::copy_from_slice(text.as_bytes()),
+        };
+        let durability = Durability::Level(Level::Synced);
+        let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
+        let publish = Publish { channel: PUBLISHER, publish_seq: seq, targets, delay_ms, message };
+        self.command(Command::Publish(publish));
+    }
+}

@@ -1,0 +1,355 @@
+//! Queues with rules: what their leader ends, where it goes, and that a restart changes none of it.
+
+#![allow(clippy::unwrap_used)]
+
+mod member;
+
+use broker::queue::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};
+use broker::topology::Name;
+use bytes::Bytes;
+use member::{QUEUE, READER, Rig, configured, consumer};
+use partition::command::{Command, Delivery, Effect, Outcome, Reply, RequestId};
+use partition::entry::{Commands, LogCommand, Reason};
+use partition::message::MessageView;
+use proptest::prelude::*;
+use storage::RecordKind;
+
+fn dead_letter(at_least_once: bool) -> Option<DeadLetterRule> {
+    Some(DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once })
+}
+
+fn text_of(message: &Bytes) -> String {
+    String::from_utf8(MessageView::parse(message).unwrap().body().to_vec()).unwrap()
+}
+
+#[test]
+fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
+    let rules = Rules { dead_letter: dead_letter(true), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "a");
+    rig.run();
+    let got = rig.get().unwrap();
+    rig.decide(&got, Outcome::Discard);
+    let letters = rig.letters();
+    assert_eq!((letters.len(), letters[0].wants_answer, letters[0].reason), (1, true, Reason::Discarded));
+    assert_eq!(rig.stat(), (0, 0, 0));
+    rig.command(Command::Buried { queue: QUEUE, seq: letters[0].seq, is_safe: false });
+    rig.run();
+    assert_eq!(rig.letters(), [], "not at once again");
+    rig.pass(2_000);
+    assert_eq!(rig.letters().len(), 1, "but after a while");
+
+    // A leader that dies before the answer: the next one offers it again, and gives it to nobody else.
+    let mut rig = Rig::new(rig.log, 0);
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    rig.run();
+    assert!(rig.get().is_none(), "it was rejected once and for all");
+    let letters = rig.letters();
+    assert_eq!(letters.iter().map(|l| text_of(&l.message)).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 1);
+    rig.command(Command::Buried { queue: QUEUE, seq: letters[0].seq, is_safe: true });
+    rig.run();
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
+    let mut rig = rig.restarted();
+    rig.run();
+    assert_eq!(rig.letters(), []);
+}
+
+#[test]
+fn a_strategy_that_changes_lets_go_of_what_nobody_confirmed() {
+    let mut rules = Rules { dead_letter: dead_letter(true), ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "a");
+    rig.run();
+    let got = rig.get().unwrap();
+    rig.decide(&got, Outcome::Discard);
+    assert_eq!(rig.letters().len(), 1);
+    rules.dead_letter = dead_letter(false);
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    rig.run();
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
+}
+
+#[test]
+fn at_most_once_a_dead_letter_leaves_when_its_end_is_in_the_log() {
+    let rules = Rules { dead_letter: dead_letter(false), message_ttl_ms: Some(50), ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "a");
+    rig.run();
+    let due_ms = rig.partition.due_ms().unwrap();
+    assert!(due_ms > rig.now && due_ms <= rig.now + 50, "{due_ms} at {}", rig.now);
+    rig.now += 100;
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.letters(), [], "written is not committed");
+    rig.sync();
+    rig.with(|p, cx| p.flush(cx));
+    let letters = rig.letters();
+    assert_eq!((letters.len(), letters[0].reason, letters[0].wants_answer), (1, Reason::Expired, false));
+    let mut rig = rig.restarted();
+    rig.pass(1_000);
+    assert_eq!(rig.letters(), [], "never twice");
+    assert_eq!(rig.stat(), (0, 0, 0));
+}
+
+#[test]
+fn a_scheduled_message_comes_at_its_time_and_survives_a_restart() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_in(1, "late", 500);
+    rig.publish_in(2, "soon", 200);
+    rig.publish_synced(3, "now");
+    rig.run();
+    assert_eq!(rig.confirmed(), [1, 2, 3], "scheduled is safe");
+    assert_eq!(text_of(&rig.get().unwrap().message), "now");
+    assert!(rig.get().is_none());
+    let began = rig.now;
+    let mut rig = rig.restarted();
+    rig.now = rig.now.max(began);
+    rig.run();
+    assert_eq!(text_of(&rig.get().unwrap().message), "now", "it was held, and comes back");
+    assert!(rig.get().is_none());
+    rig.pass(250);
+    let soon = rig.get().unwrap();
+    assert_eq!(text_of(&soon.message), "soon");
+    let view = MessageView::parse(&soon.message).unwrap();
+    assert_eq!(broker::properties::delay_ms(view.properties()), 0, "its wait is over wherever it goes");
+    assert!(rig.get().is_none());
+    rig.pass(400);
+    assert_eq!(text_of(&rig.get().unwrap().message), "late");
+    assert_eq!(rig.partition.due_ms(), None);
+    assert_eq!(rig.partition.queue_ids(), [QUEUE], "the schedule is no queue of its own");
+}
+
+#[test]
+fn due_messages_go_out_in_the_order_of_their_times_however_late_somebody_looks() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for (seq, delay) in [(1, 300), (2, 100), (3, 200)] {
+        rig.publish_in(seq, &delay.to_string(), delay);
+    }
+    rig.run();
+    rig.pass(1_000);
+    let order: Vec<String> = (0..3).map(|_| text_of(&rig.get().unwrap().message)).collect();
+    assert_eq!(order, ["100", "200", "300"]);
+}
+
+#[test]
+fn a_message_that_comes_back_waits_for_its_retry_also_after_a_restart() {
+    let rules =
+        Rules { retry: Some(RetryRule { which: Retried::All, min_ms: 1_000, max_ms: 1_500 }), ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "a");
+    rig.publish_synced(2, "b");
+    rig.run();
+    let got = rig.get().unwrap();
+    rig.decide(&got, Outcome::Nack);
+    assert_eq!(text_of(&rig.get().unwrap().message), "b", "others do not wait for it");
+    assert!(rig.get().is_none());
+    let began = rig.now;
+    let mut rig = configured(rig.log, &rules);
+    rig.now = rig.now.max(began);
+    rig.run();
+    assert_eq!(text_of(&rig.get().unwrap().message), "b");
+    assert!(rig.get().is_none(), "it still waits");
+    rig.pass(1_100);
+    let again = rig.get().unwrap();
+    assert_eq!((text_of(&again.message).as_str(), again.redelivered, again.counts.acquired), ("a", true, 1));
+    // Twice as long the second time, but never longer than the rule says.
+    rig.decide(&again, Outcome::Nack);
+    rig.pass(1_400);
+    assert!(rig.get().is_none());
+    rig.pass(200);
+    assert_eq!(rig.get().unwrap().counts.acquired, 2);
+}
+
+#[test]
+fn a_limit_holds_from_the_first_moment_after_a_restart() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=9 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.run();
+    let rules = Rules { length_bytes_max: Some(7), ..Rules::default() };
+    let mut rig = configured(rig.log, &rules);
+    assert_eq!(rig.stat().0, 3, "three bodies of two bytes fit");
+    let mut rig = configured(rig.log, &Rules { overflow: Overflow::RejectPublish, ..rules });
+    rig.publish_synced(20, "x");
+    rig.publish_synced(21, "y");
+    rig.run();
+    assert_eq!((rig.confirmed(), rig.refused()), (vec![20], vec![21]), "one byte is left");
+}
+
+#[test]
+fn a_queue_has_its_whole_time_from_when_its_last_consumer_goes() {
+    let mut rig = configured(Vec::new(), &Rules { expires_ms: Some(300), ..Rules::default() });
+    let lapses = |rig: &Rig| rig.effects.iter().filter(|e| matches!(e, Effect::Lapsed { .. })).count();
+    rig.consume(1, 1, false);
+    rig.run();
+    rig.now += 1_000;
+    rig.command(Command::Cancel { queue: QUEUE, consumer: consumer(1), request: RequestId(2) });
+    rig.run();
+    rig.pass(250);
+    assert_eq!(lapses(&rig), 0);
+    rig.pass(100);
+    assert_eq!(lapses(&rig), 1);
+}
+
+#[test]
+fn of_two_gets_in_one_turn_neither_brings_what_is_too_old() {
+    let mut rig = configured(Vec::new(), &Rules::default());
+    // While somebody consumes, the log lets out what comes in ahead of its delivery.
+    rig.consume(1, 1, false);
+    rig.publish_synced(1, "held");
+    rig.run();
+    rig.publish_synced(2, "for ever");
+    rig.publish_for(3, "short", 20);
+    rig.publish_synced(4, "for ever too");
+    rig.run();
+    rig.now += 50;
+    for request in [7, 8] {
+        rig.command(Command::Get { queue: QUEUE, channel: READER, no_ack: false, request: RequestId(request) });
+    }
+    rig.run();
+    let got = |e: &Effect| match e {
+        Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => Some(text_of(&delivery.message)),
+        _ => None,
+    };
+    assert_eq!(rig.effects.iter().filter_map(got).collect::<Vec<_>>(), ["for ever", "for ever too"]);
+}
+
+#[test]
+fn what_is_due_together_comes_in_whole_and_each_once_however_large() {
+    let mut rig = configured(Vec::new(), &Rules::default());
+    let text = "x".repeat(400 << 10);
+    for seq in 1..=5 {
+        rig.publish_in(seq, &text, 100);
+    }
+    rig.run();
+    rig.pass(200);
+    assert_eq!(rig.stat().0, 5);
+    let mut released = 0;
+    for (kind, _, _, body, _) in rig.log.iter().filter(|record| record.0 == RecordKind::Entry && record.3.len() > 16) {
+        assert_eq!(*kind, RecordKind::Entry);
+        let (mut came_in, mut ended) = (0, 0);
+        let mut commands = Commands::parse(body).unwrap();
+        while let Some(command) = commands.next().unwrap() {
+            match command {
+                LogCommand::Publish(batch) if batch.targets().eq([QUEUE]) => came_in += batch.messages(),
+                LogCommand::Settle { reason: Reason::Due, ranges, .. } => ended += ranges.count() as u32,
+                _ => {}
+            }
+        }
+        assert_eq!(came_in, ended, "an entry that brings a message in ends its wait");
+        released += came_in;
+    }
+    assert_eq!(released, 5);
+}
+
+#[test]
+fn what_is_due_keeps_its_order_when_the_first_one_does_not_fit() {
+    let rules = Rules { length_bytes_max: Some(10), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "12345");
+    rig.publish_in(2, "long one", 50);
+    rig.publish_in(3, "b", 60);
+    rig.run();
+    rig.pass(2_000);
+    assert_eq!(rig.stat().0, 1, "the first does not fit, and the second does not overtake it");
+    let got = rig.get().unwrap();
+    rig.decide(&got, Outcome::Ack);
+    rig.pass(2_000);
+    let (first, second) = (rig.get().unwrap(), rig.get().unwrap());
+    assert_eq!([first, second].map(|d| text_of(&d.message)), ["long one", "b"]);
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Publish,
+    Get,
+    Settle(usize, u8),
+    Leave,
+    Pass(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => Just(Act::Publish),
+        3 => Just(Act::Get),
+        3 => (any::<usize>(), 0u8..4).prop_map(|(at, how)| Act::Settle(at, how)),
+        1 => Just(Act::Leave),
+        1 => (1u64..400).prop_map(Act::Pass),
+    ];
+    prop::collection::vec(act, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// A message is exactly one of ready, unacked, settled, dead-lettered or refused, whatever happens to it, and
+    /// nobody ever sees a queue beyond its limit.
+    #[test]
+    fn every_message_is_in_one_place(
+        acts in acts(),
+        length_max in prop::option::of(0u64..6),
+        ttl_ms in prop::option::of(1u64..300),
+        delivery_limit in prop::option::of(0u32..3),
+        rejects in any::<bool>(),
+        cache in prop_oneof![Just(0usize), Just(1usize << 20)],
+    ) {
+        let overflow = if rejects { Overflow::RejectPublish } else { Overflow::DropHead };
+        let rules = Rules {
+            length_max,
+            message_ttl_ms: ttl_ms,
+            delivery_limit,
+            overflow,
+            dead_letter: dead_letter(false),
+            ..Rules::default()
+        };
+        let mut rig = Rig::new(Vec::new(), cache);
+        rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+        let mut held: Vec<Delivery> = Vec::new();
+        let (mut published, mut acked, mut refused) = (0u64, 0u64, 0u64);
+        let (mut dead, mut had_back) = (std::collections::BTreeSet::new(), false);
+        for act in acts {
+            match act {
+                Act::Publish => {
+                    published += 1;
+                    rig.publish_synced(published, &published.to_string());
+                    rig.run();
+                }
+                Act::Get => held.extend(rig.get()),
+                Act::Settle(at, how) if !held.is_empty() => {
+                    let delivery = held.remove(at % held.len());
+                    let outcome = [Outcome::Ack, Outcome::Nack, Outcome::Reject, Outcome::Discard][how as usize];
+                    acked += u64::from(outcome == Outcome::Ack);
+                    had_back |= matches!(outcome, Outcome::Nack | Outcome::Reject);
+                    rig.decide(&delivery, outcome);
+                }
+                Act::Settle(..) => {}
+                Act::Leave => {
+                    had_back |= !held.is_empty();
+                    held.clear();
+                    rig.command(Command::Detach { channel: READER });
+                    rig.run();
+                }
+                Act::Pass(ms) => rig.pass(ms),
+            }
+            refused += rig.refused().len() as u64;
+            for letter in rig.letters() {
+                prop_assert!(dead.insert(letter.seq), "a message dies once");
+            }
+            let (ready, unacked, _) = rig.stat();
+            prop_assert_eq!(unacked, held.len() as u64);
+            refused += rig.refused().len() as u64;
+            for letter in rig.letters() {
+                prop_assert!(dead.insert(letter.seq), "a message dies once");
+            }
+            // What comes back to a queue that refuses may be one too many; nothing else may.
+            prop_assert!(length_max.is_none_or(|max| ready <= max) || (rejects && had_back));
+            // Time went on while the question was answered: what is there now, the log says.
+            let live = rig.partition.queues().queue(QUEUE).map_or(0, |s| s.runs().live());
+            prop_assert!(live >= unacked && live <= ready + unacked);
+            prop_assert_eq!(live + acked + refused + dead.len() as u64, published);
+        }
+    }
+}

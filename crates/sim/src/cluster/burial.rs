@@ -1,0 +1,146 @@
+//! The road of dead letters: from the leader that gave a message up to the leader of the queue that it goes to, and back.
+//!
+//! As between the server's nodes: at most once, a letter is sent once and may be lost; at least once, its queue hears what
+//! became of it, and after some time without an answer that nothing did. Invariant: a letter gets its number where it
+//! arrives, so that the numbers of a channel grow in the order in which its partition sees them.
+
+use super::{Cluster, Event};
+use crate::bug::Bug;
+use crate::client::burial_channel;
+use crate::schedule::{MS, Micros, SECOND};
+use broker::{ChannelKey, QueueId};
+use bytes::Bytes;
+use consensus::NodeId;
+use partition::command::{Durability, Level, Target};
+use partition::message::MessageView;
+use partition::{Command, DeadLetter, Effect, Message, Publish};
+use std::collections::BTreeMap;
+
+/// How long a queue waits for an answer.
+const ANSWER_TIMEOUT: Micros = 2 * SECOND;
+/// Of a hundred letters that want an answer, so many find no place the first time.
+const UNROUTED: u64 = 10;
+
+/// A letter that its queue waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    node: usize,
+    life: u32,
+    group: usize,
+    queue: QueueId,
+    seq: u64,
+}
+
+/// Letters that arrived and are not answered, by channel and number.
+#[derive(Default)]
+pub(super) struct Burials {
+    waiting: BTreeMap<(ChannelKey, u64), Origin>,
+    last: u64,
+}
+
+/// What happens to a letter.
+pub(super) enum Step {
+    /// It arrives.
+    Arrives { to: usize, group: usize, queue: QueueId, message: Message, origin: Option<Origin> },
+    /// What became of it arrives.
+    Answered { origin: Origin, is_safe: bool },
+}
+
+impl Cluster {
+    /// A queue gave a message up.
+    pub(super) fn send_letter(&mut self, node: usize, group: usize, letter: &DeadLetter) {
+        let bug = self.options.bug;
+        let &(target, queue) = self.plan.buried_in.get(&letter.queue).expect("every queue that buries has a place");
+        let life = self.nodes[node].life;
+        let origin = Origin { node, life, group, queue: letter.queue, seq: letter.seq };
+        let origin = letter.wants_answer.then_some(origin);
+        if let Some(origin) = origin {
+            let unrouted = !self.draining && self.random.chance(UNROUTED);
+            if bug == Some(Bug::LetterIsLost) || unrouted {
+                self.answer(50, origin, bug == Some(Bug::LetterIsLost));
+                return;
+            }
+            self.answer(ANSWER_TIMEOUT, origin, false);
+        }
+        let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
+        let message = Message {
+            exchange: Bytes::from_static(b"dlx"),
+            routing_key: Bytes::from_static(b"q"),
+            properties: Bytes::from_static(&[0x10, 0, 2]),
+            body: view.body_of(&letter.message),
+        };
+        let leader = self.nodes[node].view(target).and_then(|view| view.leader);
+        let Some(to) = leader.map(|id| (id.0 - 1) as usize) else { return };
+        let copies = if bug == Some(Bug::LetterIsDoubled) { 2 } else { 1 };
+        let Some(after) = self.way(node, to) else { return };
+        for _ in 0..copies {
+            let step = Step::Arrives { to, group: target, queue, message: message.clone(), origin };
+            self.schedule.after(after, Event::Burial(step));
+        }
+    }
+
+    /// After how long something sent by one node arrives at another, if it does; once.
+    fn way(&mut self, from: usize, to: usize) -> Option<Micros> {
+        if from == to {
+            return Some(50);
+        }
+        let (from, to) = (self.nodes[from].id, self.nodes[to].id);
+        self.network.send(from, to, &mut self.random).first().copied()
+    }
+
+    fn answer(&mut self, after: Micros, origin: Origin, is_safe: bool) {
+        self.schedule.after(after, Event::Burial(Step::Answered { origin, is_safe }));
+    }
+
+    pub(super) fn bury(&mut self, step: Step) {
+        let mut out = crate::node::Outcome::default();
+        let node = match step {
+            Step::Arrives { to, group, queue, message, origin } => {
+                let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
+                if let Some(origin) = origin {
+                    self.burials.last += 1;
+                    (channel, publish_seq) = (self.own_channel(to), self.burials.last);
+                    self.burials.waiting.insert((channel, publish_seq), origin);
+                }
+                let target = Target { queue, durability: Durability::Level(Level::Synced), selective: None };
+                let targets = std::iter::once(target).collect();
+                let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message };
+                self.nodes[to].bury(group, Command::Publish(publish), &mut out);
+                to
+            }
+            Step::Answered { origin: Origin { node, life, group, queue, seq }, is_safe } => {
+                if self.nodes[node].life == life {
+                    self.nodes[node].bury(group, Command::Buried { queue, seq, is_safe }, &mut out);
+                }
+                node
+            }
+        };
+        self.settle(node, out);
+    }
+
+    fn own_channel(&self, node: usize) -> ChannelKey {
+        let NodeId(id) = self.nodes[node].id;
+        burial_channel(id, self.nodes[node].life)
+    }
+
+    /// Looks whether an effect is about letters that arrived here; if so, their queues hear of it.
+    pub(super) fn note_burial(&mut self, node: usize, effect: &Effect) -> bool {
+        let (channel, first, count, is_safe) = match effect {
+            Effect::Confirm { channel, first, count } => (*channel, *first, *count, true),
+            Effect::Refuse { channel, first, count } => (*channel, *first, *count, false),
+            _ => return false,
+        };
+        if !crate::client::is_burial(channel) {
+            return false;
+        }
+        for seq in first..first + count {
+            let Some(origin) = self.burials.waiting.remove(&(channel, seq)) else { continue };
+            if let Some(after) = self.way(node, origin.node) {
+                self.answer(after, origin, is_safe);
+            }
+        }
+        true
+    }
+}
+
+const _: () = assert!(ANSWER_TIMEOUT > 300 * MS, "an answer has time to arrive");
