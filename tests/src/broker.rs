@@ -16,6 +16,7 @@ use std::sync::{Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
+use crate::http::Http;
 
 /// How long a start may take before the fixture gives up. Far above the target of 0.3 s: a loaded machine is no bug.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -77,6 +78,23 @@ impl Broker {
         let mut broker = Broker { addr: free_port(), own: Some(own) };
         broker.start();
         broker
+    }
+
+    /// A broker with its management API, for one test alone; of one that is not ours, where `MANAGEMENT` says that it is.
+    pub fn managed(arguments: &[&str]) -> Option<(Broker, Http)> {
+        if is_foreign() {
+            let Ok(addr) = std::env::var("MANAGEMENT") else {
+                eprintln!("skipped: MANAGEMENT does not name the API of the broker that AMQP_URI names");
+                return None;
+            };
+            let addr = addr.parse().expect("MANAGEMENT is an address and a port");
+            return Some((Self::foreign()?, Http::new(addr)));
+        }
+        let addr = free_port();
+        let mut all = vec!["--management".to_owned(), addr.to_string()];
+        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        Some((Self::own(&all), Http::new(addr)))
     }
 
     fn foreign() -> Option<Broker> {
@@ -151,6 +169,10 @@ impl Broker {
         assert!(own.child.is_none(), "the broker runs already");
         let mut command = Command::new(binary());
         command.arg("server").arg("--data-dir").arg(data).arg("--amqp").arg(addr.to_string());
+        if !own.arguments.iter().any(|argument| argument == "--management") {
+            // Brokers of other tests run at the same time, and the default is one port.
+            command.args(["--management", "none"]);
+        }
         // The tests' own variable would be an unknown setting to the broker, and a person's settings would change the tests.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LEVERET_") {

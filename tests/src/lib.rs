@@ -4,6 +4,7 @@
 
 pub mod broker;
 pub mod client;
+pub mod http;
 pub mod ledger;
 pub mod load;
 pub mod methods;
@@ -12,5 +13,6 @@ pub mod wire;
 
 pub use broker::Broker;
 pub use client::{Client, Closed, Delivery, Event, Login, Refused, Scope};
+pub use http::Http;
 pub use verbs::{ExchangeDeclare, Publish, QueueDeclare};
 pub use wire::{Properties, Value};

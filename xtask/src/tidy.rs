@@ -49,7 +49,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer { name: "sizing", may_know: &[], banned: &["tokio::", "SystemTime"] },
     Layer { name: "bench", may_know: &["amqp"], banned: &[] },
-    Layer { name: "leveret", may_know: &["bench", "server", "sizing", "storage"], banned: &[] },
+    Layer { name: "management", may_know: &["amqp", "broker", "partition", "server"], banned: &[] },
+    Layer { name: "leveret", may_know: &["bench", "management", "server", "sizing", "storage"], banned: &[] },
 ];
 
 /// Only this crate may know raft-rs: the library behind it can then be swapped in one place.

@@ -7,7 +7,8 @@ use amqp::{Table, Value};
 use broker::ids::{PartitionId, QueueId, VhostId};
 use broker::topology::{
     Actor, Applied, Binding, Checked, Command, DeclareQueue, Effect, ExchangeDeclare, HashOn, HistoryId, Kind,
-    MessageFacts, Name, NoFacts, QueueDeclare, QueueDeclared, RouteRequest, Topology,
+    MessageFacts, Name, NoFacts, Permission, QueueDeclare, QueueDeclared, QueueType, RouteRequest, Topology,
+    VHOST_DESCRIPTION_BYTES_MAX, VhostDescription,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -59,6 +60,7 @@ impl Node {
             Effect::ExchangeUnused { name, .. } => format!(", unused {name}"),
             Effect::QueueRulesChanged { id, .. } => format!(", rules of {}", id.0),
             Effect::UserDeleted { name } => format!(", no user {name}"),
+            Effect::VhostDeleted { name, .. } => format!(", no vhost {name}"),
         });
         effects.collect()
     }
@@ -561,4 +563,102 @@ fn bindings_differ_by_their_arguments_but_not_by_the_order_of_these() {
         assert_eq!(node.topology.binding_count(), left);
     }
     assert_eq!(routed(&node), 0);
+}
+
+#[test]
+fn a_virtual_host_goes_with_everything_in_it_and_its_id_is_not_given_out_again() {
+    let mut topology = Topology::new();
+    let untouched = topology.encode_snapshot();
+    let create = Command::CreateVhost { name: Name::from("other") };
+    topology.apply(&create).outcome.unwrap();
+    let other = topology.vhost(b"other").unwrap();
+    let declare = |name: &str, durable| DeclareQueue {
+        vhost: other,
+        name: Name::from(name),
+        durable,
+        exclusive: None,
+        auto_delete: false,
+        arguments: Table::new(),
+        partition: PartitionId(1),
+    };
+    topology.apply(&Command::DeclareQueue(declare("q", true))).outcome.unwrap();
+    topology.apply_local(&Command::DeclareQueue(declare("here only", false))).outcome.unwrap();
+    let bind = |queue: &str| Binding {
+        vhost: other,
+        source: Name::from("amq.topic"),
+        destination_kind: Kind::Queue,
+        destination: Name::from(queue),
+        key: Name::from("#"),
+        arguments: Table::new(),
+    };
+    topology.apply(&Command::Bind(bind("q"))).outcome.unwrap();
+    topology.apply_local(&Command::Bind(bind("here only"))).outcome.unwrap();
+    let guest = Name::from("guest");
+    let permission = Permission::everything();
+    topology.apply(&Command::PutPermission { user: guest.clone(), vhost: other, permission }).outcome.unwrap();
+    let delete = Command::DeleteVhost { vhost: other };
+    let effects = topology.apply(&delete).effects;
+    let deleted = |effect: &Effect| matches!(effect, Effect::QueueDeleted { .. });
+    assert_eq!(effects.iter().filter(|effect| deleted(effect)).count(), 2);
+    assert_eq!(effects.last(), Some(&Effect::VhostDeleted { vhost: other, name: Name::from("other") }));
+    assert!(topology.vhost(b"other").is_none() && topology.vhost_of(other).is_none());
+    assert_eq!((topology.queues().count(), topology.binding_count()), (0, 0));
+    assert!(topology.exchanges().all(|exchange| exchange.vhost == SLASH));
+    assert!(!topology.user(b"guest").unwrap().permissions.contains_key(&other));
+    assert_eq!(topology.apply(&delete).effects, [], "there is nothing to delete any more");
+    // What was on its way meets nobody, also after another one of the name came.
+    let late = Command::DeclareQueue(declare("late", true));
+    assert_eq!(topology.apply(&late).outcome.unwrap_err().code, 530);
+    topology.apply(&create).outcome.unwrap();
+    assert_eq!(topology.vhost(b"other"), Some(VhostId(other.0 + 1)));
+    assert_eq!(topology.apply(&late).outcome.unwrap_err().code, 530);
+    let copy = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    assert_eq!((copy.vhost(b"other"), copy.vhost_of(other)), (Some(VhostId(other.0 + 1)), None));
+    // A member that fell behind hears of it too.
+    let mut behind = Topology::decode_snapshot(&untouched).unwrap();
+    behind.apply(&create).outcome.unwrap();
+    let effects = behind.install_snapshot(&topology.encode_snapshot()).unwrap();
+    assert!(effects.contains(&Effect::VhostDeleted { vhost: other, name: Name::from("other") }));
+}
+
+#[test]
+fn a_queue_without_a_type_is_of_its_virtual_hosts_default_type_where_its_flags_go_with_it() {
+    let mut topology = Topology::new();
+    let mut description =
+        VhostDescription { text: "d".to_owned(), tags: vec![Name::from("t")], default_queue_type: None };
+    let declared = |topology: &Topology, durable, exclusive, arguments: Table| {
+        let declare = QueueDeclare {
+            vhost: SLASH,
+            name: b"q",
+            server_named: false,
+            durable,
+            exclusive,
+            auto_delete: false,
+            arguments: &arguments,
+        };
+        let mut found = None;
+        let actor = Actor { user: b"guest", connection: 1 };
+        topology
+            .check_queue_declare(actor, &declare, |placement| {
+                found = Some(placement.queue_type);
+                PartitionId(1)
+            })
+            .unwrap();
+        found.unwrap()
+    };
+    assert_eq!(declared(&topology, true, false, Table::new()), QueueType::Classic);
+    description.default_queue_type = Some(QueueType::Quorum);
+    let describe = Command::DescribeVhost { vhost: SLASH, description: description.clone() };
+    assert_eq!(Command::decode(&describe.encode()).unwrap(), describe);
+    topology.apply(&describe).outcome.unwrap();
+    assert_eq!(declared(&topology, true, false, Table::new()), QueueType::Quorum);
+    assert_eq!(declared(&topology, true, true, Table::new()), QueueType::Classic);
+    assert_eq!(declared(&topology, false, false, Table::new()), QueueType::Classic);
+    let mut classic = Table::new();
+    classic.push("x-queue-type", Value::LongString(bytes::Bytes::from_static(b"classic")));
+    assert_eq!(declared(&topology, true, false, classic), QueueType::Classic);
+    let copy = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    assert_eq!(copy.vhost_of(SLASH).unwrap().description, description);
+    let long = VhostDescription { text: "x".repeat(VHOST_DESCRIPTION_BYTES_MAX + 1), ..VhostDescription::default() };
+    assert!(topology.apply(&Command::DescribeVhost { vhost: SLASH, description: long }).outcome.is_err());
 }

@@ -3,6 +3,8 @@
 //! Invariant: nothing is opened before the whole configuration is known to be right, and the log's first line says which build runs
 //! with which settings.
 
+use management::{Listening, Management};
+use server::Handle;
 use server::config::{Config, Key, Machine, Sources};
 
 use crate::exit::{self, Exit};
@@ -64,10 +66,40 @@ fn log_start(config: &Config, machine: &Machine) {
 
 /// The one way into the room that serves.
 fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), server::run::RunError> {
+    let management = match Management::bind(&config.management) {
+        Ok(management) => Some(management),
+        Err((address, error)) if config.is_default(Key::management) => {
+            // A second broker on one machine: nobody asked for this address, so nobody is refused the rest for it.
+            tracing::warn!(%address, %error, "the management API and metrics are not served; --management names another address");
+            None
+        }
+        Err((address, source)) => {
+            return Err(server::run::RunError::Start(server::StartError::Listen { address, source }));
+        }
+    };
     server::run::run(
         &config,
         shutdown,
         crate::allocator::give_back_freed_pages,
         server::run::Asks { report: &signals::REPORT, reload: &signals::RELOAD },
+        |handle| attend(management, handle),
     )
+}
+
+/// The node runs: whoever looks after it is let in.
+fn attend(management: Option<Management>, handle: Handle) -> Option<Listening> {
+    let management = management?;
+    let addresses = management.addresses();
+    match management.serve(handle) {
+        Ok(listening) => {
+            for address in addresses {
+                tracing::info!(%address, "ready: management API and metrics over HTTP");
+            }
+            Some(listening)
+        }
+        Err(error) => {
+            tracing::error!(%error, "the management API has no thread");
+            None
+        }
+    }
 }

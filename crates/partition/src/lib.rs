@@ -12,6 +12,7 @@
 //! - [`log_partition`]: a log for a machine of the caller's: the topology.
 //! - [`transient`]: the same surface for queues that live in one shard's memory.
 //! - [`recovery`]: a partition from what a data folder holds.
+//! - [`survey`]: what is in the queues, for whoever looks after the broker.
 
 pub mod checkpoint;
 pub mod command;
@@ -33,6 +34,7 @@ pub mod reader;
 pub mod recovery;
 pub mod replica;
 mod snapshot;
+pub mod survey;
 pub mod tail;
 pub mod transient;
 
@@ -44,5 +46,6 @@ pub use maintenance::WalState;
 pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
 pub use recovery::Recovery;
+pub use survey::QueueFigures;
 pub use tail::Tail;
 pub use transient::TransientQueues;

@@ -81,6 +81,11 @@ impl Queues {
         self.queues.get(&queue)
     }
 
+    /// Every queue that has state here, scheduled messages included, in no order that means anything.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (QueueId, &QueueState<Place>)> {
+        self.queues.iter().map(|(id, state)| (*id, state))
+    }
+
     /// The levels of a queue's messages; `None` while all have the default level.
     pub(crate) fn levels(&self, queue: QueueId) -> Option<&Levels> {
         self.queue(queue).and_then(QueueState::levels)

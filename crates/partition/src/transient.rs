@@ -16,6 +16,7 @@ mod life;
 use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
 use crate::message::{self, MessageView, Stamp};
+use crate::survey::QueueFigures;
 use broker::queue::dispatch::Head;
 use broker::queue::levels::priority_of;
 use broker::queue::{Dispatch, LevelRule, QueueState, Rules};
@@ -232,6 +233,15 @@ impl TransientQueues {
     /// Memory that messages pin, in bytes: batches in queues and batches of which a slice still waits for a socket.
     pub fn bytes(&self) -> u64 {
         self.meter.load(Ordering::Relaxed)
+    }
+
+    /// Appends every queue with what is in it. Looking changes nothing.
+    pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        for (id, queue) in &self.queues {
+            let (ready, unacked) = (queue.dispatch.ready(), queue.dispatch.held());
+            let consumers = queue.dispatch.consumers() as u64;
+            figures.push(QueueFigures { ready, unacked, consumers, ..QueueFigures::empty(*id) });
+        }
     }
 
     /// Carries out `commands` in order, then hands out what consumers have credit and room for.

@@ -4,6 +4,8 @@
 //! the socket. What is read in one turn is handled in that turn; what is to be written is written once a turn, after the
 //! partitions have answered. An idle connection owns no read buffer.
 
+use crate::engine::wall_ms;
+use crate::report::{ConnectionNumber, ConnectionReport, Seen};
 use crate::session::{Peer, Session};
 use crate::shard::Seat;
 use crate::shard::outlets::Window;
@@ -11,7 +13,7 @@ use crate::shard::thread::Local;
 use crate::stream::Stream;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{Outcome, Refusal};
-use broker::{ChannelKey, ConsumerKey};
+use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
 use std::cell::{Cell, RefCell};
@@ -76,6 +78,10 @@ struct Inner {
     /// When a finished connection stops waiting for the client's end.
     cut_at: Millis,
     last_read: Millis,
+    /// Bytes that came, of TLS what was in it.
+    received_bytes: u64,
+    /// When it came, milliseconds since the epoch.
+    connected_ms: u64,
 }
 
 impl Client {
@@ -105,6 +111,8 @@ impl Client {
             wheel_at: NEVER,
             cut_at: NEVER,
             last_read: now,
+            received_bytes: 0,
+            connected_ms: wall_ms(),
         };
         Client {
             seat,
@@ -192,6 +200,41 @@ impl Client {
             inner.amqp.close(ReplyCode::ConnectionForced, &text);
             inner.pump(self, local, now);
         }
+    }
+
+    /// A virtual host was deleted: if this connection is in it, it is closed.
+    pub(crate) fn close_if_in(self: &Rc<Self>, vhost: VhostId, name: &[u8], local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.session.open_vhost() == Some(vhost) {
+            let text = format!("vhost '{}' is deleted", String::from_utf8_lossy(name));
+            inner.amqp.close(ReplyCode::ConnectionForced, &text);
+            inner.pump(self, local, now);
+        }
+    }
+
+    /// The operator wants this connection gone.
+    pub(crate) fn close_by_operator(self: &Rc<Self>, text: &str, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.amqp.close(ReplyCode::ConnectionForced, text);
+        inner.pump(self, local, now);
+    }
+
+    /// The connection's number on this node.
+    pub(crate) fn number(&self) -> ConnectionNumber {
+        self.inner.borrow().session.number()
+    }
+
+    /// What there is to tell of it; nothing before its virtual host is open.
+    pub(crate) fn report(&self) -> Option<ConnectionReport> {
+        let inner = &mut *self.inner.borrow_mut();
+        let seen = Seen {
+            local_address: inner.stream.socket().local_addr().ok(),
+            is_tls: matches!(inner.stream, Stream::Tls(_)),
+            received_bytes: inner.received_bytes,
+            sent_bytes: inner.amqp.output().written_bytes(),
+            connected_ms: inner.connected_ms,
+        };
+        inner.session.report(&inner.amqp, seen)
     }
 
     /// No more waiting for this client: its task ends at once.
@@ -314,6 +357,7 @@ impl Inner {
         };
         self.adapt(count, local);
         self.last_read = now;
+        self.received_bytes += count as u64;
         self.take_input(now);
         self.pump(client, local, now);
         if !self.may_read(client, local) {

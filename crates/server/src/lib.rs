@@ -2,7 +2,7 @@
 //!
 //! In reading order: what a process starts ([`run`]) from its [`config`], the node ([`node`]), one thread of it ([`shard`],
 //! whose head has the cost of a message), one connection (`connection`), what its client asks for (`session`), how the
-//! topology changes ([`topology_log`]), and the disk's side ([`engine`]).
+//! topology changes ([`topology_log`]), the disk's side ([`engine`]), and what all this tells of itself ([`handle`], [`report`]).
 //!
 //! It carries rules out and makes none: AMQP's are in `amqp`, the topology's and the queues' in `broker`.
 
@@ -12,19 +12,24 @@ mod connection;
 pub mod definitions;
 mod doorman;
 pub mod engine;
+pub mod handle;
 mod histories;
 mod listener;
 pub mod node;
 mod occupancy;
 mod proxy_protocol;
+pub mod report;
 pub mod run;
 mod session;
 pub mod shard;
 mod stream;
+mod tally;
 pub mod tls;
 pub mod topology_log;
 
 pub use channel_key::BOOT_LIMIT;
+pub use handle::Handle;
+pub use listener::bind;
 pub use node::{Alarm, MakePartitions, Node, NodeConfig, PartitionWaker, StartError, Wiring};
 pub use session::SYNC_EXCHANGE;
 pub use shard::{Partition, transient_partition};

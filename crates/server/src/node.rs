@@ -10,6 +10,7 @@ use crate::listener::{self, Door};
 use crate::occupancy::Occupancy;
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Directory, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
+use crate::tally;
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis};
@@ -56,6 +57,8 @@ pub struct NodeConfig {
     pub amqp: ConnectionConfig,
     /// Users that may log in from a loopback address only.
     pub loopback_users: Vec<String>,
+    /// Whom clients are who log in without saying who they are, where that is offered.
+    pub anonymous_user: String,
     /// Client connections at most; further ones are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Bytes that messages of transient queues may pin before publishers are blocked.
@@ -81,6 +84,7 @@ impl NodeConfig {
             placement: Vec::new(),
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],
+            anonymous_user: "guest".to_owned(),
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
             unwritten_bytes_max: 16 << 20,
@@ -169,6 +173,8 @@ pub(crate) struct Gauge {
     pub(crate) memory_bytes: AtomicU64,
     /// Open connections.
     pub(crate) connections: AtomicUsize,
+    /// What went through.
+    pub(crate) traffic: tally::Published,
 }
 
 /// What the threads of a node share.
@@ -253,6 +259,10 @@ impl Shared {
                     }
                 }
                 Effect::ExchangeUnused { vhost, name } => self.delete_unused_exchange(*vhost, name),
+                Effect::VhostDeleted { vhost, name } => {
+                    let all = self.mailboxes.iter();
+                    all.for_each(|mailbox| mailbox.send(Parcel::VhostDeleted(*vhost, name.clone())));
+                }
                 Effect::UserDeleted { name } => {
                     self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::UserDeleted(name.clone())));
                 }
@@ -337,6 +347,12 @@ impl Shared {
     #[inline]
     pub(crate) fn is_loaded(&self, shard: usize) -> bool {
         self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed) > self.config.unwritten_bytes_max
+    }
+
+    /// Which alarms are on: disk, memory.
+    pub(crate) fn alarms(&self) -> (bool, bool) {
+        let alarms = self.alarms.load(Ordering::Acquire);
+        (alarms & Alarm::Disk.bit() != 0, alarms & Alarm::Memory.bit() != 0)
     }
 
     /// Client connections of the whole node.

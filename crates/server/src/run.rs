@@ -6,6 +6,7 @@
 use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, Engine, EngineConfig, OpenError};
+use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, StartError};
 use crate::tls::TlsError;
 use amqp::{ConnectionConfig, Table, Value};
@@ -53,12 +54,14 @@ pub struct Asks<'a> {
 }
 
 /// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads that were busy and are
-/// not any more, for an allocator that wants to give memory back.
-pub fn run(
+/// not any more, for an allocator that wants to give memory back. `attend` is called once clients are let in; what it gives
+/// is dropped when the node begins to drain.
+pub fn run<G>(
     config: &Config,
     shutdown: impl Future<Output = ()> + Send,
     on_quiet: fn(),
     asks: Asks<'_>,
+    attend: impl FnOnce(Handle) -> G,
 ) -> Result<(), RunError> {
     let begin = Instant::now();
     let folder = open_data_folder(config).map_err(OpenError::Storage)?;
@@ -99,6 +102,7 @@ pub fn run(
         placement: opened.placement(),
         amqp: connection_config(config, &node_name),
         loopback_users: config.loopback_users.clone(),
+        anonymous_user: config.anonymous_login_user.clone(),
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,
         unwritten_bytes_max: config.unwritten_bytes_max,
@@ -133,7 +137,17 @@ pub fn run(
     for address in node.addresses() {
         tracing::info!(%address, ms = begin.elapsed().as_millis() as u64, "ready: AMQP 0-9-1");
     }
+    let facts = NodeFacts {
+        node_name,
+        config: config.clone(),
+        amqp: node.addresses().to_vec(),
+        tls_count: config.amqps.len(),
+        started_ms: engine::wall_ms(),
+        started: begin,
+    };
+    let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges()), facts));
     watch(config, &node, &engine, shutdown, asks);
+    drop(attendant);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     node.drain();
     engine.stop();
@@ -232,7 +246,11 @@ fn log_gauges(node: &Node, engine: &Engine, free_bytes: u64) {
 fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
     let text = |s: &str| Value::LongString(bytes::Bytes::copy_from_slice(s.as_bytes()));
     let mut properties = Table::new();
-    properties.push("capabilities", Value::Table(ConnectionConfig::capabilities()));
+    let mut capabilities = Table::new();
+    for name in &config.capabilities {
+        capabilities.push(bytes::Bytes::copy_from_slice(name.as_bytes()), Value::Bool(true));
+    }
+    properties.push("capabilities", Value::Table(capabilities));
     properties.push("cluster_name", text(node_name));
     properties.push("copyright", text("The Leveret authors"));
     properties.push("information", text("Leveret, a message broker that speaks AMQP 0-9-1"));

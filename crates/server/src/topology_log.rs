@@ -9,6 +9,7 @@ use broker::ChannelKey;
 use broker::topology::{Applied, Command, Outcome, Refusal};
 use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
+use tokio::sync::oneshot;
 
 /// Where the answer to a proposal goes.
 pub struct Answer(To);
@@ -16,6 +17,7 @@ pub struct Answer(To);
 enum To {
     Channel { mailbox: Mailbox, channel: ChannelKey, request: RequestId },
     Waiter(mpsc::Sender<Result<Outcome, Refusal>>),
+    Task(oneshot::Sender<Result<Outcome, Refusal>>),
 }
 
 impl Answer {
@@ -28,6 +30,11 @@ impl Answer {
         Answer(To::Waiter(waiter))
     }
 
+    /// The answer goes to a task that waits for it.
+    pub(crate) fn to_task(task: oneshot::Sender<Result<Outcome, Refusal>>) -> Self {
+        Answer(To::Task(task))
+    }
+
     /// Tells the proposer what became of its command.
     pub fn send(self, applied: Applied) {
         match self.0 {
@@ -36,6 +43,7 @@ impl Answer {
             }
             // Who does not wait any more does not need it.
             To::Waiter(waiter) => drop(waiter.send(applied.outcome)),
+            To::Task(task) => drop(task.send(applied.outcome)),
         }
     }
 }

@@ -118,7 +118,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 35] = [
+const OTHERS: [(Key, &str, &str); 38] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -131,6 +131,7 @@ const OTHERS: [(Key, &str, &str); 35] = [
     (Key::tls_ca, r#""ca.pem""#, "ca.pem"),
     (Key::tls_verify, r#""required""#, "required"),
     (Key::auth_mechanisms, r#"["AMQPLAIN"]"#, "AMQPLAIN"),
+    (Key::anonymous_login_user, r#""nobody""#, "nobody"),
     (Key::certificate_login, r#""common_name""#, "common_name"),
     (Key::definitions, r#""definitions.json""#, "definitions.json"),
     (Key::loopback_users, "[]", "none"),
@@ -141,8 +142,10 @@ const OTHERS: [(Key, &str, &str); 35] = [
     (Key::frame_max, "65536", "64KiB"),
     (Key::channel_max, "128", "128"),
     (Key::body_bytes_max, r#""8 MiB""#, "8388608"),
+    (Key::capabilities, r#"["basic.nack"]"#, "basic.nack"),
     (Key::product, r#""Leveret""#, "Leveret"),
     (Key::product_version, r#""4.3.5""#, "4.3.5"),
+    (Key::management, r#"["0.0.0.0:15672"]"#, "0.0.0.0:15672"),
     (Key::wal_file_bytes, r#""32MiB""#, "33_554_432"),
     (Key::wal_retained_bytes, "0", "0"),
     (Key::wal_sync_delay_ms, "100", "100"),
@@ -527,9 +530,11 @@ fn settings_of_access_that_need_others_say_which() {
         "--auth-mechanisms = [\"PLAIN\", \"EXTERNAL\"] is not allowed; EXTERNAL needs tls_verify to be optional or required"
     );
     assert_eq!(
-        said().flag(Key::auth_mechanisms, "ANONYMOUS").error(),
-        "--auth-mechanisms = [\"ANONYMOUS\"] is not allowed; one or more of PLAIN, AMQPLAIN and EXTERNAL are expected"
+        said().flag(Key::auth_mechanisms, "ROT13").error(),
+        "--auth-mechanisms = [\"ROT13\"] is not allowed; one or more of PLAIN, AMQPLAIN, EXTERNAL and ANONYMOUS are expected"
     );
+    let refused = said().flag(Key::capabilities, "basic.nack,telepathy").error();
+    assert!(refused.contains("some of publisher_confirms, ") && refused.contains("are expected"), "{refused}");
     assert_eq!(
         said().flag(Key::proxy_protocol, "127.0.0.1:9").error(),
         "--proxy-protocol = [\"127.0.0.1:9\"] is not allowed; 127.0.0.1:9 is in neither amqp nor amqps"

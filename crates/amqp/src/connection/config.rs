@@ -12,6 +12,8 @@ pub enum Mechanism {
     AmqPlain,
     /// Somebody below AMQP knows who it is: a certificate. What the client adds is not looked at, as in RabbitMQ.
     External,
+    /// RFC 4505: nobody says who it is, and the server has a user for those.
+    Anonymous,
 }
 
 impl Mechanism {
@@ -21,6 +23,7 @@ impl Mechanism {
             Self::Plain => "PLAIN",
             Self::AmqPlain => "AMQPLAIN",
             Self::External => "EXTERNAL",
+            Self::Anonymous => "ANONYMOUS",
         }
     }
 }
@@ -80,21 +83,22 @@ impl Default for ConnectionConfig {
 
 impl ConnectionConfig {
     /// The capabilities that this crate and the broker behind it have, with RabbitMQ's names.
+    pub const CAPABILITIES: [&str; 9] = [
+        "publisher_confirms",
+        "exchange_exchange_bindings",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "consumer_priorities",
+        "authentication_failure_close",
+        "per_consumer_qos",
+        "direct_reply_to",
+    ];
+
+    /// All of them, as clients are told.
     pub fn capabilities() -> Table {
         let mut table = Table::new();
-        for name in [
-            "publisher_confirms",
-            "exchange_exchange_bindings",
-            "basic.nack",
-            "consumer_cancel_notify",
-            "connection.blocked",
-            "consumer_priorities",
-            "authentication_failure_close",
-            "per_consumer_qos",
-            "direct_reply_to",
-        ] {
-            table.push(name, Value::Bool(true));
-        }
+        Self::CAPABILITIES.into_iter().for_each(|name| table.push(name, Value::Bool(true)));
         table
     }
 

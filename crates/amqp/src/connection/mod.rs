@@ -232,6 +232,31 @@ impl Connection {
         runs
     }
 
+    /// How many of the channel's deliveries are outstanding.
+    pub fn unsettled_count(&self, channel: ChannelId) -> u64 {
+        self.channels.look(channel).map_or(0, |channel| channel.unacked.len())
+    }
+
+    /// Whether the channel is in confirm mode.
+    pub fn is_confirming(&self, channel: ChannelId) -> bool {
+        self.channels.look(channel).is_some_and(|channel| channel.confirms.is_some())
+    }
+
+    /// Whether a close was begun, by either side.
+    pub fn is_closing(&self) -> bool {
+        self.is_over()
+    }
+
+    /// Whether the client publishes and is held back by an alarm.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.reason.is_some() && self.blocked.publishes
+    }
+
+    /// How the client logged in, or tries to.
+    pub fn mechanism(&self) -> Option<Mechanism> {
+        self.mechanism
+    }
+
     /// How many of the channel's publishes were not confirmed yet.
     pub fn unconfirmed(&self, channel: ChannelId) -> u64 {
         self.channels.look(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())

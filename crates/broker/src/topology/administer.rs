@@ -6,18 +6,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use amqp::Table;
+
 use super::apply::{Effect, Outcome};
 use super::command::{Command, PutPolicy};
 use super::exchange::{Exchange, PREDECLARED};
 use super::name::Name;
 use super::password::PasswordHash;
-use super::policy::{self, ApplyTo, POLICIES_MAX, Policy, check_definition};
-use super::queue::QueueShape;
+use super::policy::{self, ApplyTo, HeldPolicies, POLICIES_MAX, Policy, check_definition};
+use super::queue::{Queue, QueueShape};
 use super::refusal::Refusal;
 use super::settings::{Wishes, effective};
 use super::user::{TAGS_MAX, TopicPermission, User};
-use super::vhost::Vhost;
-use super::{Topology, VHOSTS_MAX};
+use super::vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription};
+use super::wording::integer;
+use super::{Topology, VHOSTS_EVER_MAX, VHOSTS_MAX};
 use crate::ids::VhostId;
 use crate::queue::Rules;
 
@@ -27,6 +30,8 @@ impl Topology {
     pub(super) fn administer(&mut self, command: &Command, effects: &mut Vec<Effect>) -> Result<Outcome, Refusal> {
         match command {
             Command::CreateVhost { name } => return self.create_vhost(name),
+            Command::DeleteVhost { vhost } => self.delete_vhost(*vhost, effects),
+            Command::DescribeVhost { vhost, description } => self.describe_vhost(*vhost, description)?,
             Command::PutUser { name, password, tags } => self.put_user(name, password, tags)?,
             Command::DeleteUser { name } => {
                 if self.users.remove(name).is_some() {
@@ -65,19 +70,55 @@ impl Topology {
         if let Some(id) = self.vhost(name) {
             return Ok(Outcome::Vhost(id));
         }
-        if self.vhosts.len() >= VHOSTS_MAX {
+        if self.vhost_ids.len() >= VHOSTS_MAX || self.vhosts.len() >= VHOSTS_EVER_MAX {
             return Err(Refusal::not_allowed(&format!(
                 "cannot create vhost '{name}': limit ({VHOSTS_MAX}) is reached"
             )));
         }
         let id = VhostId(u32::try_from(self.vhosts.len()).expect("the number of virtual hosts is limited"));
-        self.vhosts.push(Vhost::new(name.clone()));
+        self.vhosts.push(Some(Box::new(Vhost::new(name.clone()))));
         self.vhost_ids.insert(name.clone(), id);
         for (name, kind, internal) in PREDECLARED {
             self.exchanges.insert(Exchange { internal, ..Exchange::new(id, Name::from(name), kind) });
         }
         self.version += 1;
         Ok(Outcome::Vhost(id))
+    }
+
+    /// Everything in a virtual host goes with it: exchanges and bindings, queues with their messages, policies, and what users
+    /// may do there. Nothing if it is not there.
+    ///
+    /// Cost: a look at every exchange, queue and user; nobody routes meanwhile.
+    fn delete_vhost(&mut self, id: VhostId, effects: &mut Vec<Effect>) {
+        let Some(vhost) = self.vhosts.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        self.vhost_ids.remove(&vhost.name);
+        for user in self.users.values_mut() {
+            user.permissions.remove(&id);
+            user.topic_permissions.retain(|(of, _), _| *of != id);
+        }
+        // The exchanges first: with them goes every binding, so that no auto-delete exchange is left to look at.
+        let exchanges: Vec<usize> = self.exchanges.iter().filter(|(_, e)| e.vhost == id).map(|(at, _)| at).collect();
+        let mut losses = Vec::new();
+        exchanges.into_iter().for_each(|at| self.take_exchange(at, &mut losses));
+        let mut queues: Vec<_> =
+            self.queues.iter().filter(|(_, q)| q.vhost == id).map(|(at, q)| (q.id, q.partition, at)).collect();
+        queues.sort_unstable_by_key(|(id, ..)| *id);
+        for (id, partition, at) in queues {
+            let queue = self.queues.remove(at);
+            assert!(queue.incoming.is_empty(), "bindings went with their exchanges");
+            effects.push(Effect::QueueDeleted { id, partition });
+        }
+        effects.push(Effect::VhostDeleted { vhost: id, name: vhost.name });
+    }
+
+    fn describe_vhost(&mut self, id: VhostId, description: &VhostDescription) -> Result<(), Refusal> {
+        if description.text.len() > VHOST_DESCRIPTION_BYTES_MAX || description.tags.len() > VHOST_TAGS_MAX {
+            return Err(Refusal::precondition_failed(&format!(
+                "a virtual host has a description of at most {VHOST_DESCRIPTION_BYTES_MAX} bytes and at most {VHOST_TAGS_MAX} tags"
+            )));
+        }
+        self.vhost_mut(id)?.description = description.clone();
+        Ok(())
     }
 
     fn put_user(&mut self, name: &Name, password: &PasswordHash, tags: &[Name]) -> Result<(), Refusal> {
@@ -107,13 +148,14 @@ impl Topology {
     }
 
     fn vhost_mut(&mut self, id: VhostId) -> Result<&mut Vhost, Refusal> {
-        self.vhosts.get_mut(id.0 as usize).ok_or_else(|| Refusal::not_allowed("vhost not found"))
+        let found = self.vhosts.get_mut(id.0 as usize).and_then(Option::as_deref_mut);
+        found.ok_or_else(|| Refusal::not_allowed("vhost not found"))
     }
 
     /// The rules of a queue of this name and shape under the policies as they are now. A queue that no policy matches
     /// shares those of its shape.
     pub(super) fn rules_of(&self, vhost: VhostId, name: &[u8], shape: &QueueShape) -> Arc<Rules> {
-        let Some(vhost) = self.vhosts.get(vhost.0 as usize) else { return shape.rules.clone() };
+        let Some(vhost) = self.vhost_of(vhost) else { return shape.rules.clone() };
         let of = |policies: &BTreeMap<Name, Policy>| {
             let policy = policy::matching(policies, name, |apply_to| apply_to.takes_queue(shape.queue_type));
             policy.map(|policy| Wishes::read(&policy.definition, ""))
@@ -126,9 +168,41 @@ impl Topology {
         if rules == *shape.rules { shape.rules.clone() } else { Arc::new(rules) }
     }
 
+    /// The policies that hold for a queue, for whoever looks after the broker.
+    pub fn policies_of_queue(&self, queue: &Queue) -> HeldPolicies<'_> {
+        let Some(vhost) = self.vhost_of(queue.vhost) else { return HeldPolicies::default() };
+        let takes = |apply_to: ApplyTo| apply_to.takes_queue(queue.shape.queue_type);
+        let policy = policy::named(&vhost.policies, &queue.name, takes);
+        let operator = policy::named(&vhost.operator_policies, &queue.name, takes);
+        let definition = (policy.is_some() || operator.is_some()).then(|| {
+            let mut merged = Table::new();
+            let (ours, theirs) = (policy.map(|(_, p)| &p.definition), operator.map(|(_, p)| &p.definition));
+            for (key, value) in theirs.into_iter().chain(ours).flat_map(Table::iter) {
+                let other =
+                    ours.into_iter().flat_map(Table::iter).find(|(known, _)| *known == key).map(|(_, value)| value);
+                let (own, other) = (integer(value), other.and_then(|value| Some((integer(value)?, value))));
+                let least = match (own, other) {
+                    (Some(own), Some((number, other))) if number < own => other,
+                    _ => value,
+                };
+                if !merged.iter().any(|(known, _)| known == key) {
+                    merged.push(key.clone(), least.clone());
+                }
+            }
+            merged
+        });
+        HeldPolicies { policy: policy.map(|p| p.0), operator_policy: operator.map(|p| p.0), definition }
+    }
+
+    /// The policy that holds for an exchange.
+    pub fn policy_of_exchange(&self, exchange: &Exchange) -> Option<&Name> {
+        let vhost = self.vhost_of(exchange.vhost)?;
+        policy::named(&vhost.policies, &exchange.name, ApplyTo::takes_exchange).map(|(name, _)| name)
+    }
+
     /// What an exchange of this name falls back to under the policies as they are now, unless its declare said it.
     pub(super) fn alternate_by_policy(&self, vhost: VhostId, name: &[u8]) -> Option<Name> {
-        let vhost = self.vhosts.get(vhost.0 as usize)?;
+        let vhost = self.vhost_of(vhost)?;
         let policy = policy::matching(&vhost.policies, name, ApplyTo::takes_exchange)?;
         policy.alternate_exchange().map(Name::new)
     }

@@ -71,6 +71,13 @@ pub enum Effect {
         /// Where it lived.
         partition: PartitionId,
     },
+    /// A virtual host is gone: its connections are closed. Comes after the ends of its queues.
+    VhostDeleted {
+        /// Its id.
+        vhost: VhostId,
+        /// Its name.
+        name: Name,
+    },
     /// A user is gone: its connections are closed.
     UserDeleted {
         /// Its name.
@@ -439,7 +446,7 @@ impl Topology {
         self.settle_losses(losses, keep, effects);
     }
 
-    fn take_exchange(&mut self, at: usize, losses: &mut Vec<Loss>) {
+    pub(super) fn take_exchange(&mut self, at: usize, losses: &mut Vec<Loss>) {
         let mut own = Vec::new();
         while let Some(&binding) = self.exchanges[at].outgoing.last() {
             self.remove_binding(binding as usize, &mut own);

@@ -185,12 +185,12 @@ pub(super) fn queue_type(resource: Resource<'_>, arguments: &Table) -> Result<Qu
 
 /// `arguments` as they are stored and compared: with the queue type spelled out, and then sorted, if the declare left it
 /// to the default.
-pub(super) fn completed(arguments: &Table) -> Table {
+pub(super) fn completed(arguments: &Table, default: QueueType) -> Table {
     if arguments.get(QUEUE_TYPE).is_some() {
         return arguments.clone();
     }
     let mut fields: Vec<(bytes::Bytes, Value)> = arguments.iter().map(|(n, v)| (n.clone(), v.clone())).collect();
-    let word = bytes::Bytes::from_static(QueueType::Classic.word().as_bytes());
+    let word = bytes::Bytes::from_static(default.word().as_bytes());
     fields.push((bytes::Bytes::from_static(QUEUE_TYPE.as_bytes()), Value::LongString(word)));
     fields.sort_by(|a, b| a.0.cmp(&b.0));
     let mut table = Table::new();

@@ -120,7 +120,8 @@ impl Topology {
             return Err(Refusal::not_allowed(&format!("vhost {lossy} not found")));
         };
         let reached = |limit: Option<u32>, count: usize| limit.filter(|limit| count >= *limit as usize);
-        if let Some(limit) = reached(self.vhosts[id.0 as usize].limits.connections_max, open.of_vhost) {
+        let limits = self.vhost_of(id).map(|vhost| vhost.limits).unwrap_or_default();
+        if let Some(limit) = reached(limits.connections_max, open.of_vhost) {
             let user = String::from_utf8_lossy(user);
             return Err(Refusal::not_allowed(&format!(
                 "access to vhost '{lossy}' refused for user '{user}': connection limit ({limit}) is reached"
@@ -221,8 +222,10 @@ impl Topology {
         if name.is_empty() {
             return Err(Refusal::precondition_failed("a queue needs a name"));
         }
+        let arguments =
+            self.completed(declare.vhost, declare.durable, declare.exclusive, declare.auto_delete, declare.arguments);
         if declare.server_named {
-            let queue_type = arguments::queue_type(resource, declare.arguments)?;
+            let queue_type = arguments::queue_type(resource, &arguments)?;
             if queue_type == QueueType::Quorum {
                 return Err(Refusal::precondition_failed(&format!(
                     "Cannot declare a server-named queue for type {}",
@@ -240,7 +243,7 @@ impl Topology {
             durable: declare.durable && !declare.exclusive,
             exclusive: declare.exclusive.then_some(actor.connection),
             auto_delete: declare.auto_delete,
-            arguments: arguments::completed(declare.arguments),
+            arguments,
             partition: PartitionId(0),
         };
         if let Some(at) = self.queues.find(declare.vhost, &name) {
@@ -272,9 +275,15 @@ impl Topology {
         partition: PartitionId,
     ) -> Result<Command, Refusal> {
         check_size(queue::resource(&name, self.vhost_name(vhost)?), arguments)?;
-        let arguments = arguments::completed(arguments);
+        let arguments = self.completed(vhost, durable, false, auto_delete, arguments);
         let declare = DeclareQueue { vhost, name, durable, exclusive: None, auto_delete, arguments, partition };
         Ok(Command::DeclareQueue(declare))
+    }
+
+    /// The arguments of a declare with the queue type spelled out.
+    fn completed(&self, vhost: VhostId, durable: bool, exclusive: bool, auto_delete: bool, arguments: &Table) -> Table {
+        let default = self.vhost_of(vhost).map(|vhost| vhost.default_queue_type(durable, exclusive, auto_delete));
+        arguments::completed(arguments, default.unwrap_or(QueueType::Classic))
     }
 
     /// A `queue.delete`, or the end of a queue for another reason. That it is unused or empty is asked of the queue

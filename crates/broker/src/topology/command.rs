@@ -18,8 +18,9 @@ use super::password::{HashAlgorithm, PasswordHash, SALT_BYTES};
 use super::pattern::Pattern;
 use super::policy::{ApplyTo, Policy};
 use super::refusal::Kind;
+use super::settings::QueueType;
 use super::user::{Permission, TopicPermission, User, UserLimits};
-use super::vhost::{Vhost, VhostLimits};
+use super::vhost::{Vhost, VhostDescription, VhostLimits};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// The version that this build writes, and the highest that it reads.
@@ -33,6 +34,18 @@ pub enum Command {
     CreateVhost {
         /// Its name.
         name: Name,
+    },
+    /// Deletes a virtual host with everything in it; nothing if it is not there.
+    DeleteVhost {
+        /// The virtual host.
+        vhost: VhostId,
+    },
+    /// Sets what is said about a virtual host, and what its queues are by default.
+    DescribeVhost {
+        /// The virtual host.
+        vhost: VhostId,
+        /// All of it.
+        description: VhostDescription,
     },
     /// Creates a user, or replaces password and tags of an existing one and keeps its permissions.
     PutUser {
@@ -327,6 +340,15 @@ impl Command {
                 writer.flag(*operator);
                 writer.bytes(name);
             }
+            Command::DeleteVhost { vhost } => {
+                writer.byte(30);
+                writer.number(vhost.0.into());
+            }
+            Command::DescribeVhost { vhost, description } => {
+                writer.byte(31);
+                writer.number(vhost.0.into());
+                write_description(&mut writer, description);
+            }
             Command::DeclareExchange(declare) => {
                 writer.byte(4);
                 write_exchange(&mut writer, declare);
@@ -428,6 +450,8 @@ impl Command {
                 operator: reader.flag("operator policy")?,
                 name: reader.name("policy")?,
             },
+            30 => Command::DeleteVhost { vhost: reader.vhost()? },
+            31 => Command::DescribeVhost { vhost: reader.vhost()?, description: read_description(reader)? },
             _ => return Err(reader.malformed("command tag")),
         };
         reader.end()?;
@@ -506,6 +530,28 @@ fn read_policy(reader: &mut Reader<'_>) -> Result<(Name, Policy), Malformed> {
     Ok((name, Policy { pattern, apply_to, priority, definition: reader.table()? }))
 }
 
+fn write_description(writer: &mut Writer, description: &VhostDescription) {
+    writer.bytes(description.text.as_bytes());
+    writer.names(&description.tags);
+    writer.byte(match description.default_queue_type {
+        None => 0,
+        Some(QueueType::Classic) => 1,
+        Some(QueueType::Quorum) => 2,
+    });
+}
+
+fn read_description(reader: &mut Reader<'_>) -> Result<VhostDescription, Malformed> {
+    let text = reader.text("description")?.to_owned();
+    let tags = reader.names("tags")?;
+    let default_queue_type = match reader.byte("default queue type")? {
+        0 => None,
+        1 => Some(QueueType::Classic),
+        2 => Some(QueueType::Quorum),
+        _ => return Err(reader.malformed("default queue type")),
+    };
+    Ok(VhostDescription { text, tags, default_queue_type })
+}
+
 /// A virtual host as a snapshot holds it.
 pub(super) fn write_vhost(writer: &mut Writer, vhost: &Vhost) {
     writer.bytes(&vhost.name);
@@ -515,10 +561,11 @@ pub(super) fn write_vhost(writer: &mut Writer, vhost: &Vhost) {
         writer.length(policies.len());
         policies.iter().for_each(|(name, policy)| write_policy(writer, name, policy));
     }
+    write_description(writer, &vhost.description);
 }
 
-/// See `write_vhost`.
-pub(super) fn read_vhost(reader: &mut Reader<'_>) -> Result<Vhost, Malformed> {
+/// See `write_vhost`; the second version had no description.
+pub(super) fn read_vhost(reader: &mut Reader<'_>, version: u8) -> Result<Vhost, Malformed> {
     let mut vhost = Vhost::new(reader.name("virtual host")?);
     vhost.limits = read_vhost_limits(reader)?;
     for policies in [&mut vhost.policies, &mut vhost.operator_policies] {
@@ -526,6 +573,9 @@ pub(super) fn read_vhost(reader: &mut Reader<'_>) -> Result<Vhost, Malformed> {
             let (name, policy) = read_policy(reader)?;
             policies.insert(name, policy);
         }
+    }
+    if version > 2 {
+        vhost.description = read_description(reader)?;
     }
     Ok(vhost)
 }
@@ -552,7 +602,7 @@ pub(super) fn write_user(writer: &mut Writer, name: &Name, user: &User) {
 }
 
 /// See `write_user`. `vhosts` are those that were read before.
-pub(super) fn read_user(reader: &mut Reader<'_>, vhosts: &[Vhost]) -> Result<(Name, User), Malformed> {
+pub(super) fn read_user(reader: &mut Reader<'_>, vhosts: &[Option<Box<Vhost>>]) -> Result<(Name, User), Malformed> {
     let name = reader.name("user")?;
     let (password, tags) = read_credentials(reader)?;
     let mut user = User::new(password, tags);
@@ -565,7 +615,7 @@ pub(super) fn read_user(reader: &mut Reader<'_>, vhosts: &[Vhost]) -> Result<(Na
         let vhost = reader.vhost()?;
         let exchange = reader.name("exchange")?;
         let (write, read) = (reader.text("pattern")?, reader.text("pattern")?);
-        let vhost_name = vhosts.get(vhost.0 as usize).map(|vhost| &vhost.name);
+        let vhost_name = vhosts.get(vhost.0 as usize).and_then(Option::as_deref).map(|vhost| &vhost.name);
         let vhost_name = vhost_name.ok_or_else(|| reader.malformed("virtual host"))?;
         let permission = TopicPermission::new(&name, vhost_name, write, read);
         let permission = permission.map_err(|_| reader.malformed("pattern"))?;

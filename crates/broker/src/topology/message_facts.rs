@@ -104,7 +104,7 @@ fn of_value(value: Option<&Value>) -> u64 {
 
 /// FNV-1a with a final mix. It decides which queue a message goes to, so it may not change with a version of a library as
 /// the hash of the tables may: the order of a key's messages would break at an upgrade.
-pub(super) fn stable_hash(bytes: &[u8]) -> u64 {
+pub fn stable_hash(bytes: &[u8]) -> u64 {
     let folded = bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));

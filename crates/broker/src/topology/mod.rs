@@ -50,11 +50,11 @@ pub use command::{
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
 pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use exchange_type::{BINDING_WEIGHT_MAX, ExchangeType, HISTORY_LENGTH_DEFAULT, HISTORY_LENGTH_MAX, HashOn};
-pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest};
+pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_hash};
 pub use name::{NAME_BYTES_MAX, Name};
 pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, WrongPattern};
-pub use policy::{ApplyTo, POLICIES_MAX, Policy, WrongDefinition, check_definition};
+pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;
@@ -65,13 +65,15 @@ pub use settings::{
 pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;
 pub use user::{Access, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
-pub use vhost::{Vhost, VhostLimits};
+pub use vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription, VhostLimits};
 pub use wording::type_name;
 
 use crate::ids::{QueueId, VhostId};
 
 /// Virtual hosts of one broker.
 pub const VHOSTS_MAX: usize = 1 << 16;
+/// Virtual hosts that one broker may ever have: each that was deleted leaves a place of eight bytes.
+pub const VHOSTS_EVER_MAX: usize = 1 << 22;
 /// Encoded bytes of the arguments of one declare or binding; no frame of RabbitMQ's default size carries more.
 pub const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
 
@@ -79,8 +81,8 @@ pub const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
 #[derive(Debug)]
 pub struct Topology {
     version: u64,
-    /// By `VhostId`.
-    vhosts: Vec<Vhost>,
+    /// By `VhostId`; those that were deleted leave their places empty.
+    vhosts: Vec<Option<Box<Vhost>>>,
     vhost_ids: BTreeMap<Name, VhostId>,
     users: BTreeMap<Name, User>,
     exchanges: exchange::Exchanges,
@@ -139,7 +141,7 @@ impl Topology {
 
     /// The virtual hosts in the order of their ids.
     pub fn vhosts(&self) -> impl Iterator<Item = (VhostId, &Vhost)> {
-        (0..).map(VhostId).zip(&self.vhosts)
+        (0..).map(VhostId).zip(&self.vhosts).filter_map(|(id, vhost)| Some((id, vhost.as_deref()?)))
     }
 
     /// The queue of this name.
@@ -200,9 +202,9 @@ impl Topology {
         self.users.iter()
     }
 
-    /// The virtual host of this id, if it was ever given out.
+    /// The virtual host of this id, if it is there.
     pub fn vhost_of(&self, id: VhostId) -> Option<&Vhost> {
-        self.vhosts.get(id.0 as usize)
+        self.vhosts.get(id.0 as usize)?.as_deref()
     }
 
     /// Whether a user has one of RabbitMQ's tags.
@@ -211,9 +213,9 @@ impl Topology {
             && self.users.get(&Name::new(user)).is_some_and(|user| user.tags.iter().any(|t| **t == *tag))
     }
 
-    /// The name of a virtual host. Errors: 530 for an id that was never given out.
+    /// The name of a virtual host. Errors: 530 for one that is not there.
     fn vhost_name(&self, vhost: VhostId) -> Result<&Name, Refusal> {
-        let found = self.vhosts.get(vhost.0 as usize);
+        let found = self.vhost_of(vhost);
         found.map(|vhost| &vhost.name).ok_or_else(|| Refusal::not_allowed("vhost not found"))
     }
 

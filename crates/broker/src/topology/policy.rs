@@ -103,13 +103,33 @@ pub(super) fn matching<'a>(
     name: &[u8],
     takes: impl Fn(ApplyTo) -> bool,
 ) -> Option<&'a Policy> {
-    let mut best: Option<&Policy> = None;
-    for policy in policies.values().filter(|policy| takes(policy.apply_to)) {
-        if best.is_none_or(|best| policy.priority > best.priority) && policy.pattern.matches(name) {
-            best = Some(policy);
+    named(policies, name, takes).map(|(_, policy)| policy)
+}
+
+/// As [`matching`], with the policy's name.
+pub(super) fn named<'a>(
+    policies: &'a BTreeMap<Name, Policy>,
+    name: &[u8],
+    takes: impl Fn(ApplyTo) -> bool,
+) -> Option<(&'a Name, &'a Policy)> {
+    let mut best: Option<(&Name, &Policy)> = None;
+    for (called, policy) in policies.iter().filter(|(_, policy)| takes(policy.apply_to)) {
+        if best.is_none_or(|(_, best)| policy.priority > best.priority) && policy.pattern.matches(name) {
+            best = Some((called, policy));
         }
     }
     best
+}
+
+/// The policies that hold for a queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeldPolicies<'a> {
+    /// The name of the policy.
+    pub policy: Option<&'a Name>,
+    /// The name of the operator policy.
+    pub operator_policy: Option<&'a Name>,
+    /// What both say together: of two numbers the smaller, else the operator's word; `None` without any.
+    pub definition: Option<Table>,
 }
 
 /// Why a definition is not lawful.

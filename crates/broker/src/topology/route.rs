@@ -25,7 +25,7 @@ impl Topology {
     /// - Cost: no allocation but growth of `out`, unless more than 16 exchanges are on the way.
     pub fn route(&self, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> Result<(), NotFound> {
         if request.exchange.is_empty() {
-            if (request.vhost.0 as usize) >= self.vhosts.len() {
+            if self.vhost_of(request.vhost).is_none() {
                 return Err(NotFound);
             }
             self.by_name(request, out);

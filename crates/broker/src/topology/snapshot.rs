@@ -4,8 +4,9 @@
 //! them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (2), number next queue id,
-//!            number virtual hosts, per host by id: bytes name, 2 limits, number policies, number operator policies
+//! snapshot = "LVTO", 1 byte version (3), number next queue id,
+//!            number virtual hosts ever, per host by id: flag (0 gone, 1 there and then) bytes name, 2 limits, number policies,
+//!              number operator policies, description
 //!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
 //!              number topic permissions, per host and exchange: number, name, 2 patterns
 //!            number exchanges, by virtual host and name: as in DeclareExchange
@@ -25,7 +26,7 @@ use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{QueueId, VhostId};
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 2;
+pub const SNAPSHOT_VERSION: u8 = 3;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -37,7 +38,10 @@ impl Topology {
         writer.number(self.queue_next);
         writer.length(self.vhosts.len());
         for vhost in &self.vhosts {
-            command::write_vhost(&mut writer, vhost);
+            writer.flag(vhost.is_some());
+            if let Some(vhost) = vhost {
+                command::write_vhost(&mut writer, vhost);
+            }
         }
         writer.length(self.users.len());
         for (name, user) in &self.users {
@@ -86,8 +90,15 @@ impl Topology {
         let queue_next = reader.number("next queue id")?;
         let mut limits = Vec::new();
         for _ in 0..reader.count("virtual hosts")? {
-            let read =
-                if version == 1 { Vhost::new(reader.name("virtual host")?) } else { command::read_vhost(reader)? };
+            if version > 2 && !reader.flag("virtual host")? {
+                topology.vhosts.push(None);
+                limits.push(VhostLimits::default());
+                continue;
+            }
+            let read = match version {
+                1 => Vhost::new(reader.name("virtual host")?),
+                _ => command::read_vhost(reader, version)?,
+            };
             let at = topology.vhosts.len();
             topology.replay(&Command::CreateVhost { name: read.name.clone() }, reader)?;
             if topology.vhosts.len() != at + 1 {
@@ -95,7 +106,7 @@ impl Topology {
             }
             // Limits come last: they may have been set below what is there.
             limits.push(read.limits);
-            topology.vhosts[at] = Vhost { limits: VhostLimits::default(), ..read };
+            topology.vhosts[at] = Some(Box::new(Vhost { limits: VhostLimits::default(), ..read }));
         }
         for _ in 0..reader.count("users")? {
             let (name, user) = match version {
@@ -132,7 +143,9 @@ impl Topology {
             return Err(reader.malformed("next queue id"));
         }
         topology.queue_next = queue_next;
-        topology.vhosts.iter_mut().zip(limits).for_each(|(vhost, limits)| vhost.limits = limits);
+        for (vhost, limits) in topology.vhosts.iter_mut().zip(limits) {
+            vhost.iter_mut().for_each(|vhost| vhost.limits = limits);
+        }
         reader.end()?;
         for vhost in (0..topology.vhosts.len()).filter_map(|at| u32::try_from(at).ok()) {
             // Of those that came with the virtual host, before its policies.
@@ -156,7 +169,8 @@ impl Topology {
         self.local_queue_next = old.local_queue_next;
         let mut effects = Vec::new();
         for queue in old.queues_by_id() {
-            if queue.id.is_local() && self.find_queue(queue.vhost, &queue.name).is_none() {
+            let has_place = self.vhost_of(queue.vhost).is_some() && self.find_queue(queue.vhost, &queue.name).is_none();
+            if queue.id.is_local() && has_place {
                 self.queues.adopt(queue);
             } else if self.queue(queue.id).is_none() {
                 effects.push(Effect::QueueDeleted { id: queue.id, partition: queue.partition });
@@ -176,9 +190,12 @@ impl Topology {
                 Some(_) => {}
             }
         }
+        let gone = old.vhosts().filter(|(id, _)| self.vhost_of(*id).is_none());
+        effects.extend(gone.map(|(vhost, was)| Effect::VhostDeleted { vhost, name: was.name.clone() }));
         let gone = old.users.keys().filter(|name| !self.users.contains_key(*name));
         effects.extend(gone.map(|name| Effect::UserDeleted { name: name.clone() }));
-        for exchange in old.exchanges().filter(|e| e.is_local()) {
+        for exchange in old.exchanges().filter(|e| e.is_local() && self.vhost_of(e.vhost).is_some()).collect::<Vec<_>>()
+        {
             if self.find_exchange(exchange.vhost, &exchange.name).is_none() {
                 let meaning = Meaning { alternate: exchange.alternate.clone(), settings: exchange.settings.clone() };
                 let policy_alternate = self.alternate_by_policy(exchange.vhost, &exchange.name);

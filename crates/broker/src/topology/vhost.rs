@@ -1,11 +1,18 @@
 //! Virtual hosts: their names, limits and policies.
 //!
-//! Invariant: a virtual host keeps its id; the ids are given out in the order of creation and none is left out.
+//! Invariant: a virtual host keeps its id; the ids are given out in the order of creation, none is left out, and none is given
+//! out again: a request that is on its way when its virtual host is deleted meets nobody.
 
 use std::collections::BTreeMap;
 
 use super::name::Name;
 use super::policy::Policy;
+use super::settings::QueueType;
+
+/// The longest description of a virtual host.
+pub const VHOST_DESCRIPTION_BYTES_MAX: usize = 4096;
+/// Tags of one virtual host.
+pub const VHOST_TAGS_MAX: usize = 64;
 
 /// How much may be in a virtual host at a time; `None` is without limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +23,17 @@ pub struct VhostLimits {
     pub queues_max: Option<u32>,
 }
 
+/// What people say about a virtual host, and what queues in it are unless they say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VhostDescription {
+    /// For people; at most `VHOST_DESCRIPTION_BYTES_MAX` bytes.
+    pub text: String,
+    /// For people and tools; at most `VHOST_TAGS_MAX`.
+    pub tags: Vec<Name>,
+    /// The type of a queue whose declare names none, where its flags go with it; `None` is classic.
+    pub default_queue_type: Option<QueueType>,
+}
+
 /// One virtual host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vhost {
@@ -23,6 +41,8 @@ pub struct Vhost {
     pub name: Name,
     /// How much may be in it.
     pub limits: VhostLimits,
+    /// What is said about it.
+    pub description: VhostDescription,
     /// By name; see `policy.rs`.
     pub policies: BTreeMap<Name, Policy>,
     /// The operator's, which hold over the others where both speak of one thing.
@@ -31,6 +51,21 @@ pub struct Vhost {
 
 impl Vhost {
     pub(super) fn new(name: Name) -> Self {
-        Self { name, limits: VhostLimits::default(), policies: BTreeMap::new(), operator_policies: BTreeMap::new() }
+        Self {
+            name,
+            limits: VhostLimits::default(),
+            description: VhostDescription::default(),
+            policies: BTreeMap::new(),
+            operator_policies: BTreeMap::new(),
+        }
+    }
+
+    /// The type of a queue with these flags whose declare names none. One that quorum queues cannot have is classic, as in
+    /// RabbitMQ 4.
+    pub(super) fn default_queue_type(&self, durable: bool, exclusive: bool, auto_delete: bool) -> QueueType {
+        match self.description.default_queue_type {
+            Some(QueueType::Quorum) if durable && !exclusive && !auto_delete => QueueType::Quorum,
+            _ => QueueType::Classic,
+        }
     }
 }

@@ -54,6 +54,8 @@ pub enum Section {
     Node,
     /// Who may connect and on what terms.
     Connections,
+    /// Who may look after the node.
+    Management,
     /// What goes to the disk, and when.
     Storage,
     /// What may be used of the machine.
@@ -64,14 +66,15 @@ pub enum Section {
 
 impl Section {
     /// All of them, in order.
-    pub const ALL: [Section; 5] =
-        [Section::Node, Section::Connections, Section::Storage, Section::Memory, Section::Log];
+    pub const ALL: [Section; 6] =
+        [Section::Node, Section::Connections, Section::Management, Section::Storage, Section::Memory, Section::Log];
 
     /// The heading.
     pub fn title(self) -> &'static str {
         match self {
             Section::Node => "Node",
             Section::Connections => "Connections",
+            Section::Management => "Management",
             Section::Storage => "Storage",
             Section::Memory => "Memory",
             Section::Log => "Log",

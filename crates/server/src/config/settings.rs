@@ -171,9 +171,16 @@ settings! {
         elsewhere ["ssl_options.verify", "ssl_options.fail_if_no_peer_cert", "verify_peer", "verify"]
     }
     auth_mechanisms: Vec<String> {
-        Connections, Kind::Names { count_max: 3, bytes_max: 16 }, Fixed("PLAIN,AMQPLAIN"),
-        "How clients may log in, the preferred way first: PLAIN and AMQPLAIN by password, EXTERNAL by the certificate that a client showed.",
+        Connections, Kind::Names { count_max: 4, bytes_max: 16 }, Fixed("PLAIN,AMQPLAIN"),
+        "How clients may log in, the preferred way first: PLAIN and AMQPLAIN by password, EXTERNAL by the certificate that a client showed, \
+         ANONYMOUS by nothing at all, as anonymous_login_user.",
         elsewhere ["auth_mechanisms.1", "mechanisms", "sasl_mechanisms"]
+    }
+    anonymous_login_user: String {
+        Connections, Kind::Text { bytes_max: 255 }, Fixed("guest"),
+        "The user that clients are who log in by ANONYMOUS, which auth_mechanisms has to name. It has to exist; what it may do, and from \
+         where, is asked as of any other.",
+        elsewhere ["anonymous_user", "default_anonymous_user", "anonymous_login_pass"]
     }
     certificate_login: LoginFrom {
         Connections, Kind::Choice(&["distinguished_name", "common_name"]), Fixed("distinguished_name"),
@@ -236,6 +243,14 @@ settings! {
         "Largest message body. A larger one closes its channel with 406.",
         elsewhere ["max_message_size", "message_size_max"]
     }
+    capabilities: Vec<String> {
+        Connections, Kind::Names { count_max: 9, bytes_max: 64 },
+        Fixed("publisher_confirms,exchange_exchange_bindings,basic.nack,consumer_cancel_notify,connection.blocked,consumer_priorities,\
+               authentication_failure_close,per_consumer_qos,direct_reply_to"),
+        "Capabilities named to clients, some of whom ask for nothing that is not named. Leaving one out takes nothing away from a client \
+         that uses it all the same.",
+        elsewhere ["server_capabilities", "advertised_capabilities"]
+    }
     product: String {
         Connections, Kind::Text { bytes_max: 64 }, Fixed("RabbitMQ"),
         "Product named to clients. Some clients choose their behaviour by it, so the default is the broker they were written for; \
@@ -246,6 +261,13 @@ settings! {
         Connections, Kind::Version, Fixed("4.0.0"),
         "Version named to clients, who choose their behaviour by it.",
         elsewhere ["product.version", "version"]
+    }
+
+    management: Vec<SocketAddr> {
+        Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("127.0.0.1:15672"),
+        "Addresses that serve RabbitMQ's management API and metrics for Prometheus over HTTP. The API asks for name and password, metrics          ask for nothing: whoever reaches the address reads them. An address that was not asked for and is taken is done without.",
+        elsewhere ["management.tcp.port", "management.tcp.ip", "management.listener.port", "prometheus.tcp.port", "management_port",
+            "http_port", "metrics_port", "http"]
     }
 
     wal_file_bytes: u64 {
@@ -438,11 +460,15 @@ impl Config {
         if let Some(other) = self.proxy_protocol.iter().find(|a| !self.amqp.contains(a) && !self.amqps.contains(a)) {
             errors.push(wrong(Key::proxy_protocol, format!("{other} is in neither amqp nor amqps")));
         }
+        let known = amqp::ConnectionConfig::CAPABILITIES;
+        if self.capabilities.iter().any(|name| !known.contains(&name.as_str())) {
+            errors.push(wrong(Key::capabilities, format!("some of {} are expected", known.join(", "))));
+        }
         let unknown = self.auth_mechanisms.iter().find(|name| mechanism(name).is_none());
         if unknown.is_some() || self.auth_mechanisms.is_empty() {
             errors.push(wrong(
                 Key::auth_mechanisms,
-                "one or more of PLAIN, AMQPLAIN and EXTERNAL are expected".to_owned(),
+                "one or more of PLAIN, AMQPLAIN, EXTERNAL and ANONYMOUS are expected".to_owned(),
             ));
         }
         if self.auth_mechanisms.iter().any(|name| name == "EXTERNAL") && self.tls_verify == VerifyClients::Never {
@@ -474,8 +500,8 @@ impl Config {
 }
 
 fn mechanism(name: &str) -> Option<amqp::Mechanism> {
-    let all = [amqp::Mechanism::Plain, amqp::Mechanism::AmqPlain, amqp::Mechanism::External];
-    all.into_iter().find(|mechanism| mechanism.name() == name)
+    use amqp::Mechanism::{AmqPlain, Anonymous, External, Plain};
+    [Plain, AmqPlain, External, Anonymous].into_iter().find(|mechanism| mechanism.name() == name)
 }
 
 /// The default of a row, held to the same rules as what people write.

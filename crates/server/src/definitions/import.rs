@@ -4,7 +4,7 @@
 //! of changes is told. Whoever waits here is no shard's thread.
 
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions, plan};
-use crate::node::Node;
+use crate::node::{Node, Shared};
 use crate::session::random;
 use crate::shard::transient_partition;
 use crate::topology_log::Answer;
@@ -63,7 +63,14 @@ impl Node {
 
     /// Takes in definitions. Blocks until every change is decided.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
-        let shared = self.shared();
+        self.shared().import_definitions(text)
+    }
+}
+
+impl Shared {
+    /// Takes in definitions. Blocks until every change is decided.
+    pub(crate) fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
+        let shared = self;
         let mut has_place = true;
         let mut place = |is_local: bool| match is_local {
             true => transient_partition(0),

@@ -6,8 +6,8 @@ use super::document::{Fields, Node, WrongDefinitions};
 use base64::Engine as _;
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
-    PasswordHash, Pattern, Permission, Policy, PutPolicy, Refusal, SALT_BYTES, TopicPermission, Topology, UserLimits,
-    VhostLimits, check_definition,
+    PasswordHash, Pattern, Permission, Policy, PutPolicy, QueueType, Refusal, SALT_BYTES, TopicPermission, Topology,
+    UserLimits, VhostDescription, VhostLimits, check_definition,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
@@ -131,13 +131,29 @@ impl Planner<'_> {
     fn vhost(&mut self, node: &Node<'_>) -> Done {
         let mut fields = node.fields()?;
         let name = name(&fields.need("name")?)?;
-        for information in ["description", "tags", "metadata", "tracing", "protected_from_deletion"] {
+        for information in ["metadata", "tracing", "protected_from_deletion"] {
             fields.take(information);
         }
-        if let Some(default) = fields.take("default_queue_type")
-            && !["undefined", "classic", ""].contains(&default.text()?.as_str())
-        {
-            return Err(default.wrong("a default queue type other than classic is not supported by this version"));
+        let known = self.copy.vhost(&name).and_then(|id| self.copy.vhost_of(id));
+        let known = known.map(|vhost| vhost.description.clone()).unwrap_or_default();
+        let mut description = known.clone();
+        if let Some(text) = fields.take("description") {
+            description.text = text.text()?;
+        }
+        if let Some(node) = fields.take("tags") {
+            description.tags = tags(Some(node))?;
+        }
+        if let Some(default) = fields.take("default_queue_type") {
+            description.default_queue_type = match default.text()?.as_str() {
+                "undefined" | "" => None,
+                "classic" | "rabbit_classic_queue" => Some(QueueType::Classic),
+                "quorum" | "rabbit_quorum_queue" => Some(QueueType::Quorum),
+                _ => {
+                    return Err(
+                        default.wrong("classic or quorum is expected: no other type is supported by this version")
+                    );
+                }
+            };
         }
         let limits = fields.take("limits");
         fields.end()?;
@@ -145,6 +161,12 @@ impl Planner<'_> {
             self.run(node, Command::CreateVhost { name: name.clone() })?;
         }
         let vhost = self.copy.vhost(&name).expect("it was there or it was made");
+        // Classic is what queues are without a word about it, and RabbitMQ says it of every virtual host.
+        let is_said = |of: &VhostDescription| of.default_queue_type.unwrap_or(QueueType::Classic);
+        if (&known.text, &known.tags, is_said(&known)) != (&description.text, &description.tags, is_said(&description))
+        {
+            self.run(node, Command::DescribeVhost { vhost, description })?;
+        }
         // An empty list is how Erlang exports that there are none.
         match limits {
             Some(limits) if limits.value().as_array().is_none_or(|list| !list.is_empty()) => {

@@ -10,7 +10,7 @@ use crate::shard::Partition;
 use amqp::Millis;
 use broker::QueueId;
 use partition::outputs::{Read, WalWrite};
-use partition::{Command, Context, Effect, Outlets, Outputs, QueuePartition, Tail, WalState};
+use partition::{Command, Context, Effect, Outlets, Outputs, QueueFigures, QueuePartition, Tail, WalState};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -209,6 +209,10 @@ impl Partition for DurablePartition {
 
     fn poll_timeout(&self) -> Option<Millis> {
         self.upkeep_at.into_iter().chain(self.due_at).min()
+    }
+
+    fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        self.partition.survey(figures);
     }
 
     fn unwritten_bytes(&self) -> u64 {

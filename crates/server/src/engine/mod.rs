@@ -13,6 +13,7 @@ mod completions;
 mod durable;
 mod metadata;
 mod reader_thread;
+mod sync_times;
 mod upkeep_thread;
 mod wal_thread;
 
@@ -41,6 +42,7 @@ use storage::{
 };
 
 pub(crate) use durable::wall_ms;
+pub use sync_times::SyncTimes;
 use wal_thread::WalHandle;
 
 /// The node that every group of a single node consists of.
@@ -459,7 +461,43 @@ impl Opened {
     }
 }
 
+/// What the durable half of a node knows of itself, for whoever asks from another thread.
+#[derive(Clone)]
+pub struct EngineGauges {
+    wal: WalHandle,
+    at_risk: Arc<[Arc<AtomicU64>]>,
+    disk: Arc<RealDisk>,
+}
+
+impl EngineGauges {
+    /// Bytes free on the disk of the data folder.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.disk.free_bytes().ok()
+    }
+
+    /// See [`Engine::value_at_risk`].
+    pub fn value_at_risk(&self) -> u64 {
+        self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
+    }
+
+    /// See [`Engine::log_written`].
+    pub fn log_written(&self) -> (u64, u64) {
+        let gauges = self.wal.gauges();
+        (gauges.written_bytes.load(Ordering::Relaxed), gauges.syncs.load(Ordering::Relaxed))
+    }
+
+    /// How long syncs took.
+    pub fn sync_times(&self) -> SyncTimes {
+        self.wal.gauges().sync_times.read()
+    }
+}
+
 impl Engine {
+    /// What may be asked while it runs, from any thread.
+    pub fn gauges(&self) -> EngineGauges {
+        EngineGauges { wal: self.wal.clone(), at_risk: self.at_risk.clone().into(), disk: self.folder.disk().clone() }
+    }
+
     /// Bytes free on the disk of the data folder.
     pub fn free_bytes(&self) -> Option<u64> {
         self.folder.disk().free_bytes().ok()

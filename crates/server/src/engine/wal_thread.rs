@@ -15,6 +15,7 @@
 
 use super::completions::{Completion, Completions};
 use super::fatal;
+use super::sync_times::SyncClock;
 use crate::shard::{Mailbox, Parcel};
 use broker::PartitionId;
 use partition::outputs::{SyncWish, Ticket, WalWrite};
@@ -58,6 +59,8 @@ pub(crate) struct WalGauges {
     pub(crate) pushed_out_bytes: AtomicU64,
     /// Syncs made.
     pub(crate) syncs: AtomicU64,
+    /// How long they took.
+    pub(crate) sync_times: SyncClock,
     /// The disk is full and writes wait.
     pub(crate) is_full: AtomicU32,
 }
@@ -354,9 +357,11 @@ impl Running {
     }
 
     fn sync(&mut self) {
+        let begin = Instant::now();
         if let Err(error) = self.thread.wal.sync() {
             fatal("the log could not be synced", &error);
         }
+        self.inner.gauges.sync_times.note(begin.elapsed());
         self.inner.gauges.syncs.fetch_add(1, Ordering::Relaxed);
         self.sync_at = None;
         for (partition, ticket) in std::mem::take(&mut self.unsynced) {

@@ -242,9 +242,11 @@ impl Channel {
         self.awaited.insert(publish_seq, Awaited { left, refused: false });
     }
 
-    /// A partition's word about `count` publishes from `first`. One refusal refuses the publish, once all have spoken.
+    /// A partition's word about `count` publishes from `first`. One refusal refuses the publish, once all have spoken. Returns
+    /// how many are confirmed with that.
     #[inline]
-    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, amqp: &mut Connection) {
+    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, amqp: &mut Connection) -> u64 {
+        let mut confirmed = 0;
         for seq in first..first + count {
             let mut refused = refused;
             if !self.awaited.is_empty()
@@ -259,7 +261,9 @@ impl Channel {
                 self.awaited.remove(&seq);
             }
             amqp.confirm(self.id, seq, if refused { Confirm::Nack } else { Confirm::Ack });
+            confirmed += u64::from(!refused);
         }
+        confirmed
     }
 
     /// The queue of a consumer is gone.

@@ -8,6 +8,7 @@ use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
 use super::timeouts::Aging;
 use super::{Cx, Session, random, traits};
+use crate::tally::Count;
 use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, Millis, ReplyCode, Table};
 use broker::topology::QueueType;
 use broker::{PartitionId, QueueId};
@@ -137,7 +138,10 @@ impl Session {
         match RequestKind::of(request) {
             RequestKind::Pending(number) if number == channel.request && !channel.failed => self.answer(at, reply, cx),
             RequestKind::Pending(_) => {}
-            RequestKind::Sync(publish_seq) => channel.confirm(publish_seq, 1, reply != Reply::Done, cx.amqp),
+            RequestKind::Sync(publish_seq) => {
+                let confirmed = channel.confirm(publish_seq, 1, reply != Reply::Done, cx.amqp);
+                cx.local.tally.add(Count::Confirmed, confirmed);
+            }
             RequestKind::Replaced(number) => {
                 if let Some(at) = channel.consumer_at(number as u32) {
                     channel.stop(at, cx);
@@ -280,6 +284,8 @@ impl Session {
         if !no_ack {
             consumer.unacked += 1;
         }
+        cx.local.tally.add(Count::Got, 1);
+        cx.local.tally.add(Count::Redelivered, u64::from(delivery.redelivered));
         let _tag = cx.amqp.get_ok(channel.id, &got);
     }
 

@@ -24,6 +24,11 @@ pub(super) struct Credit {
 }
 
 impl Credit {
+    /// How many messages the channel's consumers may hold.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// A delivery used a granted credit; it counts as unacked now.
     pub(super) fn spend(&mut self) {
         self.granted = self.granted.saturating_sub(1);

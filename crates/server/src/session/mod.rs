@@ -8,7 +8,7 @@
 //! In reading order: a channel and its consumers ([`channel`]), the road of a publish ([`publish`], with what a message's
 //! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]), direct
 //! reply-to ([`reply_to`]), transactions ([`transaction`]), consumers that hold
-//! a message for too long ([`timeouts`]).
+//! a message for too long ([`timeouts`]), what is told of all this ([`report`]).
 
 mod channel;
 mod consume;
@@ -20,6 +20,7 @@ mod publish;
 pub(crate) mod random;
 mod refusal;
 mod reply_to;
+mod report;
 mod routes;
 mod timeouts;
 mod traits;
@@ -29,7 +30,9 @@ pub use publish::SYNC_EXCHANGE;
 
 use crate::connection::Client;
 use crate::occupancy::Place;
+use crate::report::ConnectionNumber;
 use crate::shard::thread::Local;
+use crate::tally::Count;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
@@ -62,6 +65,8 @@ pub(crate) struct Session {
     connection: u64,
     /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched.
     channels: Vec<Channel>,
+    /// What the client said of itself, encoded: as a table it takes four times as much.
+    client_properties: Box<[u8]>,
     /// The shards whose partitions were published to, one bit each.
     published: u64,
     refuse_at: Millis,
@@ -103,6 +108,7 @@ impl Session {
             // A key that no channel gets is a number that no other connection gets.
             connection: local.keys.borrow_mut().next().0,
             channels: Vec::new(),
+            client_properties: Box::default(),
             published: 0,
             refuse_at: NEVER,
             look_at: NEVER,
@@ -119,6 +125,16 @@ impl Session {
     /// Who logged in; empty before.
     pub(crate) fn user(&self) -> &[u8] {
         &self.user
+    }
+
+    /// The virtual host that is open.
+    pub(crate) fn open_vhost(&self) -> Option<VhostId> {
+        self.occupied.as_ref().map(|_| self.vhost)
+    }
+
+    /// The connection's number on this node.
+    pub(crate) fn number(&self) -> ConnectionNumber {
+        ConnectionNumber(self.connection)
     }
 
     /// When [`Session::handle_timeout`] is to be called.
@@ -171,6 +187,7 @@ impl Session {
                 local.register(key, client, channel.number());
                 let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
                 self.channels.insert(at, Channel::new(channel, key));
+                local.tally.add(Count::ChannelOpened, 1);
                 self.count_channel(at, &mut cx);
             }
             // The machine names what was outstanding; the partitions know it themselves and requeue it at the detach.
@@ -204,8 +221,13 @@ impl Session {
         let mut cx = Cx { amqp, local };
         match effect {
             Effect::Deliver(delivery) => self.deliver(at, &delivery, &mut cx),
-            Effect::Confirm { first, count, .. } => self.channels[at].confirm(first, count, false, cx.amqp),
-            Effect::Refuse { first, count, .. } => self.channels[at].confirm(first, count, true, cx.amqp),
+            Effect::Confirm { first, count, .. } => {
+                let confirmed = self.channels[at].confirm(first, count, false, cx.amqp);
+                local.tally.add(Count::Confirmed, confirmed);
+            }
+            Effect::Refuse { first, count, .. } => {
+                self.channels[at].confirm(first, count, true, cx.amqp);
+            }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, &mut cx),
             Effect::Cancelled { consumer, .. } => self.channels[at].cancelled(consumer.number, &mut cx),
             Effect::GrantWanted { consumer, ready, .. } => {
@@ -301,6 +323,7 @@ impl Session {
 
     fn end_channel(&mut self, channel: ChannelId, local: &Rc<Local>) {
         let gone = self.channels.remove(self.at(channel));
+        local.tally.add(Count::ChannelClosed, 1);
         for partition in gone.partitions {
             local.push(partition, Command::Detach { channel: gone.key });
         }
@@ -332,6 +355,10 @@ impl Session {
                 (Bytes::copy_from_slice(name.as_bytes()), topology.user(name.as_bytes()).is_some())
             }
             (Mechanism::External, None) => (Bytes::new(), false),
+            (Mechanism::Anonymous, _) => {
+                let name = shared.config.anonymous_user.as_bytes();
+                (Bytes::copy_from_slice(name), topology.user(name).is_some())
+            }
             _ => {
                 let known = topology.authenticate(&authenticate.user, &authenticate.password).is_some();
                 (Bytes::copy_from_slice(&authenticate.user), known)
@@ -342,6 +369,7 @@ impl Session {
         let only_loopback = shared.config.loopback_users.iter().any(|other| other.as_bytes() == &name[..]);
         let reason = match (known, authenticate.mechanism) {
             (false, Mechanism::External) => "no user of the certificate's name",
+            (false, Mechanism::Anonymous) => "no user of the name in anonymous_login_user",
             (false, _) => "wrong user or password",
             (true, _) if only_loopback && !self.is_loopback => "this user may only connect via loopback",
             (true, mechanism) => {
@@ -349,6 +377,7 @@ impl Session {
                 let mechanism = mechanism.name();
                 tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
                 self.user = name;
+                self.client_properties = authenticate.client_properties.encode().into();
                 return cx.amqp.authenticated(Ok(()));
             }
         };
@@ -366,6 +395,7 @@ impl Session {
             Ok(place) => {
                 self.vhost = place.vhost();
                 self.occupied = Some(place);
+                cx.local.tally.add(Count::ConnectionOpened, 1);
                 self.vhost_name = Bytes::copy_from_slice(&vhost);
                 let vhost = log_text(&vhost);
                 let user = log_text(&self.user);
@@ -382,7 +412,9 @@ impl Session {
     /// The connection is over; its channels are closed already. Its exclusive queues go with it.
     fn end(&mut self, why: &Closed, local: &Rc<Local>) {
         assert!(self.channels.is_empty(), "the machine closes the channels before the connection");
-        self.occupied = None;
+        if self.occupied.take().is_some() {
+            local.tally.add(Count::ConnectionClosed, 1);
+        }
         let (user, vhost) = (log_text(&self.user), log_text(&self.vhost_name));
         let reason = reason_text(why);
         match why {

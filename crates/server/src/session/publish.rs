@@ -9,6 +9,7 @@ use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits::{self, Copies};
 use super::{Cx, Session};
+use crate::tally::Count;
 use amqp::wire::headers;
 use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, ReplyCode, ReturnedMessage, Settle};
 use broker::queue::Counts;
@@ -87,6 +88,7 @@ impl Session {
         if !route.histories.is_empty() {
             Self::remember(&route.histories, &publish, cx);
         }
+        cx.local.tally.add(Count::Published, 1);
         if route.groups.is_empty() {
             let is_sync = route.is_sync;
             return self.publish_nowhere(at, &publish, is_sync, cx);
@@ -108,6 +110,8 @@ impl Session {
 
     /// A message without a queue: returned if it is mandatory, and confirmed, as nobody is left to lose it.
     fn publish_nowhere(&mut self, at: usize, publish: &amqp::Publish, is_sync: bool, cx: &mut Cx<'_>) {
+        let what = if publish.mandatory { Count::Returned } else { Count::Dropped };
+        cx.local.tally.add(what, u64::from(!is_sync));
         if publish.mandatory {
             let message = MessageParts {
                 exchange: &publish.exchange,
@@ -122,7 +126,10 @@ impl Session {
         }
         match is_sync {
             true => self.sync(at, publish.publish_seq, cx),
-            false => cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack),
+            false => {
+                cx.local.tally.add(Count::Confirmed, 1);
+                cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
+            }
         }
     }
 
@@ -198,6 +205,9 @@ impl Session {
             let holder = channel.holder(&channel.consumers[found]);
             cx.local.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
             channel.forget_if_done(found);
+            if outcome == Outcome::Ack {
+                cx.local.tally.add(Count::Acked, count);
+            }
             if let (Some(credit), true) = (&mut channel.credit, state != State::Get) {
                 credit.release(count);
             }
@@ -231,6 +241,9 @@ impl Session {
             message,
         };
         let sent = cx.amqp.deliver(channel.id, &out);
+        let what = if delivery.needs_ack { Count::Delivered } else { Count::DeliveredNoAck };
+        cx.local.tally.add(what, 1);
+        cx.local.tally.add(Count::Redelivered, u64::from(delivery.redelivered));
         if let Some(shard) = consumer.remote {
             let bytes = delivery.message.len();
             match self.from_remote.last_mut() {

@@ -3,12 +3,14 @@
 //! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has parcels waiting has been
 //! woken; nobody is woken twice for one swap.
 
+use crate::report::{ConnectionNumber, ConnectionReport};
 use amqp::Millis;
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
-use partition::{Command, Effect, RequestId};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
+use partition::{Command, Effect, QueueFigures, Reply, RequestId};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use tokio::sync::oneshot;
 
 use broker::topology::{Name, Outcome, Refusal};
 
@@ -51,12 +53,49 @@ pub(crate) enum Parcel {
     Alarms,
     /// A user is gone: its connections are closed.
     UserDeleted(Name),
+    /// A virtual host is gone: its connections are closed.
+    VhostDeleted(VhostId, Name),
+    /// Somebody looks at what this shard serves.
+    Look(Look),
+    /// Somebody who is no channel asks one of this shard's partitions something.
+    Ask(PartitionId, Question, oneshot::Sender<Reply>),
+    /// The operator closes a connection.
+    CloseConnection {
+        /// Its number; another shard's connection is not found.
+        connection: ConnectionNumber,
+        /// What the client is told.
+        text: String,
+    },
     /// Another shard's gauge fell: connections that waited for it may read again.
     Relieved,
     /// Close all connections and end.
     Drain {
         /// When those that do not answer are cut off.
         until: Millis,
+    },
+}
+
+/// What is looked at, and where the answer goes. Nobody waits on the shard's side: an answer that nobody takes is dropped.
+pub(crate) enum Look {
+    /// The connections that are open.
+    Connections(oneshot::Sender<Vec<ConnectionReport>>),
+    /// What is in the queues.
+    Queues(oneshot::Sender<Vec<QueueFigures>>),
+}
+
+/// What somebody who is no channel may ask about a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Question {
+    /// See [`Command::Purge`].
+    Purge(QueueId),
+    /// See [`Command::Close`].
+    Close {
+        /// The queue.
+        queue: QueueId,
+        /// Only without consumers.
+        if_unused: bool,
+        /// Only without ready messages.
+        if_empty: bool,
     },
 }
 

@@ -34,13 +34,13 @@ mod wheel;
 
 pub use inbox::transient_partition;
 pub(crate) use inbox::{Directory, Inbox, SHARDS_MAX};
-pub(crate) use mailbox::{Arrival, Mailbox, Parcel};
+pub(crate) use mailbox::{Arrival, Look, Mailbox, Parcel, Question};
 pub(crate) use wheel::{Seat, Wheel};
 
 use amqp::Millis;
 use broker::{PartitionId, QueueId};
 use inbox::Waiting;
-use partition::{Command, Effect, Outlets, TransientQueues};
+use partition::{Command, Effect, Outlets, QueueFigures, TransientQueues};
 use std::cell::RefCell;
 
 /// A partition, as its shard sees it. It lives on one thread and is never called from another.
@@ -68,6 +68,9 @@ pub trait Partition {
         0
     }
 
+    /// Appends what is in each queue that something is known of; one that is missing is empty and unused.
+    fn survey(&self, _figures: &mut Vec<QueueFigures>) {}
+
     /// Memory that messages pin here, which counts against the node's budget of messages in memory.
     fn memory_bytes(&self) -> u64 {
         0
@@ -85,6 +88,10 @@ impl Partition for TransientQueues {
 
     fn poll_timeout(&self) -> Option<Millis> {
         self.due_ms()
+    }
+
+    fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        TransientQueues::survey(self, figures);
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -188,6 +195,11 @@ impl Shard {
         } else if before == self.earliest {
             self.earliest = self.members.iter().map(|member| member.timeout).min().unwrap_or(NEVER);
         }
+    }
+
+    /// Appends what is in the queues of all partitions.
+    pub(crate) fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        self.members.iter().for_each(|member| member.partition.survey(figures));
     }
 
     /// Gives the memory of a burst back; for when nothing is going on.

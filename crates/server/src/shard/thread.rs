@@ -5,13 +5,14 @@
 
 use super::dead_letter::Burials;
 use super::outlets::{RemoteWindows, window_bytes};
-use super::{Arrival, Edge, Inbox, Parcel, Seat, Shard, Wheel};
+use super::{Arrival, Edge, Inbox, Look, Parcel, Question, Seat, Shard, Wheel};
 use crate::channel_key::ChannelKeys;
 use crate::connection::{Client, ConnectionTask};
 use crate::listener::{self, Door};
 use crate::node::{MakePartitions, Shared};
 use crate::session::Peer;
 use crate::stream::Stream;
+use crate::tally::Tally;
 use amqp::Millis;
 use broker::topology::{Checked, Command as Change};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
@@ -28,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
@@ -41,6 +42,14 @@ pub(crate) struct Parts {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) make_partitions: MakePartitions,
+}
+
+/// Who waits for the answer to a request of the shard itself.
+enum Asker {
+    /// The shard: a queue ends if nobody uses it.
+    Unused(QueueId),
+    /// Somebody who is no channel.
+    Outsider(oneshot::Sender<Reply>),
 }
 
 /// What the tasks of one shard share.
@@ -62,9 +71,11 @@ pub(crate) struct Local {
     flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
     paused: RefCell<Vec<Rc<Client>>>,
-    /// Auto-delete queues whose last consumer went, by the request that asks whether that is still so.
-    unused: RefCell<HashMap<RequestId, (QueueId, PartitionId), FixedState>>,
+    /// Who waits for what the shard itself asked partitions.
+    asked: RefCell<HashMap<RequestId, Asker, FixedState>>,
     last_request: Cell<u64>,
+    /// What goes through here.
+    pub(crate) tally: Tally,
     /// Dead letters that their queues wait for.
     pub(crate) burials: RefCell<Burials>,
 }
@@ -148,7 +159,9 @@ impl Local {
                 broker::topology::Effect::QueueDeleted { id, partition } => {
                     inbox.push(*partition, Command::Delete { queue: *id });
                 }
-                broker::topology::Effect::UserDeleted { .. } => unreachable!("users are the same on every node"),
+                broker::topology::Effect::UserDeleted { .. } | broker::topology::Effect::VhostDeleted { .. } => {
+                    unreachable!("users and virtual hosts are the same on every node")
+                }
                 broker::topology::Effect::ExchangeUnused { vhost, name } => {
                     self.shared.delete_unused_exchange(*vhost, name);
                 }
@@ -177,14 +190,37 @@ impl Local {
     fn delete_if_unused(&self, queue: QueueId, partition: PartitionId) {
         let request = RequestId(self.last_request.get() + 1);
         self.last_request.set(request.0);
-        self.unused.borrow_mut().insert(request, (queue, partition));
+        self.asked.borrow_mut().insert(request, Asker::Unused(queue));
         let channel = self.keys.borrow().own();
         self.push(partition, Command::Close { queue, if_unused: true, if_empty: false, channel, request });
     }
 
+    /// Asks a partition of this shard on behalf of somebody who is no channel.
+    fn ask(&self, partition: PartitionId, question: Question, answer: oneshot::Sender<Reply>) {
+        let request = RequestId(self.last_request.get() + 1);
+        self.last_request.set(request.0);
+        self.asked.borrow_mut().insert(request, Asker::Outsider(answer));
+        let channel = self.keys.borrow().own();
+        let command = match question {
+            Question::Purge(queue) => Command::Purge { queue, channel, request },
+            Question::Close { queue, if_unused, if_empty } => {
+                Command::Close { queue, if_unused, if_empty, channel, request }
+            }
+        };
+        self.push(partition, command);
+    }
+
     /// The answer to a request of the shard itself.
     fn handle_own_reply(&self, request: RequestId, reply: &Reply) {
-        let Some((queue, _)) = self.unused.borrow_mut().remove(&request) else { return };
+        let queue = match self.asked.borrow_mut().remove(&request) {
+            None => return,
+            Some(Asker::Unused(queue)) => queue,
+            Some(Asker::Outsider(answer)) => {
+                // Who does not wait any more does not need it.
+                let _ = answer.send(reply.clone());
+                return;
+            }
+        };
         if !matches!(reply, Reply::Counted(_)) {
             return;
         }
@@ -480,6 +516,29 @@ impl StepTask {
                     local.flush_later(&client);
                 }
             }
+            Parcel::VhostDeleted(vhost, name) => {
+                for client in local.all_clients() {
+                    client.close_if_in(vhost, &name, local, now);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::CloseConnection { connection, text } => {
+                for client in local.all_clients().into_iter().filter(|client| client.number() == connection) {
+                    client.close_by_operator(&text, local, now);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::Look(Look::Connections(answer)) => {
+                let reports = local.all_clients().iter().filter_map(|client| client.report()).collect();
+                // Who does not wait any more does not need it.
+                let _ = answer.send(reports);
+            }
+            Parcel::Look(Look::Queues(answer)) => {
+                let mut figures = Vec::new();
+                self.shard.survey(&mut figures);
+                let _ = answer.send(figures);
+            }
+            Parcel::Ask(partition, question, answer) => local.ask(partition, question, answer),
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain { until } => {
                 self.drain_until = Some(until);
@@ -528,6 +587,7 @@ impl StepTask {
             shared.check_memory();
         }
         gauge.unwritten_bytes.store(self.shard.unwritten_bytes(), Ordering::Relaxed);
+        gauge.traffic.show(&local.tally);
         let loaded = shared.is_loaded(local.index);
         if self.was_loaded && !loaded {
             for (index, mailbox) in shared.mailboxes.iter().enumerate() {
@@ -637,8 +697,9 @@ pub(crate) fn run(parts: Parts) {
             armed: Cell::new(0),
             flush: RefCell::default(),
             paused: RefCell::default(),
-            unused: RefCell::default(),
+            asked: RefCell::default(),
             last_request: Cell::new(0),
+            tally: Tally::default(),
             burials: RefCell::default(),
             shared: shared.clone(),
         });

@@ -111,6 +111,9 @@ impl Cluster {
         let own = [
             "{program}",
             "server",
+            // Several on one machine, and the default is one port.
+            "--management",
+            "none",
             "--data-dir",
             "{data}/store",
             "--amqp",

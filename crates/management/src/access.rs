@@ -1,0 +1,144 @@
+//! Who asks, and what that person may see and do: RabbitMQ's tags.
+//!
+//! Invariant: nobody is told whether a virtual host exists that they may not see, and a wrong password costs a second.
+
+use crate::answer::Refused;
+use base64::Engine as _;
+use broker::VhostId;
+use broker::topology::{Name, Topology};
+use server::Handle;
+use server::handle::LoginError;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long a refused login waits for its answer, as with AMQP: guessing passwords is slow.
+const LOGIN_REFUSED_DELAY: Duration = Duration::from_secs(1);
+/// The longest name and password together, in base64.
+const CREDENTIALS_BYTES_MAX: usize = 8192;
+
+/// A user who may use the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// The user's name.
+    pub(crate) name: Name,
+    tags: Vec<Name>,
+}
+
+impl Caller {
+    /// Who an `Authorization` header names, if that may be.
+    pub(crate) async fn identify(
+        handle: &Handle,
+        authorization: Option<&[u8]>,
+        from: SocketAddr,
+    ) -> Result<Caller, Refused> {
+        let Some((name, password)) = authorization.and_then(credentials) else { return Err(Refused::Anonymous) };
+        let login = handle.check_login(&name, &password, from);
+        let refused = match login {
+            Ok(()) => {
+                let tags = handle.topology().user(&name).map(|user| user.tags.clone());
+                let caller = Caller { name: Name::new(&name), tags: tags.unwrap_or_default() };
+                if caller.may_use_the_api() {
+                    return Ok(caller);
+                }
+                Refused::NotAuthorised("Not management user")
+            }
+            Err(LoginError::Wrong) => Refused::LoginFailed("Login failed"),
+            Err(LoginError::OnlyLoopback) => Refused::LoginFailed("User can only log in via localhost"),
+        };
+        let user = String::from_utf8_lossy(&name).into_owned();
+        tracing::warn!(peer = %from, ?user, reason = ?refused, "management login refused");
+        tokio::time::sleep(LOGIN_REFUSED_DELAY).await;
+        Err(refused)
+    }
+
+    fn has_one_of(&self, wanted: &[&str]) -> bool {
+        self.tags.iter().any(|tag| wanted.iter().any(|word| word.as_bytes() == &**tag))
+    }
+
+    fn may_use_the_api(&self) -> bool {
+        self.has_one_of(&["administrator", "monitoring", "policymaker", "management"])
+    }
+
+    /// The tags, as they are.
+    pub(crate) fn tags(&self) -> &[Name] {
+        &self.tags
+    }
+
+    /// Whether everything may be changed.
+    pub(crate) fn is_administrator(&self) -> bool {
+        self.has_one_of(&["administrator"])
+    }
+
+    /// Whether everything may be seen.
+    pub(crate) fn is_monitoring(&self) -> bool {
+        self.has_one_of(&["administrator", "monitoring"])
+    }
+
+    /// Whether policies may be changed where the virtual host may be used.
+    pub(crate) fn is_policymaker(&self) -> bool {
+        self.has_one_of(&["administrator", "policymaker"])
+    }
+
+    /// Whether a virtual host may be used.
+    pub(crate) fn uses(&self, topology: &Topology, vhost: VhostId) -> bool {
+        topology.user(&self.name).is_some_and(|user| user.permissions.contains_key(&vhost))
+    }
+
+    /// Whether a virtual host may be looked at.
+    pub(crate) fn sees(&self, topology: &Topology, vhost: VhostId) -> bool {
+        self.is_monitoring() || self.uses(topology, vhost)
+    }
+
+    /// Errors: 401 unless `allowed`.
+    pub(crate) fn need(&self, allowed: bool, reason: &'static str) -> Result<(), Refused> {
+        if allowed { Ok(()) } else { Err(Refused::NotAuthorised(reason)) }
+    }
+
+    /// Errors: 401 unless an administrator asks.
+    pub(crate) fn need_administrator(&self) -> Result<(), Refused> {
+        self.need(self.is_administrator(), "Not administrator user")
+    }
+
+    /// Errors: 401 unless somebody asks who may see everything.
+    pub(crate) fn need_monitoring(&self) -> Result<(), Refused> {
+        self.need(self.is_monitoring(), "Not monitor user")
+    }
+}
+
+/// Name and password out of `Basic ...`.
+fn credentials(header: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (scheme, rest) = header.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") || rest.len() > CREDENTIALS_BYTES_MAX {
+        return None;
+    }
+    let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii()).ok()?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    let (name, password) = (decoded[..colon].to_vec(), decoded[colon + 1..].to_vec());
+    (name.len() <= broker::topology::NAME_BYTES_MAX).then_some((name, password))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_may_have_colons_and_a_name_may_not() {
+        let header = |text: &str| format!("bAsIc {}", base64::engine::general_purpose::STANDARD.encode(text));
+        let of = |text: &str| credentials(header(text).as_bytes());
+        assert_eq!(of("ann:a:b"), Some((b"ann".to_vec(), b"a:b".to_vec())));
+        assert_eq!(of("ann"), None);
+        assert_eq!(of(&format!("{}:x", "a".repeat(256))), None);
+        assert_eq!(credentials(b"Bearer abc"), None);
+        assert_eq!(credentials(b"Basic !!"), None);
+    }
+
+    #[test]
+    fn tags_say_what_may_be_seen_and_done() {
+        let caller = |tag: &str| Caller { name: Name::from("ann"), tags: vec![Name::from(tag)] };
+        assert!(caller("management").may_use_the_api() && !caller("management").is_monitoring());
+        assert!(caller("monitoring").is_monitoring() && !caller("monitoring").is_policymaker());
+        assert!(caller("policymaker").is_policymaker() && !caller("policymaker").is_administrator());
+        assert!(caller("administrator").is_monitoring() && caller("administrator").is_policymaker());
+        assert!(!caller("impersonator").may_use_the_api());
+    }
+}

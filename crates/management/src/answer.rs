@@ -1,0 +1,166 @@
+//! What goes back: a status, JSON or text, and for a refusal RabbitMQ's `error` and `reason`.
+
+use broker::topology::Refusal;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, WWW_AUTHENTICATE};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+use server::handle::ChangeError;
+
+/// An answer before it is sent.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    body: Vec<u8>,
+    content_type: &'static str,
+    headers: Vec<(HeaderName, String)>,
+}
+
+/// Why there is no other answer. What a caller may know is in it and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// 404.
+    NotFound,
+    /// 404, with what is missing.
+    Missing(String),
+    /// 405, with the methods that there are.
+    NotAllowed(&'static [&'static str]),
+    /// 401: nobody said who asks.
+    Anonymous,
+    /// 401: name or password are wrong, or do not count from there.
+    LoginFailed(&'static str),
+    /// 401, with a reason.
+    NotAuthorised(&'static str),
+    /// 400: there are fewer pages.
+    PageOutOfRange(String),
+    /// 400, with a reason.
+    BadRequest(String),
+    /// 413.
+    TooLarge,
+    /// 408: the body did not come in time.
+    TooSlow,
+    /// 503: the node does not answer.
+    NoAnswer,
+}
+
+impl Answer {
+    fn new(status: StatusCode) -> Answer {
+        Answer { status, body: Vec::new(), content_type: JSON, headers: Vec::new() }
+    }
+
+    /// 200 and a JSON document.
+    pub(crate) fn json(value: &Value) -> Answer {
+        Answer { body: value.to_string().into_bytes(), ..Answer::new(StatusCode::OK) }
+    }
+
+    /// 200 and a text of this type.
+    pub(crate) fn text(text: String, content_type: &'static str) -> Answer {
+        Answer { body: text.into_bytes(), content_type, ..Answer::new(StatusCode::OK) }
+    }
+
+    /// 201 for something new, 204 for what was there.
+    pub(crate) fn put(is_new: bool) -> Answer {
+        Answer::new(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
+    }
+
+    /// 201, and where the new thing is.
+    pub(crate) fn created_at(path: String) -> Answer {
+        Answer { headers: vec![(LOCATION, path)], ..Answer::new(StatusCode::CREATED) }
+    }
+
+    /// 204.
+    pub(crate) fn done() -> Answer {
+        Answer::new(StatusCode::NO_CONTENT)
+    }
+
+    /// A health check that failed.
+    pub(crate) fn unhealthy(value: &Value) -> Answer {
+        Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..Answer::json(value) }
+    }
+
+    /// As hyper sends it. Without `has_body` only the head is sent, which is what HEAD asks for.
+    pub(crate) fn into_response(self, has_body: bool) -> Response<Full<Bytes>> {
+        let length = self.body.len();
+        let body = if has_body { Bytes::from(self.body) } else { Bytes::new() };
+        let mut response = Response::new(Full::new(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+        if length > 0 {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        }
+        if !has_body {
+            headers.insert(hyper::header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        for (name, value) in self.headers {
+            // A path with bytes that no header may have is left out: nothing depends on it.
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
+        }
+        response
+    }
+}
+
+const JSON: &str = "application/json";
+
+impl From<Refused> for Answer {
+    fn from(refused: Refused) -> Answer {
+        let error = |status, error: &str, reason: &str| Answer {
+            status,
+            ..Answer::json(&json!({ "error": error, "reason": reason }))
+        };
+        match refused {
+            Refused::NotFound => error(StatusCode::NOT_FOUND, "Object Not Found", "Not Found"),
+            Refused::Missing(reason) => error(StatusCode::NOT_FOUND, "not_found", &reason),
+            Refused::PageOutOfRange(reason) => error(StatusCode::BAD_REQUEST, "page_out_of_range", &reason),
+            Refused::NotAllowed(methods) => {
+                let mut answer = error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", "Method Not Allowed");
+                answer.headers.push((ALLOW, methods.join(", ")));
+                answer
+            }
+            // Two spellings, as RabbitMQ has them.
+            Refused::Anonymous => challenge(error(StatusCode::UNAUTHORIZED, "not_authorized", "Login failed")),
+            Refused::LoginFailed(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorized", reason)),
+            Refused::NotAuthorised(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorised", reason)),
+            Refused::BadRequest(reason) => error(StatusCode::BAD_REQUEST, "bad_request", &reason),
+            Refused::TooLarge => error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "the body is too large"),
+            Refused::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
+            Refused::NoAnswer => {
+                error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "the node does not answer")
+            }
+        }
+    }
+}
+
+fn challenge(mut answer: Answer) -> Answer {
+    answer.headers.push((WWW_AUTHENTICATE, "Basic realm=\"RabbitMQ Management\"".to_owned()));
+    answer
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        match refusal.code {
+            403 => Refused::NotAuthorised("Access refused."),
+            404 => Refused::Missing(sentence(&refusal)),
+            _ => Refused::BadRequest(sentence(&refusal)),
+        }
+    }
+}
+
+impl From<ChangeError> for Refused {
+    fn from(error: ChangeError) -> Refused {
+        match error {
+            ChangeError::Refused(refusal) => refusal.into(),
+            ChangeError::InUse(text) => Refused::BadRequest(text.to_owned()),
+            ChangeError::NoAnswer => Refused::NoAnswer,
+        }
+    }
+}
+
+/// A refusal without the name of its code, as RabbitMQ's API gives it.
+fn sentence(refusal: &Refusal) -> String {
+    refusal.text.split_once(" - ").map_or(&*refusal.text, |(_, sentence)| sentence).to_owned()
+}

@@ -1,0 +1,69 @@
+//! One request: its path in parts, its query, its body as JSON.
+
+use crate::answer::Refused;
+use bytes::Bytes;
+use hyper::http::request::Parts;
+use percent_encoding::percent_decode;
+use serde_json::Value;
+use server::Handle;
+use std::net::SocketAddr;
+
+/// A request without its body, and the node it is about.
+pub(crate) struct Call<'a> {
+    pub(crate) head: &'a Parts,
+    pub(crate) peer: SocketAddr,
+    pub(crate) handle: &'a Handle,
+    /// Where HTTP is served.
+    pub(crate) http: &'a [SocketAddr],
+}
+
+/// Whether metrics are asked for, which need no name.
+pub(crate) fn is_metrics(head: &Parts) -> bool {
+    let path = head.uri.path();
+    path == "/metrics" || path.starts_with("/metrics/")
+}
+
+impl Call<'_> {
+    /// The parts of the path behind `/api`, decoded; `None` for another path. A slash at the end says nothing.
+    pub(crate) fn parts(&self) -> Option<Vec<Vec<u8>>> {
+        let rest = self.head.uri.path().strip_prefix("/api/")?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        Some(rest.split('/').map(|part| percent_decode(part.as_bytes()).collect()).collect())
+    }
+
+    /// A parameter of the query, decoded.
+    pub(crate) fn query(&self, name: &str) -> Option<String> {
+        let query = self.head.uri.query()?;
+        let found = query.split('&').find_map(|pair| match pair.split_once('=') {
+            Some((key, value)) if key == name => Some(value),
+            None if pair == name => Some(""),
+            _ => None,
+        })?;
+        let spaced = found.replace('+', " ");
+        Some(percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned())
+    }
+
+    /// Whether a parameter of the query says yes.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.query(name).is_some_and(|value| value == "true")
+    }
+
+    /// A header, as it came.
+    pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
+        self.head.headers.get(name).map(|value| value.as_bytes())
+    }
+}
+
+/// The body of a request as a JSON object. An empty one says nothing, which is lawful where every field may be left out.
+pub(crate) fn object(body: &Bytes) -> Result<serde_json::Map<String, Value>, Refused> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(serde_json::Map::new());
+    }
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        // RabbitMQ's clients send an empty list where there is nothing to say.
+        Ok(Value::Array(items)) if items.is_empty() => Ok(serde_json::Map::new()),
+        Ok(Value::Null) => Ok(serde_json::Map::new()),
+        _ => Err(Refused::BadRequest("not_json".to_owned())),
+    }
+}

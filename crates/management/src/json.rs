@@ -1,0 +1,92 @@
+//! AMQP's values as JSON and back, the way RabbitMQ does it.
+//!
+//! Invariant: names and texts are bytes in AMQP and Unicode in JSON; what is no UTF-8 is shown with replacement characters.
+
+use amqp::{Table, Value as Field};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+/// Bytes as a text.
+pub(crate) fn text(bytes: &[u8]) -> Value {
+    Value::String(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// A table as an object; of two fields of one name the first counts, as in look-ups.
+pub(crate) fn table(table: &Table) -> Value {
+    let mut fields = Map::new();
+    for (name, field) in table.iter() {
+        fields.entry(String::from_utf8_lossy(name)).or_insert_with(|| value(field));
+    }
+    Value::Object(fields)
+}
+
+fn value(field: &Field) -> Value {
+    match field {
+        Field::Bool(flag) => (*flag).into(),
+        Field::I8(number) => (*number).into(),
+        Field::U8(number) => (*number).into(),
+        Field::I16(number) => (*number).into(),
+        Field::U16(number) => (*number).into(),
+        Field::I32(number) => (*number).into(),
+        Field::U32(number) => (*number).into(),
+        Field::I64(number) => (*number).into(),
+        Field::F32(number) => f64::from(*number).into(),
+        Field::F64(number) => (*number).into(),
+        Field::Decimal { scale, mantissa } => (f64::from(*mantissa) / 10f64.powi(i32::from(*scale))).into(),
+        Field::LongString(bytes) | Field::ByteArray(bytes) => text(bytes),
+        Field::Timestamp(seconds) => (*seconds).into(),
+        Field::Array(items) => items.iter().map(value).collect(),
+        Field::Table(inner) => table(inner),
+        Field::Void => Value::Null,
+    }
+}
+
+/// An object as a table: every whole number is a long, every other one a double. `None`: it is no object, or a name is longer
+/// than AMQP has. An empty list is an empty table, as RabbitMQ's tools send it.
+pub(crate) fn to_table(value: &Value) -> Option<Table> {
+    let mut table = Table::new();
+    match value {
+        Value::Array(items) if items.is_empty() => {}
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name.len() > broker::topology::NAME_BYTES_MAX {
+                    return None;
+                }
+                table.push(Bytes::copy_from_slice(name.as_bytes()), to_field(field)?);
+            }
+        }
+        _ => return None,
+    }
+    Some(table)
+}
+
+fn to_field(value: &Value) -> Option<Field> {
+    Some(match value {
+        Value::Null => Field::Void,
+        Value::Bool(flag) => Field::Bool(*flag),
+        Value::Number(number) => match number.as_i64() {
+            Some(whole) => Field::I64(whole),
+            None => Field::F64(number.as_f64()?),
+        },
+        Value::String(text) => Field::LongString(Bytes::copy_from_slice(text.as_bytes())),
+        Value::Array(items) => Field::Array(items.iter().map(to_field).collect::<Option<_>>()?),
+        Value::Object(_) => Field::Table(to_table(value)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_json_says_comes_back_from_a_table() {
+        let value = json!({"a": 1, "b": -0.5, "c": "x", "d": [true, null, {"e": "f"}]});
+        let table_of = to_table(&value).expect("an object");
+        assert_eq!(table_of.get("a"), Some(&Field::I64(1)));
+        assert_eq!(table(&table_of), value);
+        assert_eq!(to_table(&json!([])), Some(Table::new()));
+        assert_eq!(to_table(&json!([1])), None);
+        assert_eq!(to_table(&json!({"n".repeat(256): 1})), None);
+    }
+}

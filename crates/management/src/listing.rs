@@ -1,0 +1,138 @@
+//! Lists as their caller wants them: some columns, in an order, a page at a time, by name.
+//!
+//! Invariant: without parameters a list is as it was made. What is asked for wrongly is refused, never guessed.
+
+use crate::answer::Refused;
+use crate::call::Call;
+use broker::topology::Pattern;
+use serde_json::{Map, Value, json};
+use std::cmp::Ordering;
+
+/// Most items of one page, as in RabbitMQ.
+const PAGE_SIZE_MAX: usize = 500;
+/// Items of a page unless the caller says it.
+const PAGE_SIZE_DEFAULT: usize = 100;
+
+/// The list as the query of `call` wants it.
+pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refused> {
+    let total = items.len();
+    if let Some(name) = call.query("name").filter(|name| !name.is_empty()) {
+        let pattern = match call.flag("use_regex") {
+            false => None,
+            true => {
+                let wrong = || Refused::BadRequest("invalid regex".to_owned());
+                Some(Pattern::new(&name).map_err(|_| wrong())?)
+            }
+        };
+        let lower = name.to_lowercase();
+        items.retain(|item| {
+            let own = item.get("name").and_then(Value::as_str).unwrap_or_default();
+            match &pattern {
+                Some(pattern) => pattern.matches(own.as_bytes()),
+                None => own.to_lowercase().contains(&lower),
+            }
+        });
+    }
+    if let Some(column) = call.query("sort").filter(|column| !column.is_empty()) {
+        let null = Value::Null;
+        items.sort_by(|a, b| order(find(a, &column).unwrap_or(&null), find(b, &column).unwrap_or(&null)));
+        if call.flag("sort_reverse") {
+            items.reverse();
+        }
+    }
+    let columns = call.query("columns").filter(|columns| !columns.is_empty());
+    let paged = match call.query("page") {
+        None => Value::Array(items.into_iter().map(|item| chosen(item, columns.as_deref())).collect()),
+        Some(page) => {
+            let number = |text: &str| text.parse::<usize>().ok().filter(|number| *number > 0);
+            let wrong = |what: &str| Refused::BadRequest(format!("{what} should be a positive whole number"));
+            let page = number(&page).ok_or_else(|| wrong("page"))?;
+            let size = call.query("page_size").map_or(Some(PAGE_SIZE_DEFAULT), |size| number(&size));
+            let size = size.filter(|size| *size <= PAGE_SIZE_MAX).ok_or_else(|| wrong("page_size, at most 500,"))?;
+            let filtered = items.len();
+            let page_count = filtered.div_ceil(size).max(1);
+            if page > page_count {
+                let reason = format!("Page out of range, page: {page} page size: {size}, len: {filtered}");
+                return Err(Refused::PageOutOfRange(reason));
+            }
+            let shown: Vec<Value> = items.into_iter().skip((page - 1) * size).take(size).collect();
+            json!({
+                "filtered_count": filtered,
+                "item_count": shown.len(),
+                "items": shown.into_iter().map(|item| chosen(item, columns.as_deref())).collect::<Vec<_>>(),
+                "page": page,
+                "page_count": page_count,
+                "page_size": size,
+                "total_count": total,
+            })
+        }
+    };
+    Ok(paged)
+}
+
+/// One thing with the columns that the query of `call` wants.
+pub(crate) fn one(call: &Call<'_>, item: Value) -> Value {
+    chosen(item, call.query("columns").filter(|columns| !columns.is_empty()).as_deref())
+}
+
+/// What is under a name with dots, as `message_stats.publish`.
+fn find<'v>(item: &'v Value, column: &str) -> Option<&'v Value> {
+    column.split('.').try_fold(item, |value, part| value.get(part))
+}
+
+fn chosen(item: Value, columns: Option<&str>) -> Value {
+    let Some(columns) = columns else { return item };
+    let mut kept = Map::new();
+    for column in columns.split(',') {
+        let Some(value) = find(&item, column) else { continue };
+        let mut place = &mut kept;
+        let mut parts = column.split('.').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                place.insert(part.to_owned(), value.clone());
+                break;
+            }
+            let inner = place.entry(part).or_insert_with(|| Value::Object(Map::new()));
+            let Value::Object(inner) = inner else { break };
+            place = inner;
+        }
+    }
+    Value::Object(kept)
+}
+
+/// Numbers by size, texts by their letters, and things of different kinds by kind.
+fn order(a: &Value, b: &Value) -> Ordering {
+    let rank = |value: &Value| match value {
+        Value::Number(_) => 0,
+        Value::Bool(_) => 1,
+        Value::Null => 2,
+        Value::String(_) => 3,
+        Value::Array(_) => 4,
+        Value::Object(_) => 5,
+    };
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.as_f64().unwrap_or(0.0).total_cmp(&b.as_f64().unwrap_or(0.0)),
+        (Value::String(a), Value::String(b)) => a.cmp(b),
+        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+        _ => rank(a).cmp(&rank(b)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_with_dots_keep_their_places() {
+        let item = json!({"name": "q", "stats": {"publish": 1, "ack": 2}, "x": 3});
+        assert_eq!(chosen(item.clone(), Some("name,stats.ack,none")), json!({"name": "q", "stats": {"ack": 2}}));
+        assert_eq!(chosen(item.clone(), None), item);
+    }
+
+    #[test]
+    fn numbers_are_ordered_by_size_and_texts_by_letters() {
+        assert_eq!(order(&json!(9), &json!(10)), Ordering::Less);
+        assert_eq!(order(&json!("9"), &json!("10")), Ordering::Greater);
+        assert_eq!(order(&json!(1), &json!("a")), Ordering::Less);
+    }
+}

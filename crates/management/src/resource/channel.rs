@@ -1,0 +1,122 @@
+//! `/api/channels` and `/api/consumers`: what connections are used for.
+
+use super::Cx;
+use super::connection::{self, find, visible};
+use crate::answer::{Answer, Refused};
+use crate::{json, listing};
+use serde_json::{Value, json};
+use server::report::{ChannelReport, ConnectionReport};
+
+fn name(report: &ConnectionReport, channel: &ChannelReport) -> String {
+    format!("{} ({})", connection::name(report), channel.number)
+}
+
+/// GET of all, or of those in a virtual host.
+pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    if let Some(vhost) = vhost {
+        cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    }
+    let mut all = visible(cx).await;
+    all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
+    let items = all.iter().flat_map(|report| described(cx, report)).collect();
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of those of one connection.
+pub(super) async fn of_connection(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
+    let found = find(cx, wanted).await?;
+    Ok(Answer::json(&listing::list(cx.call, described(cx, &found))?))
+}
+
+/// GET of one.
+pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
+    for report in visible(cx).await {
+        for channel in &report.channels {
+            if name(&report, channel).as_bytes() == wanted {
+                let mut found = describe(cx, &report, channel);
+                found["consumer_details"] = consumers_of(cx, &report, channel).into();
+                return Ok(Answer::json(&listing::one(cx.call, found)));
+            }
+        }
+    }
+    Err(Refused::NotFound)
+}
+
+/// GET of all consumers, or of those in a virtual host.
+pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    if let Some(vhost) = vhost {
+        cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    }
+    let mut all = visible(cx).await;
+    all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
+    let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
+    let items = channels.flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect();
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// The consumers of one queue.
+pub(super) async fn consumers_of_queue(cx: Cx<'_>, queue: broker::QueueId) -> Vec<Value> {
+    let mut all = cx.handle().connections().await;
+    for report in &mut all {
+        for channel in &mut report.channels {
+            channel.consumers.retain(|consumer| consumer.queue == queue);
+        }
+    }
+    let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
+    channels.flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect()
+}
+
+fn described(cx: Cx<'_>, report: &ConnectionReport) -> Vec<Value> {
+    report.channels.iter().map(|channel| describe(cx, report, channel)).collect()
+}
+
+fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Value {
+    json!({
+        "name": name(report, channel),
+        "number": channel.number,
+        "node": cx.handle().facts().node_name,
+        "user": json::text(&report.user),
+        "user_who_performed_action": json::text(&report.user),
+        "vhost": json::text(&report.vhost),
+        "state": "running",
+        "confirm": channel.confirms,
+        "transactional": channel.transactional,
+        "consumer_count": channel.consumers.len(),
+        "messages_unacknowledged": channel.unacked,
+        "messages_unconfirmed": channel.unconfirmed,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch,
+        "connection_details": {
+            "name": connection::name(report),
+            "peer_host": report.peer.ip().to_string(),
+            "peer_port": report.peer.port(),
+        },
+    })
+}
+
+fn consumers_of(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Vec<Value> {
+    let topology = cx.handle().topology();
+    let describe = |consumer: &server::report::ConsumerReport| {
+        // A queue that went this moment takes its consumers with it.
+        let queue = topology.queue(consumer.queue)?;
+        Some(json!({
+            "consumer_tag": json::text(&consumer.tag),
+            "queue": { "name": json::text(&queue.name), "vhost": json::text(&report.vhost) },
+            "ack_required": !consumer.no_ack,
+            "exclusive": consumer.exclusive,
+            "prefetch_count": consumer.prefetch,
+            "priority": consumer.priority,
+            "arguments": if consumer.priority == 0 { json!({}) } else { json!({ "x-priority": consumer.priority }) },
+            "channel_details": {
+                "name": name(report, channel),
+                "number": channel.number,
+                "node": cx.handle().facts().node_name,
+                "user": json::text(&report.user),
+                "connection_name": connection::name(report),
+                "peer_host": report.peer.ip().to_string(),
+                "peer_port": report.peer.port(),
+            },
+        }))
+    };
+    channel.consumers.iter().filter_map(describe).collect()
+}

@@ -1,0 +1,203 @@
+//! `/api/definitions`, `/api/parameters`: everything that is declared, out and in.
+//!
+//! Invariant: what goes out can be taken in again by this broker and by RabbitMQ. Hashes go out and passwords never do. What
+//! comes in is understood as a whole before anything changes.
+
+use super::{Cx, limit, permission, policy, user};
+use crate::answer::{Answer, Refused};
+use crate::{json, listing};
+use broker::VhostId;
+use broker::topology::{Kind, QueueType, Topology};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use server::definitions::ImportError;
+
+/// GET of everything, or of what is in one virtual host.
+pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let facts = cx.handle().facts();
+    let topology = cx.handle().topology();
+    let only = vhost.map(|name| super::find_vhost(&topology, name)).transpose()?;
+    let wanted = |id: VhostId| only.is_none_or(|only| only == id);
+    let mut document = json!({
+        "rabbit_version": facts.config.product_version,
+        "rabbitmq_version": facts.config.product_version,
+        "product_name": facts.config.product,
+        "product_version": facts.config.product_version,
+        "parameters": parameters(&topology, wanted),
+        "policies": policy::all(&topology, false, wanted),
+        "queues": queues(&topology, wanted),
+        "exchanges": exchanges(&topology, wanted),
+        "bindings": bindings(&topology, wanted),
+    });
+    if only.is_none() {
+        let users: Vec<Value> = topology.users().map(|(name, of)| user::describe(name, of)).collect();
+        document["users"] = users.into();
+        document["vhosts"] = vhosts(&topology).into();
+        document["permissions"] = permission::all(&topology, |_, _| true).into();
+        document["topic_permissions"] = permission::all_topics(&topology, |_, _| true).into();
+        document["global_parameters"] = json!([{ "name": "cluster_name", "value": facts.node_name }]);
+    } else {
+        document["rabbitmq_definition_format"] = "single_virtual_host".into();
+        for part in ["parameters", "policies", "queues", "exchanges", "bindings"] {
+            for item in document[part].as_array_mut().into_iter().flatten() {
+                item.as_object_mut().map(|fields| fields.remove("vhost"));
+            }
+        }
+    }
+    Ok(Answer::json(&document))
+}
+
+/// POST of a document; what it does not speak of stays.
+pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Bytes) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    if let Some(name) = vhost {
+        super::find_vhost(&cx.handle().topology(), name)?;
+    }
+    let text = match vhost {
+        None => String::from_utf8(body.to_vec()).map_err(|_| Refused::BadRequest("not_json".to_owned()))?,
+        Some(name) => in_vhost(&body, name)?,
+    };
+    let handle = cx.handle().clone();
+    // Every change waits for the disk; other requests do not wait with it.
+    let done = tokio::task::spawn_blocking(move || handle.import_definitions(&text)).await;
+    match done.map_err(|_| Refused::NoAnswer)? {
+        Ok(imported) => {
+            let by = cx.caller.name.to_string();
+            tracing::info!(changes = imported.changes, different = imported.different, ?by, "definitions taken in");
+            Ok(Answer::done())
+        }
+        Err(ImportError::Undecided { .. }) => Err(Refused::NoAnswer),
+        Err(error) => Err(Refused::BadRequest(error.to_string())),
+    }
+}
+
+/// GET of parameters: limits of virtual hosts and operator policies, as RabbitMQ keeps them.
+pub(super) fn list_parameters(cx: Cx<'_>, component: Option<&[u8]>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    cx.caller.need(cx.caller.is_policymaker(), "Not policymaker user")?;
+    let topology = cx.handle().topology();
+    let only = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
+    let seen = |id: VhostId| only.map_or_else(|| cx.caller.sees(&topology, id), |only| only == id);
+    let mut items = parameters(&topology, seen);
+    items.retain(|item| component.is_none_or(|wanted| item["component"].as_str().map(str::as_bytes) == Some(wanted)));
+    drop(topology);
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of global parameters: the cluster's name.
+pub(super) fn list_global_parameters(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need(cx.caller.is_policymaker(), "Not policymaker user")?;
+    let node = &cx.handle().facts().node_name;
+    Ok(Answer::json(&listing::list(cx.call, vec![json!({ "name": "cluster_name", "value": node })])?))
+}
+
+fn parameters(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+    let mut items = Vec::new();
+    for mut limits in limit::all_of_vhosts(topology, &wanted) {
+        limits["component"] = "vhost-limits".into();
+        limits["name"] = "limits".into();
+        items.push(limits);
+    }
+    for mut held in policy::all(topology, true, &wanted) {
+        let Some(fields) = held.as_object_mut() else { continue };
+        let (vhost, name) = (fields.remove("vhost"), fields.remove("name"));
+        items.push(json!({ "component": "operator_policy", "vhost": vhost, "name": name, "value": fields }));
+    }
+    items
+}
+
+fn vhosts(topology: &Topology) -> Vec<Value> {
+    topology
+        .vhosts()
+        .map(|(_, vhost)| {
+            let tags: Vec<Value> = vhost.description.tags.iter().map(|tag| json::text(tag)).collect();
+            let default = vhost.description.default_queue_type.map_or("classic", QueueType::word);
+            json!({
+                "name": json::text(&vhost.name),
+                "description": vhost.description.text,
+                "tags": tags,
+                "default_queue_type": default,
+                "limits": [],
+                "metadata": { "description": vhost.description.text, "tags": tags, "default_queue_type": default },
+            })
+        })
+        .collect()
+}
+
+fn name_of(topology: &Topology, vhost: VhostId) -> Value {
+    topology.vhost_of(vhost).map_or(Value::Null, |vhost| json::text(&vhost.name))
+}
+
+fn queues(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+    let mut found: Vec<_> = topology.queues().filter(|q| wanted(q.vhost) && q.exclusive.is_none()).collect();
+    found.sort_unstable_by_key(|queue| queue.id);
+    let described = found.into_iter().map(|queue| {
+        json!({
+            "name": json::text(&queue.name),
+            "vhost": name_of(topology, queue.vhost),
+            "durable": queue.shape.durable,
+            "auto_delete": queue.shape.auto_delete,
+            "type": queue.shape.queue_type.word(),
+            "arguments": json::table(&queue.shape.arguments),
+        })
+    });
+    described.collect()
+}
+
+fn exchanges(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+    let own = |name: &broker::topology::Name| name.is_empty() || name.is_reserved();
+    let mut found: Vec<_> = topology.exchanges().filter(|e| wanted(e.vhost) && !own(&e.name)).collect();
+    found.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
+    let described = found.into_iter().map(|exchange| {
+        json!({
+            "name": json::text(&exchange.name),
+            "vhost": name_of(topology, exchange.vhost),
+            "type": exchange.kind.word(),
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal,
+            "arguments": json::table(&exchange.arguments),
+        })
+    });
+    described.collect()
+}
+
+fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+    let is_exclusive = |binding: &broker::topology::Binding| {
+        let queue = topology.find_queue(binding.vhost, &binding.destination);
+        binding.destination_kind == Kind::Queue && queue.is_some_and(|queue| queue.exclusive.is_some())
+    };
+    let mut found: Vec<_> = topology.bindings().filter(|b| wanted(b.vhost) && !is_exclusive(b)).collect();
+    found.sort_by(|a, b| {
+        (a.vhost, &a.source, &a.destination, &a.key).cmp(&(b.vhost, &b.source, &b.destination, &b.key))
+    });
+    let described = found.into_iter().map(|binding| {
+        json!({
+            "source": json::text(&binding.source),
+            "vhost": name_of(topology, binding.vhost),
+            "destination": json::text(&binding.destination),
+            "destination_type": binding.destination_kind.word(),
+            "routing_key": json::text(&binding.key),
+            "arguments": json::table(&binding.arguments),
+        })
+    });
+    described.collect()
+}
+
+/// A document of one virtual host with that virtual host's name wherever one belongs.
+fn in_vhost(body: &Bytes, vhost: &[u8]) -> Result<String, Refused> {
+    let wrong = || Refused::BadRequest("not_json".to_owned());
+    let mut document: Map<String, Value> = serde_json::from_slice(body).map_err(|_| wrong())?;
+    for part in ["users", "vhosts", "permissions", "topic_permissions", "global_parameters"] {
+        // What concerns more than one virtual host is not changed through one of them.
+        document.remove(part);
+    }
+    for part in ["parameters", "policies", "queues", "exchanges", "bindings"] {
+        for item in document.get_mut(part).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Value::Object(fields) = item {
+                fields.insert("vhost".to_owned(), json::text(vhost));
+            }
+        }
+    }
+    Ok(Value::Object(document).to_string())
+}

@@ -1,0 +1,97 @@
+//! `/api/exchanges`: what is declared; declare and delete.
+
+use super::Cx;
+use super::queue::{checked, flag};
+use crate::answer::{Answer, Refused};
+use crate::call::object;
+use crate::{json, listing};
+use broker::topology::{Exchange, ExchangeDeclare, Topology};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use server::handle::operator;
+
+/// The default exchange's name is empty, which no path can say.
+pub(super) fn from_path(name: &[u8]) -> &[u8] {
+    if name == b"amq.default" { b"" } else { name }
+}
+
+/// GET of all, or of those in a virtual host.
+pub(super) fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    let topology = cx.handle().topology();
+    let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
+    let seen = |exchange: &&Exchange| match vhost {
+        Some(vhost) => exchange.vhost == vhost,
+        None => cx.caller.sees(&topology, exchange.vhost),
+    };
+    let mut exchanges: Vec<&Exchange> = topology.exchanges().filter(seen).collect();
+    exchanges.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
+    let items = exchanges.into_iter().map(|exchange| describe(&topology, exchange)).collect();
+    drop(topology);
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of one.
+pub(super) fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let topology = cx.handle().topology();
+    let vhost = cx.visible_vhost(&topology, vhost)?;
+    let found = topology.find_exchange(vhost, checked(from_path(name))?).ok_or(Refused::NotFound)?;
+    Ok(Answer::json(&listing::one(cx.call, describe(&topology, found))))
+}
+
+/// PUT: a declare in the caller's name.
+pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+    let vhost = cx.usable_vhost(vhost)?;
+    let fields = object(&body)?;
+    let kind = match fields.get("type") {
+        Some(Value::String(kind)) => kind.clone(),
+        Some(_) => return Err(Refused::BadRequest("type is no text".to_owned())),
+        None => "direct".to_owned(),
+    };
+    let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
+    let arguments =
+        json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
+    let name = checked(name)?;
+    let checked = {
+        let topology = cx.handle().topology();
+        let declare = ExchangeDeclare {
+            vhost,
+            name,
+            kind: kind.as_bytes(),
+            durable: flag(&fields, "durable", false)?,
+            auto_delete: flag(&fields, "auto_delete", false)?,
+            internal: flag(&fields, "internal", false)?,
+            arguments: &arguments,
+        };
+        topology.check_exchange_declare(operator(&cx.caller.name), &declare)?
+    };
+    let is_new = checked != broker::topology::Checked::Done;
+    cx.handle().carry_out(checked).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// DELETE, perhaps only if it is unused.
+pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let vhost = cx.usable_vhost(vhost)?;
+    let checked = {
+        let topology = cx.handle().topology();
+        let name = checked(from_path(name))?;
+        topology.find_exchange(vhost, name).ok_or(Refused::NotFound)?;
+        topology.check_exchange_delete(operator(&cx.caller.name), vhost, name, cx.call.flag("if-unused"))?
+    };
+    cx.handle().carry_out(checked).await?;
+    Ok(Answer::done())
+}
+
+fn describe(topology: &Topology, exchange: &Exchange) -> Value {
+    let policy = topology.policy_of_exchange(exchange);
+    json!({
+        "name": json::text(&exchange.name),
+        "vhost": topology.vhost_of(exchange.vhost).map(|vhost| json::text(&vhost.name)),
+        "type": exchange.kind.word(),
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": json::table(&exchange.arguments),
+        "policy": policy.map_or(Value::Null, |name| json::text(name)),
+    })
+}

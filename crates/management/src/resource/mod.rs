@@ -1,0 +1,255 @@
+//! What is asked about, one file for each, and the table from paths and methods to them.
+//!
+//! Invariant: every answer is given to a caller who was identified, and each resource asks itself what that caller may see.
+
+mod binding;
+mod channel;
+mod connection;
+mod definitions;
+mod exchange;
+mod health;
+mod limit;
+mod node;
+mod permission;
+mod policy;
+mod queue;
+mod user;
+mod vhost;
+
+use crate::access::Caller;
+use crate::answer::{Answer, Refused};
+use crate::call::Call;
+use binding::End;
+use broker::VhostId;
+use broker::topology::{Kind, Topology};
+use bytes::Bytes;
+use permission::Of;
+use server::Handle;
+
+/// What every resource works with.
+#[derive(Clone, Copy)]
+pub(crate) struct Cx<'a> {
+    pub(crate) call: &'a Call<'a>,
+    pub(crate) caller: &'a Caller,
+}
+
+impl Cx<'_> {
+    fn handle(&self) -> &Handle {
+        self.call.handle
+    }
+
+    /// The virtual host of this name, if the caller may look at it. Errors: 404, and 401 where it is not theirs.
+    fn visible_vhost(&self, topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {
+        let vhost = find_vhost(topology, name)?;
+        self.caller.need(self.caller.sees(topology, vhost), NOT_THEIRS)?;
+        Ok(vhost)
+    }
+}
+
+const NOT_THEIRS: &str = "User not authorised to access virtual host";
+
+fn find_vhost(topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {
+    let known = if name.len() > broker::topology::NAME_BYTES_MAX { None } else { topology.vhost(name) };
+    known.ok_or(Refused::NotFound)
+}
+
+/// Chooses by method; another one is answered with those that there are.
+macro_rules! on {
+    ($method:expr; $($name:literal => $answer:expr),+ $(,)?) => {
+        match $method {
+            $($name => $answer,)+
+            _ => Err(Refused::NotAllowed(&[$($name),+])),
+        }
+    };
+}
+
+/// The answer to a request for the API. `body` is read only where one belongs.
+pub(crate) async fn answer(
+    call: &Call<'_>,
+    body: impl Future<Output = Result<Bytes, Refused>>,
+) -> Result<Answer, Refused> {
+    let parts = call.parts().ok_or(Refused::NotFound)?;
+    let caller = Caller::identify(call.handle, call.header("authorization"), call.peer).await?;
+    let cx = Cx { call, caller: &caller };
+    let method = match call.head.method.as_str() {
+        "HEAD" => "GET",
+        other => other,
+    };
+    let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    match &parts[..] {
+        [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
+        [b"overview"] => on!(method; "GET" => node::overview(cx).await),
+        [b"cluster-name"] => on!(method; "GET" => node::cluster_name(cx)),
+        [b"extensions"] => on!(method; "GET" => node::extensions()),
+        [b"nodes"] => on!(method; "GET" => node::nodes(cx)),
+        [b"nodes", name] => on!(method; "GET" => node::node(cx, name)),
+        [b"connections" | b"channels" | b"consumers", ..] => sockets(cx, method, &parts).await,
+        [b"vhosts", vhost, b"connections"] => on!(method; "GET" => connection::list(cx, Some(vhost), None).await),
+        [b"vhosts", vhost, b"channels"] => on!(method; "GET" => channel::list(cx, Some(vhost)).await),
+        [b"exchanges" | b"queues" | b"bindings", ..] => routing(cx, method, &parts, body).await,
+        [b"aliveness-test", vhost] => on!(method; "GET" => health::aliveness(cx, vhost).await),
+        [b"health", b"checks", check, rest @ ..] => on!(method; "GET" => checked(cx, check, rest)),
+        [b"definitions" | b"all-configuration"] => on!(method;
+            "GET" => definitions::export(cx, None),
+            "POST" => definitions::import(cx, None, body.await?).await),
+        [b"definitions", vhost] => on!(method;
+            "GET" => definitions::export(cx, Some(vhost)),
+            "POST" => definitions::import(cx, Some(vhost), body.await?).await),
+        _ => administration(cx, method, &parts, body).await,
+    }
+}
+
+/// Who is connected and what for.
+async fn sockets(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Refused> {
+    match parts {
+        [b"connections"] => on!(method; "GET" => connection::list(cx, None, None).await),
+        [b"connections", b"username", user] => on!(method;
+            "GET" => connection::list(cx, None, Some(user)).await,
+            "DELETE" => connection::close_of_user(cx, user).await),
+        [b"connections", name] => on!(method;
+            "GET" => connection::get(cx, name).await,
+            "DELETE" => connection::close(cx, name).await),
+        [b"connections", name, b"channels"] => on!(method; "GET" => channel::of_connection(cx, name).await),
+        [b"channels"] => on!(method; "GET" => channel::list(cx, None).await),
+        [b"channels", name] => on!(method; "GET" => channel::get(cx, name).await),
+        [b"consumers"] => on!(method; "GET" => channel::consumers(cx, None).await),
+        [b"consumers", vhost] => on!(method; "GET" => channel::consumers(cx, Some(vhost)).await),
+        _ => Err(Refused::NotFound),
+    }
+}
+
+/// What messages go through.
+async fn routing(
+    cx: Cx<'_>,
+    method: &str,
+    parts: &[&[u8]],
+    body: impl Future<Output = Result<Bytes, Refused>>,
+) -> Result<Answer, Refused> {
+    match parts {
+        [b"exchanges"] => on!(method; "GET" => exchange::list(cx, None)),
+        [b"exchanges", vhost] => on!(method; "GET" => exchange::list(cx, Some(vhost))),
+        [b"exchanges", vhost, name] => on!(method;
+            "GET" => exchange::get(cx, vhost, name),
+            "PUT" => exchange::put(cx, vhost, name, body.await?).await,
+            "DELETE" => exchange::delete(cx, vhost, name).await),
+        [b"exchanges", vhost, name, b"bindings", b"source"] => {
+            on!(method; "GET" => binding::at(cx, vhost, End::Source(name)))
+        }
+        [b"exchanges", vhost, name, b"bindings", b"destination"] => {
+            on!(method; "GET" => binding::at(cx, vhost, End::Destination(name)))
+        }
+        [b"queues"] => on!(method; "GET" => queue::list(cx, None).await),
+        [b"queues", vhost] => on!(method; "GET" => queue::list(cx, Some(vhost)).await),
+        [b"queues", vhost, name] => on!(method;
+            "GET" => queue::get(cx, vhost, name).await,
+            "PUT" => queue::put(cx, vhost, name, body.await?).await,
+            "DELETE" => queue::delete(cx, vhost, name).await),
+        [b"queues", vhost, name, b"contents"] => on!(method; "DELETE" => queue::purge(cx, vhost, name).await),
+        [b"queues", vhost, name, b"bindings"] => on!(method; "GET" => binding::at(cx, vhost, End::Queue(name))),
+        [b"bindings"] => on!(method; "GET" => binding::list(cx, None)),
+        [b"bindings", vhost] => on!(method; "GET" => binding::list(cx, Some(vhost))),
+        [b"bindings", vhost, b"e", source, kind @ (b"q" | b"e"), destination, rest @ ..] => {
+            let kind = if **kind == *b"q" { Kind::Queue } else { Kind::Exchange };
+            let end = End::Between(source, kind, destination);
+            match rest {
+                [] => on!(method;
+                    "GET" => binding::at(cx, vhost, end),
+                    "POST" => binding::post(cx, vhost, source, kind, destination, body.await?).await),
+                [key] => on!(method;
+                    "GET" => binding::get(cx, vhost, end, key),
+                    "DELETE" => binding::delete(cx, vhost, end, key).await),
+                _ => Err(Refused::NotFound),
+            }
+        }
+        _ => Err(Refused::NotFound),
+    }
+}
+
+/// Who may do what, and how much.
+async fn administration(
+    cx: Cx<'_>,
+    method: &str,
+    parts: &[&[u8]],
+    body: impl Future<Output = Result<Bytes, Refused>>,
+) -> Result<Answer, Refused> {
+    match parts {
+        [b"vhosts"] => on!(method; "GET" => vhost::list(cx).await),
+        [b"vhosts", name] => on!(method;
+            "GET" => vhost::get(cx, name).await,
+            "PUT" => vhost::put(cx, name, body.await?).await,
+            "DELETE" => vhost::delete(cx, name).await),
+        [b"vhosts", vhost, b"permissions"] => {
+            on!(method; "GET" => permission::list(cx, Of { vhost: Some(vhost), user: None }))
+        }
+        [b"vhosts", vhost, b"topic-permissions"] => {
+            on!(method; "GET" => permission::list_topics(cx, Of { vhost: Some(vhost), user: None }))
+        }
+        [b"users"] => on!(method; "GET" => user::list(cx, false)),
+        [b"users", b"without-permissions"] => on!(method; "GET" => user::list(cx, true)),
+        [b"users", b"bulk-delete"] => on!(method; "POST" => user::bulk_delete(cx, body.await?).await),
+        [b"users", name] => on!(method;
+            "GET" => user::get(cx, name),
+            "PUT" => user::put(cx, name, body.await?).await,
+            "DELETE" => user::delete(cx, name).await),
+        [b"users", name, b"permissions"] => {
+            on!(method; "GET" => permission::list(cx, Of { vhost: None, user: Some(name) }))
+        }
+        [b"users", name, b"topic-permissions"] => {
+            on!(method; "GET" => permission::list_topics(cx, Of { vhost: None, user: Some(name) }))
+        }
+        [b"permissions"] => on!(method; "GET" => permission::list(cx, Of::default())),
+        [b"permissions", vhost, user] => on!(method;
+            "GET" => permission::get(cx, vhost, user),
+            "PUT" => permission::put(cx, vhost, user, body.await?).await,
+            "DELETE" => permission::delete(cx, vhost, user).await),
+        [b"topic-permissions"] => on!(method; "GET" => permission::list_topics(cx, Of::default())),
+        [b"topic-permissions", vhost, user] => on!(method;
+            "GET" => permission::get_topics(cx, vhost, user),
+            "PUT" => permission::put_topic(cx, vhost, user, body.await?).await,
+            "DELETE" => permission::delete_topic(cx, vhost, user, None).await),
+        [b"topic-permissions", vhost, user, exchange] => {
+            on!(method; "DELETE" => permission::delete_topic(cx, vhost, user, Some(exchange)).await)
+        }
+        [kind @ (b"policies" | b"operator-policies"), rest @ ..] => {
+            let operator = **kind == *b"operator-policies";
+            match rest {
+                [] => on!(method; "GET" => policy::list(cx, operator, None)),
+                [vhost] => on!(method; "GET" => policy::list(cx, operator, Some(vhost))),
+                [vhost, name] => on!(method;
+                    "GET" => policy::get(cx, operator, vhost, name),
+                    "PUT" => policy::put(cx, operator, vhost, name, body.await?).await,
+                    "DELETE" => policy::delete(cx, operator, vhost, name).await),
+                _ => Err(Refused::NotFound),
+            }
+        }
+        [b"vhost-limits"] => on!(method; "GET" => limit::vhosts(cx, None)),
+        [b"vhost-limits", vhost] => on!(method; "GET" => limit::vhosts(cx, Some(vhost))),
+        [b"vhost-limits", vhost, name] => on!(method;
+            "PUT" => limit::put_vhost(cx, vhost, name, body.await?).await,
+            "DELETE" => limit::delete_vhost(cx, vhost, name).await),
+        [b"user-limits"] => on!(method; "GET" => limit::users(cx, None)),
+        [b"user-limits", user] => on!(method; "GET" => limit::users(cx, Some(user))),
+        [b"user-limits", user, name] => on!(method;
+            "PUT" => limit::put_user(cx, user, name, body.await?).await,
+            "DELETE" => limit::delete_user(cx, user, name).await),
+        [b"parameters"] => on!(method; "GET" => definitions::list_parameters(cx, None, None)),
+        [b"parameters", component] => on!(method; "GET" => definitions::list_parameters(cx, Some(component), None)),
+        [b"parameters", component, vhost] => {
+            on!(method; "GET" => definitions::list_parameters(cx, Some(component), Some(vhost)))
+        }
+        [b"global-parameters"] => on!(method; "GET" => definitions::list_global_parameters(cx)),
+        _ => Err(Refused::NotFound),
+    }
+}
+
+/// Health checks. Those about replicas have nothing to fear on one node.
+fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Refused> {
+    match (check, rest) {
+        (b"alarms" | b"local-alarms", []) => health::alarms(cx),
+        (b"port-listener", [port]) => health::port(cx, port),
+        (b"protocol-listener", [protocol]) => health::protocol(cx, protocol),
+        (b"virtual-hosts" | b"node-is-quorum-critical" | b"node-is-mirror-sync-critical", []) => health::one_node(cx),
+        (b"ready-to-serve-clients" | b"is-in-service", []) => health::one_node(cx),
+        _ => Err(Refused::NotFound),
+    }
+}

@@ -1,0 +1,117 @@
+//! `/api/policies` and `/api/operator-policies`: settings by name.
+
+use super::{Cx, NOT_THEIRS, find_vhost};
+use crate::answer::{Answer, Refused};
+use crate::call::object;
+use crate::{json, listing};
+use broker::VhostId;
+use broker::topology::{ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Vhost};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn policies(vhost: &Vhost, operator: bool) -> &BTreeMap<Name, Policy> {
+    if operator { &vhost.operator_policies } else { &vhost.policies }
+}
+
+/// GET of all, or of those of a virtual host.
+pub(super) fn list(cx: Cx<'_>, operator: bool, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    cx.caller.need(cx.caller.is_policymaker() || cx.caller.is_monitoring(), NOT_POLICYMAKER)?;
+    let topology = cx.handle().topology();
+    let only = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
+    let seen = |id: VhostId| only.map_or_else(|| cx.caller.sees(&topology, id), |only| only == id);
+    let items = all(&topology, operator, seen);
+    drop(topology);
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of one.
+pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need(cx.caller.is_policymaker() || cx.caller.is_monitoring(), NOT_POLICYMAKER)?;
+    let topology = cx.handle().topology();
+    let id = cx.visible_vhost(&topology, vhost)?;
+    let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
+    let name = Name::new(super::queue::checked(name)?);
+    let policy = policies(vhost, operator).get(&name).ok_or(Refused::NotFound)?;
+    Ok(Answer::json(&listing::one(cx.call, describe(vhost, &name, policy))))
+}
+
+/// PUT of one.
+pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+    let vhost = changed_vhost(cx, operator, vhost)?;
+    let name = Name::new(super::queue::checked(name)?);
+    let mut fields = object(&body)?;
+    let wrong = |text: String| Refused::BadRequest(text);
+    let pattern = match fields.remove("pattern") {
+        Some(Value::String(text)) => Pattern::new(&text).map_err(|error| wrong(format!("pattern: {error}")))?,
+        _ => return Err(wrong("key_missing: pattern".to_owned())),
+    };
+    let apply_to = match fields.remove("apply-to") {
+        None | Some(Value::Null) => ApplyTo::All,
+        Some(Value::String(word)) => {
+            let found = ApplyTo::ALL.into_iter().find(|apply_to| apply_to.word() == word);
+            found.ok_or_else(|| {
+                wrong(format!("apply-to: '{word}' is none of {}", ApplyTo::ALL.map(ApplyTo::word).join(", ")))
+            })?
+        }
+        Some(_) => return Err(wrong("apply-to is no text".to_owned())),
+    };
+    let priority = match fields.remove("priority") {
+        None | Some(Value::Null) => 0,
+        Some(number) => number.as_i64().ok_or_else(|| wrong("priority is no whole number".to_owned()))?,
+    };
+    let definition = fields.remove("definition").ok_or_else(|| wrong("key_missing: definition".to_owned()))?;
+    let definition = json::to_table(&definition).ok_or_else(|| wrong("definition is no object".to_owned()))?;
+    let policy = Policy { pattern, apply_to, priority, definition };
+    let had = cx.handle().topology().vhost_of(vhost).is_some_and(|of| policies(of, operator).contains_key(&name));
+    cx.handle().change(Command::PutPolicy(PutPolicy { vhost, operator, name, policy })).await?;
+    Ok(Answer::put(!had))
+}
+
+/// DELETE of one.
+pub(super) async fn delete(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let vhost = changed_vhost(cx, operator, vhost)?;
+    let name = Name::new(super::queue::checked(name)?);
+    let had = cx.handle().topology().vhost_of(vhost).is_some_and(|of| policies(of, operator).contains_key(&name));
+    if !had {
+        return Err(Refused::NotFound);
+    }
+    cx.handle().change(Command::DeletePolicy { vhost, operator, name }).await?;
+    Ok(Answer::done())
+}
+
+const NOT_POLICYMAKER: &str = "Not policymaker user";
+
+/// The virtual host, if the caller may change policies in it: an operator's only an administrator may.
+fn changed_vhost(cx: Cx<'_>, operator: bool, name: &[u8]) -> Result<VhostId, Refused> {
+    let topology = cx.handle().topology();
+    let vhost = find_vhost(&topology, name)?;
+    let caller = cx.caller;
+    match operator {
+        true => caller.need_administrator()?,
+        false => {
+            caller.need(caller.is_policymaker(), NOT_POLICYMAKER)?;
+            caller.need(caller.is_administrator() || caller.uses(&topology, vhost), NOT_THEIRS)?;
+        }
+    }
+    Ok(vhost)
+}
+
+/// Every policy of the virtual hosts that `wanted` takes.
+pub(super) fn all(topology: &Topology, operator: bool, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+    let seen = topology.vhosts().filter(|(id, _)| wanted(*id));
+    let policies =
+        seen.flat_map(|(_, vhost)| policies(vhost, operator).iter().map(move |(name, policy)| (vhost, name, policy)));
+    policies.map(|(vhost, name, policy)| describe(vhost, name, policy)).collect()
+}
+
+fn describe(vhost: &Vhost, name: &Name, policy: &Policy) -> Value {
+    json!({
+        "vhost": json::text(&vhost.name),
+        "name": json::text(name),
+        "pattern": policy.pattern.text(),
+        "apply-to": policy.apply_to.word(),
+        "definition": json::table(&policy.definition),
+        "priority": policy.priority,
+    })
+}

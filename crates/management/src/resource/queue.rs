@@ -1,0 +1,156 @@
+//! `/api/queues`: what is declared, what is in it; declare, delete, purge.
+
+use super::{Cx, NOT_THEIRS, find_vhost};
+use crate::answer::{Answer, Refused};
+use crate::call::object;
+use crate::{json, listing};
+use broker::VhostId;
+use broker::topology::{NAME_BYTES_MAX, Queue, QueueDeclare, QueueType, Topology};
+use bytes::Bytes;
+use partition::QueueFigures;
+use serde_json::{Value, json};
+use server::handle::operator;
+
+/// GET of all, or of those in a virtual host.
+pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    let vhost = vhost.map(|name| cx.visible_vhost(&cx.handle().topology(), name)).transpose()?;
+    let figures = cx.handle().queue_figures().await;
+    let topology = cx.handle().topology();
+    let seen = |queue: &&Queue| match vhost {
+        Some(vhost) => queue.vhost == vhost,
+        None => cx.caller.sees(&topology, queue.vhost),
+    };
+    let mut queues: Vec<&Queue> = topology.queues().filter(seen).collect();
+    queues.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
+    let items = queues.into_iter().map(|queue| describe(cx, &topology, queue, figures.get(&queue.id))).collect();
+    drop(topology);
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of one.
+pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    let figures = cx.handle().queue_figures().await;
+    let topology = cx.handle().topology();
+    let vhost = cx.visible_vhost(&topology, vhost)?;
+    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+    let mut found = describe(cx, &topology, queue, figures.get(&queue.id));
+    let id = queue.id;
+    drop(topology);
+    let consumers = super::channel::consumers_of_queue(cx, id).await;
+    found["consumer_details"] = consumers.into();
+    Ok(Answer::json(&listing::one(cx.call, found)))
+}
+
+/// PUT: a declare in the caller's name.
+pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+    let vhost = cx.usable_vhost(vhost)?;
+    let mut fields = object(&body)?;
+    let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
+    let mut arguments =
+        json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
+    if let Some(Value::String(kind)) = fields.remove("queue_type")
+        && arguments.get("x-queue-type").is_none()
+    {
+        arguments.push("x-queue-type", amqp::Value::LongString(kind.into()));
+    }
+    let durable = flag(&fields, "durable", false)?;
+    let auto_delete = flag(&fields, "auto_delete", false)?;
+    let declare = QueueDeclare {
+        vhost,
+        name: checked(name)?,
+        server_named: false,
+        durable,
+        exclusive: false,
+        auto_delete,
+        arguments: &arguments,
+    };
+    Ok(Answer::put(cx.handle().declare_queue(&cx.caller.name, &declare).await?))
+}
+
+/// DELETE, perhaps only if it is empty or unused.
+pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let vhost = cx.usable_vhost(vhost)?;
+    let topology = cx.handle().topology();
+    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+    topology.check_queue_delete(operator(&cx.caller.name), vhost, name)?;
+    let (id, partition) = (queue.id, queue.partition);
+    drop(topology);
+    let (if_unused, if_empty) = (cx.call.flag("if-unused"), cx.call.flag("if-empty"));
+    cx.handle().delete_queue(id, partition, if_unused, if_empty).await?;
+    Ok(Answer::done())
+}
+
+/// DELETE of what is ready in it.
+pub(super) async fn purge(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let vhost = cx.usable_vhost(vhost)?;
+    let topology = cx.handle().topology();
+    let queue = topology.check_read(operator(&cx.caller.name), vhost, checked(name)?)?;
+    let (id, partition) = (queue.id, queue.partition);
+    drop(topology);
+    cx.handle().purge(id, partition).await?;
+    Ok(Answer::done())
+}
+
+/// A name out of a path. Errors: 404 for one that nothing can have.
+pub(super) fn checked(name: &[u8]) -> Result<&[u8], Refused> {
+    if name.len() > NAME_BYTES_MAX { Err(Refused::NotFound) } else { Ok(name) }
+}
+
+/// A truth out of a body, which some tools send as a text.
+pub(super) fn flag(fields: &serde_json::Map<String, Value>, name: &str, default: bool) -> Result<bool, Refused> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(default),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(Value::String(word)) if word == "true" => Ok(true),
+        Some(Value::String(word)) if word == "false" => Ok(false),
+        Some(_) => Err(Refused::BadRequest(format!("{name} is neither true nor false"))),
+    }
+}
+
+impl Cx<'_> {
+    /// The virtual host of this name, if the caller may use it. Errors: 404, and 401 where it is not theirs.
+    pub(super) fn usable_vhost(&self, name: &[u8]) -> Result<VhostId, Refused> {
+        let topology = self.handle().topology();
+        let vhost = find_vhost(&topology, name)?;
+        self.caller.need(self.caller.uses(&topology, vhost), NOT_THEIRS)?;
+        Ok(vhost)
+    }
+}
+
+fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&QueueFigures>) -> Value {
+    let node = &cx.handle().facts().node_name;
+    let empty = QueueFigures::empty(queue.id);
+    let figures = figures.unwrap_or(&empty);
+    let vhost = topology.vhost_of(queue.vhost);
+    let policies = topology.policies_of_queue(queue);
+    let name_of = |policy: Option<&broker::topology::Name>| policy.map_or(Value::Null, |name| json::text(name));
+    let mut described = json!({
+        "name": json::text(&queue.name),
+        "vhost": vhost.map(|vhost| json::text(&vhost.name)),
+        "node": node,
+        "state": "running",
+        "type": queue.shape.queue_type.word(),
+        "durable": queue.shape.durable,
+        "auto_delete": queue.shape.auto_delete,
+        "exclusive": queue.exclusive.is_some(),
+        "arguments": json::table(&queue.shape.arguments),
+        "policy": name_of(policies.policy),
+        "operator_policy": name_of(policies.operator_policy),
+        "effective_policy_definition": policies.definition.as_ref().map_or_else(|| json!({}), json::table),
+        "messages": figures.ready + figures.unacked,
+        "messages_ready": figures.ready,
+        "messages_unacknowledged": figures.unacked,
+        "consumers": figures.consumers,
+    });
+    if queue.shape.queue_type == QueueType::Quorum {
+        described["leader"] = json!(node);
+        described["members"] = json!([node]);
+        described["online"] = json!([node]);
+    }
+    if figures.value_cap.is_some() {
+        described["leveret_value_at_risk"] = figures.value_at_risk.into();
+        described["leveret_value_at_risk_cap"] = figures.value_cap.into();
+    }
+    described
+}

@@ -1,0 +1,130 @@
+//! `/api/users`: who may log in.
+//!
+//! Invariant: a password goes in and never comes out; what is shown is the hash, to administrators, as RabbitMQ shows it.
+
+use super::Cx;
+use super::queue::checked;
+use crate::answer::{Answer, Refused};
+use crate::call::object;
+use crate::{json, listing};
+use base64::Engine as _;
+use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, SALT_BYTES, User};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+/// The longest password: a login carries no longer one.
+const PASSWORD_BYTES_MAX: usize = 4096;
+/// Users of one bulk delete.
+const BULK_MAX: usize = 4096;
+
+/// GET of all, or of those who may open no virtual host.
+pub(super) fn list(cx: Cx<'_>, only_without_permissions: bool) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let topology = cx.handle().topology();
+    let all = topology.users().filter(|(_, user)| !only_without_permissions || user.permissions.is_empty());
+    let items = all.map(|(name, user)| describe(name, user)).collect();
+    drop(topology);
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of one.
+pub(super) fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let topology = cx.handle().topology();
+    let user = topology.user(name).ok_or(Refused::NotFound)?;
+    Ok(Answer::json(&listing::one(cx.call, describe(&Name::new(name), user))))
+}
+
+/// PUT: makes the user or replaces password and tags.
+pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let name = Name::new(checked(name)?);
+    if name.is_empty() {
+        return Err(Refused::BadRequest("a user needs a name".to_owned()));
+    }
+    let fields = object(&body)?;
+    let tags = match fields.get("tags") {
+        None => return Err(Refused::BadRequest("tags_not_present".to_owned())),
+        Some(value) => tags(value).ok_or_else(|| Refused::BadRequest("tags are a list or a text".to_owned()))?,
+    };
+    let password = password(cx, &fields)?;
+    let is_new = cx.handle().topology().user(&name).is_none();
+    cx.handle().change(Command::PutUser { name, password, tags }).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// DELETE; the user's connections are closed.
+pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.handle().topology().user(name).ok_or(Refused::NotFound)?;
+    cx.handle().change(Command::DeleteUser { name: Name::new(name) }).await?;
+    Ok(Answer::done())
+}
+
+/// POST of a list of users to delete.
+pub(super) async fn bulk_delete(cx: Cx<'_>, body: Bytes) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let fields = object(&body)?;
+    let names = fields.get("users").and_then(Value::as_array);
+    let names = names.ok_or_else(|| Refused::BadRequest("key_missing: users".to_owned()))?;
+    if names.len() > BULK_MAX {
+        return Err(Refused::BadRequest(format!("at most {BULK_MAX} users at a time")));
+    }
+    for name in names {
+        let name = name.as_str().filter(|name| name.len() <= NAME_BYTES_MAX);
+        let name = name.ok_or_else(|| Refused::BadRequest("users are names".to_owned()))?;
+        cx.handle().change(Command::DeleteUser { name: Name::from(name) }).await?;
+    }
+    Ok(Answer::done())
+}
+
+/// Tags as a list of texts, or one text with commas.
+pub(super) fn tags(value: &Value) -> Option<Vec<Name>> {
+    let name = |text: &str| (text.len() <= NAME_BYTES_MAX).then(|| Name::from(text));
+    match value {
+        Value::Null => Some(Vec::new()),
+        Value::String(text) => text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(name).collect(),
+        Value::Array(items) => items.iter().map(|item| name(item.as_str()?)).collect(),
+        _ => None,
+    }
+}
+
+fn password(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<PasswordHash, Refused> {
+    let wrong = |text: String| Refused::BadRequest(text);
+    if let Some(Value::String(hash)) = fields.get("password_hash") {
+        let word = fields.get("hashing_algorithm").and_then(Value::as_str);
+        let algorithm = match word {
+            None => HashAlgorithm::Sha256,
+            Some(word) => {
+                let found = HashAlgorithm::ALL.into_iter().find(|algorithm| algorithm.module() == word);
+                found.ok_or_else(|| wrong(format!("unknown hashing algorithm '{word}'")))?
+            }
+        };
+        let decoded = base64::engine::general_purpose::STANDARD.decode(hash.as_bytes());
+        let found = decoded.ok().and_then(|bytes| PasswordHash::from_bytes(algorithm, &bytes));
+        return found.ok_or_else(|| {
+            let wanted = algorithm.digest_bytes() + SALT_BYTES;
+            wrong(format!("password_hash is not {wanted} bytes in base64 for {}", algorithm.module()))
+        });
+    }
+    match fields.get("password") {
+        Some(Value::String(password)) if password.len() <= PASSWORD_BYTES_MAX => {
+            Ok(PasswordHash::new(password.as_bytes(), cx.handle().salt()))
+        }
+        Some(_) => Err(wrong(format!("password is a text of at most {PASSWORD_BYTES_MAX} bytes"))),
+        // Nobody logs in with a password then; a certificate may still name the user.
+        None => PasswordHash::from_bytes(HashAlgorithm::Sha256, &[]).ok_or_else(|| wrong("no password".to_owned())),
+    }
+}
+
+/// A user as exports and lists show it.
+pub(super) fn describe(name: &Name, user: &User) -> Value {
+    let tags: Vec<Value> = user.tags.iter().map(|tag| json::text(tag)).collect();
+    json!({
+        "name": json::text(name),
+        "password_hash": base64::engine::general_purpose::STANDARD.encode(user.password.to_bytes()),
+        "hashing_algorithm": user.password.algorithm().module(),
+        "tags": tags,
+        "limits": super::limit::of_user(user),
+    })
+}

@@ -1,0 +1,136 @@
+//! `/api/vhosts`: what virtual hosts there are; make one, say something about it, delete it with all that is in it.
+
+use super::{Cx, find_vhost};
+use crate::answer::{Answer, Refused};
+use crate::call::object;
+use crate::{json, listing};
+use broker::topology::{Command, Name, Outcome, Permission, QueueType, Topology, Vhost, VhostDescription};
+use broker::{QueueId, VhostId};
+use bytes::Bytes;
+use partition::QueueFigures;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// GET of those that the caller may see.
+pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let figures = cx.handle().queue_figures().await;
+    let topology = cx.handle().topology();
+    let counts = count(&topology, &figures);
+    let seen = topology.vhosts().filter(|(id, _)| cx.caller.sees(&topology, *id));
+    let items = seen.map(|(id, vhost)| describe(cx, vhost, counts.get(&id))).collect();
+    drop(topology);
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of one.
+pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.visible_vhost(&cx.handle().topology(), name)?;
+    let figures = cx.handle().queue_figures().await;
+    let topology = cx.handle().topology();
+    let id = cx.visible_vhost(&topology, name)?;
+    let counts = count(&topology, &figures);
+    let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
+    Ok(Answer::json(&listing::one(cx.call, describe(cx, vhost, counts.get(&id)))))
+}
+
+/// PUT: makes it if it is not there, and takes over what is said about it.
+pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let name = Name::new(super::queue::checked(name)?);
+    if name.is_empty() {
+        return Err(Refused::BadRequest("a virtual host needs a name".to_owned()));
+    }
+    let fields = object(&body)?;
+    let before = cx.handle().topology().vhost(&name);
+    let known = before.and_then(|id| Some(cx.handle().topology().vhost_of(id)?.description.clone()));
+    let wanted = description(&fields, known.clone().unwrap_or_default())?;
+    let Outcome::Vhost(vhost) = cx.handle().change(Command::CreateVhost { name }).await? else {
+        return Err(Refused::NoAnswer);
+    };
+    if known.unwrap_or_default() != wanted {
+        cx.handle().change(Command::DescribeVhost { vhost, description: wanted }).await?;
+    }
+    if before.is_none() {
+        // Who makes a virtual host may do everything in it, as in RabbitMQ.
+        let (user, permission) = (cx.caller.name.clone(), Permission::everything());
+        cx.handle().change(Command::PutPermission { user, vhost, permission }).await?;
+    }
+    Ok(Answer::put(before.is_none()))
+}
+
+/// DELETE with everything in it.
+pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let vhost = find_vhost(&cx.handle().topology(), name)?;
+    cx.handle().change(Command::DeleteVhost { vhost }).await?;
+    let (vhost, by) = (String::from_utf8_lossy(name).into_owned(), cx.caller.name.to_string());
+    tracing::info!(?vhost, ?by, "virtual host deleted with everything in it");
+    Ok(Answer::done())
+}
+
+/// What a body says about a virtual host; what it leaves out stays as `known`.
+fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription) -> Result<VhostDescription, Refused> {
+    let mut wanted = known;
+    let wrong = |what: &str| Refused::BadRequest(format!("{what} is not what it should be"));
+    match fields.get("description") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(text)) => wanted.text = text.clone(),
+        Some(_) => return Err(wrong("description")),
+    }
+    if let Some(tags) = fields.get("tags") {
+        wanted.tags = super::user::tags(tags).ok_or_else(|| wrong("tags"))?;
+    }
+    if fields.get("tracing").and_then(Value::as_bool) == Some(true) {
+        return Err(Refused::BadRequest("tracing is not supported by this version".to_owned()));
+    }
+    match fields.get("default_queue_type") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(word)) => {
+            wanted.default_queue_type = match word.as_str() {
+                "" | "undefined" => None,
+                "classic" | "rabbit_classic_queue" => Some(QueueType::Classic),
+                "quorum" | "rabbit_quorum_queue" => Some(QueueType::Quorum),
+                other => {
+                    let reason = format!("default queue type '{other}' is not supported by this version");
+                    return Err(Refused::BadRequest(reason));
+                }
+            }
+        }
+        Some(_) => return Err(wrong("default_queue_type")),
+    }
+    Ok(wanted)
+}
+
+/// Messages by virtual host: ready and unacked.
+fn count(topology: &Topology, figures: &HashMap<QueueId, QueueFigures>) -> HashMap<VhostId, (u64, u64)> {
+    let mut counts: HashMap<VhostId, (u64, u64)> = HashMap::new();
+    for found in figures.values() {
+        if let Some(queue) = topology.queue(found.queue) {
+            let count = counts.entry(queue.vhost).or_default();
+            count.0 += found.ready;
+            count.1 += found.unacked;
+        }
+    }
+    counts
+}
+
+fn describe(cx: Cx<'_>, vhost: &Vhost, count: Option<&(u64, u64)>) -> Value {
+    let VhostDescription { text, tags, default_queue_type } = &vhost.description;
+    let tags: Vec<Value> = tags.iter().map(|tag| json::text(tag)).collect();
+    let default = default_queue_type.map_or("classic", QueueType::word);
+    let (ready, unacked) = count.copied().unwrap_or_default();
+    let mut state = serde_json::Map::new();
+    state.insert(cx.handle().facts().node_name.clone(), "running".into());
+    json!({
+        "name": json::text(&vhost.name),
+        "description": text,
+        "tags": tags,
+        "default_queue_type": default,
+        "metadata": { "description": text, "tags": tags, "default_queue_type": default },
+        "tracing": false,
+        "cluster_state": state,
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+    })
+}

@@ -1,0 +1,61 @@
+//! How long syncs of the log took, in a few buckets: the figure that says whether the disk or the broker is slow.
+//!
+//! Invariant: one thread writes, any thread reads; a reader may miss the sync that is being noted, and nothing else.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The upper ends of the buckets in microseconds: from a good NVMe disk to one that hangs.
+const BOUNDS_US: [u64; 12] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_000_000];
+
+/// Where the log's thread notes its syncs.
+#[derive(Default)]
+pub(crate) struct SyncClock {
+    /// One for each bound, and one for what is above all of them.
+    counts: [AtomicU64; BOUNDS_US.len() + 1],
+    total_us: AtomicU64,
+}
+
+impl SyncClock {
+    /// Notes one sync.
+    pub(crate) fn note(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let at = BOUNDS_US.partition_point(|bound| *bound < us);
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        self.total_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// What was noted so far.
+    pub(crate) fn read(&self) -> SyncTimes {
+        let bounds = BOUNDS_US.into_iter().map(|us| us as f64 / 1e6).chain([f64::MAX]);
+        SyncTimes {
+            buckets: bounds.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect(),
+            total_s: self.total_us.load(Ordering::Relaxed) as f64 / 1e6,
+        }
+    }
+}
+
+/// How long the syncs since the start took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyncTimes {
+    /// Upper end of each bucket in seconds, and the syncs in it alone; the last bucket has no end (`f64::MAX`).
+    pub buckets: Vec<(f64, u64)>,
+    /// All of them together, in seconds.
+    pub total_s: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_counts_in_the_first_bucket_that_holds_it() {
+        let clock = SyncClock::default();
+        [100, 101, 3_000_000].into_iter().for_each(|us| clock.note(Duration::from_micros(us)));
+        let times = clock.read();
+        assert_eq!(times.buckets.iter().map(|(_, count)| *count).sum::<u64>(), 3);
+        assert_eq!((times.buckets[0], times.buckets[1]), ((0.0001, 1), (0.00025, 1)));
+        assert_eq!(times.buckets.last(), Some(&(f64::MAX, 1)));
+        assert!((times.total_s - 3.000_201).abs() < 1e-9);
+    }
+}

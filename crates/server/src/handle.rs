@@ -1,0 +1,331 @@
+//! A running node in the hands of its operator: what is asked of it, and changed in it, from outside of its shards.
+//!
+//! Invariant: nothing here waits on a shard's thread. A look at the shards is a parcel to each of them and one answer from
+//! each; a change goes the way of every client's, through the same checks and the same log.
+
+use crate::config::Config;
+use crate::definitions::{ImportError, Imported};
+use crate::engine::{EngineGauges, SyncTimes};
+use crate::node::Shared;
+use crate::report::{ConnectionNumber, ConnectionReport};
+use crate::session::random;
+use crate::shard::{Look, Parcel, Question, transient_partition};
+use crate::topology_log::Answer;
+use broker::topology::{Actor, Checked, Command, Outcome, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology};
+use broker::{PartitionId, QueueId};
+use partition::{Command as PartitionCommand, QueueFigures, Reply};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockReadGuard};
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// What stays the same as long as the node runs.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    /// The node's name.
+    pub node_name: String,
+    /// What it is configured to be.
+    pub config: Config,
+    /// Where it listens for AMQP, the addresses with TLS last.
+    pub amqp: Vec<SocketAddr>,
+    /// How many of `amqp`, from the end, have TLS.
+    pub tls_count: usize,
+    /// When it started, on the wall, in milliseconds since the epoch.
+    pub started_ms: u64,
+    /// When it started, on the clock.
+    pub started: Instant,
+}
+
+/// What the node counts and measures, at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeFigures {
+    /// Open client connections, those in their handshake included.
+    pub connections: u64,
+    /// Messages and acks since the start.
+    pub traffic: Traffic,
+    /// Bytes that messages of transient queues pin.
+    pub transient_bytes: u64,
+    /// Bytes that were proposed and are not yet written.
+    pub unwritten_bytes: u64,
+    /// Publishers are blocked because the disk is low.
+    pub disk_alarm: bool,
+    /// Publishers are blocked because messages in memory are at their limit.
+    pub memory_alarm: bool,
+    /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
+    pub value_at_risk: u64,
+    /// Bytes written to the log since the start.
+    pub log_bytes: u64,
+    /// Syncs made since the start.
+    pub log_syncs: u64,
+    /// How long they took.
+    pub sync_times: Option<SyncTimes>,
+    /// Bytes free on the disk of the data folder.
+    pub disk_free_bytes: Option<u64>,
+}
+
+/// What went through the node since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages that clients published.
+    pub published: u64,
+    /// Messages that were confirmed.
+    pub confirmed: u64,
+    /// Messages that reached no queue and came back.
+    pub returned: u64,
+    /// Messages that reached no queue and were dropped.
+    pub dropped: u64,
+    /// Deliveries to consumers that ack.
+    pub delivered: u64,
+    /// Deliveries to consumers that do not.
+    pub delivered_no_ack: u64,
+    /// Messages that `basic.get` took.
+    pub got: u64,
+    /// Deliveries that had been delivered before.
+    pub redelivered: u64,
+    /// Deliveries that were acked.
+    pub acked: u64,
+    /// Connections that were let in.
+    pub connections_opened: u64,
+    /// Connections that were let in and ended.
+    pub connections_closed: u64,
+    /// Channels opened.
+    pub channels_opened: u64,
+    /// Channels closed.
+    pub channels_closed: u64,
+}
+
+/// Why a change was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The topology refuses it.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Something has to be unused or empty, and is not.
+    #[error("{0}")]
+    InUse(&'static str),
+    /// The node drains, or its log does not answer.
+    #[error("the node does not answer")]
+    NoAnswer,
+}
+
+impl From<Refusal> for ChangeError {
+    fn from(refusal: Refusal) -> Self {
+        ChangeError::Refused(refusal)
+    }
+}
+
+/// Why somebody is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginError {
+    /// The name or the password is wrong.
+    Wrong,
+    /// This user may come from this machine only.
+    OnlyLoopback,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    engine: Option<EngineGauges>,
+    facts: NodeFacts,
+}
+
+/// See the module. Clones are of the same node.
+#[derive(Clone)]
+pub struct Handle {
+    inner: Arc<Inner>,
+}
+
+impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>, engine: Option<EngineGauges>, facts: NodeFacts) -> Handle {
+        Handle { inner: Arc::new(Inner { shared, engine, facts }) }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// What stays the same as long as the node runs.
+    pub fn facts(&self) -> &NodeFacts {
+        &self.inner.facts
+    }
+
+    /// The topology, to look at. Whoever declares waits as long as it is held: take what is needed and let go.
+    pub fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+        self.shared().topology()
+    }
+
+    /// Whether somebody may log in with this password from this address. It does not ask what they may do.
+    pub fn check_login(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
+        let config = &self.shared().config;
+        let only_loopback = config.loopback_users.iter().any(|other| other.as_bytes() == user);
+        if self.topology().authenticate(user, password).is_none() {
+            return Err(LoginError::Wrong);
+        }
+        match only_loopback && !from.ip().to_canonical().is_loopback() {
+            true => Err(LoginError::OnlyLoopback),
+            false => Ok(()),
+        }
+    }
+
+    /// What the node counts and measures now.
+    pub fn figures(&self) -> NodeFigures {
+        let shared = self.shared();
+        let (disk_alarm, memory_alarm) = shared.alarms();
+        let mut figures = NodeFigures {
+            connections: shared.connections() as u64,
+            disk_alarm,
+            memory_alarm,
+            ..NodeFigures::default()
+        };
+        for gauge in &shared.gauges {
+            figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
+            figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);
+            gauge.traffic.add_to(&mut figures.traffic);
+        }
+        if let Some(engine) = &self.inner.engine {
+            figures.value_at_risk = engine.value_at_risk();
+            (figures.log_bytes, figures.log_syncs) = engine.log_written();
+            figures.sync_times = Some(engine.sync_times());
+            figures.disk_free_bytes = engine.free_bytes();
+        }
+        figures
+    }
+
+    /// Why publishers are blocked, in RabbitMQ's words.
+    pub fn blocked_reason(&self) -> Option<&'static str> {
+        self.shared().blocked_reason()
+    }
+
+    async fn look<T>(&self, look: impl Fn(oneshot::Sender<Vec<T>>) -> Look) -> Vec<T> {
+        let answers: Vec<oneshot::Receiver<Vec<T>>> = self
+            .shared()
+            .mailboxes
+            .iter()
+            .map(|mailbox| {
+                let (sender, answer) = oneshot::channel();
+                mailbox.send(Parcel::Look(look(sender)));
+                answer
+            })
+            .collect();
+        let mut all = Vec::new();
+        for answer in answers {
+            // A shard that drains has nothing to tell any more.
+            all.extend(answer.await.unwrap_or_default());
+        }
+        all
+    }
+
+    /// All connections whose virtual host is open, in no order.
+    pub async fn connections(&self) -> Vec<ConnectionReport> {
+        self.look(Look::Connections).await
+    }
+
+    /// What is in the queues; one that is missing is empty and unused.
+    pub async fn queue_figures(&self) -> HashMap<QueueId, QueueFigures> {
+        self.look(Look::Queues).await.into_iter().map(|figures| (figures.queue, figures)).collect()
+    }
+
+    /// Closes a connection with 320 and this text; nothing if it is gone.
+    pub fn close_connection(&self, connection: ConnectionNumber, text: &str) {
+        for mailbox in &self.shared().mailboxes {
+            mailbox.send(Parcel::CloseConnection { connection, text: text.to_owned() });
+        }
+    }
+
+    /// Makes a replicated change. Done means decided, durable and in force on this node.
+    pub async fn change(&self, command: Command) -> Result<Outcome, ChangeError> {
+        let (sender, decided) = oneshot::channel();
+        self.shared().log().propose(command, Answer::to_task(sender));
+        Ok(decided.await.map_err(|_| ChangeError::NoAnswer)??)
+    }
+
+    /// Makes a change that was checked before.
+    pub async fn carry_out(&self, checked: Checked) -> Result<(), ChangeError> {
+        match checked {
+            Checked::Done => Ok(()),
+            Checked::Propose(command) => self.change(command).await.map(|_| ()),
+            Checked::Local(command) => self.change_locally(&command),
+        }
+    }
+
+    fn change_locally(&self, command: &Command) -> Result<(), ChangeError> {
+        let applied = self.shared().change_topology(|topology| topology.apply_local(command));
+        self.shared().carry_out(&applied.effects);
+        Ok(applied.outcome.map(|_| ())?)
+    }
+
+    /// Declares a queue in a user's name; true if it is new.
+    pub async fn declare_queue(&self, user: &[u8], declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
+        let mut has_place = true;
+        let declared = self.topology().check_queue_declare(operator(user), declare, |placement| {
+            let place = if placement.is_local { Some(transient_partition(0)) } else { self.shared().place_queue() };
+            has_place = place.is_some();
+            place.unwrap_or_default()
+        })?;
+        match declared {
+            QueueDeclared::Existing(_) => Ok(false),
+            QueueDeclared::Local(command) => self.change_locally(&command).map(|()| true),
+            QueueDeclared::Propose(_) if !has_place => Err(ChangeError::InUse("this node has no durable queues")),
+            QueueDeclared::Propose(command) => {
+                Ok(matches!(self.change(command).await?, Outcome::Queue { created: true, .. }))
+            }
+        }
+    }
+
+    async fn ask(&self, partition: PartitionId, question: Question) -> Result<Reply, ChangeError> {
+        let (shard, _) = self.shared().directory.find(partition).ok_or(ChangeError::NoAnswer)?;
+        let (sender, answer) = oneshot::channel();
+        self.shared().mailboxes[shard].send(Parcel::Ask(partition, question, sender));
+        answer.await.map_err(|_| ChangeError::NoAnswer)
+    }
+
+    /// Drops what is ready in a queue; how many that was.
+    pub async fn purge(&self, queue: QueueId, partition: PartitionId) -> Result<u64, ChangeError> {
+        match self.ask(partition, Question::Purge(queue)).await? {
+            Reply::Counted(count) => Ok(count),
+            // It went meanwhile, with what was in it.
+            _ => Ok(0),
+        }
+    }
+
+    /// Deletes a queue, on its conditions. It is lawful: who asks has checked that.
+    pub async fn delete_queue(
+        &self,
+        queue: QueueId,
+        partition: PartitionId,
+        if_unused: bool,
+        if_empty: bool,
+    ) -> Result<(), ChangeError> {
+        match self.ask(partition, Question::Close { queue, if_unused, if_empty }).await? {
+            Reply::DeleteRefused { in_use: true } => return Err(ChangeError::InUse("in use")),
+            Reply::DeleteRefused { in_use: false } => return Err(ChangeError::InUse("not empty")),
+            _ => {}
+        }
+        let deletion = self.topology().deletion(queue);
+        let done = self.carry_out(deletion).await;
+        if done.is_err()
+            && let Some((shard, _)) = self.shared().directory.find(partition)
+        {
+            let reopen = Parcel::Command(partition, PartitionCommand::Reopen { queue });
+            self.shared().mailboxes[shard].send(reopen);
+        }
+        done
+    }
+
+    /// Takes in definitions. Blocks until every change is decided: not for a task that others wait for.
+    pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
+        self.shared().import_definitions(text)
+    }
+
+    /// Random bytes for a password's hash.
+    pub fn salt(&self) -> [u8; SALT_BYTES] {
+        random::salt()
+    }
+}
+
+/// A user at no connection, who so owns no exclusive queue.
+pub fn operator(user: &[u8]) -> Actor<'_> {
+    Actor { user, connection: 0 }
+}

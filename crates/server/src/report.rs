@@ -1,0 +1,113 @@
+//! What a node tells of its connections, as data.
+//!
+//! Invariant: a report is a copy of one moment of one shard; reports of two shards are of two moments, and nothing follows
+//! from comparing them.
+
+use amqp::Table;
+use broker::QueueId;
+use bytes::Bytes;
+use std::net::SocketAddr;
+
+/// A connection of this node, as long as the process lives; a number is not given out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionNumber(pub u64);
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// It may be used.
+    Running,
+    /// It publishes, and an alarm holds it back.
+    Blocked,
+    /// It is about to end.
+    Closing,
+}
+
+/// What the socket's side of a connection knows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// Our end of the socket; `None` if it broke.
+    pub local_address: Option<SocketAddr>,
+    /// Whether it speaks TLS.
+    pub is_tls: bool,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// Bytes that went.
+    pub sent_bytes: u64,
+    /// When it came, milliseconds since the epoch.
+    pub connected_ms: u64,
+}
+
+/// A connection whose virtual host is open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectionReport {
+    /// Which one it is.
+    pub number: ConnectionNumber,
+    /// The client's address; behind a proxy the one that the proxy names.
+    pub peer: SocketAddr,
+    /// Who logged in.
+    pub user: Bytes,
+    /// The name of its virtual host.
+    pub vhost: Bytes,
+    /// What the client says about itself, as it came; decoding it is no work for a shard.
+    pub client_properties: Bytes,
+    /// How it logged in.
+    pub mechanism: &'static str,
+    /// What it is doing.
+    pub state: ConnectionState,
+    /// The negotiated limit; 0 is none.
+    pub frame_max: u32,
+    /// The negotiated limit; 0 is none.
+    pub channel_max: u16,
+    /// The negotiated heartbeat interval; 0 is none.
+    pub heartbeat_s: u64,
+    /// Its channels, by number.
+    pub channels: Vec<ChannelReport>,
+    /// What its socket saw.
+    pub seen: Seen,
+}
+
+impl ConnectionReport {
+    /// What the client says about itself.
+    pub fn client_properties(&self) -> Table {
+        Table::decode(&self.client_properties).unwrap_or_default()
+    }
+}
+
+/// A channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChannelReport {
+    /// Its number on the connection.
+    pub number: u16,
+    /// It is in confirm mode.
+    pub confirms: bool,
+    /// It is transactional.
+    pub transactional: bool,
+    /// Deliveries that are not settled.
+    pub unacked: u64,
+    /// Publishes that are not confirmed.
+    pub unconfirmed: u64,
+    /// The prefetch of consumers to come; 0 is no limit.
+    pub prefetch: u16,
+    /// The prefetch of the channel as a whole; 0 is no limit.
+    pub global_prefetch: u64,
+    /// Its consumers, in the order in which they came.
+    pub consumers: Vec<ConsumerReport>,
+}
+
+/// A consumer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsumerReport {
+    /// Its tag.
+    pub tag: Bytes,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Its deliveries need no ack.
+    pub no_ack: bool,
+    /// It is the only one of its queue.
+    pub exclusive: bool,
+    /// Its own prefetch; 0 is no limit.
+    pub prefetch: u16,
+    /// Higher goes first.
+    pub priority: i32,
+}
