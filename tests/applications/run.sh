@@ -28,7 +28,7 @@ if [ -z "${AMQP_URI:-}" ]; then
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
   rm -rf "$work/data"
   # Its own variable for the binary would be an unknown setting to the broker.
-  env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$work/data" --amqp "127.0.0.1:$port" >"$work/broker.log" 2>&1 &
+  env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$work/data" --amqp "127.0.0.1:$port" --management none >"$work/broker.log" 2>&1 &
   broker=$!
   export AMQP_URI=amqp://guest:guest@127.0.0.1:$port/%2f
   for _ in $(seq 300); do

@@ -26,7 +26,9 @@ class Server:
     def __init__(self, folder, *arguments):
         self.binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
         self.folder, self.port = folder, free_port()
-        command = [self.binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}", *arguments]
+        command = [self.binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}"]
+        # Brokers of other tests run at the same time, and the default is one port.
+        command += ["--management", "none", *arguments]
         # The tests' own variable would be an unknown setting to the broker.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
         with open(folder / "log", "wb") as log:
