@@ -169,9 +169,18 @@ fn command(wanted: &BrokerStart, port: u16, data: &Path) -> Result<Vec<String>, 
     let Some(command) = &wanted.command else {
         let this = std::env::current_exe().map_err(|why| Error::machine("finding this program", why))?;
         let amqp = format!("127.0.0.1:{port}");
-        return Ok([&this.display().to_string(), "server", "--data-dir", &data, "--amqp", &amqp, "--management", "none"]
-            .map(str::to_owned)
-            .to_vec());
+        return Ok([
+            &this.display().to_string(),
+            "server",
+            "--data-dir",
+            &data,
+            "--amqp",
+            &amqp,
+            "--management",
+            "none",
+        ]
+        .map(str::to_owned)
+        .to_vec());
     };
     if !command.contains("{port}") {
         return Err(Error::usage(format!("--broker {command:?} has no {{port}}: it must listen where it is told")));

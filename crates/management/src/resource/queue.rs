@@ -31,12 +31,12 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
 pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     cx.visible_vhost(&cx.handle().topology(), vhost)?;
     let figures = cx.handle().queue_figures().await;
-    let topology = cx.handle().topology();
-    let vhost = cx.visible_vhost(&topology, vhost)?;
-    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-    let mut found = describe(cx, &topology, queue, figures.get(&queue.id));
-    let id = queue.id;
-    drop(topology);
+    let (mut found, id) = {
+        let topology = cx.handle().topology();
+        let vhost = cx.visible_vhost(&topology, vhost)?;
+        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+        (describe(cx, &topology, queue, figures.get(&queue.id)), queue.id)
+    };
     let consumers = super::channel::consumers_of_queue(cx, id).await;
     found["consumer_details"] = consumers.into();
     Ok(Answer::json(&listing::one(cx.call, found)))
@@ -71,11 +71,12 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bytes) -> R
 /// DELETE, perhaps only if it is empty or unused.
 pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let topology = cx.handle().topology();
-    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-    topology.check_queue_delete(operator(&cx.caller.name), vhost, name)?;
-    let (id, partition) = (queue.id, queue.partition);
-    drop(topology);
+    let (id, partition) = {
+        let topology = cx.handle().topology();
+        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+        topology.check_queue_delete(operator(&cx.caller.name), vhost, name)?;
+        (queue.id, queue.partition)
+    };
     let (if_unused, if_empty) = (cx.call.flag("if-unused"), cx.call.flag("if-empty"));
     cx.handle().delete_queue(id, partition, if_unused, if_empty).await?;
     Ok(Answer::done())
@@ -84,10 +85,11 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
 /// DELETE of what is ready in it.
 pub(super) async fn purge(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let topology = cx.handle().topology();
-    let queue = topology.check_read(operator(&cx.caller.name), vhost, checked(name)?)?;
-    let (id, partition) = (queue.id, queue.partition);
-    drop(topology);
+    let (id, partition) = {
+        let topology = cx.handle().topology();
+        let queue = topology.check_read(operator(&cx.caller.name), vhost, checked(name)?)?;
+        (queue.id, queue.partition)
+    };
     cx.handle().purge(id, partition).await?;
     Ok(Answer::done())
 }
