@@ -1,11 +1,20 @@
 //! The newest log entries of a shard, in memory until they are delivered or the budget is reached.
 //!
-//! Consumers that keep up are served from here, without a read. Invariant: `bytes` is the sum over all entries and never
-//! passes the budget once `put` has returned, whatever consumers do; the oldest go first.
+//! Consumers that keep up are served from here, without a read. So is who gets a message again that was just given back: small
+//! entries stay for a while after they were delivered. Invariant: `bytes` is the sum over all entries and never passes the
+//! budget once `put` has returned, whatever consumers do; the oldest go first.
 
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use storage::Location;
+
+/// What delivered entries may hold together: the messages that a few consumers of a calm queue have in their hands.
+const DELIVERED_BYTES_MAX: usize = 64 << 10;
+
+/// A larger entry goes once it is delivered: a busy queue's memory is of more use to what comes next.
+const DELIVERED_ENTRY_BYTES_MAX: usize = 4 << 10;
+
+const _: () = assert!(DELIVERED_ENTRY_BYTES_MAX <= DELIVERED_BYTES_MAX);
 
 struct Entry {
     body: Bytes,
@@ -16,6 +25,9 @@ struct Entry {
 /// A byte-bounded cache of log entries by where they lie in the WAL. One a shard, shared by its partitions.
 pub struct Tail {
     entries: BTreeMap<(u32, u32), Entry>,
+    /// Delivered entries in the order in which they were, with their bytes. One that made room meanwhile may still be named.
+    delivered: VecDeque<((u32, u32), usize)>,
+    delivered_bytes: usize,
     bytes: usize,
     bytes_max: usize,
     pushed_out_bytes: u64,
@@ -24,7 +36,14 @@ pub struct Tail {
 impl Tail {
     /// An empty cache that keeps at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
-        Tail { entries: BTreeMap::new(), bytes: 0, bytes_max, pushed_out_bytes: 0 }
+        Tail {
+            entries: BTreeMap::new(),
+            delivered: VecDeque::new(),
+            delivered_bytes: 0,
+            bytes: 0,
+            bytes_max,
+            pushed_out_bytes: 0,
+        }
     }
 
     /// Bytes held.
@@ -47,7 +66,9 @@ impl Tail {
         while self.bytes > self.bytes_max {
             let (_, oldest) = self.entries.pop_first().expect("bytes are held by entries");
             self.bytes -= oldest.body.len();
-            self.pushed_out_bytes += oldest.body.len() as u64;
+            if oldest.waiting > 0 {
+                self.pushed_out_bytes += oldest.body.len() as u64;
+            }
         }
     }
 
@@ -65,17 +86,33 @@ impl Tail {
         (past <= entry.body.len()).then(|| entry.body.slice(from..past))
     }
 
-    /// `count` messages of the entry around this place were given out (or ended): it goes once all were.
+    /// `count` messages of the entry around this place were given out (or ended): once all were it goes, at once or, if it is
+    /// small, when enough others were delivered after it.
     pub fn used(&mut self, file: u32, offset: u32, count: u64) {
         let Some((&key, entry)) = self.entries.range_mut(..=(file, offset)).next_back() else { return };
         let within = key.0 == file && ((offset - key.1) as usize) < entry.body.len();
-        if !within {
+        if !within || entry.waiting == 0 {
             return;
         }
         entry.waiting = entry.waiting.saturating_sub(count);
-        if entry.waiting == 0 {
-            self.bytes -= entry.body.len();
+        if entry.waiting > 0 {
+            return;
+        }
+        let bytes = entry.body.len();
+        if bytes > DELIVERED_ENTRY_BYTES_MAX {
+            self.bytes -= bytes;
             self.entries.remove(&key);
+            return;
+        }
+        self.delivered.push_back((key, bytes));
+        self.delivered_bytes += bytes;
+        while self.delivered_bytes > DELIVERED_BYTES_MAX {
+            let (key, bytes) = self.delivered.pop_front().expect("bytes are held by entries");
+            self.delivered_bytes -= bytes;
+            // It may have made room for newer ones before.
+            if self.entries.remove(&key).is_some() {
+                self.bytes -= bytes;
+            }
         }
     }
 }
@@ -98,6 +135,42 @@ mod tests {
         assert_eq!(tail.take_pushed_out_bytes(), 0, "what was delivered makes room for nothing");
         tail.put(place(500), Bytes::from_static(b"longer than all"), 1);
         assert_eq!((tail.take_pushed_out_bytes(), tail.bytes()), (15, 8));
+    }
+
+    #[test]
+    fn small_entries_outlive_their_delivery_for_a_while_and_large_ones_do_not() {
+        let mut tail = Tail::new(1 << 20);
+        let place = |offset| Location { file: FileNo(1), offset, bytes: 4 };
+        let small = Bytes::from(vec![1; DELIVERED_ENTRY_BYTES_MAX]);
+        tail.put(place(0), small.clone(), 2);
+        tail.used(1, 0, 2);
+        assert_eq!(tail.get(1, 0, 4).as_deref(), Some(&[1; 4][..]), "who gets it again needs no read");
+        tail.used(1, 0, 1);
+        let fit = (DELIVERED_BYTES_MAX / DELIVERED_ENTRY_BYTES_MAX) as u32;
+        for n in 1..=fit {
+            tail.put(place(n * 10_000), small.clone(), 1);
+            tail.used(1, n * 10_000, 1);
+        }
+        assert_eq!(tail.get(1, 0, 4), None, "the one that was delivered first goes first");
+        assert_eq!(tail.bytes(), DELIVERED_BYTES_MAX);
+        let large = Bytes::from(vec![1; DELIVERED_ENTRY_BYTES_MAX + 1]);
+        tail.put(place(1_000_000), large, 1);
+        tail.used(1, 1_000_000, 1);
+        assert_eq!((tail.get(1, 1_000_000, 4), tail.bytes()), (None, DELIVERED_BYTES_MAX));
+    }
+
+    #[test]
+    fn delivered_entries_that_made_room_are_forgotten() {
+        let mut tail = Tail::new(10);
+        let place = |offset| Location { file: FileNo(1), offset, bytes: 4 };
+        for offset in [0, 100, 200, 300, 400] {
+            tail.put(place(offset), Bytes::from_static(b"body"), 1);
+            tail.used(1, offset, 1);
+        }
+        assert_eq!((tail.bytes(), tail.take_pushed_out_bytes()), (8, 0), "what was delivered is no loss");
+        let filler = Bytes::from(vec![1; 10]);
+        tail.put(place(500), filler, 1);
+        assert_eq!((tail.bytes(), tail.take_pushed_out_bytes()), (10, 0));
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Asker {
     }
 }
 
-fn words(closed: &Closed, names: &[(&str, &str)]) -> String {
+/// A close in words, without `names`.
+pub(crate) fn words(closed: &Closed, names: &[(&str, &str)]) -> String {
     let mut text = closed.text.clone();
     for (name, stands_for) in names {
         text = text.replace(name, stands_for);

@@ -5,7 +5,7 @@
 use clients::broker::unique;
 use clients::methods::*;
 use clients::wire::Args;
-use clients::{Broker, Event, ExchangeDeclare, Properties, Publish, Scope, Value};
+use clients::{Broker, Client, Event, ExchangeDeclare, Properties, Publish, QueueDeclare, Scope, Value};
 
 use crate::setup::{Kind, assert_closed, fill, number, with_queue};
 
@@ -257,4 +257,53 @@ fn messages_before_a_bad_publish_are_kept() {
     };
     assert_eq!(kept.body, b"kept");
     assert!(client.get(channel, &queue, true).unwrap().is_none());
+}
+
+#[test]
+fn message_that_is_wrong_for_its_last_queue_reaches_none() {
+    if clients::broker::is_foreign() {
+        return; // Selective durability is Leveret's own.
+    }
+    let (mut client, channel, _) = with_queue(Kind::Classic);
+    let fanout = unique("fanout");
+    client.declare_exchange(channel, &ExchangeDeclare { name: &fanout, kind: "fanout", ..Default::default() }).unwrap();
+    // Eight queues lie in several partitions, each of which gets a command of its own.
+    let headers = ["amount"; 7].into_iter().chain(["price"]);
+    let queues: Vec<String> = headers
+        .map(|header| {
+            let name = unique("selective");
+            let arguments = vec![
+                ("x-durability", Value::from("selective")),
+                ("x-durability-value-header", Value::from(header)),
+                ("x-durability-value-cap", Value::from(100)),
+            ];
+            client
+                .declare(channel, &QueueDeclare { name: &name, durable: true, arguments, ..Default::default() })
+                .unwrap();
+            client.bind(channel, &name, &fanout, "", &[]).unwrap();
+            name
+        })
+        .collect();
+    let counts = |client: &mut Client, channel| -> Vec<u32> {
+        queues.iter().map(|queue| client.counts(channel, queue).unwrap().0).collect()
+    };
+    let publish = |client: &mut Client, channel, price: Value| {
+        let properties = Properties::with_headers(&[("amount", Value::from(5)), ("price", price)]);
+        client.publish(channel, &Publish { exchange: &fanout, properties, body: b"m", ..Default::default() });
+    };
+    let publisher = client.channel();
+    client.confirm_select(publisher).unwrap();
+    publish(&mut client, publisher, Value::from("much"));
+    let closed = client.closed(publisher);
+    assert_closed(&closed, Scope::Channel, 406, "PRECONDITION_FAILED - header 'price'", BASIC_PUBLISH);
+    assert_eq!(counts(&mut client, channel), [0; 8], "a message that was refused is nowhere");
+    let publisher = client.channel();
+    client.confirm_select(publisher).unwrap();
+    publish(&mut client, publisher, Value::from(7));
+    client.confirmed(publisher, 1, 1);
+    assert_eq!(counts(&mut client, channel), [1; 8], "and one that is right is in each of them");
+    for queue in &queues {
+        client.delete(channel, queue, false, false).unwrap();
+    }
+    client.delete_exchange(channel, &fanout, false).unwrap();
 }

@@ -259,3 +259,36 @@ fn classic_queue_adds_no_headers() {
     let again = client.get(channel, &queue, true).unwrap().unwrap();
     assert_eq!((again.redelivered, again.properties.headers()), (true, Vec::new()));
 }
+
+#[test]
+fn what_came_back_is_handed_out_as_promptly_as_what_is_new() {
+    for kind in Kind::DURABLE {
+        let (mut client, channel, queue) = with_queue(kind);
+        client.confirm_select(channel).unwrap();
+        // Each alone, so that the log has them in different places.
+        for n in 0..20u64 {
+            client.put(channel, &queue, n.to_string().as_bytes());
+            client.confirmed(channel, n + 1, n + 1);
+        }
+        client.consume(channel, &queue, "c").unwrap();
+        let tags: Vec<u64> = (0..20).map(|_| client.delivery(channel).tag).collect();
+        client.cancel(channel, "c").unwrap();
+        tags.iter().for_each(|tag| client.nack(channel, *tag, false, true));
+        client.round_trip(channel).unwrap();
+        for round in 0..10 {
+            client.consume(channel, &queue, "c").unwrap();
+            let first = client.delivery(channel);
+            // A consumer that leaves when it has one message: a queue that has to fetch the others would be late with them.
+            client.cancel(channel, "c").unwrap();
+            let rest: Vec<u64> = (1..20)
+                .map_while(|_| match client.event_within(channel, std::time::Duration::ZERO)? {
+                    clients::Event::Delivery(delivery) => Some(number(&delivery.body)),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!((number(&first.body), rest), (0, (1..20).collect()), "{kind:?}, round {round}");
+            client.nack(channel, 0, true, true);
+            client.round_trip(channel).unwrap();
+        }
+    }
+}

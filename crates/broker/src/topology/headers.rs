@@ -8,7 +8,7 @@ use amqp::{Table, Value};
 use super::destination::Destination;
 use super::encoding;
 use super::refusal::Refusal;
-use super::wording::{same, term, type_name};
+use super::wording::{same, same_number, term, type_name};
 
 const X_MATCH: &str = "x-match";
 
@@ -106,14 +106,14 @@ impl Selection {
     }
 }
 
-/// A header that comes twice counts as its last value, as in RabbitMQ.
+/// A header that comes twice counts as its last value, as in RabbitMQ 4.
 fn last<'a>(headers: &'a Table, name: &[u8]) -> Option<&'a Value> {
     headers.iter().filter(|(n, _)| *n == name).last().map(|(_, value)| value)
 }
 
-/// A binding's void field asks only that the header is there.
+/// A binding's void field asks only that the header is there. Numbers are compared by value, whatever their types.
 fn meets(wanted: &Value, given: &Value) -> bool {
-    matches!(wanted, Value::Void) || same(wanted, given)
+    matches!(wanted, Value::Void) || same(wanted, given) || same_number(wanted, given)
 }
 
 #[cfg(test)]
@@ -167,6 +167,19 @@ mod tests {
         assert!(selects(&with("all-with-x"), &[("x-a", Value::I32(1))]));
         assert!(selects(&with("any-with-x"), &[("x-a", Value::I32(1))]));
         assert!(!selects(&with("any-with-x"), &[("x-match", text("any-with-x"))]));
+    }
+
+    #[test]
+    fn whole_numbers_and_floats_of_one_value_match() {
+        for one in [Value::I8(1), Value::U32(1), Value::I64(1), Value::Timestamp(1), Value::F32(1.0), Value::F64(1.0)] {
+            assert!(selects(&[("a", Value::F64(1.0))], &[("a", one.clone())]), "{one:?}");
+            assert!(selects(&[("a", Value::I32(1))], &[("a", one.clone())]), "{one:?}");
+            assert!(!selects(&[("a", Value::F64(1.5))], &[("a", one.clone())]), "{one:?}");
+            assert!(!selects(&[("a", text("1"))], &[("a", one.clone())]), "{one:?}");
+        }
+        let odd = (1 << 53) + 1;
+        assert!(!selects(&[("a", Value::I64(odd))], &[("a", Value::F64(odd as f64))]), "no float has this value");
+        assert!(!selects(&[("a", Value::I32(0))], &[("a", Value::F64(f64::NAN))]));
     }
 
     #[test]

@@ -93,6 +93,16 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
+/// Whether a whole number and a float have the same value.
+pub(super) fn same_number(a: &Value, b: &Value) -> bool {
+    // As a whole number: an i64 turned into a float may be rounded. Beyond its range the cast gives a number that no i64 is.
+    let equals = |whole: i128, real: f64| real.fract() == 0.0 && real as i128 == whole;
+    match (whole(a), real(b), real(a), whole(b)) {
+        (Some(whole), Some(real), ..) | (.., Some(real), Some(whole)) => equals(whole, real),
+        _ => false,
+    }
+}
+
 fn whole(value: &Value) -> Option<i128> {
     match value {
         Value::Timestamp(seconds) => Some(i128::from(*seconds)),

@@ -307,6 +307,7 @@ pub(super) fn send(
             }
         }
     }
+    let delay_ms = traits::delay_ms(&publish.properties);
     for group in &route.groups {
         let mut targets = group.targets.clone();
         if asks {
@@ -320,13 +321,7 @@ pub(super) fn send(
             properties: publish.properties.clone(),
             body: publish.body.clone(),
         };
-        let publish = Publish {
-            channel,
-            publish_seq: publish.publish_seq,
-            targets,
-            delay_ms: traits::delay_ms(&publish.properties),
-            message,
-        };
+        let publish = Publish { channel, publish_seq: publish.publish_seq, targets, delay_ms, message };
         cx.local.push(group.partition, Command::Publish(publish));
     }
     Ok(())
