@@ -17,7 +17,8 @@ check:
 conformance:
 	tests/conformance/run.sh $(SUITES)
 
-# A Celery worker, a Node and a Java service against this broker (minutes; needs python3 with venv, node with npm, a JDK and maven).
+# A Celery worker and services in Node, Java, Go, Ruby and PHP against this broker, which is killed under each of them (minutes; needs
+# python3 with venv, node with npm, a JDK and maven, go; Ruby and PHP come from Debian's packages).
 applications:
 	tests/applications/run.sh $(APPLICATIONS)
 

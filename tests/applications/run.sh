@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
-# Applications as people write them, on client libraries as they are published, against Leveret: a Celery worker, a Node and a Java service.
-# Each does an RPC, retries what fails with dead-lettering (Celery: with its own retries), and runs a delayed job, and says so in one line.
+# Applications as people write them, on client libraries as they are published, against Leveret: a Celery worker, services on the
+# clients of Node, Java, Go, Ruby and PHP, and a script on the tools of the C client. Each service does an RPC, retries what fails with
+# dead-lettering (Celery: with its own retries), runs a delayed job, goes on after its broker was killed with -9 and started again, and
+# says so in one line.
 #
 #   tests/applications/run.sh                 all of them, on a fresh broker that goes when they are done
 #   tests/applications/run.sh node java       some of them
-#   AMQP_URI=amqp://… tests/applications/run.sh    against a broker that runs already, RabbitMQ for one
+#   AMQP_URI=amqp://… tests/applications/run.sh    against a broker that runs already, RabbitMQ for one; RESTART may name a program that
+#                                             kills and starts it, else that part is left out
 #
-# Needs python3 with venv, node with npm, a JDK with maven; libraries come from their registries. WORK is the scratch folder (default
-# target/applications), LEVERET_BIN the binary (default: cargo builds one).
+# Needs python3 with venv, node with npm, a JDK with maven, go; Ruby, PHP and C come with their libraries from Debian's packages, all other
+# libraries from their registries. WORK is the scratch folder (default target/applications), LEVERET_BIN the binary (default: cargo
+# builds one).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=${WORK:-$root/target/applications}
 mkdir -p "$work"
 applications=("$@")
-[ ${#applications[@]} -gt 0 ] || applications=(celery node java)
+[ ${#applications[@]} -gt 0 ] || applications=(celery node java go ruby php shell)
 
-broker=
-leave() { [ -z "$broker" ] || { kill -TERM "$broker" 2>/dev/null && wait "$broker"; } || true; }
+started=
+leave() { [ -z "$started" ] || "$here/broker.sh" stop "$work" || true; }
 trap leave EXIT
 
 if [ -z "${AMQP_URI:-}" ]; then
@@ -26,16 +30,12 @@ if [ -z "${AMQP_URI:-}" ]; then
     LEVERET_BIN=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/leveret
   fi
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-  rm -rf "$work/data"
-  # Its own variable for the binary would be an unknown setting to the broker.
-  env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$work/data" --amqp "127.0.0.1:$port" --management none >"$work/broker.log" 2>&1 &
-  broker=$!
+  started=1
+  "$here/broker.sh" start "$work" "$LEVERET_BIN" "$port"
   export AMQP_URI=amqp://guest:guest@127.0.0.1:$port/%2f
-  for _ in $(seq 300); do
-    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break
-    kill -0 "$broker" 2>/dev/null || { tail -5 "$work/broker.log" >&2; exit 1; }
-    sleep 0.1
-  done
+  export RESTART=$work/restart
+  printf '#!/bin/sh\nexec "%s" restart "%s"\n' "$here/broker.sh" "$work" >"$RESTART"
+  chmod +x "$RESTART"
 fi
 export AMQP_URI
 
@@ -52,6 +52,21 @@ node_() {
 java_() {
   mvn -q -f "$here/java/pom.xml" -DbuildFolder="$work/java" compile exec:java
 }
+go_() {
+  (cd "$here/go" && go build -o "$work/go-application" .) && "$work/go-application"
+}
+debian() { # package, and the packages of what it needs: installed if it is missing
+  dpkg -s "$1" >/dev/null 2>&1 || { apt-get update -q && apt-get install -y -q --no-install-recommends "$@"; } >"$work/apt.log" 2>&1
+}
+ruby_() {
+  debian ruby-bunny ruby && ruby "$here/ruby/application.rb"
+}
+php_() {
+  debian php-amqplib php-cli && php "$here/php/application.php"
+}
+shell_() {
+  debian amqp-tools && "$here/shell/application.sh"
+}
 
 failed=0
 for application in "${applications[@]}"; do
@@ -59,7 +74,11 @@ for application in "${applications[@]}"; do
   celery) run=celery ;;
   node) run=node_ ;;
   java) run=java_ ;;
-  *) echo "there is no application '$application': celery, node, java" >&2; exit 2 ;;
+  go) run=go_ ;;
+  ruby) run=ruby_ ;;
+  php) run=php_ ;;
+  shell) run=shell_ ;;
+  *) echo "there is no application '$application': celery, node, java, go, ruby, php, shell" >&2; exit 2 ;;
   esac
   if $run; then echo "$application: ok"; else echo "$application: FAILED"; failed=1; fi
 done

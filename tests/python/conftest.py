@@ -24,20 +24,32 @@ class Server:
     """A broker of our own; `arguments` are those behind the folder and the address."""
 
     def __init__(self, folder, *arguments):
-        self.binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
-        self.folder, self.port = folder, free_port()
-        command = [self.binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}"]
+        binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
+        self.folder, self.port, self.starts = folder, free_port(), 0
+        self.uri = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
+        self.command = [binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}"]
         # Brokers of other tests run at the same time, and the default is one port.
-        command += ["--management", "none", *arguments]
+        self.command += ["--management", "none", *arguments]
+        self.start()
+
+    def start(self):
+        """Starts it on its folder as it is, and waits until it is ready."""
         # The tests' own variable would be an unknown setting to the broker.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
-        with open(folder / "log", "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
+        self.starts += 1
         due = time.monotonic() + START_PATIENCE_S
-        while "ready: AMQP 0-9-1" not in self.log():
+        while self.log().count("ready: AMQP 0-9-1") < self.starts:
             if self.process.poll() is not None or time.monotonic() > due:
                 pytest.exit(f"the broker does not start:\n{self.log()}", returncode=1)
             time.sleep(0.02)
+
+    def kill(self):
+        """`kill -9`."""
+        assert self.process.poll() is None, f"the broker ended by itself:\n{self.log()}"
+        self.process.kill()
+        self.process.wait()
 
     def log(self):
         return (self.folder / "log").read_text()
@@ -60,7 +72,7 @@ def uri(tmp_path_factory):
         yield os.environ["AMQP_URI"]
         return
     server = Server(tmp_path_factory.mktemp("leveret"))
-    yield f"amqp://guest:guest@127.0.0.1:{server.port}/%2f"
+    yield server.uri
     server.stop()
 
 

@@ -268,7 +268,7 @@ impl Drop for Broker {
 }
 
 /// A loopback address with a port that is free now and that no other fixture of this process was given.
-fn free_port() -> SocketAddr {
+pub fn free_port() -> SocketAddr {
     static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
     loop {
         let addr = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");

@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use clients::Broker;
-use clients::broker::unique;
+use clients::broker::{free_port, unique};
 use lapin::options::*;
+use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer};
 use tokio_stream::StreamExt;
@@ -158,4 +159,97 @@ fn missing_queue_is_an_error_of_that_channel_only() {
         assert!(error.to_string().contains("NOT_FOUND") || format!("{error:?}").contains("404"), "{error:?}");
         durable_queue(&calm, "classic").await;
     });
+}
+
+#[test]
+fn tls_with_the_rustls_of_the_library() {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
+    std::fs::write(&certificate, certified.cert.pem()).unwrap();
+    std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
+    let addr = free_port().to_string();
+    let paths = [&certificate, &key].map(|path| path.to_str().unwrap());
+    let arguments = ["--amqps", &addr, "--tls-certificate", paths[0], "--tls-key", paths[1]];
+    let Some(mut broker) = Broker::own_or_skip(&arguments) else { return };
+    run(async {
+        let uri = format!("amqps://guest:guest@{addr}/%2f");
+        let properties = ConnectionProperties::default;
+        let runtime = || lapin::runtime::default_runtime().unwrap();
+        let trusting = OwnedTLSConfig { identity: None, cert_chain: Some(certified.cert.pem()) };
+        let connection = Connection::connect_with_config(&uri, properties(), trusting, runtime()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let queue = durable_queue(&channel, "quorum").await;
+        channel.confirm_select(Default::default()).await.unwrap();
+        let body = vec![7; 1_000_000];
+        let confirm = channel
+            .basic_publish("".into(), queue.as_str().into(), Default::default(), &body, persistent())
+            .await
+            .unwrap();
+        assert!(matches!(confirm.await.unwrap(), Confirmation::Ack(None)));
+        let delivery = consume(&channel, &queue).await.next().await.unwrap().unwrap();
+        assert!(delivery.data == body, "a megabyte through TLS records comes as it went");
+        connection.close(200, "done".into()).await.unwrap();
+        let wary = OwnedTLSConfig::default();
+        let refused = Connection::connect_with_config(&uri, properties(), wary, runtime()).await;
+        assert!(refused.is_err(), "a client that does not know the authority does not connect");
+    });
+    assert!(broker.terminate().success());
+}
+
+#[test]
+fn connection_recovers_from_a_killed_broker() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    run(async {
+        let properties = ConnectionProperties::default().enable_auto_recover();
+        let connection = Connection::connect(&broker.uri(), properties).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let queue = durable_queue(&channel, "quorum").await;
+        channel.confirm_select(Default::default()).await.unwrap();
+        publish_until_confirmed(&channel, &queue, 0..100).await;
+        let consuming = connection.create_channel().await.unwrap();
+        let mut consumer = consume(&consuming, &queue).await;
+        let mut seen = std::collections::BTreeSet::new();
+        while seen.len() < 50 {
+            let delivery = consumer.next().await.unwrap().unwrap();
+            seen.insert(u32::from_be_bytes(delivery.data.as_slice().try_into().unwrap()));
+            delivery.ack(Default::default()).await.unwrap();
+        }
+        broker.kill();
+        broker.start();
+        publish_until_confirmed(&channel, &queue, 100..200).await;
+        while seen.len() < 200 {
+            match consumer.next().await.unwrap() {
+                Ok(delivery) => {
+                    seen.insert(u32::from_be_bytes(delivery.data.as_slice().try_into().unwrap()));
+                    // An ack may meet the end of the connection that it belongs to.
+                    let _ = delivery.ack(Default::default()).await;
+                }
+                Err(error) => consuming.wait_for_recovery(error).await.unwrap(),
+            }
+        }
+        assert!(seen.into_iter().eq(0..200), "what was confirmed came, before the kill and behind it");
+    });
+    assert!(broker.terminate().success());
+}
+
+/// Publishes numbers, each again until it is confirmed.
+async fn publish_until_confirmed(channel: &Channel, queue: &str, numbers: std::ops::Range<u32>) {
+    for n in numbers {
+        loop {
+            let body = n.to_be_bytes();
+            let published = channel.basic_publish("".into(), queue.into(), Default::default(), &body, persistent());
+            let confirmed = match published.await {
+                Ok(confirm) => confirm.await,
+                Err(error) => Err(error),
+            };
+            match confirmed {
+                Ok(confirmation) => {
+                    assert!(matches!(confirmation, Confirmation::Ack(None)), "{confirmation:?}");
+                    break;
+                }
+                Err(error) => channel.wait_for_recovery(error).await.unwrap(),
+            }
+        }
+    }
 }

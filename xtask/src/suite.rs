@@ -11,7 +11,10 @@ use crate::shell;
 
 /// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one in a year agree.
 const PYTHON_PACKAGES: &[&str] =
-    &["pytest==8.4.2", "pytest-timeout==2.4.0", "pika==1.3.2", "kombu==5.5.4", "trustme==1.2.1"];
+    &["pytest==8.4.2", "pytest-timeout==2.4.0", "pika==1.3.2", "kombu==5.7.0", "amqp==5.4.2", "trustme==1.2.1"];
+
+/// Client libraries whose own tests are run, by the names that `tests/python/suite.py` has for them.
+const PYTHON_SUITES: &[&str] = &["kombu", "py-amqp"];
 
 #[derive(Default)]
 struct Totals {
@@ -42,7 +45,12 @@ pub(crate) fn all() -> Result<(), String> {
     match python() {
         Ok(python) => {
             let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", "tests/python"];
-            totals.run("the Python clients", Command::new(python).args(arguments).envs(environment))?;
+            totals.run("the Python clients", Command::new(&python).args(arguments).envs(environment.clone()))?;
+            for suite in PYTHON_SUITES {
+                let arguments = ["tests/python/suite.py", suite];
+                let name = format!("{suite}'s own tests");
+                totals.run(&name, Command::new(&python).args(arguments).envs(environment.clone()))?;
+            }
         }
         Err(why) => totals.broken.push(format!("the Python clients: {why}")),
     }

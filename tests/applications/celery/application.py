@@ -1,10 +1,12 @@
-"""A Celery worker and who calls it: results over rpc://, a task that fails twice and is retried, a task for later, a group.
+"""A Celery worker and who calls it: results over rpc://, a task that fails twice and is retried, a task for later, a group, and a broker
+that is killed under both.
 
 Invariant: each task notes when and how often it ran; the caller decides from that. Ends with status 1 when anything is not as it should be."""
 
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from celery import Celery, group
@@ -15,6 +17,8 @@ app.conf.update(
     task_acks_late=True,
     worker_prefetch_multiplier=4,
     broker_connection_retry_on_startup=True,
+    # A task is sent when the broker has confirmed it.
+    broker_transport_options={"confirm_publish": True},
     # A queue of its own for each worker that others can talk to is what Celery does by itself.
     worker_enable_remote_control=True,
 )
@@ -37,9 +41,33 @@ def now():
     return time.time()
 
 
+@app.task
+def note(n):
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write(f"{n}\n")
+
+
+def restart():
+    """Tasks that were sent before the kill and after it run, on a worker that found its way back by itself."""
+    for n in range(50):
+        note.delay(n)
+    subprocess.run([os.environ["RESTART"]], check=True)
+    for n in range(50, 100):
+        note.delay(n)
+    due = time.monotonic() + 60
+    ran = set()
+    while ran != set(range(100)):
+        assert time.monotonic() < due, f"{100 - len(ran)} tasks never ran"
+        time.sleep(0.1)
+        with open(os.environ["NOTES"]) as notes:
+            ran = {int(line) for line in notes if line.endswith("\n")}
+
+
 def main():
+    notes = tempfile.NamedTemporaryFile()
+    os.environ["NOTES"] = notes.name
     worker = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "application", "worker", "--concurrency", "2", "--loglevel", "WARNING"],
+        [sys.executable, "-m", "celery", "-A", "application", "worker", "--concurrency", "2", "--loglevel", "ERROR"],
         env=os.environ,
     )
     try:
@@ -53,7 +81,11 @@ def main():
         jobs = [now.apply_async(countdown=2) for _ in range(20)]
         assert all(job.get(timeout=60) >= started + 2 for job in jobs), "twenty delayed jobs"
         assert app.control.ping(timeout=5), "the worker answers over its own queue"
-        print("celery: rpc, group, retries, delayed jobs, remote control")
+        parts = "rpc, group, retries, delayed jobs, remote control"
+        if "RESTART" in os.environ:
+            restart()
+            parts += ", a killed broker"
+        print(f"celery: {parts}")
     finally:
         worker.terminate()
         worker.wait(30)

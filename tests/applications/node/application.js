@@ -1,9 +1,11 @@
-// A Node service on amqplib: RPC over direct reply-to, retries by dead-lettering through a queue with a TTL, a delayed job.
+// A Node service on amqplib: RPC over direct reply-to, retries by dead-lettering through a queue with a TTL, a delayed job, and a broker
+// that is killed under a connection that is made again.
 //
 // Invariant: it exits with 0 only if every part did what it should; nothing it declared is left behind.
 'use strict';
 
 const assert = require('node:assert');
+const { execFileSync } = require('node:child_process');
 const amqp = require('amqplib');
 
 const REPLY_TO = 'amq.rabbitmq.reply-to';
@@ -88,13 +90,52 @@ async function delayed(connection) {
   await channel.close();
 }
 
+/** The broker is killed: the connection says so, and what was confirmed comes over a new one. */
+async function restart(connection) {
+  const queue = name('durable');
+  const publish = async (first, limit) => {
+    const channel = await connection.createConfirmChannel();
+    await channel.assertQueue(queue, { durable: true, arguments: { 'x-queue-type': 'quorum' } });
+    for (let n = first; n < limit; n += 1) channel.sendToQueue(queue, Buffer.from(String(n)), { persistent: true });
+    await channel.waitForConfirms();
+    await channel.close();
+  };
+  await publish(0, 100);
+  connection.on('error', () => {}); // An error without a listener would end the process.
+  const closed = new Promise((resolve) => { connection.once('close', resolve); });
+  execFileSync(process.env.RESTART);
+  await closed;
+  connection = await amqp.connect(process.env.AMQP_URI);
+  await publish(100, 200);
+  const channel = await connection.createChannel();
+  await channel.prefetch(10);
+  const seen = [];
+  await new Promise((resolve) => {
+    channel.consume(queue, (message) => {
+      if (message === null) return;
+      seen.push(Number(message.content));
+      channel.ack(message);
+      if (seen.length === 200) resolve();
+    });
+  });
+  assert.deepStrictEqual(seen, Array.from({ length: 200 }, (_, n) => n));
+  await channel.deleteQueue(queue);
+  await channel.close();
+  return connection;
+}
+
 async function main() {
-  const connection = await amqp.connect(process.env.AMQP_URI);
+  let connection = await amqp.connect(process.env.AMQP_URI);
+  let parts = 'rpc over direct reply-to, retries by dead-lettering, delayed job';
   await rpc(connection);
   await retries(connection);
   await delayed(connection);
+  if (process.env.RESTART) {
+    connection = await restart(connection);
+    parts += ', a killed broker';
+  }
   await connection.close();
-  console.log('node: rpc over direct reply-to, retries by dead-lettering, delayed job');
+  console.log(`node: ${parts}`);
 }
 
 main().catch((error) => {

@@ -5,19 +5,25 @@ import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.DeliverCallback;
 import com.rabbitmq.client.GetResponse;
 import com.rabbitmq.client.MessageProperties;
+import com.rabbitmq.client.Recoverable;
+import com.rabbitmq.client.RecoveryListener;
 import com.rabbitmq.client.RpcClient;
 import com.rabbitmq.client.RpcClientParams;
 import com.rabbitmq.client.StringRpcServer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
 /**
  * A Java service on RabbitMQ's own client: RPC with the library's server and client, a quorum queue whose poison message ends
- * in a dead-letter queue after its delivery limit, a delayed job by TTL and dead-lettering.
+ * in a dead-letter queue after its delivery limit, a delayed job by TTL and dead-lettering, and a broker that is killed under a
+ * connection that recovers by itself, with its queue and its consumer.
  *
  * <p>Invariant: it ends normally only if every part did what it should; nothing it declared is left behind.
  */
@@ -28,12 +34,19 @@ public final class Application {
   public static void main(String[] arguments) throws Exception {
     ConnectionFactory factory = new ConnectionFactory();
     factory.setUri(System.getenv("AMQP_URI"));
+    factory.setNetworkRecoveryInterval(200);
+    String parts = "rpc, retries to a delivery limit with dead-lettering, delayed job";
+    String restart = System.getenv("RESTART");
     try (Connection connection = factory.newConnection("application")) {
       rpc(connection);
       retries(connection);
       delayed(connection);
+      if (restart != null) {
+        restart((Recoverable) connection, connection, restart);
+        parts += ", a killed broker";
+      }
     }
-    System.out.println("java: rpc, retries to a delivery limit with dead-lettering, delayed job");
+    System.out.println("java: " + parts);
   }
 
   private static void rpc(Connection connection) throws Exception {
@@ -115,6 +128,50 @@ public final class Application {
     for (String queue : List.of(due, later)) {
       channel.queueDelete(queue);
     }
+    channel.close();
+  }
+
+  private static void restart(Recoverable recoverable, Connection connection, String program) throws Exception {
+    String queue = RUN + "durable";
+    CountDownLatch recovered = new CountDownLatch(1);
+    recoverable.addRecoveryListener(new RecoveryListener() {
+      @Override
+      public void handleRecovery(Recoverable connection) {
+        recovered.countDown();
+      }
+
+      @Override
+      public void handleRecoveryStarted(Recoverable connection) {}
+    });
+    Channel consuming = connection.createChannel();
+    consuming.basicQos(10);
+    consuming.queueDeclare(queue, true, false, false, Map.of("x-queue-type", "quorum"));
+    Set<Integer> seen = ConcurrentHashMap.newKeySet();
+    DeliverCallback takes = (tag, delivery) -> {
+      seen.add(Integer.valueOf(new String(delivery.getBody(), StandardCharsets.UTF_8)));
+      consuming.basicAck(delivery.getEnvelope().getDeliveryTag(), false);
+    };
+    consuming.basicConsume(queue, false, takes, tag -> {});
+    publish(connection, queue, 0, 100);
+    same(0, new ProcessBuilder(program).inheritIO().start().waitFor());
+    same(true, recovered.await(PATIENCE_MS, TimeUnit.MILLISECONDS));
+    publish(connection, queue, 100, 200);
+    long until = System.currentTimeMillis() + PATIENCE_MS;
+    while (seen.size() < 200 && System.currentTimeMillis() < until) {
+      Thread.sleep(20);
+    }
+    same(200, seen.size());
+    consuming.queueDelete(queue);
+    consuming.close();
+  }
+
+  private static void publish(Connection connection, String queue, int first, int limit) throws Exception {
+    Channel channel = connection.createChannel();
+    channel.confirmSelect();
+    for (int n = first; n < limit; n++) {
+      channel.basicPublish("", queue, MessageProperties.PERSISTENT_BASIC, bytes(String.valueOf(n)));
+    }
+    channel.waitForConfirmsOrDie(PATIENCE_MS);
     channel.close();
   }
 
