@@ -108,7 +108,7 @@ fn drop_head_keeps_the_newest_messages() {
         let mut client = Broker::shared().connect();
         let channel = client.channel();
         let queue = queue_with(&mut client, channel, kind, &[("x-max-length", number_of(3))]);
-        assert_eq!(publish_all(&mut client, &queue, 0..10, &Properties::persistent()), []);
+        assert_eq!(publish_all(&mut client, &queue, 0..10, &Properties::persistent()), [0u64; 0]);
         wait_for("ten messages are three", || ready(&mut client, channel, &queue) == 3);
         assert_eq!(drain(&mut client, &queue), [7, 8, 9], "{kind:?}");
         // What consumers hold does not count.
@@ -173,7 +173,7 @@ fn a_full_queue_that_consumers_empty_takes_more() {
             publish_all(&mut other, &queue, 0..20, &Properties::persistent())
         };
         if !(is_foreign() && kind == Kind::Quorum) {
-            assert_eq!(refused, [], "{kind:?}");
+            assert_eq!(refused, [0u64; 0], "{kind:?}");
             for n in 0..20 {
                 assert_eq!(number(&client.delivery(channel).body), n, "{kind:?}");
             }
