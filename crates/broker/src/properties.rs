@@ -3,6 +3,7 @@
 //! Invariant: properties were checked when the message came in, so that reading them cannot fail here; what is not
 //! touched stays byte for byte as it came.
 
+use crate::queue::DedupKey;
 use amqp::wire::headers::{self, Headers};
 use amqp::{Properties, Value};
 
@@ -10,6 +11,11 @@ use amqp::{Properties, Value};
 const EXPIRATION: u16 = 1 << 8;
 /// The header that says how long a message is to wait before it is routed on, in milliseconds.
 pub const DELAY_HEADER: &str = "x-delay";
+
+/// The header by which a queue knows a message again.
+pub const DEDUPLICATION_HEADER: &str = "x-deduplication-header";
+/// The bit of the headers among the property flags.
+const HEADERS: u16 = 1 << 13;
 
 fn parse(properties: &[u8]) -> Properties<'_> {
     Properties::parse(properties).expect("the machine checks the properties of every message")
@@ -27,6 +33,16 @@ pub fn expiration_ms(properties: &[u8]) -> Option<u64> {
         return None;
     }
     std::str::from_utf8(parse(properties).expiration?).ok()?.parse().ok()
+}
+
+/// The key by which a queue that asks for that knows the message again; `None` without the header.
+pub fn dedup_key(properties: &[u8]) -> Option<DedupKey> {
+    let flags = properties.first_chunk::<2>().map_or(0, |flags| u16::from_be_bytes(*flags));
+    if flags & HEADERS == 0 {
+        return None;
+    }
+    let headers = Headers::new(parse(properties).headers.unwrap_or_default());
+    headers.get(DEDUPLICATION_HEADER.as_bytes()).map(|header| DedupKey::of(header.value()))
 }
 
 /// How long the message asks to wait, in milliseconds; 0 and less is not at all.

@@ -6,6 +6,7 @@
 
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
+use broker::queue::DedupRule;
 use broker::topology::{
     Actor, Binding, Checked, Command, Effect, ExchangeDeclare, Kind, Name, OpenConnections, PasswordHash, Pattern,
     Permission, QueueDeclare, QueueDeclared, Refusal, Topology, UserLimits, VhostLimits,
@@ -203,12 +204,6 @@ fn an_argument_of_another_queue_type_is_refused() {
 
 #[test]
 fn what_this_version_has_not_is_refused_by_name_and_never_ignored() {
-    let later = "not supported by this version yet";
-    let quorum = [("x-quorum-target-group-size", Value::I32(3)), ("x-consumer-disconnected-timeout", Value::I32(3))];
-    for (key, value) in quorum {
-        let fields = [("x-queue-type", text("quorum")), (key, value)];
-        invalid(declare(&mut Topology::new(), "q", "d", &fields), key, later);
-    }
     invalid(
         declare(&mut Topology::new(), "q", "d", &[("x-queue-type", text("stream"))]),
         "x-queue-type",
@@ -235,13 +230,39 @@ fn what_this_version_honours_is_accepted_and_so_is_what_nobody_knows() {
         ("x-max-in-memory-length", Value::I32(0)),
         ("x-max-in-memory-bytes", Value::I32(0)),
         ("x-queue-leader-locator", text("balanced")),
+        ("x-quorum-target-group-size", Value::I32(5)),
+        ("x-consumer-disconnected-timeout", Value::I32(0)),
+        ("x-message-deduplication", Value::Bool(true)),
+        ("x-deduplication-window-ms", Value::I32(10)),
     ];
     declare(&mut topology, "q", "d", &quorum).unwrap();
     let queue = topology.find_queue(SLASH, b"q").unwrap();
     assert_eq!(queue.shape.settings.initial_group_size, Some(3));
+    assert_eq!((queue.rules.target_group_size, queue.rules.consumer_disconnected_timeout_ms), (Some(5), Some(0)));
+    assert_eq!(queue.rules.dedup, Some(DedupRule { window_ms: 10 }));
     let stored = &topology.find_queue(SLASH, b"c").unwrap().shape.arguments;
     assert_eq!(stored.get("auto-delete"), Some(&text("false")), "an unknown key is stored");
     declare(&mut topology, "c", "d", &classic[..4]).expect("an unknown key is outside equivalence");
+}
+
+#[test]
+fn deduplication_takes_a_bool_and_its_window_needs_it() {
+    for queue_type in ["classic", "quorum"] {
+        let declare = |fields: &[(&'static str, Value)]| {
+            let fields: Vec<_> = [("x-queue-type", text(queue_type))].iter().chain(fields).cloned().collect();
+            declare(&mut Topology::new(), "q", "d", &fields)
+        };
+        let (key, window) = ("x-message-deduplication", "x-deduplication-window-ms");
+        invalid(declare(&[(key, Value::I32(1))]), key, "{unacceptable_type,signedint}");
+        invalid(declare(&[(key, Value::Bool(true)), (window, Value::I32(0))]), window, "{value_zero,0}");
+        let week = 604_800_000;
+        declare(&[(key, Value::Bool(true)), (window, Value::I32(week))]).unwrap();
+        let reason = format!("{{value_too_large,{}}}", week + 1);
+        invalid(declare(&[(key, Value::Bool(true)), (window, Value::I32(week + 1))]), window, &reason);
+        let needs = "makes sense only with 'x-message-deduplication' = true";
+        invalid(declare(&[(window, Value::I32(5))]), window, needs);
+        invalid(declare(&[(window, Value::I32(5)), (key, Value::Bool(false))]), window, needs);
+    }
 }
 
 #[test]

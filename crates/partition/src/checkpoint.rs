@@ -12,7 +12,7 @@
 //!               runs u32 * (first u64, count u32, place, live ranges u32 * (u32 offset, u32 count)))
 //! levels   default u8, u32 * (first u64, count u32, level u8): stretches of messages with another level
 //! extras   u8 0 | u8 1, timed below u64, aside u32 * (seq u64, u8 0 and reason u64, or u8 1 and until u64),
-//!          due u32 * (due u64, seq u64)
+//!          due u32 * (due u64, seq u64) | u8 2: the same, and keys u32 * (seq u64, until u64, u8 gone, 16 bytes)
 //! highest extent u32 (may be absent: written by a build that did not keep it)
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
@@ -23,14 +23,18 @@
 use crate::entry::Reason;
 use crate::machine::Queues;
 use crate::place::Place;
+use broker::queue::dedup::Seen;
 use broker::queue::levels::Stretch;
-use broker::queue::{Aside, Counts, Extras, Levels, QueueState, Run};
+use broker::queue::{Aside, Counts, DedupKey, Extras, Levels, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Membership, NodeId, Position, Segments, Term};
 use std::collections::BTreeMap;
 
 const VERSION: u8 = 2;
+/// What only some queues have, without keys and with them.
+const EXTRAS: u8 = 1;
+const EXTRAS_WITH_KEYS: u8 = 2;
 
 /// A checkpoint that this build cannot read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -231,8 +235,8 @@ pub(crate) fn put_levels(levels: Option<&Levels>, out: &mut Vec<u8>) {
 
 /// Appends what only some queues have.
 pub(crate) fn encode_extras(extras: Option<&Extras>, out: &mut Vec<u8>) {
-    let Some(Extras { timed_below, aside, due }) = extras else { return out.push(0) };
-    out.push(1);
+    let Some(Extras { timed_below, aside, due, keys }) = extras else { return out.push(0) };
+    out.push(if keys.is_empty() { EXTRAS } else { EXTRAS_WITH_KEYS });
     put64(out, *timed_below);
     put32(out, aside.len() as u32);
     for (seq, aside) in aside {
@@ -249,14 +253,27 @@ pub(crate) fn encode_extras(extras: Option<&Extras>, out: &mut Vec<u8>) {
         put64(out, *due_ms);
         put64(out, *seq);
     }
+    if keys.is_empty() {
+        return;
+    }
+    put32(out, keys.len() as u32);
+    for (DedupKey(key), seen) in keys.iter() {
+        put64(out, seen.seq);
+        put64(out, seen.until_ms);
+        out.push(u8::from(seen.is_gone));
+        out.extend_from_slice(&key);
+    }
 }
 
 /// Reads what [`encode_extras`] wrote.
 pub(crate) fn decode_extras(cursor: &mut Cursor<'_>) -> Result<Extras, CheckpointDamaged> {
     let mut extras = Extras::default();
-    if cursor.u8()? == 0 {
-        return Ok(extras);
-    }
+    let has_keys = match cursor.u8()? {
+        0 => return Ok(extras),
+        EXTRAS => false,
+        EXTRAS_WITH_KEYS => true,
+        _ => return Err(cursor.damaged("something of a queue that this build does not know")),
+    };
     extras.timed_below = cursor.u64()?;
     for _ in 0..cursor.u32()? {
         let seq = cursor.u64()?;
@@ -269,6 +286,16 @@ pub(crate) fn decode_extras(cursor: &mut Cursor<'_>) -> Result<Extras, Checkpoin
     }
     for _ in 0..cursor.u32()? {
         extras.due.insert((cursor.u64()?, cursor.u64()?));
+    }
+    let mut past = 0;
+    for _ in 0..if has_keys { cursor.u32()? } else { 0 } {
+        let seen = Seen { seq: cursor.u64()?, until_ms: cursor.u64()?, is_gone: cursor.u8()? != 0 };
+        if seen.seq < past || seen.seq == u64::MAX {
+            return Err(cursor.damaged("keys out of order"));
+        }
+        past = seen.seq + 1;
+        let key = cursor.skip(16)?;
+        extras.keys.restore(DedupKey(cursor.bytes[key].try_into().expect("sixteen bytes")), seen);
     }
     Ok(extras)
 }

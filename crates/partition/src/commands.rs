@@ -11,7 +11,7 @@ use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::queue::dispatch::AttachRefused;
 use broker::queue::levels::{has_priority, priority_of};
-use broker::queue::{LevelRule, Levels, Overflow, QueueState, Rules, SeqRanges};
+use broker::queue::{DedupRule, LevelRule, Levels, Overflow, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -76,6 +76,11 @@ fn level_rules(leader: &Leader, targets: &[QueueId], properties: &[u8]) -> Small
     let priority = priority_of(properties);
     let matters = |rule: &LevelRule| rule.level(priority) != rule.default_level();
     if rules.iter().any(matters) { rules } else { SmallVec::new() }
+}
+
+/// Which of a message's queues take its key in once.
+fn dedup_rules(leader: &Leader, targets: &[QueueId]) -> SmallVec<[Option<DedupRule>; 1]> {
+    targets.iter().map(|id| leader.queues.get(id).and_then(|lq| lq.rules.as_ref()).and_then(|r| r.dedup)).collect()
 }
 
 /// Of the messages in `back`, which were just put back: those that came back too often are given up, those that have to
@@ -276,6 +281,7 @@ impl QueuePartition {
         let mut level = Level::Written;
         let mut selective = false;
         let (mut is_timed, mut is_refused) = (broker::properties::has_expiration(&publish.message.properties), false);
+        let (mut key, mut is_known) = (None, false);
         for target in &publish.targets {
             if !leader.deleted.is_empty() && leader.deleted.contains_key(&target.queue) {
                 continue;
@@ -288,6 +294,19 @@ impl QueuePartition {
                 continue;
             }
             if let Some(rules) = &lq.rules {
+                if rules.dedup.is_some() && publish.delay_ms == 0 {
+                    key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
+                    let state = self.queues.queue(target.queue);
+                    if key.is_some_and(|key| lq.knows_key(key, state, cx.now_ms)) {
+                        // Where it goes elsewhere too, it is confirmed no sooner than what it repeats here.
+                        level = level.max(match target.durability {
+                            Durability::Level(asked) => asked,
+                            Durability::Selective { .. } => Level::Synced,
+                        });
+                        is_known = true;
+                        continue;
+                    }
+                }
                 if publish.delay_ms == 0 && lq.is_full(rules, publish.message.body.len()) {
                     is_refused = true;
                     if rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some() {
@@ -313,11 +332,12 @@ impl QueuePartition {
         if targets.is_empty() {
             // Every queue is full, or on its way out: that is as good as unroutable, and confirmed like that.
             leader.targets = targets;
-            if seq != 0 {
-                cx.out.effects.push(match is_refused {
-                    true => Effect::Refuse { channel, first: seq, count: 1 },
-                    false => Effect::Confirm { channel, first: seq, count: 1 },
-                });
+            match seq {
+                0 => {}
+                _ if is_refused => cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 }),
+                // It is as safe as the message that it repeats.
+                _ if is_known => confirm_repeat(leader, channel, seq, &mut cx.out.effects),
+                _ => cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
             }
             return !is_refused;
         }
@@ -351,6 +371,9 @@ impl QueuePartition {
         for id in &targets {
             let lq = leader.queues.get_mut(id).expect("made above");
             lq.next_seq += 1;
+            if let Some(key) = key {
+                lq.note_key(key);
+            }
             if is_timed || lq.life.is_some() {
                 lq.note_published(is_timed, publish.message.body.len());
             }
@@ -364,7 +387,8 @@ impl QueuePartition {
             leader.builder.want_sync();
         }
         let rules = level_rules(leader, &targets, &publish.message.properties);
-        leader.builder.publish(publisher, seq, &targets, &rules, level, &publish.message, stamp);
+        let dedup = if key.is_some() { dedup_rules(leader, &targets) } else { SmallVec::new() };
+        leader.builder.publish(publisher, seq, &targets, &rules, &dedup, level, &publish.message, stamp);
         leader.targets = targets;
         if is_refused && seq != 0 {
             // One queue refused it: its publisher hears that, though others have it.

@@ -387,8 +387,10 @@ impl Turn<'_> {
 
     fn purge(&mut self) {
         let state = self.queues.queue(self.id);
-        let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| {
-            state.and_then(|state| state.runs().next_live(from)).map(|(seq, _)| seq)
+        let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
+            // What is ready before it is applied (written level) is not in the state yet, and live.
+            Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),
+            None => Some(from),
         });
         let mut ranges = broker::queue::SeqRanges::new();
         for seq in returned {

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! entry    u8 version=1 | u8 flags (1: sync now, 2: somebody waits for the write) | u16 sync within ms | u32 commands | u64 time ms | commands...
-//! publish  u8 1 | u8 flags (1: with times, 2: scheduled, 4: with priorities) | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
+//! publish  u8 1 | u8 flags (1: with times, 2: scheduled, 4: with priorities, 8: with keys) | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
 //!          u64 publisher | u64 first publish number | targets * u64 queue
 //!          | with priorities: targets * u16 rule (0 none, 1 to 255 the highest level, 256 a quorum queue's)
+//!          | with keys: targets * u64 rule (0 none, else 1 and the window in ms)
 //!          | messages (see message.rs)
 //! settle   u8 2 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
 //! requeue  u8 3 | u8 counts | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
@@ -22,7 +23,7 @@
 use crate::command::{Level, Message};
 use crate::message::{self, MessageView, Stamp};
 use crate::outputs::SyncWish;
-use broker::queue::LevelRule;
+use broker::queue::{DedupRule, LevelRule};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -45,6 +46,8 @@ const FLAG_SYNC: u8 = 1;
 const FLAG_AWAITED: u8 = 2;
 /// On a batch: some of its messages name a priority, and some of its queues look at it.
 const FLAG_PRIORITIES: u8 = 4;
+/// On a batch: some of its messages have a key, and some of its queues take a key in once.
+const FLAG_KEYS: u8 = 8;
 const KIND_PUBLISH: u8 = 1;
 const KIND_SETTLE: u8 = 2;
 const KIND_REQUEUE: u8 = 3;
@@ -129,6 +132,8 @@ struct OpenBatch {
     level: Level,
     /// How its queues make levels of priorities, if that is asked for.
     rules: SmallVec<[LevelRule; 1]>,
+    /// Which of its queues take a key in once, if one does.
+    dedup: SmallVec<[Option<DedupRule>; 1]>,
     flags: u8,
 }
 
@@ -194,7 +199,8 @@ impl EntryBuilder {
     }
 
     /// Adds a message for `targets`, which are distinct and in ascending order. `rules`: for each of them how it makes
-    /// levels of priorities; empty for a message that names no priority, or none that a queue looks at.
+    /// levels of priorities; empty for a message that names no priority, or none that a queue looks at. `dedup`: for each of
+    /// them whether it takes keys in once; empty for a message without a key, or if none does.
     #[allow(clippy::too_many_arguments)] // A publish has that many sides.
     pub fn publish(
         &mut self,
@@ -202,6 +208,7 @@ impl EntryBuilder {
         publish_seq: u64,
         targets: &SmallVec<[QueueId; 1]>,
         rules: &[LevelRule],
+        dedup: &[Option<DedupRule>],
         level: Level,
         message: &Message,
         stamp: Stamp,
@@ -212,6 +219,7 @@ impl EntryBuilder {
                 && open.targets == *targets
                 && delta(open.first_publish_seq).is_some()
                 && (rules.is_empty() || open.rules[..] == *rules)
+                && (dedup.is_empty() || open.dedup[..] == *dedup)
         });
         if !goes_on {
             self.close_batch();
@@ -224,6 +232,8 @@ impl EntryBuilder {
             }
             assert!(rules.is_empty() || rules.len() == targets.len(), "every queue has a rule, or none is looked at");
             rules.iter().for_each(|rule| self.bytes.extend_from_slice(&rule.code().to_le_bytes()));
+            assert!(dedup.is_empty() || dedup.len() == targets.len(), "every queue has a rule, or none is looked at");
+            dedup.iter().for_each(|rule| self.bytes.extend_from_slice(&DedupRule::code(*rule).to_le_bytes()));
             self.open = Some(OpenBatch {
                 publisher,
                 targets: targets.clone(),
@@ -232,6 +242,7 @@ impl EntryBuilder {
                 first_publish_seq: publish_seq,
                 level,
                 rules: SmallVec::from_slice(rules),
+                dedup: SmallVec::from_slice(dedup),
                 flags: 0,
             });
             self.commands += 1;
@@ -251,12 +262,15 @@ impl EntryBuilder {
 
     fn close_batch(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let messages_at = open.offset + BATCH_HEADER_BYTES + 8 * open.targets.len() + 2 * open.rules.len();
+        let of_targets = 8 * open.targets.len() + 2 * open.rules.len() + 8 * open.dedup.len();
+        let messages_at = open.offset + BATCH_HEADER_BYTES + of_targets;
         let length = self.bytes.len() - messages_at;
         let crc = crc32c::crc32c(&self.bytes[messages_at..]);
         let header = &mut self.bytes[open.offset..open.offset + BATCH_HEADER_BYTES];
         header[0] = KIND_PUBLISH;
-        header[1] = open.flags | if open.rules.is_empty() { 0 } else { FLAG_PRIORITIES };
+        header[1] = open.flags
+            | if open.rules.is_empty() { 0 } else { FLAG_PRIORITIES }
+            | if open.dedup.is_empty() { 0 } else { FLAG_KEYS };
         header[2..4].copy_from_slice(&(open.targets.len() as u16).to_le_bytes());
         header[4..8].copy_from_slice(&open.messages.to_le_bytes());
         header[8..12].copy_from_slice(&(length as u32).to_le_bytes());
@@ -416,8 +430,20 @@ impl<'a> Batch<'a> {
     }
 
     fn messages_at(&self) -> usize {
-        let of_target = if self.has_priorities() { 10 } else { 8 };
+        let of_target = 8 + if self.has_priorities() { 2 } else { 0 } + if self.has_keys() { 8 } else { 0 };
         BATCH_HEADER_BYTES + of_target * self.target_count()
+    }
+
+    /// Whether some of its messages have a key that one of its queues takes in once.
+    pub fn has_keys(&self) -> bool {
+        self.bytes[1] & FLAG_KEYS != 0
+    }
+
+    /// Which of its queues take keys in once, in the order of [`targets`](Self::targets); nothing without keys.
+    pub fn dedup_rules(&self) -> impl Iterator<Item = Option<DedupRule>> + '_ {
+        let count = if self.has_keys() { self.target_count() } else { 0 };
+        let rules_at = self.messages_at() - 8 * count;
+        (0..count).map(move |i| DedupRule::from_code(self.u64(rules_at + 8 * i)))
     }
 
     /// Whether some of its messages have a priority that one of its queues looks at.

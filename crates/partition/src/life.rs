@@ -10,13 +10,13 @@ use crate::command::{DeadLetter, Effect};
 use crate::deliver::{Next, Turn};
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue};
-use crate::machine::schedule_of;
+use crate::machine::{FixedMap, schedule_of};
 use crate::message::{MessageView, Stamp};
 use crate::partition::Context;
 use crate::place::Place;
 use broker::QueueId;
 use broker::queue::dispatch::Head;
-use broker::queue::{Aside, QueueState, Rules, SeqRanges};
+use broker::queue::{Aside, DedupKey, QueueState, Rules, SeqRanges};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -75,6 +75,9 @@ pub(crate) struct Life {
     again_ms: u64,
     /// Of a queue of scheduled messages: those that were made ready in entries not applied yet.
     released: BTreeSet<(u64, u64)>,
+    /// Keys of messages that were taken in and are not applied yet: whose they are, and all of them, oldest first.
+    keys: FixedMap<DedupKey, u64>,
+    keys_in_order: VecDeque<(u64, DedupKey)>,
 }
 
 impl Life {
@@ -111,6 +114,7 @@ impl Life {
             || rules.length_bytes_max.is_some()
             || rules.dead_letter.is_some()
             || rules.retry.is_some()
+            || rules.dedup.is_some()
     }
 
     /// Other rules hold: what the old ones began and the new ones do not know ends.
@@ -159,6 +163,23 @@ impl Life {
         }
     }
 
+    /// Messages below are applied: the replicated state knows their keys.
+    pub(crate) fn keys_applied(&mut self, past: u64) {
+        while let Some(&(seq, key)) = self.keys_in_order.front().filter(|(seq, _)| *seq < past) {
+            self.keys_in_order.pop_front();
+            if self.keys.get(&key) == Some(&seq) {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
+    /// Whether a message that is out of the dispatcher's hands is in the queue yet.
+    fn keeps(&self, seq: u64) -> bool {
+        self.dying.iter().any(|dying| dying.seq == seq)
+            || self.awaiting.contains_key(&seq)
+            || self.retrying.iter().any(|(_, waiting)| *waiting == seq)
+    }
+
     /// Everything that was ready is gone.
     pub(crate) fn purged(&mut self) {
         self.bytes = 0;
@@ -202,6 +223,34 @@ impl LeaderQueue {
         let Some((max, life)) = rules.length_bytes_max.zip(self.life.as_ref()) else { return false };
         let bytes = if self.dispatch.free_credit() >= count { 0 } else { life.bytes };
         bytes + body_bytes as u64 > max
+    }
+
+    /// Whether a message with this key is here, or was so lately that another one is a repeat.
+    pub(crate) fn knows_key(&self, key: DedupKey, state: Option<&QueueState<Place>>, now_ms: u64) -> bool {
+        let Some(life) = &self.life else { return false };
+        let has_window = self.rules.as_ref().and_then(|r| r.dedup).is_some_and(|rule| rule.window_ms > 0);
+        if let Some(seq) = life.keys.get(&key) {
+            return has_window || self.has(*seq, state);
+        }
+        let seen = state.and_then(|state| state.seen(key));
+        seen.is_some_and(|seen| seen.until_ms > now_ms || (!seen.is_gone && self.has(seen.seq, state)))
+    }
+
+    /// Whether a message is here, as this leader knows it, which is ahead of the log.
+    fn has(&self, seq: u64, state: Option<&QueueState<Place>>) -> bool {
+        let is_over = state.is_some_and(|state| seq < state.next_seq() && !state.runs().is_live(seq));
+        let levels = state.and_then(QueueState::levels);
+        !is_over && (self.dispatch.is_there(seq, levels) || self.life.as_ref().is_some_and(|life| life.keeps(seq)))
+    }
+
+    /// The message that was numbered last has this key.
+    pub(crate) fn note_key(&mut self, key: DedupKey) {
+        if self.rules.as_ref().is_some_and(|rules| rules.dedup.is_some()) {
+            let seq = self.next_seq - 1;
+            let life = self.life.get_or_insert_default();
+            life.keys.insert(key, seq);
+            life.keys_in_order.push_back((seq, key));
+        }
     }
 
     /// A message with a body of so many bytes comes in.

@@ -9,7 +9,7 @@ use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
 use broker::queue::levels::priority_of;
-use broker::queue::{Aside, Extras, Levels, QueueState, Run, SeqRanges};
+use broker::queue::{Aside, DedupRule, Extras, Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
@@ -198,7 +198,7 @@ impl Queues {
         let place = Place::in_record(body, batch.offset, batch.bytes());
         let count = batch.messages();
         let repeated = self.repeated(batch);
-        let mut rules = batch.level_rules();
+        let (mut rules, mut dedup) = (batch.level_rules(), batch.dedup_rules());
         for queue in batch.targets() {
             let state = self.queues.entry(queue).or_default();
             let first = state.publish(count, place);
@@ -217,6 +217,9 @@ impl Queues {
                         state.schedule(seq, due_ms);
                     }
                 }
+            }
+            if let Some(Some(rule)) = dedup.next() {
+                note_keys(state, first, batch, &repeated, rule, self.time_ms);
             }
             // A repeat of what is here already (sent again after a change of leader) takes numbers, so that leader and
             // followers count alike, and ends at once.
@@ -356,6 +359,7 @@ impl Queues {
             // What is there and empty is as good as not there: a checkpoint does not keep it.
             if let Some(extras) = state.extras().filter(|extras| **extras != Extras::default()) {
                 (extras.timed_below, &extras.aside, &extras.due).hash(&mut hasher);
+                extras.keys.iter().for_each(|(key, s)| (key, s.seq, s.until_ms, s.is_gone).hash(&mut hasher));
             }
         }
         let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, *v)).collect();
@@ -363,6 +367,22 @@ impl Queues {
         publishers.hash(&mut hasher);
         self.time_ms.hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+/// Notes the keys of a batch's messages, but for those that end at once.
+fn note_keys(
+    state: &mut QueueState<Place>,
+    first: u64,
+    batch: &Batch<'_>,
+    repeated: &[u32],
+    rule: DedupRule,
+    now_ms: u64,
+) {
+    for (offset, message) in (0u32..).zip(batch.iter()).filter(|(offset, _)| !repeated.contains(offset)) {
+        if let Some(key) = broker::properties::dedup_key(message.properties()) {
+            state.note_key(first + u64::from(offset), key, rule, now_ms);
+        }
     }
 }
 

@@ -320,6 +320,9 @@ impl QueuePartition {
                     queue.make_applied_ready(pending.count, state);
                 }
                 let past = pending.first + u64::from(pending.count);
+                if let Some(life) = &mut queue.life {
+                    life.keys_applied(past);
+                }
                 assert!(state.next_seq() == past || !queue.pending.is_empty(), "leader and log number messages alike");
                 waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
                 // A backlog that nobody consumes is not kept at hand: it would only drive out what is about to be read.

@@ -306,8 +306,17 @@ impl TransientQueues {
             let rules = self.queues.get(&target.queue).and_then(|q| q.rules.as_ref());
             is_timed |= rules.is_some_and(|r| r.message_ttl_ms.is_some());
         }
+        let mut key = None;
         for target in &publish.targets {
             let Some(queue) = self.queues.get_mut(&target.queue).filter(|q| !q.closed) else { continue };
+            let dedup = queue.rules.as_ref().and_then(|rules| rules.dedup);
+            if dedup.is_some() {
+                key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
+                if key.is_some_and(|key| queue.knows_key(key, self.now_ms)) {
+                    // A repeat: what it repeats is here.
+                    continue;
+                }
+            }
             if let Some(rules) = &queue.rules
                 && queue.is_full(rules, body_bytes)
             {
@@ -326,6 +335,10 @@ impl TransientQueues {
             });
             if queue.incoming.is_empty() {
                 self.open_queues.push(target.queue);
+            }
+            if let Some((rule, key)) = dedup.zip(key) {
+                let seq = queue.state.next_seq() + queue.incoming.len() as u64;
+                queue.state.note_key(seq, key, rule, self.now_ms);
             }
             queue.incoming.push(offset);
             if is_timed || queue.life.is_some() {

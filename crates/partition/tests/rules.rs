@@ -4,11 +4,11 @@
 
 mod member;
 
-use broker::queue::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};
+use broker::queue::{DeadLetterRule, LevelRule, Overflow, Retried, RetryRule, Rules};
 use broker::topology::Name;
 use bytes::Bytes;
 use member::{QUEUE, READER, Rig, configured, consumer};
-use partition::command::{Command, Delivery, Effect, Outcome, Reply, RequestId};
+use partition::command::{Command, Delivery, Durability, Effect, Level, Outcome, Reply, RequestId};
 use partition::entry::{Commands, LogCommand, Reason};
 use partition::message::MessageView;
 use proptest::prelude::*;
@@ -215,6 +215,25 @@ fn of_two_gets_in_one_turn_neither_brings_what_is_too_old() {
         _ => None,
     };
     assert_eq!(rig.effects.iter().filter_map(got).collect::<Vec<_>>(), ["for ever", "for ever too"]);
+}
+
+#[test]
+fn a_purge_among_priorities_ends_what_is_only_written_too() {
+    let mut rig = configured(Vec::new(), &Rules { levels: LevelRule::Strict, ..Rules::default() });
+    // A content header with priority 9.
+    rig.publish_with(1, "first", vec![8, 0, 9], 0);
+    rig.run();
+    rig.consume(1, 1, false);
+    rig.run();
+    rig.publish(2, "written", Durability::Level(Level::Written), None);
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.command(Command::Purge { queue: QUEUE, channel: READER, request: RequestId(3) });
+    rig.with(|p, cx| p.flush(cx));
+    let purged = |e: &Effect| matches!(e, Effect::Reply { reply: Reply::Counted(1), .. });
+    assert!(rig.effects.iter().any(purged), "it is ready before its sync: {:?}", rig.effects);
+    rig.run();
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 1, "what the consumer holds");
 }
 
 #[test]

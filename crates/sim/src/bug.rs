@@ -59,11 +59,15 @@ pub enum Bug {
     LetterIsDoubled,
     /// The partition is told a time for unused queues that is too short.
     LapseIsHasty,
+    /// The partition is not told that a queue takes a key in once.
+    KeysAreForgotten,
+    /// All messages with a key have the same one.
+    KeysAreMixedUp,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 26] = [
+    pub const ALL: [Bug; 28] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -90,6 +94,8 @@ impl Bug {
         Bug::LetterIsLost,
         Bug::LetterIsDoubled,
         Bug::LapseIsHasty,
+        Bug::KeysAreForgotten,
+        Bug::KeysAreMixedUp,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.
@@ -99,6 +105,7 @@ impl Bug {
             Bug::ActiveIsForgotten => rules.single_active = None,
             Bug::LimitIsForgotten => (rules.length_max, rules.length_bytes_max) = (None, None),
             Bug::LimitIsZero if rules.overflow.is_reject() => rules.length_max = rules.length_max.map(|_| 0),
+            Bug::KeysAreForgotten => rules.dedup = None,
             Bug::TtlIsForgotten => rules.message_ttl_ms = None,
             Bug::DeliveryLimitIsRaised => rules.delivery_limit = rules.delivery_limit.map(|limit| limit + 1),
             Bug::LapseIsHasty => rules.expires_ms = rules.expires_ms.map(|ms| ms / 4),

@@ -17,7 +17,7 @@ pub mod raft;
 use crate::client::{is_burial, queue_of};
 use crate::node::{Restored, Said, View};
 use crate::schedule::Micros;
-use broker::queue::Rules;
+use broker::queue::{DedupKey, Rules};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
@@ -66,6 +66,10 @@ pub struct Published {
     pub targets: Vec<QueueId>,
     /// How long it is to wait before it comes in; 0 is not at all.
     pub delay_ms: u64,
+    /// By what queues may know it again.
+    pub key: Option<DedupKey>,
+    /// What its partition had committed before it was published.
+    pub since: u64,
     /// What was asked for.
     pub asked: Asked,
     /// Its body.
@@ -76,6 +80,8 @@ pub struct Published {
     pub committed: bool,
     /// Power was cut somewhere while it was confirmed as written and not yet committed: it may be lost.
     pub at_mercy: bool,
+    /// Its queues had one with its key, so that it was confirmed and dropped.
+    pub repeats: bool,
 }
 
 /// What is known of the queues before the run.
@@ -166,6 +172,8 @@ pub struct Figures {
     pub refused: u64,
     /// Times that a queue was said to be unused for long.
     pub lapsed: u64,
+    /// Publishes that were confirmed and dropped, as their queues had one with their key.
+    pub repeats: u64,
 }
 
 impl Figures {
@@ -188,6 +196,7 @@ impl Figures {
             buried,
             refused,
             lapsed,
+            repeats,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -205,6 +214,7 @@ impl Figures {
         self.buried += buried;
         self.refused += refused;
         self.lapsed += lapsed;
+        self.repeats += repeats;
     }
 }
 
@@ -232,8 +242,9 @@ impl Checks {
     }
 
     /// A client is about to publish this; the number of the message comes back, and stands in its body.
-    pub fn publish(&mut self, published: Published) -> u64 {
+    pub fn publish(&mut self, mut published: Published) -> u64 {
         let id = self.published.len() as u64;
+        published.since = self.models[published.group].applied();
         if published.seq != 0 {
             self.by_number.insert((published.channel, published.seq), id);
         }
@@ -470,6 +481,8 @@ impl Checks {
         let Some(&id) = self.by_number.get(&(channel, seq)) else {
             violated("confirm", &format!("publish {seq} of channel {} was confirmed and never published", channel.0));
         };
+        let group = self.published[id as usize].group;
+        let repeats = self.models[group].knows(&self.published[id as usize]);
         let published = &mut self.published[id as usize];
         if std::mem::replace(&mut published.confirmed, true) {
             return;
@@ -477,6 +490,14 @@ impl Checks {
         self.figures.confirmed += 1;
         if published.committed {
             return;
+        }
+        if repeats {
+            self.figures.repeats += 1;
+            published.repeats = true;
+            return;
+        }
+        if published.asked == Asked::Synced && published.key.is_some() {
+            violated("dedup", &format!("message {id} was confirmed, is not committed, and repeats nothing"));
         }
         if published.asked == Asked::Synced {
             violated("confirm", &format!("message {id} was confirmed as synced and is not committed"));
@@ -560,7 +581,7 @@ impl Checks {
     /// At the end: confirmed means present, and nothing is left behind.
     pub fn finish(&mut self, now: Micros) {
         for (id, published) in self.published.iter().enumerate() {
-            if published.confirmed && !published.committed {
+            if published.confirmed && !published.committed && !published.repeats {
                 if !published.at_mercy {
                     violated("lost", &format!("message {id} was confirmed ({:?}) and is gone", published.asked));
                 }

@@ -523,12 +523,35 @@ struct Sender {
     habits: Habits,
 }
 
-/// The properties of a message: its delivery mode, and at times a priority and a time limit.
+const HEADERS: u16 = 1 << 13;
+/// The header of a key up to its value, which is one byte.
+const KEY_FIELD: &[u8] = b"\x16x-deduplication-headerb";
+/// Keys that messages have.
+const KEYS: u64 = 12;
+
+/// What a wrong shell makes of a message with a key.
+pub fn mix_up_key(publish: &mut Publish) {
+    let properties = &publish.message.properties;
+    if u16::from_be_bytes([properties[0], properties[1]]) & HEADERS != 0 {
+        let mut changed = properties.to_vec();
+        changed[2 + 4 + KEY_FIELD.len()] = 0;
+        publish.message.properties = changed.into();
+    }
+}
+
+/// The properties of a message: its delivery mode, and at times a key, a priority and a time limit.
 fn properties(random: &mut Random) -> Bytes {
     const DELIVERY_MODE: u16 = 1 << 12;
     const PRIORITY: u16 = 1 << 11;
     const EXPIRATION: u16 = 1 << 8;
-    let (mut flags, mut list) = (DELIVERY_MODE, vec![2]);
+    let (mut flags, mut list) = (DELIVERY_MODE, Vec::new());
+    if random.chance(25) {
+        flags |= HEADERS;
+        list.extend_from_slice(&((KEY_FIELD.len() + 1) as u32).to_be_bytes());
+        list.extend_from_slice(KEY_FIELD);
+        list.push(random.below(KEYS) as u8);
+    }
+    list.push(2);
     if random.chance(50) {
         flags |= PRIORITY;
         list.push(random.below(8) as u8);
@@ -595,11 +618,14 @@ fn compose(
         number,
         targets: chosen.iter().map(|q| q.id).collect(),
         delay_ms,
+        key: broker::properties::dedup_key(&properties),
+        since: 0,
         asked,
         body: body.clone(),
         confirmed: false,
         committed: false,
         at_mercy: false,
+        repeats: false,
     };
     assert_eq!(checks.publish(published), id, "a message gets the number that stands in it");
     let message = Message {

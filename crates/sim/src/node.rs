@@ -668,6 +668,7 @@ fn spoil(mut command: Command, bug: Option<Bug>) -> Option<Command> {
             }
         }
         (Command::Consume { consumer, .. }, Some(Bug::PrefetchIsDoubled)) => consumer.prefetch *= 2,
+        (Command::Publish(publish), Some(Bug::KeysAreMixedUp)) => crate::client::mix_up_key(publish),
         (Command::Publish(publish), Some(Bug::DelayIsShortened)) => publish.delay_ms = publish.delay_ms.div_ceil(4),
         _ => {}
     }

@@ -7,7 +7,7 @@ use crate::client::{Keeping, QueueSettings};
 use crate::random::Random;
 use crate::schedule::{Micros, SECOND};
 use broker::QueueId;
-use broker::queue::{DeadLetterRule, LevelRule, Overflow, Retried, RetryRule, Rules, SingleActive};
+use broker::queue::{DeadLetterRule, DedupRule, LevelRule, Overflow, Retried, RetryRule, Rules, SingleActive};
 use broker::topology::Name;
 use partition::command::Selective;
 use std::collections::BTreeMap;
@@ -193,6 +193,7 @@ fn rules_of(random: &mut Random) -> Arc<Rules> {
         overflow,
         levels: *random.pick(&[LevelRule::None, LevelRule::None, LevelRule::UpTo(3), LevelRule::Strict]),
         single_active: random.chance(25).then(|| SingleActive { preempts: random.chance(50) }),
+        dedup: random.chance(25).then(|| DedupRule { window_ms: *random.pick(&[0, 0, 200, 1_500]) }),
         expires_ms: random.chance(30).then(|| random.between(40, 600)),
         ..Rules::default()
     })

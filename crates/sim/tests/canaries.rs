@@ -106,6 +106,13 @@ fn times_are_looked_after() {
 }
 
 #[test]
+fn keys_are_looked_after() {
+    found_with_rules(Bug::KeysAreForgotten, "have the same key");
+    found_with_rules(Bug::KeysAreForgotten, "of its key at");
+    found_with_rules(Bug::KeysAreMixedUp, "repeats nothing");
+}
+
+#[test]
 fn dead_letters_are_looked_after() {
     found_with_rules(Bug::LetterIsLost, "[dead letter]");
     found_with_rules(Bug::LetterIsDoubled, "[dead letter]");

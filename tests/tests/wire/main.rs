@@ -9,6 +9,7 @@ mod connection;
 mod consume;
 mod consumers;
 mod declare;
+mod dedup;
 mod exceptions;
 mod exchanges;
 mod golden;

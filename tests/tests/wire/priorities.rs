@@ -153,3 +153,20 @@ fn priorities_survive_a_kill() {
         assert_eq!(get_all(&mut client, channel, queue), expected);
     }
 }
+
+/// As in RabbitMQ, on both types: what goes first goes first here too.
+#[test]
+fn a_queue_that_is_too_long_drops_what_would_go_out_next() {
+    for kind in kinds() {
+        let (mut client, channel, _) = with_queue(kind);
+        let name = unique("prio");
+        let mut declare = kind.declare(&name);
+        if kind != Kind::Quorum {
+            declare.arguments.push(("x-max-priority", Value::from(10)));
+        }
+        declare.arguments.push(("x-max-length", Value::from(3)));
+        client.declare(channel, &declare).unwrap();
+        put(&mut client, &name, &[Some(1), Some(9), Some(5), Some(2), Some(7)]);
+        assert_eq!(get_all(&mut client, channel, &name), [2, 3, 0], "{kind:?}");
+    }
+}

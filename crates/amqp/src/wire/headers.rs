@@ -66,6 +66,11 @@ impl<'a> Header<'a> {
         self.value[0]
     }
 
+    /// The letter of its type and its value, as they are on the wire.
+    pub fn value(&self) -> &'a [u8] {
+        self.value
+    }
+
     /// Its bytes, if it is a long string (or a byte array).
     pub fn as_string(&self) -> Option<&'a [u8]> {
         matches!(self.letter(), b'S' | b'x').then(|| &self.value[5..])

@@ -410,6 +410,16 @@ impl Dispatch {
         attached.chain(self.holders.values()).any(|held| held.contains(seq))
     }
 
+    /// Whether a live message is ready, held, or on its way in: it was not dropped, nor settled.
+    pub fn is_there(&self, seq: u64, levels: Option<&Levels>) -> bool {
+        let is_ready = match &self.lanes {
+            _ if seq >= self.end => true,
+            Some(lanes) => lanes.is_ready(seq, levels),
+            None => seq >= self.cursor || self.returned.contains(&seq),
+        };
+        is_ready || self.is_held(seq)
+    }
+
     /// How many messages consumers would take at once; no limit counts as `u64::MAX`.
     pub fn free_credit(&self) -> u64 {
         let of = |a: &Attached| match a.consumer.prefetch {

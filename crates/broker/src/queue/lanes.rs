@@ -115,6 +115,13 @@ impl Lanes {
         }
     }
 
+    /// Whether a live message is ready.
+    pub(super) fn is_ready(&self, seq: u64, levels: Option<&Levels>) -> bool {
+        let lane = self.lanes.get(&self.level_of(levels, seq));
+        let in_lane = lane.is_some_and(|lane| (lane.fresh > 0 && seq >= lane.cursor) || lane.returned.contains(&seq));
+        in_lane || self.first.as_ref().is_some_and(|first| first.contains(&seq))
+    }
+
     /// A message that came back is not ready any more. False if it was not.
     pub(super) fn drop_returned(&mut self, seq: u64, levels: Option<&Levels>) -> bool {
         if let Some(first) = &mut self.first {

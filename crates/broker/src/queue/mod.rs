@@ -4,9 +4,11 @@
 //! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
 //! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what goes out next; with
 //!   [`active`]: one consumer at a time.
+//! - [`dedup::Keys`]: replicated. The keys of messages, where a queue takes each in once.
 //! - [`levels::Levels`]: replicated. The priorities of messages, where a queue has any; `lanes`: the dispatcher's side of it.
 
 pub mod active;
+pub mod dedup;
 pub mod dispatch;
 mod lanes;
 pub mod levels;
@@ -16,6 +18,7 @@ pub mod runs;
 pub mod state;
 
 pub use active::SingleActive;
+pub use dedup::{DedupKey, DedupRule, Keys};
 pub use dispatch::{Consumer, Dispatch};
 pub use levels::{LevelRule, Levels};
 pub use ranges::SeqRanges;

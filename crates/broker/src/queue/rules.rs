@@ -4,6 +4,7 @@
 //! needs no rules, and they may change at any time. A plain queue has the default rules, which nobody stores.
 
 use super::active::SingleActive;
+use super::dedup::DedupRule;
 use super::levels::LevelRule;
 use crate::topology::Name;
 
@@ -85,15 +86,28 @@ pub struct Rules {
     pub retry: Option<RetryRule>,
     /// How long its consumers may hold a message, in milliseconds; 0 is for ever. `None`: the broker's default.
     pub consumer_timeout_ms: Option<u64>,
+    /// How long a consumer whose node cannot be reached keeps its messages, in milliseconds. `None`: the broker's default.
+    /// On one node there is no such consumer, and no machine looks here.
+    pub consumer_disconnected_timeout_ms: Option<u64>,
+    /// How many members the queue is to have, as far as there are nodes. No machine looks here.
+    pub target_group_size: Option<u64>,
     /// What it makes of a message's priority.
     pub levels: LevelRule,
     /// Whether one consumer at a time gets messages.
     pub single_active: Option<SingleActive>,
+    /// Whether it takes messages of the same key in once.
+    pub dedup: Option<DedupRule>,
 }
 
 impl Rules {
     /// Whether they ask for nothing: the queue's machine need not know them.
     pub fn is_plain(&self) -> bool {
-        *self == Rules { declare_renews: self.declare_renews, ..Rules::default() }
+        *self
+            == Rules {
+                declare_renews: self.declare_renews,
+                consumer_disconnected_timeout_ms: self.consumer_disconnected_timeout_ms,
+                target_group_size: self.target_group_size,
+                ..Rules::default()
+            }
     }
 }

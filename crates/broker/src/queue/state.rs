@@ -4,6 +4,7 @@
 //! becomes live again; counts are kept only for live numbers. Absent on purpose: who holds what. Deliveries are not
 //! logged; the leader's [`super::Dispatch`] knows them, and the watermark here bounds what it may have sent.
 
+use super::dedup::{DedupKey, DedupRule, Keys, Seen};
 use super::levels::{LevelRule, Levels, Stretch};
 use super::runs::{Run, Runs};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,8 @@ pub struct Extras {
     pub aside: BTreeMap<u64, Aside>,
     /// When scheduled messages are due, with their numbers; may hold settled ones at its start for a while.
     pub due: BTreeSet<(u64, u64)>,
+    /// Keys of messages that come in once.
+    pub keys: Keys,
 }
 
 /// The replicated state of one queue. `P` is where a run's bytes lie on this member.
@@ -157,6 +160,16 @@ impl<P> QueueState<P> {
         self.extras.get_or_insert_default().due.insert((due_ms, seq));
     }
 
+    /// Message `seq` came in with this key at `now_ms`.
+    pub fn note_key(&mut self, seq: u64, key: DedupKey, rule: DedupRule, now_ms: u64) {
+        self.extras.get_or_insert_default().keys.note(seq, key, rule, now_ms);
+    }
+
+    /// What is known of the last message with this key.
+    pub fn seen(&self, key: DedupKey) -> Option<Seen> {
+        self.extras.as_ref().and_then(|extras| extras.keys.find(key))
+    }
+
     /// Takes a live message out of its turn, or says another reason why it is.
     pub fn set_aside(&mut self, seq: u64, aside: Aside) {
         if self.runs.is_live(seq) {
@@ -211,9 +224,13 @@ impl<P> QueueState<P> {
         while extras.due.first().is_some_and(|(_, seq)| !self.runs.is_live(*seq)) {
             extras.due.pop_first();
         }
-        // A queue that is empty is plain again.
+        if !extras.keys.is_empty() {
+            extras.keys.settle(first, count);
+        }
+        // A queue that is empty is plain again, but for keys that it still knows.
         if self.runs.is_empty() {
-            self.extras = None;
+            let keys = std::mem::take(&mut extras.keys);
+            self.extras = (!keys.is_empty()).then(|| Box::new(Extras { keys, ..Extras::default() }));
         }
     }
 

@@ -22,12 +22,17 @@ pub const GROUP_SIZE_MAX: i64 = 1024;
 /// An hour: a longer interval between syncs is a mistake of units.
 pub const DURABILITY_INTERVAL_MS_MAX: i64 = 3_600_000;
 
+/// A week: what repeats later than that is no resend.
+const DEDUPLICATION_WINDOW_MS_MAX: i64 = 604_800_000;
+
 const QUEUE_TYPE: &str = "x-queue-type";
 const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
 const DURABILITY: &str = "x-durability";
 const VALUE_HEADER: &str = "x-durability-value-header";
 const VALUE_CAP: &str = "x-durability-value-cap";
 const INTERVAL_MS: &str = "x-durability-interval-ms";
+const DEDUPLICATION: &str = "x-message-deduplication";
+const DEDUPLICATION_WINDOW_MS: &str = "x-deduplication-window-ms";
 
 /// Whether this version does what the argument says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -119,10 +124,12 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     row("x-queue-version",                 [10,  0], Rule::Version, Honoured),
     row("x-single-active-consumer",        [11, 10], Rule::Bool, Honoured),
     row("x-consumer-timeout",              [ 0, 18], Rule::NonNegative, Honoured),
-    row("x-consumer-disconnected-timeout", [ 0, 17], Rule::NonNegative, NotYet),
+    // How long a consumer whose node cannot be reached keeps its messages: on one node there is no such consumer.
+    row("x-consumer-disconnected-timeout", [ 0, 17], Rule::NonNegative, Honoured),
     row(QUEUE_TYPE,                        [12, 11], Rule::QueueType, Honoured),
     row("x-quorum-initial-group-size",     [ 0, 12], Rule::PositiveAtMost(GROUP_SIZE_MAX), Honoured),
-    row("x-quorum-target-group-size",      [ 0, 13], Rule::Positive, NotYet),
+    // How many members the queue is to have once there are nodes for them: one node is what there is.
+    row("x-quorum-target-group-size",      [ 0, 13], Rule::PositiveAtMost(GROUP_SIZE_MAX), Honoured),
     row("x-delivery-limit",                [ 0, 14], Rule::Integer, Honoured),
     row("x-delayed-retry-type",            [ 0, 19], Rule::OneOf(RETRIES, Reason::Atom("invalid_delayed_retry_type")), Honoured),
     row("x-delayed-retry-min",             [ 0, 20], Rule::NonNegative, Honoured),
@@ -138,6 +145,9 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     row(VALUE_HEADER,                      [16, 23], Rule::NameText, Honoured),
     row(VALUE_CAP,                         [17, 24], Rule::Positive, Honoured),
     row(INTERVAL_MS,                       [18, 25], Rule::PositiveAtMost(DURABILITY_INTERVAL_MS_MAX), Honoured),
+    // The first as a community plugin has it.
+    row(DEDUPLICATION,                     [19, 26], Rule::Bool, Honoured),
+    row(DEDUPLICATION_WINDOW_MS,           [20, 27], Rule::PositiveAtMost(DEDUPLICATION_WINDOW_MS_MAX), Honoured),
 ];
 
 /// Consumer arguments. The numbers only say who knows them: consumers have no redeclare.
@@ -221,12 +231,17 @@ pub(super) fn settings(
         }
     }
     check_support(resource, QUEUE_ARGUMENTS, queue_type, arguments)?;
+    let wishes = Wishes::read(arguments, "x-");
+    if wishes.deduplication_window_ms.is_some() && !wishes.deduplicates {
+        let reason = "makes sense only with 'x-message-deduplication' = true";
+        return Err(Refusal::invalid_argument(resource, DEDUPLICATION_WINDOW_MS, reason));
+    }
     Ok(QueueSettings {
         durability: durability(resource, flags, arguments)?,
         initial_group_size: number(arguments, "x-quorum-initial-group-size")
             .map(|n| u32::try_from(n).expect("the rule bounds it")),
         leader_locator: leader_locator(arguments),
-        wishes: Wishes::read(arguments, "x-"),
+        wishes,
     })
 }
 

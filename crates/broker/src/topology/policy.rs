@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use amqp::{Table, Value};
 
-use super::arguments::{self, EXPIRY_MS_MAX};
+use super::arguments::{self, EXPIRY_MS_MAX, GROUP_SIZE_MAX};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::pattern::Pattern;
 use super::settings::QueueType;
@@ -210,7 +210,7 @@ const KEYS: &[Key] = &[
     key("queue-mode",                     false, Rule::OneOf(&["default", "lazy"]), AsArgument),
     key("queue-version",                  true,  Rule::Within(1, 2), AsArgument),
     key("queue-leader-locator",           false, Rule::OneOf(LOCATORS), AsArgument),
-    key("target-group-size",              true,  Rule::Within(1, i64::MAX), NotYet),
+    key("target-group-size",              true,  Rule::Within(1, GROUP_SIZE_MAX), Honoured),
     key("consumer-timeout",               false, ANY, AsArgument),
     key("consumer-disconnected-timeout",  false, ANY, AsArgument),
     key("initial-cluster-size",           false, ANY, NotYet),

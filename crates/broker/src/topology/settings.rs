@@ -8,6 +8,7 @@ use amqp::{Table, Value};
 use super::name::Name;
 use super::wording::integer;
 use crate::queue::active::SingleActive;
+use crate::queue::dedup::DedupRule;
 use crate::queue::levels::LevelRule;
 use crate::queue::rules::{DELIVERY_LIMIT_DEFAULT, DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 
@@ -151,10 +152,18 @@ pub struct Wishes {
     pub retry_max_ms: Option<u64>,
     /// `consumer-timeout`.
     pub consumer_timeout_ms: Option<u64>,
+    /// `consumer-disconnected-timeout`.
+    pub consumer_disconnected_timeout_ms: Option<u64>,
+    /// `target-group-size`; the argument is `x-quorum-target-group-size`.
+    pub target_group_size: Option<u64>,
     /// `max-priority`, which only a declare can ask for.
     pub priority_max: Option<u8>,
     /// `single-active-consumer`, which only a declare can ask for.
     pub single_active: bool,
+    /// `message-deduplication`, which only a declare can ask for.
+    pub deduplicates: bool,
+    /// `deduplication-window-ms`, beside it.
+    pub deduplication_window_ms: Option<u64>,
 }
 
 impl Wishes {
@@ -192,15 +201,20 @@ impl Wishes {
             retry_min_ms: number("delayed-retry-min"),
             retry_max_ms: number("delayed-retry-max"),
             consumer_timeout_ms: number("consumer-timeout"),
+            consumer_disconnected_timeout_ms: number("consumer-disconnected-timeout"),
+            target_group_size: number("quorum-target-group-size").or_else(|| number("target-group-size")),
             priority_max: number("max-priority").and_then(|n| u8::try_from(n).ok()),
             single_active: matches!(value("single-active-consumer"), Some(Value::Bool(true))),
+            deduplicates: matches!(value("message-deduplication"), Some(Value::Bool(true))),
+            deduplication_window_ms: number("deduplication-window-ms"),
         }
     }
 }
 
 /// The rules of a queue: its own arguments merged with the policy and the operator policy that match it.
 ///
-/// - Of two numbers the smaller holds, wherever it comes from; of two delivery limits the one that is a limit.
+/// - Of two numbers the smaller holds, wherever it comes from; of two delivery limits the one that is a limit; of two
+///   target group sizes the larger.
 /// - Of two words the argument's holds; but an operator's `overflow` holds over a policy's.
 /// - A key that the queue's type does not know says nothing: a policy matches queues of all types.
 /// - Source: RabbitMQ's guides on policies, on quorum queues and on operator policies.
@@ -213,6 +227,7 @@ pub fn effective(
     let none = Wishes::default();
     let (policy, operator) = (policy.unwrap_or(&none), operator.unwrap_or(&none));
     let least = |of: fn(&Wishes) -> Option<u64>| [arguments, policy, operator].into_iter().filter_map(of).min();
+    let most = |of: fn(&Wishes) -> Option<u64>| [arguments, policy, operator].into_iter().filter_map(of).max();
     let is_quorum = queue_type == QueueType::Quorum;
     let first = |a: &Option<Name>, b: &Option<Name>| a.clone().or_else(|| b.clone());
     let exchange = first(&arguments.dead_letter_exchange, &policy.dead_letter_exchange);
@@ -249,12 +264,15 @@ pub fn effective(
             max_ms: least(|w| w.retry_max_ms).unwrap_or(u64::MAX).max(retry_min()),
         }),
         consumer_timeout_ms: least(|w| w.consumer_timeout_ms),
+        consumer_disconnected_timeout_ms: least(|w| w.consumer_disconnected_timeout_ms).filter(|_| is_quorum),
+        target_group_size: most(|w| w.target_group_size).filter(|_| is_quorum),
         levels: match (is_quorum, arguments.priority_max) {
             (true, _) => LevelRule::Strict,
             (false, None | Some(0)) => LevelRule::None,
             (false, Some(priority_max)) => LevelRule::UpTo(priority_max),
         },
         single_active: arguments.single_active.then_some(SingleActive { preempts: is_quorum }),
+        dedup: arguments.deduplicates.then(|| DedupRule { window_ms: arguments.deduplication_window_ms.unwrap_or(0) }),
     }
 }
 
@@ -280,6 +298,20 @@ mod tests {
         let rules = effective(QueueType::Classic, &arguments, Some(&policy), Some(&operator));
         assert_eq!((rules.length_max, rules.message_ttl_ms, rules.expires_ms), (Some(5), Some(100), Some(9)));
         assert!(effective(QueueType::Classic, &Wishes::default(), None, None).is_plain());
+    }
+
+    #[test]
+    fn of_group_sizes_the_larger_holds_and_of_times_without_a_node_the_shorter() {
+        let mut table = Table::new();
+        table.push("x-quorum-target-group-size", Value::I32(3));
+        table.push("x-consumer-disconnected-timeout", Value::I32(900));
+        let arguments = Wishes::read(&table, "x-");
+        let policy = wishes(&[("target-group-size", Value::I32(5)), ("consumer-disconnected-timeout", Value::I32(70))]);
+        let rules = effective(QueueType::Quorum, &arguments, Some(&policy), None);
+        assert_eq!((rules.target_group_size, rules.consumer_disconnected_timeout_ms), (Some(5), Some(70)));
+        let rules = effective(QueueType::Classic, &Wishes::default(), Some(&policy), None);
+        assert_eq!((rules.target_group_size, rules.consumer_disconnected_timeout_ms), (None, None));
+        assert!(rules.is_plain(), "a policy for all types costs a classic queue nothing");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::entry::Reason;
 use crate::message::{self, MessageView, Stamp};
 use broker::QueueId;
 use broker::queue::dispatch::Head;
-use broker::queue::{Overflow, Rules};
+use broker::queue::{DedupKey, Overflow, Rules};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -72,6 +72,12 @@ impl Queue {
             rules.length_max.is_some_and(|max| count >= max && count - pending.min(self.dispatch.free_credit()) >= max);
         let bytes = self.life.as_ref().map_or(0, |l| l.bytes) + body_bytes as u64;
         too_long || rules.length_bytes_max.is_some_and(|max| bytes > max && self.dispatch.free_credit() < count + 1)
+    }
+
+    /// Whether a message with this key is here, or was so lately that another one is a repeat.
+    pub(super) fn knows_key(&self, key: DedupKey, now_ms: u64) -> bool {
+        let is_here = |seq: u64| seq >= self.state.next_seq() || self.state.runs().is_live(seq);
+        self.state.seen(key).is_some_and(|seen| seen.until_ms > now_ms || is_here(seen.seq))
     }
 
     /// A message comes in.

@@ -7,7 +7,7 @@
 use super::fate::{End, Fate};
 use super::{Expected, Published, id_of, violated};
 use crate::client::is_burial;
-use broker::queue::Rules;
+use broker::queue::{DedupKey, Rules};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::Term;
@@ -30,6 +30,8 @@ struct Queue {
     /// Live messages that nobody was given yet, by level.
     fresh: BTreeMap<u8, BTreeSet<u64>>,
     fresh_count: u64,
+    /// Messages by their key, where a key comes in once: numbers, and when each came in.
+    keys: BTreeMap<DedupKey, Vec<(u64, u64)>>,
     /// The entry that touched it last, and how many were live at most while that was applied.
     peak: (u64, u64),
     /// Messages that one of a lower level went before, in this term.
@@ -109,6 +111,8 @@ struct Entry<'a> {
     time_ms: u64,
     published: &'a [Published],
     settle_asked: &'a BTreeSet<(QueueId, u64)>,
+    /// Queues that take a key in once, and keys that it brings.
+    keys: Vec<(QueueId, DedupKey)>,
     /// Scheduled messages that it brings into their queues, and those whose wait it ends.
     released: Vec<(QueueId, u64)>,
     due: Vec<(QueueId, u64)>,
@@ -167,7 +171,8 @@ impl Model {
         }
         let mut commands = Commands::parse(body).expect("a committed entry can be read");
         let time_ms = commands.time_ms;
-        let mut entry = Entry { index, time_ms, published, settle_asked, released: Vec::new(), due: Vec::new() };
+        let (keys, released, due) = (Vec::new(), Vec::new(), Vec::new());
+        let mut entry = Entry { index, time_ms, published, settle_asked, keys, released, due };
         while let Some(command) = commands.next().expect("a committed entry can be read") {
             match command {
                 LogCommand::Publish(batch) => self.publish(&batch, &mut entry, found),
@@ -207,12 +212,43 @@ impl Model {
                 violated("limit", &format!("{fresh} messages wait in queue {}, which refuses beyond {bound}", id.0));
             }
         }
-        entry.released.sort_unstable();
-        entry.due.sort_unstable();
-        if entry.released != entry.due {
-            let what = format!("entry {index} releases {:?} and ends the waits of {:?}", entry.released, entry.due);
-            violated("schedule", &what);
+        for (id, key) in &entry.keys {
+            let queue = &self.queues[id];
+            let live = |seq: &u64| queue.fates[*seq as usize - 1].settled_at.is_none();
+            let there: Vec<u64> = queue.keys[key].iter().map(|(seq, _)| *seq).filter(live).collect();
+            if there.len() > 1 {
+                violated("dedup", &format!("messages {there:?} of queue {} have the same key", id.0));
+            }
         }
+        entry.released.sort_unstable();
+        // Where it would be a repeat, one that is due ends and does not come in.
+        let takes_once = |(queue, id): &(QueueId, u64)| self.rules(*queue).dedup.zip(published[*id as usize].key);
+        let must_come = |due: &&(QueueId, u64)| takes_once(due).is_none() || entry.released.contains(due);
+        let mut due: Vec<_> = entry.due.iter().filter(must_come).copied().collect();
+        due.sort_unstable();
+        if entry.released != due {
+            violated("schedule", &format!("entry {index} releases {:?} and ends the waits of {due:?}", entry.released));
+        }
+    }
+
+    /// The last entry that any member applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Whether each queue of a message takes a key in once and had one with its key after it was published, or within the
+    /// window before.
+    pub fn knows(&self, message: &Published) -> bool {
+        let Some(key) = message.key else { return false };
+        message.targets.iter().all(|id| {
+            let Some(rule) = self.rules(*id).dedup else { return false };
+            let Some(queue) = self.queues.get(id) else { return false };
+            let was_there = |(seq, _): &(u64, u64)| {
+                let settled_at = queue.fates[*seq as usize - 1].settled_at;
+                rule.window_ms > 0 || settled_at.is_none_or(|index| index > message.since)
+            };
+            queue.keys.get(&key).is_some_and(|seqs| seqs.iter().any(was_there))
+        })
     }
 
     fn publish(&mut self, batch: &Batch<'_>, entry: &mut Entry<'_>, found: &mut Vec<Found>) {
@@ -250,7 +286,8 @@ impl Model {
     ) {
         let of = &entry.published[message as usize];
         let (is_schedule, is_grave) = (schedule_of(id).is_some(), self.expected.graves.values().any(|g| *g == id));
-        let mut fate = Fate::new(message, entry.index, view, &self.rules(id));
+        let rules = self.rules(id);
+        let mut fate = Fate::new(message, entry.index, view, &rules);
         let queue = self.queues.entry(id).or_default();
         let seq = queue.fates.len() as u64 + 1;
         if is_repeat {
@@ -262,6 +299,17 @@ impl Model {
                 found.push(Found::Buried { queue: id, id: message });
             } else if !is_new {
                 violated("duplicate", &format!("message {message} is in queue {} twice", id.0));
+            }
+            if let Some((rule, key)) = rules.dedup.zip(of.key) {
+                let seen = queue.keys.entry(key).or_default();
+                if let Some((before, at)) = seen.last().filter(|(_, at)| entry.time_ms < at + rule.window_ms) {
+                    violated(
+                        "dedup",
+                        &format!("message {seq} came at {}, and {before} of its key at {at}", entry.time_ms),
+                    );
+                }
+                seen.push((seq, entry.time_ms));
+                entry.keys.push((id, key));
             }
             if is_schedule {
                 if fate.due_ms + self.expected.slack_ms < entry.time_ms + of.delay_ms {
