@@ -39,8 +39,10 @@ pub enum Bug {
     LevelsAreForgotten,
     /// The partition is not told that a queue has one active consumer at a time.
     ActiveIsForgotten,
-    /// The partition is not told a queue's limit of length.
+    /// The partition is not told the limits of a queue that drops.
     LimitIsForgotten,
+    /// The partition is not told the limits of a queue that refuses.
+    RefusalIsForgotten,
     /// The partition is told that a queue which refuses takes nothing.
     LimitIsZero,
     /// The partition is not told a queue's time limit.
@@ -67,7 +69,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 28] = [
+    pub const ALL: [Bug; 29] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -85,6 +87,7 @@ impl Bug {
         Bug::LevelsAreForgotten,
         Bug::ActiveIsForgotten,
         Bug::LimitIsForgotten,
+        Bug::RefusalIsForgotten,
         Bug::LimitIsZero,
         Bug::TtlIsForgotten,
         Bug::DelayIsShortened,
@@ -103,7 +106,12 @@ impl Bug {
         match self {
             Bug::LevelsAreForgotten => rules.levels = LevelRule::None,
             Bug::ActiveIsForgotten => rules.single_active = None,
-            Bug::LimitIsForgotten => (rules.length_max, rules.length_bytes_max) = (None, None),
+            Bug::LimitIsForgotten if !rules.overflow.is_reject() => {
+                (rules.length_max, rules.length_bytes_max) = (None, None);
+            }
+            Bug::RefusalIsForgotten if rules.overflow.is_reject() => {
+                (rules.length_max, rules.length_bytes_max) = (None, None);
+            }
             Bug::LimitIsZero if rules.overflow.is_reject() => rules.length_max = rules.length_max.map(|_| 0),
             Bug::KeysAreForgotten => rules.dedup = None,
             Bug::TtlIsForgotten => rules.message_ttl_ms = None,

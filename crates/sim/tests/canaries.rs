@@ -91,7 +91,7 @@ fn priorities_and_the_active_consumer_are_looked_after() {
 #[test]
 fn limits_are_looked_after() {
     found_with_rules(Bug::LimitIsForgotten, "messages are ready in queue");
-    found_with_rules(Bug::LimitIsForgotten, "which refuses beyond");
+    found_with_rules(Bug::RefusalIsForgotten, "which refuses beyond");
     found_with_rules(Bug::LimitIsZero, "none of its queues can be full");
     found_with_rules(Bug::DeliveryLimitIsRaised, "[counts]");
     found_with_rules(Bug::CountsAreLost, "[counts]");

@@ -35,7 +35,7 @@ fn rules_of_queues_hold_in_all_weathers() {
         total.ended_by_rule > 1_000 && total.dead_letters > 300,
         "runs in which nothing ends show nothing: {total:?}"
     );
-    assert!(total.buried > 300 && total.refused > 100, "dead letters arrive, full queues refuse: {total:?}");
+    assert!(total.buried > 300 && total.refused > 20 && total.repeats > 50, "rules are met: {total:?}");
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
