@@ -4,7 +4,7 @@ use sim::{Bug, Cluster, Faults, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds that a bug may take until it shows in the way that is looked for.
-const SEEDS_MAX: u64 = 60;
+const SEEDS_MAX: u64 = 500;
 
 /// Looks for a run that fails in this way.
 fn found(bug: Bug, nodes: u64, checker: &str, faults: Faults) {
