@@ -296,6 +296,11 @@ impl Checks {
     /// Power is cut on a node: what was confirmed as written only may be lost from now on, up to its queue's cap.
     pub fn power_cut(&mut self) {
         self.figures.power_cuts += 1;
+        self.sync_failed();
+    }
+
+    /// A sync failed and its node stops: as after a power cut, what was only written may be lost.
+    pub fn sync_failed(&mut self) {
         for id in std::mem::take(&mut self.at_risk) {
             self.published[id as usize].at_mercy = true;
         }

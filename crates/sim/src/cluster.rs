@@ -312,6 +312,9 @@ impl Cluster {
         }
         if let Some(why) = stopped {
             self.trace.line(now, || format!("{id} stops: {why}"));
+            if why.contains("could not be synced") {
+                self.checks.sync_failed();
+            }
             self.fall(node);
         } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
             self.fall(node);
