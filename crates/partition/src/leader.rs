@@ -190,6 +190,8 @@ impl LeaderQueue {
         self.dispatch.is_idle()
             && state.is_none_or(|s| s.runs().is_empty())
             && self.pending.is_empty()
+            // What was taken in and is held back is pending soon.
+            && self.proposed_seq == self.next_seq
             && self.waiting.is_empty()
             && !self.settling
             && !self.closing

@@ -131,3 +131,9 @@ fn a_rejected_probe_takes_no_foreign_entries_along() {
     let faults = Faults { network: true, crashes: true, pauses: true, ..Faults::NONE };
     run(1, Options { faults, ..Options::default() });
 }
+
+/// A queue whose messages were all taken in and held back was forgotten as idle; its messages were never ready.
+#[test]
+fn a_queue_whose_messages_are_held_back_is_not_idle() {
+    run(40163, Options::default());
+}
