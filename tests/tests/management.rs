@@ -217,7 +217,7 @@ fn queues_are_declared_counted_purged_and_deleted() {
     let Some((broker, http)) = Broker::managed(&[]) else { return };
     let vhost = vhost(&http);
     let at = |name: &str| format!("/api/queues/{vhost}/{name}");
-    let body = r#"{"durable":true,"auto_delete":false,"arguments":{"x-max-length":10,"x-queue-type":"quorum"}}"#;
+    let body = r#"{"durable":true,"auto_delete":false,"arguments":{"x-max-length":10}}"#;
     http.put(&at("a%2Fb"), body).with(201);
     http.put(&at("a%2Fb"), body).with(204);
     let refused = reason(&http.put(&at("a%2Fb"), r#"{"durable":true}"#), 400);
@@ -234,7 +234,7 @@ fn queues_are_declared_counted_purged_and_deleted() {
     for (field, value) in [
         ("name", json!("a/b")),
         ("vhost", json!(vhost)),
-        ("type", json!("quorum")),
+        ("type", json!("classic")),
         ("durable", json!(true)),
         ("auto_delete", json!(false)),
         ("exclusive", json!(false)),
@@ -488,7 +488,9 @@ fn metrics_count_what_clients_did() {
     assert_eq!(value(&text, "leveret_connections_blocked"), Some(0.0));
     assert!(text.contains("leveret_value_at_risk "), "{text}");
     let text = http.get("/metrics/per-object").text;
-    assert_eq!(value(&text, "rabbitmq_queue_messages_ready{vhost=\"/\",queue=\"q\"}"), Some(2.0));
+    let of_queue = |name: &str| value(&text, &format!("{name}{{vhost=\"/\",queue=\"q\"}}"));
+    assert_eq!(of_queue("rabbitmq_queue_messages_ready"), Some(2.0));
+    assert_eq!(of_queue("leveret_value_at_risk_cap"), Some(100.0), "{text}");
 }
 
 #[test]
