@@ -182,3 +182,27 @@ fn idle_broker_writes_nothing() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(written(broker.pid().unwrap()) - before, 0, "bytes written by an idle broker");
 }
+
+#[test]
+fn a_taken_management_address_is_an_error_only_where_it_was_asked_for() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    // Taken by this test or by whoever has it already.
+    let _held = std::net::TcpListener::bind("127.0.0.1:15672");
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("d");
+    let own = ["--data-dir", data.to_str().unwrap(), "--amqp", "127.0.0.1:0"];
+    let asked = [&own[..], &["--management", "127.0.0.1:15672"]].concat();
+    let line = last_line(&serve(&asked));
+    assert!(line.contains("127.0.0.1:15672") && line.to_lowercase().contains("in use"), "{line}");
+    let mut command = Command::new(binary());
+    command.arg("server").args(own).env_clear().stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(server.stderr.take().unwrap()));
+    let seen: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.contains("ready: AMQP")).collect();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let told = |line: &&String| line.contains("WARN") && line.contains("the management API and metrics are not served");
+    assert!(seen.iter().any(|line| told(&line)), "{seen:#?}");
+}

@@ -48,6 +48,22 @@ fn a_file_is_taken_in_once() {
 }
 
 #[test]
+fn what_a_file_says_about_a_virtual_host_is_kept_and_is_no_change_the_second_time() {
+    let node = node();
+    let file = r#"{"vhosts": [{"name": "prod", "description": "all of it", "tags": ["a", "b"], "default_queue_type": "quorum"},
+        {"name": "/", "description": "", "tags": [], "default_queue_type": "classic"}]}"#;
+    // 1 virtual host and what is said about it; guest gone. That queues are classic says nothing new.
+    assert_eq!(node.import_definitions(file).unwrap().changes, 3);
+    assert_eq!(node.import_definitions(file).unwrap().changes, 0);
+    let silent = r#"{"vhosts": [{"name": "prod"}]}"#;
+    assert_eq!(node.import_definitions(silent).unwrap().changes, 0);
+    let wrong = file.replace("quorum", "stream");
+    let refused = node.import_definitions(&wrong).unwrap_err().to_string();
+    assert!(refused.contains("vhosts[0].default_queue_type: classic or quorum is expected"), "{refused}");
+    node.drain();
+}
+
+#[test]
 fn a_password_in_the_clear_is_hashed_and_is_no_change_the_second_time() {
     let node = node();
     let file = r#"{"users": [{"name": "guest", "password": "secret", "tags": []}]}"#;

@@ -265,7 +265,8 @@ settings! {
 
     management: Vec<SocketAddr> {
         Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("127.0.0.1:15672"),
-        "Addresses that serve RabbitMQ's management API and metrics for Prometheus over HTTP. The API asks for name and password, metrics          ask for nothing: whoever reaches the address reads them. An address that was not asked for and is taken is done without.",
+        "Addresses that serve RabbitMQ's management API and metrics for Prometheus over HTTP. The API asks for name and password, metrics \
+         ask for nothing: whoever reaches the address reads them. An address that was not asked for and is taken is done without.",
         elsewhere ["management.tcp.port", "management.tcp.ip", "management.listener.port", "prometheus.tcp.port", "management_port",
             "http_port", "metrics_port", "http"]
     }
