@@ -119,6 +119,116 @@ fn each_level_of_durability_survives_the_death_of_the_process() {
     rounds(broker, &queues);
 }
 
+/// The values at risk that the broker has told so far.
+fn values_at_risk(broker: &Broker) -> Vec<u64> {
+    let log = broker.log();
+    let told = log.lines().filter_map(|line| line.split_once("value_at_risk=").map(|(_, rest)| rest));
+    told.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()).collect()
+}
+
+/// Asks for the gauges and waits for them.
+fn ask_for_gauges(broker: &Broker) {
+    let before = values_at_risk(broker).len();
+    broker.signal(rustix::process::Signal::USR1);
+    let due = std::time::Instant::now() + Duration::from_secs(30);
+    while values_at_risk(broker).len() == before {
+        assert!(std::time::Instant::now() < due, "the gauges do not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn value_at_risk_stays_below_its_cap_and_a_kill_loses_none_of_it() {
+    const CAP: i32 = 100;
+    const AMOUNT: i32 = 7;
+    let Some(mut broker) = Broker::own_or_skip(&["--wal-sync-delay-ms=10000"]) else { return };
+    let selective = [
+        ("x-durability", Value::from("selective")),
+        ("x-durability-value-header", Value::from("amount")),
+        ("x-durability-value-cap", Value::from(CAP)),
+        ("x-durability-interval-ms", Value::from(10_000)),
+    ];
+    let queue = declare(&broker, "selective", &selective);
+    let mut published: u64 = 0;
+    for round in 0..3 {
+        let mut client = broker.connect();
+        let channel = client.channel();
+        client.confirm_select(channel).unwrap();
+        let mut confirmed = 0;
+        for batch in 0..40 {
+            for _ in 0..3 {
+                published += 1;
+                let properties = clients::Properties::with_headers(&[("amount", Value::from(AMOUNT))]);
+                let body = published.to_string();
+                let publish =
+                    clients::Publish { key: &queue.name, body: body.as_bytes(), properties, ..Default::default() };
+                client.publish(channel, &publish);
+            }
+            client.confirmed(channel, confirmed + 1, confirmed + 3);
+            confirmed += 3;
+            // When much is at risk: it goes to zero with every fifteenth value.
+            if batch % 5 == 3 {
+                ask_for_gauges(&broker);
+            }
+        }
+        // 120 values of 7: without a cap 840 were at risk now.
+        broker.kill();
+        let told = values_at_risk(&broker);
+        assert!(told.iter().all(|value| *value <= CAP as u64), "round {round}: {told:?}");
+        assert!(told.iter().any(|value| *value > 0), "round {round}: nothing was ever at risk: {told:?}");
+        broker.start();
+        ask_for_gauges(&broker);
+        assert_eq!(values_at_risk(&broker).last(), Some(&0), "what a start found is synced");
+        let mut client = broker.connect();
+        let channel = client.channel();
+        let ready = client.counts(channel, &queue.name).unwrap().0;
+        assert_eq!(u64::from(ready), published, "round {round}: what was written is there, at risk or not");
+    }
+}
+
+/// Numbers of the extents in the folder.
+fn extents(broker: &Broker) -> std::collections::BTreeSet<u64> {
+    let Ok(entries) = std::fs::read_dir(broker.data_folder().join("extents")) else { return Default::default() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.map(|name| u64::from_str_radix(name.split('.').next().unwrap(), 16).unwrap()).collect()
+}
+
+#[test]
+fn extent_numbers_are_not_used_again_after_a_restart() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let queue = declare(&broker, "q", &[]);
+    let (mut highest, mut gone) = (0, 0);
+    for life in 0..3 {
+        let mut client = broker.connect();
+        let channel = client.channel();
+        client.confirm_select(channel).unwrap();
+        let (mut seen, mut count) = (std::collections::BTreeSet::new(), 0);
+        let due = std::time::Instant::now() + Duration::from_secs(60);
+        while seen.is_empty() {
+            assert!(std::time::Instant::now() < due, "life {life}: no extent came about");
+            (0..500).for_each(|_| client.put(channel, &queue.name, &[7; 4000]));
+            client.confirmed(channel, count + 1, count + 500);
+            count += 500;
+            seen.extend(extents(&broker).into_iter().filter(|id| *id > highest));
+        }
+        client.purge(channel, &queue.name).unwrap();
+        // Idle, so that the extents go and a checkpoint says which numbers were used.
+        let due = std::time::Instant::now() + Duration::from_secs(60);
+        while !extents(&broker).is_empty() {
+            assert!(std::time::Instant::now() < due, "life {life}: {:?} stay", extents(&broker));
+            seen.extend(extents(&broker));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(seen.first().is_some_and(|first| *first > highest), "life {life}: {seen:?} after {highest}");
+        highest = seen.last().copied().unwrap().max(highest);
+        gone += seen.len();
+        drop(client);
+        broker.kill();
+        broker.start();
+    }
+    assert!(gone >= 3);
+}
+
 #[test]
 fn topology_survives_a_kill() {
     let Some(mut broker) = Broker::own_or_skip(&[]) else { return };

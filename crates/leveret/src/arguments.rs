@@ -12,6 +12,7 @@ use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name}
 use storage::inspect::Depth;
 
 use crate::inspect::{Inspection, Part};
+use crate::repair::{self, Repair};
 use crate::sizing::{self, Sizing};
 use crate::version::VERSION;
 
@@ -27,6 +28,8 @@ pub(crate) enum Invocation {
     Server(Sources),
     /// Look into a data folder.
     Inspect(Inspection),
+    /// Go on with a damaged data folder.
+    Repair(Repair),
     /// Measure clusters, report on them, predict others.
     Sizing(Sizing),
     /// Load a broker; the words are the load generator's own.
@@ -42,6 +45,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
     match matches.remove_subcommand() {
         Some((name, matches)) if name == "server" => Ok(Invocation::Server(sources(matches))),
         Some((name, matches)) if name == "inspect" => Ok(Invocation::Inspect(inspection(matches))),
+        Some((name, matches)) if name == "repair" => Ok(Invocation::Repair(repair::asked(matches))),
         Some((name, matches)) if name == "sizing" => Ok(Invocation::Sizing(sizing::asked(matches))),
         Some((name, mut matches)) if name == "bench" => {
             Ok(Invocation::Bench(matches.remove_many("words").into_iter().flatten().collect()))
@@ -64,6 +68,7 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .subcommand(server_command())
         .subcommand(inspect_command())
+        .subcommand(repair::command())
         .subcommand(sizing::command())
         .subcommand(bench_command())
 }
@@ -230,6 +235,8 @@ Examples:
       Settings from a file; variables go before the file, flags before variables.
   leveret inspect /var/lib/leveret
       What is in a data folder, and whether anything in it is damaged.
+  leveret repair /var/lib/leveret --dry-run
+      What a repair of a damaged data folder would give up; without --dry-run it is done.
   leveret sizing report --study
       Which cluster holds a load and what it costs, on the example that ships with this program.
   leveret bench --quorum-queue --queue qq --rate 10000 --confirm 3000 --size 1000 --time 20
@@ -237,9 +244,9 @@ Examples:
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
-  1  the server could not start or had to stop; inspect found damage; bench missed what was required
+  1  the server could not start or had to stop; inspect or repair --dry-run found damage; bench missed what was required
   2  the command line or the configuration is wrong; nothing was touched
-  3  inspect could not read the folder, or it is not one of a node; bench could not make its run
+  3  inspect or repair could not read the folder, or it is not one of a node; bench could not make its run
   130, 143  a second SIGINT or SIGTERM ended the server at once";
 
 const SERVER_ABOUT: &str = "\

@@ -11,6 +11,7 @@ mod exit;
 mod inspect;
 mod logging;
 mod node;
+mod repair;
 mod signals;
 mod sizing;
 mod version;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),
         Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
+        Ok(Invocation::Repair(asked)) => repair::run(&asked),
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
         Ok(Invocation::Bench(words)) => bench::run(&words),
         Err(error) => exit::usage(&error),

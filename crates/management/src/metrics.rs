@@ -297,6 +297,8 @@ impl Scrape {
         out.gauge("leveret_connections_blocked", "Publishers held back by an alarm", self.blocked_connections)?;
         out.gauge("leveret_exchanges", "Exchanges", self.exchange_count)?;
         out.gauge("leveret_bindings", "Bindings, those of the default exchange not counted", self.binding_count)?;
+        let help = "Messages set aside since the start, because their bytes are damaged on the disk";
+        out.counter("leveret_messages_set_aside", help, figures.messages_set_aside)?;
         let help = "Memory pinned by messages of transient queues";
         out.gauge("leveret_transient_messages_bytes", help, figures.transient_bytes)?;
         let help = "Memory pinned by messages of transient queues at which publishers are blocked";

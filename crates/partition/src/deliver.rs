@@ -5,11 +5,12 @@
 //! flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
 
 use crate::command::{DeadLetter, Delivery, Effect, Reply};
+use crate::damage::next_sound;
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue, Waiting};
 use crate::life::{DueMessage, Timers};
 use crate::machine::{FixedMap, Queues};
-use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
+use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use crate::reader::Reader;
@@ -45,6 +46,7 @@ impl QueuePartition {
         for id in dirty.drain(..) {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             lq.dirty = false;
+            lq.look_again(cx.now_ms);
             let mut turn = Turn {
                 partition,
                 id,
@@ -94,18 +96,18 @@ impl QueuePartition {
     }
 
     /// Bytes came for a queue, or could not be read where they were thought to be.
-    pub fn read_done(&mut self, purpose: ReadPurpose, bytes: Option<ReadBytes>, cx: &mut Context<'_>) {
-        let (id, seq, place) = match purpose {
+    pub fn read_done(&mut self, purpose: ReadPurpose, found: Result<ReadBytes, ReadFailed>, cx: &mut Context<'_>) {
+        let (id, seq, place, is_second) = match purpose {
             ReadPurpose::Entries { from } => {
                 // Every fetch is answered: with nothing, if the entries are gone, so that they are asked for again.
-                let bodies = if let Some(ReadBytes::Records(bodies)) = bytes { bodies } else { Vec::new() };
+                let bodies = if let Ok(ReadBytes::Records(bodies)) = found { bodies } else { Vec::new() };
                 self.replica.fetched(from, bodies);
                 return self.drive(cx);
             }
             ReadPurpose::Snapshot { to, term, index, queue, from, place } => {
-                return self.snapshot_read((to, term, index), (queue, from, place), bytes, cx.out);
+                return self.snapshot_read((to, term, index), (queue, from, place), found, cx.out);
             }
-            ReadPurpose::Messages { queue, seq, place } => (queue, seq, place),
+            ReadPurpose::Messages { queue, seq, place, is_second } => (queue, seq, place, is_second),
         };
         let Some(leader) = self.leader.as_deref_mut() else { return };
         let Some(lq) = leader.queues.get_mut(&id) else { return };
@@ -115,33 +117,30 @@ impl QueuePartition {
         let run = state.and_then(|s| s.runs().covering(seq));
         // Settled meanwhile: nobody waits for it.
         let Some(run) = run.filter(|run| run.is_live(seq)) else { return };
-        let mut readers: VecDeque<Reader> = match bytes {
-            Some(ReadBytes::Extent(messages)) if messages.iter().any(|m| m.0 == seq) => {
-                VecDeque::from([Reader::Extent(messages.into())])
+        let (past, why) = match Found::new(found, state, run, seq) {
+            Found::Readers(readers) => return lq.take_in(seq, readers, state, cx.tail),
+            // It has moved while it was read: it is read again where it is now.
+            _ if run.place != place => return,
+            Found::Refused => {
+                let at = lq.read_later(cx.now_ms);
+                leader.timers.insert((at, id));
+                return;
             }
-            Some(ReadBytes::Batches(batches)) => {
-                let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.first));
-                runs.zip(batches).map_while(|(run, (at, bytes))| batch_of(run, at, bytes)).collect()
-            }
-            _ => VecDeque::new(),
+            Found::Damaged { past, why } => (past, why),
         };
-        if readers.is_empty() && run.place == place {
-            // The queue waits, as if the read never came back; going on would skip what was confirmed. The others go on.
+        if !is_second {
+            // What memory holds of the file may be what is wrong.
             lq.reading = true;
-            cx.out.damage.push(damaged(id, seq, place));
+            let purpose = ReadPurpose::Messages { queue: id, seq, place, is_second: true };
+            let at = message_at(run.place, seq, run.past());
+            cx.out.reads.push(Read { partition: self.replica.id(), at, purpose });
             return;
         }
-        // If nothing came, the run has moved while it was read: it is read again where it is now.
-        if !lq.goes_forward(seq, state) {
-            if let Some(reader) = readers.pop_front() {
-                lq.put_reader(Some(reader), cx.tail);
-            }
-            return;
+        let first = if matches!(place, Place::Wal { .. }) { run.first } else { seq };
+        if !self.set_aside(id, place, first..past, why, cx.out) {
+            // As if the read never came back; the other queues go on.
+            self.touched(id).reading = true;
         }
-        if lq.ahead.back().is_some_and(|last| last.past() > seq) {
-            lq.ahead.clear();
-        }
-        lq.ahead.append(&mut readers);
     }
 }
 
@@ -149,6 +148,20 @@ impl LeaderQueue {
     /// Whether this message comes after all that went out, so that what lies behind it in the log is what is next.
     fn goes_forward(&self, seq: u64, state: Option<&QueueState<Place>>) -> bool {
         seq >= self.dispatch.cursor() && state.is_none_or(|s| s.levels().is_none())
+    }
+
+    /// What was read from this message on is at hand from now on.
+    fn take_in(&mut self, seq: u64, mut readers: VecDeque<Reader>, state: Option<&QueueState<Place>>, tail: &mut Tail) {
+        if !self.goes_forward(seq, state) {
+            if let Some(reader) = readers.pop_front() {
+                self.put_reader(Some(reader), tail);
+            }
+            return;
+        }
+        if self.ahead.back().is_some_and(|last| last.past() > seq) {
+            self.ahead.clear();
+        }
+        self.ahead.append(&mut readers);
     }
 
     /// Takes this in hand, and lets go of what was.
@@ -173,13 +186,68 @@ fn in_tail(run: &Run<Place>, tail: &Tail) -> Option<(Bytes, (u32, u32))> {
     tail.get(file, offset, bytes).map(|cached| (cached, (file, offset)))
 }
 
-/// With one copy of the data there is nothing to repair from.
-fn damaged(id: QueueId, seq: u64, place: Place) -> String {
-    format!(
-        "queue {} message {seq}: its bytes at {place:?} are damaged on disk, and the queue gives out nothing more. Run \
-         `leveret inspect` on the data folder, and restore the file from a copy or purge the queue",
-        id.0
-    )
+/// What a read of messages brought.
+enum Found {
+    Readers(VecDeque<Reader>),
+    /// Nothing up to `past` can be read.
+    Damaged {
+        past: u64,
+        why: String,
+    },
+    Refused,
+}
+
+impl Found {
+    fn new(
+        found: Result<ReadBytes, ReadFailed>,
+        state: Option<&QueueState<Place>>,
+        run: &Run<Place>,
+        seq: u64,
+    ) -> Found {
+        match found {
+            Ok(ReadBytes::Extent { messages, damage }) => match messages.iter().find(|m| m.0 >= seq) {
+                Some((first, _)) if *first == seq => Found::Readers(VecDeque::from([Reader::Extent(messages.into())])),
+                next => {
+                    let past = next.map_or(run.past(), |(first, _)| *first);
+                    let why = damage.unwrap_or_else(|| format!("{:?} does not have them", run.place));
+                    Found::Damaged { past, why }
+                }
+            },
+            Ok(ReadBytes::Batches(batches)) => {
+                // One that is damaged ends what was read ahead: it is asked for by itself when it is next.
+                let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.first));
+                let readers: VecDeque<Reader> =
+                    runs.zip(batches).map_while(|(run, (at, bytes))| batch_of(run, at, bytes)).collect();
+                match readers.is_empty() {
+                    true => Found::Damaged { past: run.past(), why: batch_is_damaged(run.place) },
+                    false => Found::Readers(readers),
+                }
+            }
+            Ok(ReadBytes::Wal(_) | ReadBytes::Records(_)) => unreachable!("these are read for followers only"),
+            Err(ReadFailed::Damaged(why)) => Found::Damaged { past: run.past(), why },
+            Err(ReadFailed::Refused(_)) => Found::Refused,
+        }
+    }
+}
+
+/// Says what is wrong with a batch that does not check out.
+pub(crate) fn batch_is_damaged(place: Place) -> String {
+    match place {
+        Place::Wal { file, offset, bytes } => {
+            format!(
+                "log file number {file} is damaged in the {bytes} bytes from {offset} on, by the checksum of their batch"
+            )
+        }
+        Place::Extent { id, run } => format!("run {run} of extent {id:016x} is damaged"),
+    }
+}
+
+/// What to read for a message of a run that ends before `past`.
+fn message_at(place: Place, seq: u64, past: u64) -> ReadAt {
+    match place {
+        Place::Wal { .. } => ReadAt::Batches(place.in_wal().into_iter().collect()),
+        Place::Extent { id, run } => ReadAt::Extent { id, run, from: seq, past, bytes_max: EXTENT_READ_BYTES },
+    }
 }
 
 /// One queue's turn.
@@ -204,8 +272,8 @@ impl Turn<'_> {
     pub(crate) fn head(&self) -> Option<Head> {
         let state = self.queues.queue(self.id);
         self.lq.dispatch.head(state.and_then(QueueState::levels), |from| match state {
-            Some(state) => match state.next_in_turn(from) {
-                Some((seq, _)) => Some(seq),
+            Some(state) => match next_sound(state, self.lq.spoilt.as_deref(), from) {
+                Some(seq) => Some(seq),
                 // Ready before it is applied (written level): not in the state yet, and live.
                 None => Some(from.max(state.next_seq())),
             },
@@ -505,7 +573,7 @@ impl Turn<'_> {
             }
         };
         self.lq.reading = true;
-        let purpose = ReadPurpose::Messages { queue: self.id, seq, place: run.place };
+        let purpose = ReadPurpose::Messages { queue: self.id, seq, place: run.place, is_second: false };
         out.reads.push(Read { partition: self.partition, at, purpose });
     }
 

@@ -77,6 +77,8 @@ pub enum Reason {
     DeliveryLimit = 5,
     /// They were scheduled and are due: the same entry publishes them.
     Due = 6,
+    /// Their bytes are damaged on every disk that had them.
+    Damaged = 7,
 }
 
 impl Reason {
@@ -90,6 +92,7 @@ impl Reason {
             4 => Reason::MaxLength,
             5 => Reason::DeliveryLimit,
             6 => Reason::Due,
+            7 => Reason::Damaged,
             _ => return None,
         })
     }
@@ -101,7 +104,8 @@ impl Reason {
             Reason::Expired => "expired",
             Reason::MaxLength => "maxlen",
             Reason::DeliveryLimit => "delivery_limit",
-            Reason::Acked | Reason::Purged | Reason::Due => return None,
+            // What cannot be read cannot be sent on.
+            Reason::Acked | Reason::Purged | Reason::Due | Reason::Damaged => return None,
         })
     }
 }
@@ -500,6 +504,12 @@ impl<'a> Batch<'a> {
     /// Its queues.
     pub fn targets(&self) -> impl Iterator<Item = QueueId> + '_ {
         (0..self.target_count()).map(|i| QueueId(self.u64(BATCH_HEADER_BYTES + 8 * i)))
+    }
+
+    /// Where its messages lie in its entry, and the checksum that they should have.
+    pub(crate) fn stored(&self) -> (std::ops::Range<usize>, u32) {
+        let first = self.offset as usize + self.messages_at();
+        (first..self.offset as usize + self.bytes.len(), self.u32(12))
     }
 
     /// Whether its messages are what was written.

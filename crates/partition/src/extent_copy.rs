@@ -2,15 +2,18 @@
 //!
 //! Part of the shell, not of the machine: it reads and writes files. It stands here so that the server's thread and the
 //! simulator run the same code. Invariant: a run goes over whole or not at all, and what is referred to afterwards was
-//! synced before, name included.
+//! synced before, name included. A run of which something live cannot be read stays where it is and is told: what becomes of
+//! those messages is for the log to say.
 
+use crate::deliver::batch_is_damaged;
 use crate::entry::Batch;
-use crate::outputs::{CopyRun, ExtentReady, ExtentRun};
+use crate::outputs::{CopyRun, DamagedRun, ExtentReady, ExtentRun};
 use crate::place::Place;
 use broker::QueueId;
+use broker::queue::SeqRanges;
 use bytes::Bytes;
 use std::sync::Arc;
-use storage::extent::remove_extent;
+use storage::extent::{SalvagedExtent, remove_extent};
 use storage::{Disk, Extent, ExtentId, ExtentWriter, FileNo, Location, StorageError, WalReader};
 
 /// A hole longer than this between two live messages begins a new run: its bitmap would cost more than the run.
@@ -23,26 +26,43 @@ const WINDOW_BYTES_MAX: u32 = 256 << 10;
 /// What a message costs in an extent beside its bytes, with a run of its own at worst.
 const MESSAGE_OVERHEAD_BYTES: usize = 16 + 64;
 
-/// Copies what fits of `runs` into extent `id`, which is new; `None` if there was nothing to copy.
+/// What came of copying runs.
+#[derive(Debug, Default)]
+pub struct Copied {
+    /// The new extent; `None`, and no file, if nothing could be copied.
+    pub ready: Option<ExtentReady>,
+    /// Runs that were passed over because of damage.
+    pub damaged: Vec<DamagedRun>,
+}
+
+/// Copies what fits of `runs` into extent `id`, which is new.
 ///
-/// After an error, or `None`, nothing refers to the file, and it is removed as far as the disk allows.
+/// After an error nothing refers to the file, and it is removed as far as the disk allows.
 pub fn copy_runs<D: Disk>(
     disk: &Arc<D>,
     folder_id: u128,
     wal: &WalReader<D>,
     id: ExtentId,
     runs: &[CopyRun],
-) -> Result<Option<ExtentReady>, StorageError> {
+) -> Result<Copied, StorageError> {
     let mut extent = NewExtent::create(disk, folder_id, id)?;
-    let mut copied = Vec::new();
+    let (mut copied, mut damaged, mut follows_damage) = (Vec::new(), Vec::new(), false);
     let mut window = Window::default();
     for (number, run) in runs.iter().enumerate() {
-        let bodies = read_run(&**disk, wal, &mut window, &runs[number..])?;
+        let bodies = match read_run(&**disk, wal, &mut window, &runs[number..])? {
+            Ok(bodies) => bodies,
+            Err(run) => {
+                damaged.push(run);
+                follows_damage = true;
+                continue;
+            }
+        };
         let bytes: usize = bodies.iter().map(|(_, body)| body.len()).sum();
         if !extent.has_room(bytes, bodies.len()) {
             break;
         }
-        if !run.joins {
+        // A new run must not reach over one that stays where it is.
+        if !run.joins || std::mem::take(&mut follows_damage) {
             extent.end_run()?;
         }
         for (seq, body) in bodies {
@@ -50,7 +70,8 @@ pub fn copy_runs<D: Disk>(
         }
         copied.push((run.queue, run.place));
     }
-    extent.finish(copied)
+    let ready = extent.finish(copied)?;
+    Ok(Copied { ready, damaged })
 }
 
 /// Puts messages that came with a snapshot into extent `id`, which is new: [`crate::outputs::Job::WriteReceived`].
@@ -178,50 +199,128 @@ impl Window {
     }
 }
 
-/// The live messages of the first of `runs`, with their numbers, ascending. Checked against their checksums.
+/// Live messages with their numbers, ascending; or why not.
+type RunRead = Result<Vec<(u64, Bytes)>, DamagedRun>;
+
+/// The live messages of the first of `runs`, checked against their checksums. What does not check out is read a second time,
+/// past what memory holds of it.
 fn read_run<D: Disk>(
     disk: &D,
     wal: &WalReader<D>,
     window: &mut Window,
     runs: &[CopyRun],
-) -> Result<Vec<(u64, Bytes)>, StorageError> {
+) -> Result<RunRead, StorageError> {
     let run = &runs[0];
-    let mut live = Vec::with_capacity(run.live.iter().map(|l| l.1 as usize).sum());
-    let mut wanted = run.live.iter().flat_map(|(first, count)| *first..first + count).peekable();
     match run.place {
-        Place::Wal { file, offset, .. } => {
-            let stored = window.batch(wal, runs)?;
-            let damaged = || StorageError::Corrupt {
-                file: format!("log file number {file}"),
-                offset: u64::from(offset),
-                what: "a batch of messages, by its checksum,",
-                expected: 1,
-                found: 0,
-            };
-            let batch = Batch::parse(&stored, 0).ok().filter(|b| b.is_intact()).ok_or_else(damaged)?;
-            let mut at = batch.first_message_at();
-            for (number, message) in batch.iter().enumerate() {
-                let seq = run.first + number as u64;
-                if wanted.next_if_eq(&seq).is_some() {
-                    live.push((seq, stored.slice(at..at + message.len())));
-                }
-                at += message.len();
-            }
-        }
-        Place::Extent { id, run: number } => {
-            let extent = Extent::open(disk, ExtentId(u64::from(id)))?;
-            let mut from = run.first;
-            loop {
-                let read = extent.read(number as usize, from, READ_MESSAGES_MAX, READ_BYTES_MAX)?;
-                let Some(last) = read.last() else { break };
-                from = last.seq + 1;
-                for message in read {
-                    if wanted.next_if_eq(&message.seq).is_some() {
-                        live.push((message.seq, message.body));
+        Place::Wal { file, offset, bytes } => {
+            let of_batch = |stored: &Bytes| live_of_batch(run, stored);
+            let first = window.batch(wal, runs).map(|stored| of_batch(&stored));
+            let why = match first {
+                Ok(Some(live)) => return Ok(Ok(live)),
+                Err(error) if !error.is_damage() => return Err(error),
+                _ => {
+                    *window = Window::default();
+                    match wal.read_past_cache(Location { file: FileNo(u64::from(file)), offset, bytes }) {
+                        Ok(stored) => match of_batch(&stored) {
+                            Some(live) => return Ok(Ok(live)),
+                            None => batch_is_damaged(run.place),
+                        },
+                        Err(error) if error.is_damage() => error.to_string(),
+                        Err(error) => return Err(error),
                     }
                 }
+            };
+            let (queue, place) = (run.queue, run.place);
+            Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why }))
+        }
+        Place::Extent { id, run: number } => {
+            let id = ExtentId(u64::from(id));
+            match live_of_extent(disk, id, number as usize, run) {
+                Err(error) if error.is_damage() => {}
+                read => return read.map(Ok),
+            }
+            match salvage_run(disk, id, number as usize, run) {
+                Err(error) if error.is_damage() => {
+                    let (queue, place, why) = (run.queue, run.place, error.to_string());
+                    Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why }))
+                }
+                read => read,
             }
         }
     }
-    Ok(live)
+}
+
+/// The live messages of a run in the log; `None` if its batch is not what was written.
+fn live_of_batch(run: &CopyRun, stored: &Bytes) -> Option<Vec<(u64, Bytes)>> {
+    let batch = Batch::parse(stored, 0).ok().filter(|b| b.is_intact() && b.messages() == run.count)?;
+    let mut live = Vec::with_capacity(run.live.iter().map(|l| l.1 as usize).sum());
+    let mut wanted = run.live.iter().flat_map(|(first, count)| *first..first + count).peekable();
+    let mut at = batch.first_message_at();
+    for (number, message) in batch.iter().enumerate() {
+        let seq = run.first + number as u64;
+        if wanted.next_if_eq(&seq).is_some() {
+            live.push((seq, stored.slice(at..at + message.len())));
+        }
+        at += message.len();
+    }
+    Some(live)
+}
+
+fn live_of_extent<D: Disk>(
+    disk: &D,
+    id: ExtentId,
+    number: usize,
+    run: &CopyRun,
+) -> Result<Vec<(u64, Bytes)>, StorageError> {
+    let mut live = Vec::with_capacity(run.live.iter().map(|l| l.1 as usize).sum());
+    let mut wanted = run.live.iter().flat_map(|(first, count)| *first..first + count).peekable();
+    let extent = Extent::open(disk, id)?;
+    if number >= extent.runs().len() {
+        let file = format!("extent {:016x}", id.0);
+        let (expected, found) = (number as u64, extent.runs().len() as u64);
+        return Err(StorageError::Corrupt { file, offset: 0, what: "number of runs, more than", expected, found });
+    }
+    let mut from = run.first;
+    loop {
+        let read = extent.read(number, from, READ_MESSAGES_MAX, READ_BYTES_MAX)?;
+        let Some(last) = read.last() else { break };
+        from = last.seq + 1;
+        for message in read {
+            if wanted.next_if_eq(&message.seq).is_some() {
+                live.push((message.seq, message.body));
+            }
+        }
+    }
+    match wanted.next() {
+        None => Ok(live),
+        Some(seq) => {
+            let file = format!("extent {:016x}", id.0);
+            Err(StorageError::Corrupt { file, offset: 0, what: "a live message", expected: seq, found: from })
+        }
+    }
+}
+
+/// The live messages of a run in a damaged extent, if it has all of them.
+fn salvage_run<D: Disk>(disk: &D, id: ExtentId, number: usize, run: &CopyRun) -> Result<RunRead, StorageError> {
+    let extent = SalvagedExtent::open(disk, id)?;
+    let mut missing = SeqRanges::new();
+    run.live.iter().for_each(|(first, count)| missing.insert_range(*first, *count));
+    let past = run.first + u64::from(run.count);
+    let (mut live, mut from, mut damage) = (Vec::new(), run.first, None);
+    while from < past {
+        let salvaged = extent.read(run.queue.0, number, from..past, READ_BYTES_MAX);
+        damage = damage.or(salvaged.damage);
+        let Some(last) = salvaged.messages.last() else { break };
+        from = last.seq + 1;
+        for message in salvaged.messages {
+            if missing.remove_range(message.seq, 1) == 1 {
+                live.push((message.seq, message.body));
+            }
+        }
+    }
+    if missing.is_empty() {
+        return Ok(Ok(live));
+    }
+    let why = damage.map_or_else(|| batch_is_damaged(run.place), |error| error.to_string());
+    Ok(Err(DamagedRun { queue: run.queue, place: run.place, messages: missing.iter().collect(), why }))
 }

@@ -5,6 +5,7 @@
 //! every message that was or will be confirmed before its sync, and never passes the cap.
 
 use crate::command::{DeadLetter, Level, Reply, RequestId, Selective};
+use crate::damage::Spoilt;
 use crate::entry::{BatchPlace, EntryBuilder};
 use crate::life::{DueMessage, Life, Timers};
 use crate::machine::FixedMap;
@@ -147,6 +148,8 @@ pub(crate) struct LeaderQueue {
     pub(crate) rules: Option<Arc<Rules>>,
     /// Absent on a queue whose messages only come and go.
     pub(crate) life: Option<Box<Life>>,
+    /// Absent while everything can be read.
+    pub(crate) spoilt: Option<Box<Spoilt>>,
 }
 
 impl LeaderQueue {
@@ -182,6 +185,7 @@ impl LeaderQueue {
             at_risk: 0,
             life: Life::new(state, rules.map(|r| &**r), next_seq),
             rules: rules.cloned(),
+            spoilt: None,
         }
     }
 

@@ -5,18 +5,20 @@
 //! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
 //! - [`machine`]: the replicated state, changed by entries alone.
 //! - [`replica`] and [`log_index`]: consensus over the node's WAL.
-//! - [`partition`]: all of it as one machine; `commands` and `deliver`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
+//! - [`partition`]: all of it as one machine; `commands`, `deliver` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
-//! - [`extent_copy`]: the shell's half of it that both shells share.
+//! - [`extent_copy`] and [`cold_read`]: what both shells share of carrying jobs and reads out.
 //! - `snapshot`: a follower that needs more than the log still has.
 //! - [`log_partition`]: a log for a machine of the caller's: the topology.
 //! - [`transient`]: the same surface for queues that live in one shard's memory.
-//! - [`recovery`]: a partition from what a data folder holds.
+//! - [`recovery`]: a partition from what a data folder holds; [`salvage`]: from what is left of a damaged one.
 //! - [`survey`]: what is in the queues, for whoever looks after the broker.
 
 pub mod checkpoint;
+pub mod cold_read;
 pub mod command;
 mod commands;
+mod damage;
 mod deliver;
 pub mod entry;
 pub mod extent_copy;
@@ -33,6 +35,7 @@ pub mod place;
 pub mod reader;
 pub mod recovery;
 pub mod replica;
+pub mod salvage;
 mod snapshot;
 pub mod survey;
 pub mod tail;

@@ -7,6 +7,7 @@
 //! settled when its dead letter is safe. Nothing here is asked of a plain queue, which has no [`Life`].
 
 use crate::command::{DeadLetter, Effect};
+use crate::damage::next_sound;
 use crate::deliver::{Next, Turn};
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue};
@@ -120,9 +121,8 @@ impl Life {
     /// Other rules hold: what the old ones began and the new ones do not know ends.
     pub(crate) fn configured(&mut self, before: Option<&Rules>, after: Option<&Rules>, next_seq: u64) {
         let counts = |rules: Option<&Rules>| rules.is_some_and(|r| r.length_bytes_max.is_some());
-        if counts(after) && !counts(before) {
-            (self.bytes, self.uncounted) = (0, 0..next_seq);
-            self.held_bytes.clear();
+        if !counts(before) {
+            self.recount(after, next_seq);
         }
         let waits = |rules: Option<&Rules>| rules.and_then(|r| r.dead_letter.as_ref()).is_some_and(|d| d.at_least_once);
         if waits(before) && !waits(after) {
@@ -183,6 +183,27 @@ impl Life {
     /// Everything that was ready is gone.
     pub(crate) fn purged(&mut self) {
         self.bytes = 0;
+    }
+
+    /// What is ready is counted anew, if bytes are limited.
+    pub(crate) fn recount(&mut self, rules: Option<&Rules>, next_seq: u64) {
+        if rules.is_some_and(|r| r.length_bytes_max.is_some()) {
+            (self.bytes, self.uncounted) = (0, 0..next_seq);
+            self.held_bytes.clear();
+        }
+    }
+
+    /// Whether a scheduled message is on its way to its queue.
+    pub(crate) fn is_released(&self, seq: u64) -> bool {
+        self.released.iter().any(|(_, released)| *released == seq)
+    }
+
+    /// Takes out a message that waits here and whose bytes are not in hand: given up, or until its retry. False if it does not.
+    pub(crate) fn drop_waiting(&mut self, seq: u64) -> bool {
+        let before = self.dying.len() + self.retrying.len();
+        self.dying.retain(|dying| dying.seq != seq || dying.message.is_some());
+        self.retrying.retain(|(_, waiting)| *waiting != seq);
+        self.dying.len() + self.retrying.len() < before
     }
 
     /// Somebody used the queue.
@@ -373,8 +394,8 @@ impl Turn<'_> {
         while let Some(range) = self.lq.life.as_ref().map(|l| l.uncounted.clone()).filter(|r| !r.is_empty()) {
             let state = self.queues.queue(self.id);
             let applied = state.map_or(1, QueueState::next_seq);
-            let next = match state.and_then(|s| s.next_in_turn(range.start)) {
-                Some((seq, _)) => seq,
+            let next = match state.and_then(|s| next_sound(s, self.lq.spoilt.as_deref(), range.start)) {
+                Some(seq) => seq,
                 None => range.start.max(applied),
             };
             if next >= range.end {
@@ -567,7 +588,7 @@ impl Turn<'_> {
         let mut next = None;
         let mut count = 0;
         for &(due_ms, seq) in state.extras().iter().flat_map(|e| &e.due) {
-            if released.contains(&(due_ms, seq)) || !state.runs().is_live(seq) {
+            if released.contains(&(due_ms, seq)) || !state.runs().is_live(seq) || self.lq.is_spoilt(seq) {
                 continue;
             }
             let again_ms = self.lq.life.as_ref().map_or(0, |l| l.again_ms);

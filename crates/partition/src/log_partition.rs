@@ -7,7 +7,7 @@
 
 use crate::checkpoint::Head;
 use crate::maintenance::WalState;
-use crate::outputs::{Job, Outputs, ReadBytes, ReadPurpose, Ticket};
+use crate::outputs::{Job, Outputs, ReadBytes, ReadFailed, ReadPurpose, Ticket};
 use crate::replica::Replica;
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,7 +15,7 @@ use consensus::{EntryKind, LogIndex, NodeId, Position, Role, Term};
 use std::collections::VecDeque;
 use storage::Location;
 
-const PREFIX: [u8; 4] = [1, 1, 0, 0];
+pub(crate) const PREFIX: [u8; 4] = [1, 1, 0, 0];
 
 /// A committed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,8 +107,8 @@ impl LogPartition {
     }
 
     /// Bytes came for a follower.
-    pub fn read_done(&mut self, purpose: ReadPurpose, bytes: Option<ReadBytes>) {
-        if let (ReadPurpose::Entries { from }, Some(ReadBytes::Records(bodies))) = (purpose, bytes) {
+    pub fn read_done(&mut self, purpose: ReadPurpose, found: Result<ReadBytes, ReadFailed>) {
+        if let (ReadPurpose::Entries { from }, Ok(ReadBytes::Records(bodies))) = (purpose, found) {
             self.replica.fetched(from, bodies);
         }
     }

@@ -4,7 +4,7 @@
 //! lie); `wal_runs` counts the runs that lie in each WAL file, and a file that is not in it holds nothing live of this
 //! partition. The state hash covers the logical state alone.
 
-use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
+use crate::entry::{Batch, Commands, EntryDamaged, LogCommand, Ranges};
 use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
@@ -154,47 +154,77 @@ impl Queues {
         while let Some(command) = commands.next()? {
             match command {
                 LogCommand::Publish(batch) => self.publish(&batch, body, observer),
-                LogCommand::Settle { queue, ranges, .. } => self.settle(queue, ranges),
-                LogCommand::Requeue { queue, counts_against, ranges } => {
-                    if let Some(state) = self.queues.get_mut(&queue) {
-                        for (first, count) in ranges {
-                            (first..first + count).for_each(|seq| state.requeue(seq, counts_against));
-                        }
-                    }
-                }
-                LogCommand::Dead { queue, reason, ranges } => {
-                    if let Some(state) = self.queues.get_mut(&queue) {
-                        for (first, count) in ranges {
-                            (first..first + count).for_each(|seq| state.set_aside(seq, Aside::Dead(reason as u8)));
-                        }
-                    }
-                }
-                LogCommand::Retry { queue, counts_against, until_ms, ranges } => {
-                    if let Some(state) = self.queues.get_mut(&queue) {
-                        for seq in ranges.flat_map(|(first, count)| first..first + count) {
-                            state.requeue(seq, counts_against);
-                            state.set_aside(seq, Aside::Until(until_ms));
-                        }
-                    }
-                }
-                LogCommand::Sent { queue, dispatched_below } => {
-                    if let Some(state) = self.queues.get_mut(&queue) {
-                        state.raise_dispatched_below(dispatched_below);
-                    }
-                }
-                LogCommand::Delete { queue } => {
-                    self.delete(queue);
-                    self.delete(scheduled_for(queue));
-                }
-                LogCommand::Closed { publisher } => {
-                    self.publishers.remove(&publisher);
-                }
+                other => self.note(other, u64::MAX),
             }
         }
         Ok(())
     }
 
-    fn publish(&mut self, batch: &Batch<'_>, body: Location, observer: &mut impl Observer) {
+    /// Notes what became of messages with numbers below `below`; nothing of others.
+    pub(crate) fn note(&mut self, command: LogCommand<'_>, below: u64) {
+        match command {
+            LogCommand::Publish(_) => unreachable!("messages are taken in elsewhere"),
+            LogCommand::Settle { queue, ranges, .. } => self.settle(queue, within(ranges, below)),
+            LogCommand::Requeue { queue, counts_against, ranges } => {
+                if let Some(state) = self.queues.get_mut(&queue) {
+                    for (first, count) in within(ranges, below) {
+                        (first..first + count).for_each(|seq| state.requeue(seq, counts_against));
+                    }
+                }
+            }
+            LogCommand::Dead { queue, reason, ranges } => {
+                if let Some(state) = self.queues.get_mut(&queue) {
+                    for (first, count) in within(ranges, below) {
+                        (first..first + count).for_each(|seq| state.set_aside(seq, Aside::Dead(reason as u8)));
+                    }
+                }
+            }
+            LogCommand::Retry { queue, counts_against, until_ms, ranges } => {
+                if let Some(state) = self.queues.get_mut(&queue) {
+                    for seq in within(ranges, below).flat_map(|(first, count)| first..first + count) {
+                        state.requeue(seq, counts_against);
+                        state.set_aside(seq, Aside::Until(until_ms));
+                    }
+                }
+            }
+            LogCommand::Sent { queue, dispatched_below } => {
+                if let Some(state) = self.queues.get_mut(&queue) {
+                    state.raise_dispatched_below(dispatched_below.min(below));
+                }
+            }
+            LogCommand::Delete { queue } => {
+                self.delete(queue);
+                self.delete(scheduled_for(queue));
+            }
+            LogCommand::Closed { publisher } => {
+                self.publishers.remove(&publisher);
+            }
+        }
+    }
+
+    /// Takes in a batch whose messages are lost: they get their numbers, so that what follows is numbered as it was, and end
+    /// at once. Returns them.
+    pub(crate) fn publish_lost(&mut self, batch: &Batch<'_>, body: Location) -> Vec<(QueueId, u64, u64)> {
+        let place = Place::in_record(body, batch.offset, batch.bytes());
+        let (count, mut lost) = (batch.messages(), Vec::new());
+        for queue in batch.targets() {
+            let first = self.queues.entry(queue).or_default().publish(count, place);
+            self.wal_run_count += 1;
+            *self.wal_runs.entry(wal_file(place)).or_default() += 1;
+            self.settle(queue, std::iter::once((first, u64::from(count))));
+            lost.push((queue, first, u64::from(count)));
+        }
+        let publisher = batch.publisher();
+        if publisher != ChannelKey::NOBODY {
+            // How far apart their numbers were, the messages knew; they were no closer.
+            let last = batch.first_publish_seq() + u64::from(count) - 1;
+            let known = self.publishers.entry(publisher).or_insert(0);
+            *known = (*known).max(last);
+        }
+        lost
+    }
+
+    pub(crate) fn publish(&mut self, batch: &Batch<'_>, body: Location, observer: &mut impl Observer) {
         let place = Place::in_record(body, batch.offset, batch.bytes());
         let count = batch.messages();
         let repeated = self.repeated(batch);
@@ -255,7 +285,7 @@ impl Queues {
         repeated
     }
 
-    fn settle(&mut self, queue: QueueId, ranges: impl Iterator<Item = (u64, u64)>) {
+    pub(crate) fn settle(&mut self, queue: QueueId, ranges: impl Iterator<Item = (u64, u64)>) {
         let Some(state) = self.queues.get_mut(&queue) else { return };
         let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
         for (first, count) in ranges {
@@ -384,6 +414,11 @@ fn note_keys(
             state.note_key(first + u64::from(offset), key, rule, now_ms);
         }
     }
+}
+
+/// What of these ranges lies below a number.
+fn within(ranges: Ranges<'_>, below: u64) -> impl Iterator<Item = (u64, u64)> {
+    ranges.map(move |(first, count)| (first, count.min(below.saturating_sub(first)))).filter(|(_, count)| *count > 0)
 }
 
 fn wal_file(place: Place) -> u32 {

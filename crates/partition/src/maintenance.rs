@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// One extent takes up to this many bytes of messages, by estimate.
 const EXTENT_BYTES_MAX: u64 = 32 << 20;
 /// Runs that one extent job copies at most: bounds its memory, about 100 bytes each.
-const COPY_RUNS_MAX: usize = 8_192;
+pub(crate) const COPY_RUNS_MAX: usize = 8_192;
 /// After this many runs moved to extents a checkpoint says so: a start indexes what lay in the log at the last one.
 const MOVED_RUNS_MAX: u64 = 65_536;
 /// An extent with less than this share of its messages live is copied together with others of its partition.
@@ -29,6 +29,9 @@ const FOLLOWER_LAG_FILES_MAX: u32 = 4;
 pub(crate) const FIRST_FILE: u32 = 1;
 /// A partition counts as idle this long after its last entry.
 const IDLE_MS: u64 = 3_000;
+/// A run that could not be copied, because of damage, is tried again after this long: what is damaged has ended by then, or a
+/// consumer has it.
+const PUT_OFF_MS: u64 = 60_000;
 /// Checkpoints that are kept, and whose files are.
 const CHECKPOINTS_KEPT: usize = 2;
 
@@ -80,6 +83,8 @@ pub struct Maintenance {
     is_copying: bool,
     /// Runs that went from the log to extents since the last checkpoint was begun.
     moved_runs: u64,
+    /// Runs that could not be copied, and when they are tried again.
+    put_off: BTreeMap<Place, u64>,
     /// Extents without live messages, and how many checkpoints have been saved without them.
     used_up: BTreeMap<u32, usize>,
 }
@@ -95,6 +100,11 @@ impl Maintenance {
     /// written when upkeep looked last, or where the newest checkpoint's replay starts if it has not looked since the start.
     pub(crate) fn current_file(&self) -> u32 {
         self.current_file.max(self.kept.back().map_or(FIRST_FILE, |k| k.replay_file))
+    }
+
+    /// A run could not be copied: it is left where it is for a while.
+    pub(crate) fn put_off(&mut self, place: Place, now_ms: u64) {
+        self.put_off.insert(place, now_ms + PUT_OFF_MS);
     }
 
     /// Whether a checkpoint is being saved.
@@ -171,6 +181,7 @@ impl QueuePartition {
     pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
         self.maintenance.current_file = wal.current_file;
         self.note_used_up();
+        self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
         if !self.maintenance.is_copying {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
@@ -191,7 +202,8 @@ impl QueuePartition {
         if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
             self.save_checkpoint(wal.current_file, cx);
         }
-        self.maintenance.is_quiet = idle && self.maintenance.saving.is_none() && !self.maintenance.is_copying;
+        let m = &mut self.maintenance;
+        m.is_quiet = idle && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
     }
 
     /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was filled.
@@ -282,16 +294,9 @@ impl QueuePartition {
     /// The extent under way is on the disk: its runs take the place of those that were copied.
     pub fn extent_ready(&mut self, ready: &ExtentReady) {
         assert!(std::mem::take(&mut self.maintenance.is_copying), "an extent was under way");
-        self.queues.add_extent(ready.id, ready.messages, ready.bytes);
-        let mut copied: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
-        for (queue, place) in &ready.copied {
-            self.maintenance.moved_runs += u64::from(matches!(place, Place::Wal { .. }));
-            copied.entry(*queue).or_default().push(*place);
-        }
-        for (queue, places) in &copied {
-            let new: Vec<_> = ready.runs.iter().filter(|r| r.queue == *queue).copied().collect();
-            self.queues.move_runs(*queue, places, ready.id, &new);
-        }
+        let of_log = ready.copied.iter().filter(|(_, place)| matches!(place, Place::Wal { .. }));
+        self.maintenance.moved_runs += of_log.count() as u64;
+        take_over(&mut self.queues, ready);
         self.note_used_up();
     }
 
@@ -343,15 +348,35 @@ impl QueuePartition {
     }
 
     fn collect(&self, count_max: usize, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
-        let (mut runs, mut bytes) = (Vec::new(), 0u64);
-        for queue in self.queues.queue_ids() {
-            collect_queue(&self.queues, queue, count_max, &wanted, &mut runs, &mut bytes);
-            if bytes >= EXTENT_BYTES_MAX || runs.len() >= count_max {
-                break;
-            }
-        }
-        runs
+        let put_off = &self.maintenance.put_off;
+        let wanted = |place: &Place| wanted(place) && !put_off.contains_key(place);
+        collect(&self.queues, count_max, wanted)
     }
+}
+
+/// The runs of a new extent take the place of those that were copied into it.
+pub(crate) fn take_over(queues: &mut Queues, ready: &ExtentReady) {
+    queues.add_extent(ready.id, ready.messages, ready.bytes);
+    let mut copied: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
+    for (queue, place) in &ready.copied {
+        copied.entry(*queue).or_default().push(*place);
+    }
+    for (queue, places) in &copied {
+        let new: Vec<_> = ready.runs.iter().filter(|r| r.queue == *queue).copied().collect();
+        queues.move_runs(*queue, places, ready.id, &new);
+    }
+}
+
+/// Live runs of all queues that lie where `wanted` says, as many as one job takes.
+pub(crate) fn collect(queues: &Queues, count_max: usize, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
+    let (mut runs, mut bytes) = (Vec::new(), 0u64);
+    for queue in queues.queue_ids() {
+        collect_queue(queues, queue, count_max, &wanted, &mut runs, &mut bytes);
+        if bytes >= EXTENT_BYTES_MAX || runs.len() >= count_max {
+            break;
+        }
+    }
+    runs
 }
 
 fn collect_queue(

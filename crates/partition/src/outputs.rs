@@ -82,6 +82,8 @@ pub enum ReadPurpose {
         seq: u64,
         /// Where it lay when the read was asked for.
         place: Place,
+        /// The first read of it was in vain: this one comes from the disk itself, whatever memory has.
+        is_second: bool,
     },
     /// The next messages of a queue, for a follower that is sent a snapshot.
     Snapshot {
@@ -112,11 +114,77 @@ pub enum ReadBytes {
     Wal(Bytes),
     /// The stretches of [`ReadAt::Batches`] and where they lay; at least the first.
     Batches(Vec<(Location, Bytes)>),
-    /// Messages with their numbers, ascending.
-    Extent(Vec<(u64, Bytes)>),
+    /// Messages of [`ReadAt::Extent`].
+    Extent {
+        /// With their numbers, ascending, all of them intact. Those whose bytes are damaged are passed over: the first one
+        /// here is the first intact one, and without any there is none left in the run.
+        messages: Vec<(u64, Bytes)>,
+        /// What was passed over, and where.
+        damage: Option<String>,
+    },
     /// One body a record.
     Records(Vec<Bytes>),
 }
+
+/// Why a read brought nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadFailed {
+    /// The bytes are not what was written, or their file is gone: which file, where, and what is wrong.
+    Damaged(String),
+    /// The system refused just now (too many open files, say); it may be tried again.
+    Refused(String),
+}
+
+/// Messages whose bytes cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Their queue.
+    pub queue: QueueId,
+    /// Where they lie.
+    pub place: Place,
+    /// Which, as `(first, count)`, ascending.
+    pub messages: Vec<(u64, u64)>,
+    /// Which file, where in it, what is wrong.
+    pub why: String,
+    /// They end with this, in the log; otherwise the queue waits: another member may have them.
+    pub is_set_aside: bool,
+}
+
+impl Damage {
+    /// How many messages.
+    pub fn count(&self) -> u64 {
+        self.messages.iter().map(|(_, count)| count).sum()
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (queue, count, why) = (self.queue.0, self.count(), &self.why);
+        write!(f, "{count} messages of queue {queue} cannot be read, numbers")?;
+        for (number, (first, count)) in self.messages.iter().enumerate().take(RANGES_TOLD_MAX) {
+            let comma = if number > 0 { "," } else { "" };
+            match count {
+                1 => write!(f, "{comma} {first}")?,
+                _ => write!(f, "{comma} {first} to {}", first + count - 1)?,
+            }
+        }
+        if self.messages.len() > RANGES_TOLD_MAX {
+            write!(f, " and more")?;
+        }
+        write!(f, ": {why}. ")?;
+        match self.is_set_aside {
+            true => write!(
+                f,
+                "They are set aside: ended in the log as damaged, given to nobody, not dead-lettered; the queue goes on. \
+                 Check the disk"
+            ),
+            false => write!(f, "The queue waits, as another member may have them. Check the disk"),
+        }
+    }
+}
+
+/// Ranges of numbers that one line of the log tells.
+const RANGES_TOLD_MAX: usize = 16;
 
 /// A run whose live messages are to be copied into an extent.
 #[derive(Clone, Debug, PartialEq)]
@@ -198,6 +266,19 @@ pub struct ExtentReady {
     pub copied: Vec<(QueueId, Place)>,
 }
 
+/// A run that could not be copied, because some of its live messages cannot be read. It stays where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedRun {
+    /// Its queue.
+    pub queue: QueueId,
+    /// Where it lies.
+    pub place: Place,
+    /// The messages that cannot be read, as `(first, count)`.
+    pub messages: Vec<(u64, u64)>,
+    /// Which file, where in it, what is wrong.
+    pub why: String,
+}
+
 /// Everything that came out of a step. Reused from step to step.
 #[derive(Default)]
 pub struct Outputs {
@@ -209,8 +290,10 @@ pub struct Outputs {
     pub reads: Vec<Read>,
     /// For the maintenance thread.
     pub jobs: Vec<Job>,
-    /// For the operator: queues that cannot go on, because their bytes are damaged on disk.
-    pub damage: Vec<String>,
+    /// For the operator: messages that cannot be read.
+    pub damage: Vec<Damage>,
+    /// How many of them were set aside.
+    pub set_aside: u64,
     /// For other members: one frame each, see [`crate::replica`].
     pub frames: Vec<(NodeId, PartitionId, Bytes)>,
 }

@@ -186,6 +186,11 @@ impl QueuePartition {
                     leader.builder.settle(id, reason, &ranges);
                 }
             }
+            if let Some(spoilt) = queue.spoilt.as_deref_mut().filter(|s| !s.ended.is_empty()) {
+                let ranges: Vec<(u64, u64)> = spoilt.ended.drain().collect();
+                leader.builder.settle(id, Reason::Damaged, &ranges);
+                leader.builder.want_sync();
+            }
             queue.settles_in_flight += 1;
             settled.push(id);
         }
@@ -299,6 +304,7 @@ impl QueuePartition {
         for id in done.settled {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.settles_in_flight -= 1;
+                queue.forget_spoilt();
                 Leader::touch(&mut leader.dirty, id, queue);
             }
         }

@@ -16,13 +16,15 @@ use storage::{Location, RecordKind};
 
 /// Collects one partition's records.
 pub struct Recovery {
-    id: PartitionId,
-    checkpoint: Option<(checkpoint::Head, Bytes)>,
-    vote: (Term, Option<NodeId>),
-    applied: Position,
-    entries: Vec<(Entry, Location)>,
+    pub(crate) id: PartitionId,
+    pub(crate) checkpoint: Option<(checkpoint::Head, Bytes)>,
+    pub(crate) vote: (Term, Option<NodeId>),
+    pub(crate) applied: Position,
+    pub(crate) entries: Vec<(Entry, Location)>,
     replay_file: u32,
-    queues: Option<Queues>,
+    pub(crate) queues: Option<Queues>,
+    /// The first entry that is missing between others.
+    gap: Option<LogIndex>,
 }
 
 impl Recovery {
@@ -41,7 +43,12 @@ impl Recovery {
             Some((head, _)) => (head.vote, head.applied),
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
-        Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file, queues: None })
+        Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file, queues: None, gap: None })
+    }
+
+    /// The first entry that is missing between others: part of the log is lost. Only [`Recovery::salvage`] goes on from there.
+    pub fn gap(&self) -> Option<LogIndex> {
+        self.gap
     }
 
     /// Whose it is.
@@ -105,9 +112,13 @@ impl Recovery {
             self.entries.clear();
             return;
         }
-        let offset = (index.0 - self.applied.index.0 - 1) as usize;
-        assert!(offset <= self.entries.len(), "partition {}: the log has a gap before entry {index}", self.id.0);
-        self.entries.truncate(offset);
+        let last = self.entries.last().map_or(self.applied.index, |(entry, _)| entry.index);
+        if index <= last {
+            let kept = self.entries.partition_point(|(entry, _)| entry.index < index);
+            self.entries.truncate(kept);
+        } else if index > last.next() {
+            self.gap.get_or_insert(last.next());
+        }
         self.entries.push((entry_of(index, term, body), at));
     }
 
@@ -135,6 +146,8 @@ impl Recovery {
     }
 
     fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Replica {
+        let (id, gap) = (self.id.0, self.gap);
+        assert!(gap.is_none(), "partition {id}: entry {gap:?} of the log is missing, and the caller did not ask");
         let Recovery { id, checkpoint, vote, applied, entries, .. } = self;
         let membership =
             checkpoint.map_or_else(|| Membership::of_voters(founders.iter().copied()), |(head, _)| head.membership);

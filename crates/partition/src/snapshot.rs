@@ -11,13 +11,8 @@
 //!   ◀── Raft's answer ──                                exchanged; only now it counts
 //! ```
 //!
-//! Manifest: `u8 version=1 | u64 image bytes | u32 crc32c(image)`. Image, all little-endian:
-//!
-//! ```text
-//! u8 version=1 | time u64 | publishers u32 * (channel u64, last u64)
-//! queues u32 * (id u64, next u64, dispatched below u64,
-//!               counts u32 * (seq u64, acquired u32, delivery u32), levels (as in checkpoint.rs), live u32 * (first u64, count u64))
-//! ```
+//! Manifest: `u8 version=1 | u64 image bytes | u32 crc32c(image)`. The image's own bytes are
+//! drawn in `snapshot/image.rs`.
 //!
 //! Frames beside Raft's, both with `u64 term | u64 index` of the snapshot behind their first byte:
 //! `u8 2 .. | u8 0 | u64 offset` or `u8 2 .. | u8 1 | u64 queue | u64 from` pulls;
@@ -27,17 +22,18 @@
 //! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
 //! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
-use crate::checkpoint::{CheckpointDamaged, Cursor, Head, decode_extras, encode_extras, put_levels, put32, put64};
+mod image;
+
+use crate::checkpoint::Head;
 use crate::entry::Batch;
 use crate::machine::Queues;
-use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadPurpose};
+use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use broker::queue::levels::Stretch;
-use broker::queue::{Counts, Extras, QueueState, Run};
-use broker::{ChannelKey, QueueId};
+use broker::QueueId;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
+use image::Image;
 use std::collections::BTreeMap;
 use storage::{FileNo, Location};
 
@@ -46,7 +42,6 @@ pub(crate) const FRAME_PULL: u8 = 2;
 /// First byte of a frame that answers one.
 pub(crate) const FRAME_PART: u8 = 3;
 
-const VERSION: u8 = 2;
 const MANIFEST_BYTES: usize = 13;
 const _: () = assert!(MANIFEST_BYTES <= MANIFEST_BYTES_MAX);
 const KIND_IMAGE: u8 = 0;
@@ -72,23 +67,6 @@ struct Outgoing {
     index: LogIndex,
     image: Bytes,
     idle_ticks: u32,
-}
-
-/// One queue of an image.
-struct QueueImage {
-    id: QueueId,
-    next_seq: u64,
-    dispatched_below: u64,
-    counts: BTreeMap<u64, Counts>,
-    levels: (u8, Vec<Stretch>),
-    extras: Extras,
-    live: Vec<(u64, u64)>,
-}
-
-struct Image {
-    time_ms: u64,
-    publishers: Vec<(ChannelKey, u64)>,
-    queues: Vec<QueueImage>,
 }
 
 /// What a follower fetches.
@@ -222,9 +200,9 @@ impl QueuePartition {
     /// Makes an image of the state for a follower, and offers it.
     fn offer(&mut self, to: NodeId) {
         let position = Position { index: self.applied, term: self.applied_term };
-        let image = Bytes::from(encode_image(&self.queues));
+        let image = Bytes::from(image::encode(&self.queues));
         let mut manifest = BytesMut::with_capacity(MANIFEST_BYTES);
-        manifest.put_u8(VERSION);
+        manifest.put_u8(image::VERSION);
         manifest.put_u64_le(image.len() as u64);
         manifest.put_u32_le(crc32c::crc32c(&image));
         let membership = self.replica.group().membership();
@@ -292,7 +270,7 @@ impl QueuePartition {
         &mut self,
         (to, term, index): (NodeId, Term, LogIndex),
         (queue, from, place): (QueueId, u64, Place),
-        bytes: Option<ReadBytes>,
+        found: Result<ReadBytes, ReadFailed>,
         out: &mut Outputs,
     ) {
         let partition = self.id();
@@ -304,8 +282,8 @@ impl QueuePartition {
             // Settled or moved meanwhile: look again.
             return self.serve_messages(to, term, index, queue, from, out);
         };
-        let (messages, past) = match bytes {
-            Some(ReadBytes::Wal(bytes)) => {
+        let (messages, past) = match found {
+            Ok(ReadBytes::Wal(bytes)) => {
                 let batch = Batch::parse(&bytes, 0).ok().filter(Batch::is_intact);
                 // What this member cannot read it cannot give; another may lead and have it.
                 let Some(batch) = batch else { return };
@@ -319,7 +297,7 @@ impl QueuePartition {
                 }
                 (messages, run.past())
             }
-            Some(ReadBytes::Extent(messages)) => {
+            Ok(ReadBytes::Extent { messages, damage: None }) => {
                 let Some(past) = messages.last().map(|m| m.0 + 1) else { return };
                 (messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect(), past)
             }
@@ -354,7 +332,7 @@ impl QueuePartition {
         }
         self.forget_incoming(cx.out);
         let mut manifest = offer.manifest;
-        if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != VERSION {
+        if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != image::VERSION {
             return;
         }
         let (image_bytes, image_crc) = (manifest.get_u64_le(), manifest.get_u32_le());
@@ -395,7 +373,7 @@ impl QueuePartition {
             return;
         }
         let bytes = std::mem::take(&mut incoming.bytes).freeze();
-        match decode_image(&bytes) {
+        match Image::decode(&bytes) {
             Ok(image) if crc32c::crc32c(&bytes) == incoming.image_crc => {
                 incoming.image = Some(image);
                 incoming.skip_done();
@@ -496,7 +474,7 @@ impl QueuePartition {
             return self.forget_incoming(cx.out);
         }
         let image = incoming.image.take().expect("a complete transfer has its image");
-        let queues = restore(image, &incoming.extents);
+        let queues = image.restore(&incoming.extents);
         let (position, file) = (incoming.position, self.maintenance.current_file());
         assert!(file > 0, "a partition is told where the log is before it runs");
         self.snapshots.installing = Some(Installing { queues, position, file, is_saving: false });
@@ -584,111 +562,4 @@ fn bodies_frame(term: Term, index: LogIndex, part: (QueueId, u64, u64), messages
         frame.put_slice(body);
     }
     frame.freeze()
-}
-
-fn encode_image(queues: &Queues) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    put64(&mut out, queues.time_ms);
-    let mut publishers: Vec<_> = queues.publishers.iter().collect();
-    publishers.sort_unstable();
-    put32(&mut out, publishers.len() as u32);
-    for (channel, last) in publishers {
-        put64(&mut out, channel.0);
-        put64(&mut out, *last);
-    }
-    let ids = queues.queue_ids();
-    put32(&mut out, ids.len() as u32);
-    for id in ids {
-        let state = &queues.queues[&id];
-        put64(&mut out, id.0);
-        put64(&mut out, state.next_seq());
-        put64(&mut out, state.dispatched_below());
-        put32(&mut out, state.counts().len() as u32);
-        for (seq, counts) in state.counts() {
-            put64(&mut out, *seq);
-            put32(&mut out, counts.acquired);
-            put32(&mut out, counts.delivery);
-        }
-        put_levels(state.levels(), &mut out);
-        encode_extras(state.extras(), &mut out);
-        let mut live: Vec<(u64, u64)> = Vec::new();
-        for (first, count) in state.runs().iter().flat_map(Run::live_ranges) {
-            match live.last_mut() {
-                Some((last, so_far)) if *last + *so_far == first => *so_far += count,
-                _ => live.push((first, count)),
-            }
-        }
-        put32(&mut out, live.len() as u32);
-        for (first, count) in live {
-            put64(&mut out, first);
-            put64(&mut out, count);
-        }
-    }
-    out
-}
-
-fn decode_image(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
-    let mut cursor = Cursor::new(bytes);
-    if cursor.u8()? != VERSION {
-        return Err(cursor.damaged("a version that this build does not know"));
-    }
-    let time_ms = cursor.u64()?;
-    let mut publishers = Vec::new();
-    for _ in 0..cursor.u32()? {
-        publishers.push((ChannelKey(cursor.u64()?), cursor.u64()?));
-    }
-    let mut queues = Vec::new();
-    for _ in 0..cursor.u32()? {
-        let (id, next_seq, dispatched_below) = (QueueId(cursor.u64()?), cursor.u64()?, cursor.u64()?);
-        let mut counts = BTreeMap::new();
-        for _ in 0..cursor.u32()? {
-            counts.insert(cursor.u64()?, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
-        }
-        let levels = cursor.levels()?;
-        let extras = decode_extras(&mut cursor)?;
-        let (mut live, mut past) = (Vec::new(), 1);
-        for _ in 0..cursor.u32()? {
-            let (first, count) = (cursor.u64()?, cursor.u64()?);
-            let end = first.checked_add(count).filter(|end| count > 0 && first >= past && *end <= next_seq);
-            past = end.ok_or_else(|| cursor.damaged("live ranges out of order"))?;
-            live.push((first, count));
-        }
-        queues.push(QueueImage { id, next_seq, dispatched_below, counts, levels, extras, live });
-    }
-    cursor.end()?;
-    Ok(Image { time_ms, publishers, queues })
-}
-
-/// The state that an image tells, with its messages where they were written.
-fn restore(image: Image, extents: &[ExtentReady]) -> Queues {
-    let mut queues = Queues::default();
-    queues.time_ms = image.time_ms;
-    queues.publishers.extend(image.publishers);
-    let mut runs: BTreeMap<QueueId, Vec<(u64, u64, Place)>> = BTreeMap::new();
-    for extent in extents {
-        queues.add_extent(extent.id, extent.messages, extent.bytes);
-        for run in &extent.runs {
-            let place = Place::Extent { id: extent.id, run: run.run };
-            runs.entry(run.queue).or_default().push((run.first, run.past, place));
-        }
-    }
-    for queue in image.queues {
-        let mut places = runs.remove(&queue.id).unwrap_or_default();
-        places.sort_unstable_by_key(|run| run.0);
-        let of = |(first, past, place): (u64, u64, Place)| {
-            let within = queue.live.iter().filter_map(move |&(from, count)| {
-                let (low, high) = (from.max(first), (from + count).min(past));
-                (low < high).then(|| (low, high - low))
-            });
-            Run::restore(first, (past - first) as u32, place, within)
-        };
-        let restored: Vec<_> = places.into_iter().filter_map(of).collect();
-        let live: u64 = restored.iter().map(|run| u64::from(run.live())).sum();
-        assert_eq!(live, queue.live.iter().map(|l| l.1).sum::<u64>(), "every live message was written somewhere");
-        let mut state = QueueState::restore(queue.next_seq, queue.dispatched_below, restored, queue.counts);
-        state.restore_levels(queue.levels.0, &queue.levels.1);
-        state.restore_extras(queue.extras);
-        queues.restore(queue.id, state);
-    }
-    queues
 }

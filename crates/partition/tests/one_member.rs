@@ -3,7 +3,6 @@
 
 mod member;
 
-use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, texts};
 use partition::command::{Command, Durability, Effect, Level, Outcome, Reply, RequestId, Selective};
 
@@ -262,24 +261,4 @@ fn a_deleted_queue_leaves_nothing_and_takes_nothing_late() {
     assert!(rig.effects.iter().any(|e| matches!(e, Effect::Cancelled { .. })));
     assert_eq!(rig.partition.queue_ids(), []);
     assert_eq!(rig.partition.in_flight_bytes(), 0);
-}
-
-#[test]
-fn damaged_bytes_stop_their_queue_and_are_told_once() {
-    let mut rig = Rig::new(Vec::new(), 1);
-    rig.publish_synced(1, "first");
-    rig.run();
-    for kept in &mut rig.log {
-        let mut bytes = kept.3.to_vec();
-        if let Some(last) = bytes.last_mut() {
-            *last ^= 1;
-        }
-        kept.3 = Bytes::from(bytes);
-    }
-    rig.consume(1, 0, true);
-    rig.run();
-    assert_eq!(texts(&rig.delivered()), Vec::<String>::new(), "damaged bytes are never handed out");
-    assert_eq!(rig.out.damage.len(), 1, "{:?}", rig.out.damage);
-    assert_eq!(rig.stat(), (1, 0, 1), "and nothing is skipped");
-    assert_eq!(rig.out.damage.len(), 1);
 }

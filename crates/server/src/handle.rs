@@ -55,6 +55,8 @@ pub struct NodeFigures {
     pub memory_alarm: bool,
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
     pub value_at_risk: u64,
+    /// Messages set aside since the start, because their bytes are damaged on the disk.
+    pub messages_set_aside: u64,
     /// Bytes written to the log since the start.
     pub log_bytes: u64,
     /// Syncs made since the start.
@@ -186,6 +188,7 @@ impl Handle {
         }
         if let Some(engine) = &self.inner.engine {
             figures.value_at_risk = engine.value_at_risk();
+            figures.messages_set_aside = engine.messages_set_aside();
             (figures.log_bytes, figures.log_syncs) = engine.log_written();
             figures.sync_times = Some(engine.sync_times());
             figures.disk_free_bytes = engine.free_bytes();

@@ -234,6 +234,7 @@ fn log_gauges(node: &Node, engine: &Engine, free_bytes: u64) {
     let (log_bytes, syncs) = engine.log_written();
     tracing::info!(
         value_at_risk = engine.value_at_risk(),
+        messages_set_aside = engine.messages_set_aside(),
         connections = node.connections(),
         transient_bytes = node.transient_bytes(),
         log_bytes_written = log_bytes,

@@ -18,7 +18,7 @@ use broker::queue::Rules;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
-use partition::outputs::{Job, Outputs, Read, ReadBytes, ReadPurpose, SyncWish, Ticket, WalWrite};
+use partition::outputs::{Job, Outputs, Read, ReadBytes, ReadFailed, ReadPurpose, SyncWish, Ticket, WalWrite};
 use partition::{Command, Context, Effect, Outlets, QueuePartition, Tail, WalState};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub enum Happening {
 enum Completion {
     Written(Ticket, Vec<Location>),
     Synced(Ticket),
-    Read(ReadPurpose, Option<ReadBytes>),
+    Read(ReadPurpose, Result<ReadBytes, ReadFailed>),
     Extent(Option<partition::outputs::ExtentReady>),
     Received(Option<partition::outputs::ExtentReady>),
     Checkpoint,
@@ -634,7 +634,7 @@ fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Con
     match completion {
         Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
         Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
-        Completion::Read(purpose, bytes) => partition.read_done(purpose, bytes, cx),
+        Completion::Read(purpose, found) => partition.read_done(purpose, found, cx),
         Completion::Extent(Some(ready)) => partition.extent_ready(&ready),
         Completion::Extent(None) => partition.extent_abandoned(),
         Completion::Received(ready) => partition.received_written(ready),

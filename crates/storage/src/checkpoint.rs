@@ -289,7 +289,7 @@ fn newest(places: &Places) -> Option<Place> {
 }
 
 /// Name of one of a group's two files.
-pub(crate) fn checkpoint_name(group: GroupId, place: usize) -> String {
+pub fn checkpoint_name(group: GroupId, place: usize) -> String {
     format!("{CHECKPOINT_FOLDER}/{:08x}.{place}", group.0)
 }
 

@@ -26,7 +26,8 @@ pub const FOLDER_FORMAT_VERSION: u32 = 1;
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_BYTES_MAX: usize = 255;
 
-pub(crate) const IDENTITY_NAME: &str = "identity";
+/// The file that makes a folder a data folder.
+pub const IDENTITY_NAME: &str = "identity";
 const IDENTITY_TEMPORARY_NAME: &str = "identity.new";
 const LOCK_NAME: &str = "lock";
 const FIRST_LINE: &str = "leveret data folder";

@@ -7,11 +7,13 @@
 //! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned, names of a folder once
 //! its `sync_folder` returned. Everything else may be there, partly there, or gone.
 
+mod dry;
 mod faulty;
 mod real;
 
 use std::io::{self, IoSlice};
 
+pub use dry::{DryDisk, DryFile};
 pub use faulty::{Crash, Fault, FaultyDisk, FaultyFile, SurvivalUnit};
 pub use real::{RealDisk, RealFile};
 

@@ -120,6 +120,9 @@ pub enum StorageError {
     },
 }
 
+/// What Linux says when a medium or a file system cannot give back what it took: EIO, EBADMSG, EUCLEAN.
+const LOST_ERRNOS: [i32; 3] = [5, 74, 117];
+
 impl StorageError {
     /// Wraps a failed system call; a full disk becomes [`StorageError::Full`].
     pub(crate) fn io(action: &'static str, file: &str, source: io::Error) -> StorageError {
@@ -137,9 +140,15 @@ impl StorageError {
         matches!(self, StorageError::Full { .. })
     }
 
-    /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed.
+    /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed: not what was written, no such
+    /// file, or sectors and file-system blocks that the system cannot make out. What the system refuses for other reasons
+    /// (too many open files, say) may be there.
     pub fn is_damage(&self) -> bool {
-        matches!(self, StorageError::Corrupt { .. } | StorageError::Missing { .. })
+        match self {
+            StorageError::Corrupt { .. } | StorageError::Missing { .. } => true,
+            StorageError::Io { source, .. } => source.raw_os_error().is_some_and(|errno| LOST_ERRNOS.contains(&errno)),
+            _ => false,
+        }
     }
 }
 

@@ -22,6 +22,7 @@
 //! bytes, or bytes under the wrong number, do not pass.
 
 mod reader;
+mod salvage;
 mod writer;
 
 use crate::disk::Disk;
@@ -29,6 +30,7 @@ use crate::error::{StorageError, at, syncing};
 use crate::fields::{Fields, FieldsMut};
 
 pub use reader::{Extent, ExtentMessage, READ_COUNT_MAX};
+pub use salvage::{Salvaged, SalvagedExtent};
 pub use writer::{ExtentSummary, ExtentWriter};
 
 /// Folder of the extents.
@@ -76,7 +78,7 @@ pub struct Run {
 }
 
 /// The file name of an extent inside the data folder.
-pub(crate) fn extent_name(id: ExtentId) -> String {
+pub fn extent_name(id: ExtentId) -> String {
     format!("{EXTENT_FOLDER}/{:016x}.extent", id.0)
 }
 

@@ -29,7 +29,7 @@ pub mod wal;
 
 pub use checkpoint::{Checkpoint, CheckpointStore};
 pub use data_folder::{DataFolder, FolderIdentity};
-pub use disk::{Disk, DiskFile, FaultyDisk, OpenMode, RealDisk};
+pub use disk::{Disk, DiskFile, DryDisk, FaultyDisk, OpenMode, RealDisk};
 pub use error::StorageError;
 pub use extent::{Extent, ExtentId, ExtentWriter};
 pub use wal::{

@@ -395,13 +395,25 @@ impl Dispatch {
         self.take(head, levels);
     }
 
-    /// Takes a message that came back out for good.
-    pub fn drop_returned(&mut self, seq: u64, levels: Option<&Levels>) {
+    /// Takes a message that came back out for good. False if it was not there.
+    pub fn drop_returned(&mut self, seq: u64, levels: Option<&Levels>) -> bool {
         let was_there = match &mut self.lanes {
             Some(lanes) => lanes.drop_returned(seq, levels),
             None => self.returned.remove(&seq),
         };
         self.ready -= u64::from(was_there);
+        was_there
+    }
+
+    /// Takes a message out for good, wherever it stands among those that are ready. False, and nothing happens, if it is not
+    /// ready. From now on until it has ended, the caller's `next_live` passes over it.
+    pub fn drop_ready(&mut self, seq: u64, levels: Option<&Levels>) -> bool {
+        let was_ready = match &mut self.lanes {
+            Some(lanes) => seq < self.end && lanes.drop_ready(seq, levels),
+            None => self.returned.remove(&seq) || (self.cursor..self.end).contains(&seq),
+        };
+        self.ready -= u64::from(was_ready);
+        was_ready
     }
 
     /// Whether a consumer, or who was one, holds the message. Costs a look at each of them.

@@ -137,6 +137,22 @@ impl Lanes {
         was_there
     }
 
+    /// A message, returned or fresh, is not ready any more. False if it was not.
+    pub(super) fn drop_ready(&mut self, seq: u64, levels: Option<&Levels>) -> bool {
+        if self.drop_returned(seq, levels) {
+            return true;
+        }
+        let level = self.level_of(levels, seq);
+        let Some(lane) = self.lanes.get_mut(&level).filter(|lane| lane.fresh > 0 && seq >= lane.cursor) else {
+            return false;
+        };
+        lane.fresh -= 1;
+        if lane.is_empty() {
+            self.lanes.remove(&level);
+        }
+        true
+    }
+
     /// Everything that is ready below `end`, and nothing is any more.
     pub(super) fn purge(
         &mut self,

@@ -68,7 +68,7 @@ pub use user::{Access, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
 pub use vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription, VhostLimits};
 pub use wording::type_name;
 
-use crate::ids::{QueueId, VhostId};
+use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// Virtual hosts of one broker.
 pub const VHOSTS_MAX: usize = 1 << 16;
@@ -126,6 +126,39 @@ impl Topology {
             queue_next: 1,
             local_queue_next: 1,
         }
+    }
+
+    /// A durable queue of the default type in virtual host `/` for messages of which nobody knows any more where they
+    /// belong: a repair found them under this id. Its name says so; ids up to it are not given out again.
+    ///
+    /// `false` if the id is taken, or a queue of that name is there.
+    pub fn adopt_queue(&mut self, id: QueueId, partition: PartitionId) -> bool {
+        let name = Name::new(format!("recovered.{}.{}", partition.0, id.0).as_bytes());
+        let (vhost, arguments) = (VhostId(0), amqp::Table::new());
+        let declare = DeclareQueue {
+            vhost,
+            name: name.clone(),
+            durable: true,
+            exclusive: None,
+            auto_delete: false,
+            arguments,
+            partition,
+        };
+        if id.is_local() || self.queue(id).is_some() || self.find_queue(vhost, &name).is_some() {
+            return false;
+        }
+        let Ok(shape) = self.queue_shape(&declare) else { return false };
+        let shape = self.queues.share(shape);
+        let rules = self.rules_of(vhost, &name, &shape);
+        self.queues.insert(Queue { id, vhost, name, partition, exclusive: None, rules, shape, incoming: Vec::new() });
+        self.pass_over_queue_ids(id);
+        true
+    }
+
+    /// Ids up to this one are not given out again.
+    pub fn pass_over_queue_ids(&mut self, last: QueueId) {
+        self.queue_next = self.queue_next.max(last.0 + 1);
+        self.version += 1;
     }
 
     /// Grows with every change, replicated or not; whatever was read at a version holds while it stays the same. A

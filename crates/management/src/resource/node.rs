@@ -175,6 +175,7 @@ fn describe(cx: Cx<'_>) -> Value {
         "channel_created": figures.traffic.channels_opened,
         "channel_closed": figures.traffic.channels_closed,
         "leveret_value_at_risk": figures.value_at_risk,
+        "leveret_messages_set_aside": figures.messages_set_aside,
         "leveret_log_bytes_written": figures.log_bytes,
         "leveret_log_syncs": figures.log_syncs,
         "leveret_unwritten_bytes": figures.unwritten_bytes,

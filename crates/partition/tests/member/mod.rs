@@ -12,7 +12,7 @@ use partition::command::{
     Command, Delivery, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Selective,
     Target,
 };
-use partition::outputs::{Outputs, ReadAt, ReadBytes, WalWrite};
+use partition::outputs::{Outputs, ReadAt, ReadBytes, ReadFailed, ReadPurpose, WalWrite};
 use partition::{Context, DeadLetter, QueuePartition, Recovery, Tail};
 use smallvec::smallvec;
 use std::collections::VecDeque;
@@ -42,6 +42,14 @@ pub(crate) struct Rig {
     pub(crate) reads: Vec<usize>,
     /// A read brings so many batches at most.
     pub(crate) batches_max: usize,
+    /// Messages of the one pretended extent.
+    pub(crate) extent: Vec<(u64, Bytes)>,
+    /// Messages of it that read as rubbish, and batches of the log, by their first byte.
+    pub(crate) rotten: Vec<u64>,
+    /// The rubbish is in memory only: the disk has what was written.
+    pub(crate) rotten_in_memory: bool,
+    /// So many reads are refused.
+    pub(crate) refusals: u32,
 }
 
 pub(crate) const QUEUE: QueueId = QueueId(7);
@@ -72,6 +80,10 @@ impl Rig {
             now: 1000,
             reads: Vec::new(),
             batches_max: usize::MAX,
+            extent: Vec::new(),
+            rotten: Vec::new(),
+            rotten_in_memory: false,
+            refusals: 0,
         };
         for _ in 0..50 {
             rig.with(|p, cx| p.tick(cx));
@@ -118,16 +130,35 @@ impl Rig {
 
     pub(crate) fn read(&mut self) {
         for read in std::mem::take(&mut self.out.reads) {
-            let ReadAt::Batches(places) = read.at else { panic!("nothing is in extents here") };
-            self.reads.push(places.len());
-            let batches = places.into_iter().take(self.batches_max).map(|at| {
-                let within = |l: &Location| l.offset <= at.offset && at.offset + at.bytes <= l.offset + l.bytes;
-                let (_, _, _, body, place) = self.log.iter().find(|l| within(&l.4)).unwrap();
-                let from = (at.offset - place.offset) as usize;
-                (at, body.slice(from..from + at.bytes as usize))
-            });
-            let batches = batches.collect();
-            self.with(|p, cx| p.read_done(read.purpose, Some(ReadBytes::Batches(batches)), cx));
+            let is_second = matches!(read.purpose, ReadPurpose::Messages { is_second: true, .. });
+            let rotten = if is_second && self.rotten_in_memory { Vec::new() } else { self.rotten.clone() };
+            let found = match read.at {
+                _ if self.refusals > 0 => {
+                    self.refusals -= 1;
+                    Err(ReadFailed::Refused("too many open files".to_owned()))
+                }
+                ReadAt::Batches(places) => {
+                    self.reads.push(places.len());
+                    let batches = places.into_iter().take(self.batches_max).map(|at| {
+                        let within = |l: &Location| l.offset <= at.offset && at.offset + at.bytes <= l.offset + l.bytes;
+                        let (_, _, _, body, place) = self.log.iter().find(|l| within(&l.4)).unwrap();
+                        let from = (at.offset - place.offset) as usize;
+                        let bytes = body.slice(from..from + at.bytes as usize);
+                        match rotten.contains(&u64::from(at.offset)) {
+                            true => (at, bytes.iter().map(|byte| !byte).collect()),
+                            false => (at, bytes),
+                        }
+                    });
+                    Ok(ReadBytes::Batches(batches.collect()))
+                }
+                ReadAt::Extent { from, past, .. } => {
+                    let wanted = self.extent.iter().filter(|m| (from..past).contains(&m.0) && !rotten.contains(&m.0));
+                    let damage = (!rotten.is_empty()).then(|| "a rotten sector".to_owned());
+                    Ok(ReadBytes::Extent { messages: wanted.take(2).cloned().collect(), damage })
+                }
+                ReadAt::Wal(_) | ReadAt::Records(_) => panic!("there are no followers here"),
+            };
+            self.with(|p, cx| p.read_done(read.purpose, found, cx));
         }
     }
 

@@ -3,7 +3,8 @@
 //! Invariant: a partition's completions are taken in the order in which they were put; whoever puts some wakes the
 //! partition afterwards, once for however many.
 
-use partition::outputs::{ExtentReady, ReadBytes, ReadPurpose, Ticket};
+use partition::extent_copy::Copied;
+use partition::outputs::{ExtentReady, ReadBytes, ReadFailed, ReadPurpose, Ticket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::Location;
 
@@ -14,10 +15,10 @@ pub(crate) enum Completion {
     Written(Ticket, Vec<Location>),
     /// All writes up to this one are on the disk.
     Synced(Ticket),
-    /// A read came back; `None`: it is not there any more.
-    Read(ReadPurpose, Option<ReadBytes>),
-    /// An extent was written, or nothing of it was live any more.
-    Extent(Option<ExtentReady>),
+    /// A read came back.
+    Read(ReadPurpose, Result<ReadBytes, ReadFailed>),
+    /// An extent was written as far as its runs could be read.
+    Extent(Copied),
     /// Messages of a snapshot were written.
     Received(Option<ExtentReady>),
     /// The checkpoint under way is saved.

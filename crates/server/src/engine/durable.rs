@@ -9,6 +9,7 @@ use super::wal_thread::WalHandle;
 use crate::shard::Partition;
 use amqp::Millis;
 use broker::QueueId;
+use partition::extent_copy::Copied;
 use partition::outputs::{Read, WalWrite};
 use partition::{Command, Context, Effect, Outlets, Outputs, QueueFigures, QueuePartition, Tail, WalState};
 use std::cell::{Cell, RefCell};
@@ -40,6 +41,8 @@ pub(crate) struct Turn {
     /// What they take now.
     pub(crate) index_bytes: Cell<u64>,
     pub(crate) writes: RefCell<Vec<WalWrite>>,
+    /// Messages set aside because their bytes are damaged, on the whole node since its start.
+    pub(crate) set_aside: Arc<AtomicU64>,
 }
 
 impl Turn {
@@ -90,7 +93,10 @@ impl Turn {
             let _ = self.reads.send(read);
         }
         for damage in out.damage.drain(..) {
-            tracing::error!("{damage}");
+            tracing::error!(queue = damage.queue.0, messages = damage.count(), "DAMAGED: {damage}");
+        }
+        if out.set_aside > 0 {
+            self.set_aside.fetch_add(std::mem::take(&mut out.set_aside), Ordering::Relaxed);
         }
         for job in out.jobs.drain(..) {
             let _ = self.upkeep.send(Task::Job(job));
@@ -140,13 +146,13 @@ impl DurablePartition {
         match completion {
             Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
             Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
-            Completion::Read(purpose, bytes) => partition.read_done(purpose, bytes, cx),
-            Completion::Extent(Some(ready)) => {
-                partition.extent_ready(&ready);
-                return true;
-            }
-            Completion::Extent(None) => {
-                partition.extent_abandoned();
+            Completion::Read(purpose, found) => partition.read_done(purpose, found, cx),
+            Completion::Extent(Copied { ready, damaged }) => {
+                partition.runs_damaged(damaged, cx);
+                match ready {
+                    Some(ready) => partition.extent_ready(&ready),
+                    None => partition.extent_abandoned(),
+                }
                 return true;
             }
             Completion::Received(ready) => partition.received_written(ready),

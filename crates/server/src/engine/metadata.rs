@@ -127,7 +127,7 @@ impl Partition for MetadataPartition {
                     let done: Vec<(_, Effect)> = done;
                     effects.extend(done.into_iter().map(|b| b.1));
                 }
-                Completion::Read(purpose, bytes) => self.log.read_done(purpose, bytes),
+                Completion::Read(purpose, found) => self.log.read_done(purpose, found),
                 Completion::Checkpoint => {
                     self.log.checkpoint_saved();
                     look = true;

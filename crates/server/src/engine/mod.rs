@@ -13,6 +13,7 @@ mod completions;
 mod durable;
 mod metadata;
 mod reader_thread;
+mod repair;
 mod sync_times;
 mod upkeep_thread;
 mod wal_thread;
@@ -42,6 +43,7 @@ use storage::{
 };
 
 pub(crate) use durable::wall_ms;
+pub use repair::{ASIDE_FOLDER, RepairReport, repair};
 pub use sync_times::SyncTimes;
 use wal_thread::WalHandle;
 
@@ -92,7 +94,7 @@ pub enum OpenError {
     /// Records that were synced cannot be read any more.
     #[error(
         "{count} ranges of the log are damaged, the first in {file} at byte {offset}: confirmed messages may be missing. \
-         Run `leveret inspect` on the data folder and restore it from a copy"
+         restore the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without them gives up"
     )]
     Damaged {
         /// How many ranges.
@@ -102,6 +104,29 @@ pub enum OpenError {
         /// Where it begins.
         offset: u32,
     },
+    /// An entry is not in the log, though later ones are, and nothing that was read is damaged.
+    #[error(
+        "entry {index} of partition {partition} is missing in the log, as if a file of it were gone: restore the data folder from a \
+         copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    EntryMissing {
+        /// The partition.
+        partition: u32,
+        /// The entry.
+        index: u64,
+    },
+    /// No whole checkpoint of a partition is left.
+    #[error(
+        "{0}, and there is no other checkpoint: restore the file from a copy, or see with `leveret repair DIR --dry-run` what going on \
+         without it gives up"
+    )]
+    StateLost(StorageError),
+    /// A repair is for a folder that is the only copy.
+    #[error(
+        "partitions of this folder have members on other nodes, which have what this one lost: start it as a new member with an empty \
+         data folder instead"
+    )]
+    OthersHaveIt,
     /// The system does not give a random number.
     #[error("the system gives no random numbers: {0}")]
     Random(std::io::Error),
@@ -128,6 +153,7 @@ pub struct Opened {
 pub struct Engine {
     wal: WalHandle,
     at_risk: Vec<Arc<AtomicU64>>,
+    set_aside: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
     folder: DataFolder<RealDisk>,
 }
@@ -186,6 +212,10 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
         let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
         return Err(OpenError::Damaged { count, file, offset: first.offset });
     }
+    let gaps = std::iter::once(&metadata).chain(queues.values()).filter_map(|r| Some((r.id().0, r.gap()?.0)));
+    if let Some((partition, index)) = gaps.min() {
+        return Err(OpenError::EntryMissing { partition, index });
+    }
     let raft = |id: u32| Config {
         entry_bytes_max: ENTRY_BYTES_MAX,
         uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
@@ -236,7 +266,10 @@ fn load(checkpoints: &mut CheckpointStore<RealDisk>, partitions: u32) -> Result<
     let mut queues = BTreeMap::new();
     let mut metadata = None;
     for id in 0..=count {
-        let checkpoint = checkpoints.load_newest(GroupId(id))?;
+        let checkpoint = checkpoints.load_newest(GroupId(id)).map_err(|error| match error.is_damage() {
+            true => OpenError::StateLost(error),
+            false => OpenError::Storage(error),
+        })?;
         let found = checkpoint.as_ref().map(|c| (&c.payload, partition::place::file_u32(c.replay_from.file)));
         match id {
             0 => metadata = Some(Recovery::log(TOPOLOGY, found)?),
@@ -419,6 +452,8 @@ impl Opened {
         let at_risk: BTreeMap<PartitionId, Arc<AtomicU64>> =
             placement.iter().map(|(id, _)| (*id, Arc::default())).collect();
         let gauges = at_risk.values().cloned().collect();
+        let set_aside = Arc::new(AtomicU64::new(0));
+        let told_aside = set_aside.clone();
         let cache_bytes = config.cache_bytes / shards;
         let index_bytes_max = config.wal_index_bytes / shards as u64;
         let lag_files = config.checkpoint_interval_bytes.div_ceil(u64::from(config.wal_file_bytes));
@@ -435,6 +470,7 @@ impl Opened {
                 partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
                 index_bytes: Cell::new(0),
                 writes: RefCell::new(Vec::new()),
+                set_aside: told_aside.clone(),
             });
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
             let mut made: Vec<(PartitionId, Box<dyn Partition>)> = Vec::new();
@@ -457,7 +493,7 @@ impl Opened {
             }
             made
         });
-        Ok((Engine { wal, at_risk: gauges, threads, folder }, log, make))
+        Ok((Engine { wal, at_risk: gauges, set_aside, threads, folder }, log, make))
     }
 }
 
@@ -467,6 +503,7 @@ pub struct EngineGauges {
     wal: WalHandle,
     at_risk: Arc<[Arc<AtomicU64>]>,
     disk: Arc<RealDisk>,
+    set_aside: Arc<AtomicU64>,
 }
 
 impl EngineGauges {
@@ -478,6 +515,11 @@ impl EngineGauges {
     /// See [`Engine::value_at_risk`].
     pub fn value_at_risk(&self) -> u64 {
         self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
+    }
+
+    /// See [`Engine::messages_set_aside`].
+    pub fn messages_set_aside(&self) -> u64 {
+        self.set_aside.load(Ordering::Relaxed)
     }
 
     /// See [`Engine::log_written`].
@@ -495,7 +537,12 @@ impl EngineGauges {
 impl Engine {
     /// What may be asked while it runs, from any thread.
     pub fn gauges(&self) -> EngineGauges {
-        EngineGauges { wal: self.wal.clone(), at_risk: self.at_risk.clone().into(), disk: self.folder.disk().clone() }
+        EngineGauges {
+            wal: self.wal.clone(),
+            at_risk: self.at_risk.clone().into(),
+            disk: self.folder.disk().clone(),
+            set_aside: self.set_aside.clone(),
+        }
     }
 
     /// Bytes free on the disk of the data folder.
@@ -506,6 +553,11 @@ impl Engine {
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
     pub fn value_at_risk(&self) -> u64 {
         self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Messages that were set aside since the start, because their bytes are damaged on the disk.
+    pub fn messages_set_aside(&self) -> u64 {
+        self.set_aside.load(Ordering::Relaxed)
     }
 
     /// Bytes written to the log since the start, and syncs made.

@@ -1,12 +1,13 @@
 //! The thread that reads messages back from the disk, so that a cold page stalls one queue and not a shard.
 //!
 //! Invariant: what it hands over was read whole; whether it is what was written is checked by who knows its checksum
-//! (batches of the log) or here (extents). Open extents are bounded: they hold a descriptor each.
+//! (batches of the log) or while it is read (extents). Open extents are bounded: they hold a descriptor each.
 
 use super::completions::{Completion, Completions};
 use crate::shard::{Mailbox, Parcel};
 use broker::PartitionId;
-use partition::outputs::{Read, ReadAt, ReadBytes};
+use partition::cold_read::carry_out;
+use partition::outputs::{Read, ReadFailed};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,8 +15,6 @@ use storage::{Extent, ExtentId, RealDisk, StorageError, WalReader};
 
 /// Extents kept open; the longest unused goes first.
 const OPEN_EXTENTS_MAX: usize = 64;
-/// Messages that one read of an extent brings at most.
-const READ_MESSAGES_MAX: u32 = 4096;
 
 /// The thread's own state.
 pub(crate) struct ReaderThread {
@@ -35,47 +34,13 @@ impl ReaderThread {
         let mut open: VecDeque<Extent<RealDisk>> = VecDeque::new();
         while let Ok(read) = receiver.recv() {
             let (completions, mailbox) = &self.routes[&read.partition];
-            let bytes = match self.read(&read.at, &mut open) {
-                Ok(bytes) => Some(bytes),
-                // Given up because its messages moved: the partition knows where they are now, or says that they are
-                // damaged if they should be here.
-                Err(error) => {
-                    if !matches!(error, StorageError::Missing { .. }) {
-                        tracing::error!(%error, partition = read.partition.0, "messages could not be read");
-                    }
-                    None
-                }
-            };
-            if completions.put(Completion::Read(read.purpose, bytes)) {
+            let found = carry_out(&read, &*self.disk, &self.wal, |id| self.extent(id, &mut open));
+            // What is damaged, and still wanted where it is, is told by its partition, with its queue and its numbers.
+            if let Err(ReadFailed::Refused(why)) = &found {
+                tracing::warn!(partition = read.partition.0, "messages could not be read, trying again: {why}");
+            }
+            if completions.put(Completion::Read(read.purpose, found)) {
                 mailbox.send(Parcel::Wake(read.partition));
-            }
-        }
-    }
-
-    fn read(&self, at: &ReadAt, open: &mut VecDeque<Extent<RealDisk>>) -> Result<ReadBytes, StorageError> {
-        match at {
-            ReadAt::Wal(location) => self.wal.read(*location).map(ReadBytes::Wal),
-            ReadAt::Batches(places) => {
-                let mut batches = Vec::with_capacity(places.len());
-                for place in places {
-                    match self.wal.read(*place) {
-                        Ok(bytes) => batches.push((*place, bytes)),
-                        Err(error) if batches.is_empty() => return Err(error),
-                        Err(_) => break,
-                    }
-                }
-                Ok(ReadBytes::Batches(batches))
-            }
-            ReadAt::Records(places) => {
-                let bodies: Result<Vec<_>, _> =
-                    places.iter().map(|place| self.wal.read_record(*place).map(|record| record.body)).collect();
-                bodies.map(ReadBytes::Records)
-            }
-            ReadAt::Extent { id, run, from, past, bytes_max } => {
-                let extent = self.extent(ExtentId(u64::from(*id)), open)?;
-                let messages = extent.read(*run as usize, *from, READ_MESSAGES_MAX, *bytes_max)?;
-                let wanted = messages.into_iter().filter(|m| m.seq < *past).map(|m| (m.seq, m.body));
-                Ok(ReadBytes::Extent(wanted.collect()))
             }
         }
     }

@@ -7,8 +7,8 @@ use super::completions::{Completion, Completions};
 use super::fatal;
 use crate::shard::{Mailbox, Parcel};
 use broker::PartitionId;
-use partition::extent_copy::{copy_runs, write_received};
-use partition::outputs::{CopyRun, ExtentReady, Job};
+use partition::extent_copy::{Copied, copy_runs, write_received};
+use partition::outputs::{CopyRun, Job};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -87,8 +87,8 @@ impl UpkeepThread {
     fn job(&mut self, job: Job) {
         match job {
             Job::WriteExtent { partition, runs } => {
-                let ready = self.write_extent(&runs);
-                self.done(partition, Completion::Extent(ready));
+                let copied = self.write_extent(&runs);
+                self.done(partition, Completion::Extent(copied));
             }
             Job::SaveCheckpoint { partition, payload, replay_file, .. } => {
                 let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
@@ -139,8 +139,8 @@ impl UpkeepThread {
         }
     }
 
-    /// Copies what fits of `runs` into one extent; `None` if there was nothing to copy.
-    fn write_extent(&mut self, runs: &[CopyRun]) -> Option<ExtentReady> {
+    /// Copies what fits of `runs` into one extent.
+    fn write_extent(&mut self, runs: &[CopyRun]) -> Copied {
         self.until_there_is_room("an extent", |this| {
             let id = ExtentId(u64::from(this.next_extent));
             this.next_extent += 1;

@@ -99,6 +99,8 @@ impl End {
             }
             Reason::DeliveryLimit => rules.delivery_limit.is_some_and(|max| fate.deliveries > 0 && fate.failed >= max),
             Reason::Due => fate.due_ms != 0 && fate.due_ms <= self.latest_ms,
+            // What was synced does not rot here, and a group of several sets nothing aside.
+            Reason::Damaged => false,
         };
         if !is_lawful {
             let (seq, queue, reason) = (self.seq, self.queue.0, self.reason);

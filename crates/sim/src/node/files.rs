@@ -6,8 +6,9 @@
 use super::{Completion, Happening, Node, Outcome, RETAINED_BYTES_MAX, Running, deadline, is_vote_only};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
+use partition::cold_read::carry_out;
 use partition::extent_copy::{copy_runs, write_received};
-use partition::outputs::{Job, Read, ReadAt, ReadBytes, SyncWish};
+use partition::outputs::{Job, Read, SyncWish};
 use partition::place::file_u32;
 use storage::extent::{remove_extent, sync_extent_removals};
 use storage::wal::Preparation;
@@ -15,8 +16,6 @@ use storage::{Extent, ExtentId, FileNo, GroupId, Location, Record, RecordKind, S
 
 /// How long to wait before a write is tried again on a full disk.
 const FULL_RETRY: Micros = 100 * MS;
-/// Messages that one read of an extent brings at most.
-const READ_MESSAGES_MAX: u32 = 4096;
 
 impl Node {
     /// The log thread takes everything that waits: one write, and a sync behind it if one of them asked.
@@ -151,13 +150,12 @@ impl Node {
         let number = self.partition_number(read.partition);
         let r = self.up();
         r.reading -= 1;
-        let bytes = match r.read_at(&disk, &read.at) {
-            Ok(bytes) => Some(bytes),
-            // Given up because its messages moved: the partition knows where they are now.
-            Err(StorageError::Missing { .. }) => None,
-            Err(error) => return self.fail("messages could not be read", &error, out),
-        };
-        r.completions[number].push(Completion::Read(read.purpose, bytes));
+        let mut opened = None;
+        // Given up because its messages moved: the partition knows where they are now, and says so if they should be there.
+        let found = carry_out(&read, &*disk, &r.wal.reader(), |id| {
+            Extent::open(&*disk, id).map(|extent| &*opened.insert(extent))
+        });
+        r.completions[number].push(Completion::Read(read.purpose, found));
         self.want_turn(out);
     }
 
@@ -171,7 +169,10 @@ impl Node {
                 let id = ExtentId(u64::from(r.next_extent));
                 r.next_extent += 1;
                 let copied = copy_runs(&disk, folder_id, &r.wal.reader(), id, runs);
-                copied.map(|ready| Some((*partition, Completion::Extent(ready))))
+                copied.map(|copied| {
+                    assert!(copied.damaged.is_empty(), "what was synced does not rot here: {:?}", copied.damaged);
+                    Some((*partition, Completion::Extent(copied.ready)))
+                })
             }
             Job::SaveCheckpoint { partition, payload, replay_file, .. } => {
                 let replay_from = WalPosition { file: FileNo(u64::from(*replay_file)), offset: 0 };
@@ -213,35 +214,6 @@ impl Node {
 }
 
 impl Running {
-    fn read_at(&self, disk: &storage::FaultyDisk, at: &ReadAt) -> Result<ReadBytes, StorageError> {
-        let wal = self.wal.reader();
-        match at {
-            ReadAt::Wal(location) => wal.read(*location).map(ReadBytes::Wal),
-            ReadAt::Batches(places) => {
-                let mut batches = Vec::with_capacity(places.len());
-                for place in places {
-                    match wal.read(*place) {
-                        Ok(bytes) => batches.push((*place, bytes)),
-                        Err(error) if batches.is_empty() => return Err(error),
-                        Err(_) => break,
-                    }
-                }
-                Ok(ReadBytes::Batches(batches))
-            }
-            ReadAt::Records(places) => {
-                let bodies: Result<Vec<_>, _> =
-                    places.iter().map(|place| wal.read_record(*place).map(|record| record.body)).collect();
-                bodies.map(ReadBytes::Records)
-            }
-            ReadAt::Extent { id, run, from, past, bytes_max } => {
-                let extent = Extent::open(disk, ExtentId(u64::from(*id)))?;
-                let messages = extent.read(*run as usize, *from, READ_MESSAGES_MAX, *bytes_max)?;
-                let wanted = messages.into_iter().filter(|m| m.seq < *past).map(|m| (m.seq, m.body));
-                Ok(ReadBytes::Extent(wanted.collect()))
-            }
-        }
-    }
-
     /// Up to which file the log is to be given up, because too much of it is kept.
     pub(super) fn note_retained(&mut self) {
         let closed: Vec<_> = self.wal.closed_files().collect();

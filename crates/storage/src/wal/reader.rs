@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Advice, Disk, DiskFile};
 use crate::error::{StorageError, at};
 
 use super::format::{RECORD_HEADER_BYTES, RecordHeader};
@@ -38,6 +38,13 @@ impl<D: Disk> WalReader<D> {
         self.read_exactly(location.file, location.offset, location.bytes).map(Bytes::from)
     }
 
+    /// As [`WalReader::read`], from the disk itself: what memory holds of the file counts for nothing.
+    pub fn read_past_cache(&self, location: Location) -> Result<Bytes, StorageError> {
+        let (from, bytes) = (u64::from(location.offset), u64::from(location.bytes));
+        self.live(location.file)?.file.advise(from, bytes, Advice::DontNeed);
+        self.read(location)
+    }
+
     /// The whole record whose body is at `location`, checked against its checksums.
     pub fn read_record(&self, location: Location) -> Result<Record, StorageError> {
         let header_offset = location.offset.checked_sub(RECORD_HEADER_BYTES);
@@ -63,6 +70,22 @@ impl<D: Disk> WalReader<D> {
             return Err(damaged("checksum of a record body", u64::from(header.body_crc), u64::from(computed)));
         }
         Ok(Record { group: header.group, kind: header.kind, term: header.term, index: header.index, body })
+    }
+
+    /// The body at `location` whatever became of it, and the checksum that its record's header holds: for a repair that looks
+    /// for what is still right in it.
+    pub fn read_damaged(&self, location: Location) -> Result<(Bytes, u32), StorageError> {
+        let header_offset = location.offset.checked_sub(RECORD_HEADER_BYTES).expect("a body lies behind its header");
+        let bytes = self.read_exactly(location.file, header_offset, RECORD_HEADER_BYTES + location.bytes)?;
+        let (head, _) = bytes.split_first_chunk().expect("the header was read");
+        let header = RecordHeader::decode(head).map_err(|(stored, computed)| StorageError::Corrupt {
+            file: self.name(location.file),
+            offset: u64::from(header_offset),
+            what: "checksum of a record header",
+            expected: u64::from(stored),
+            found: u64::from(computed),
+        })?;
+        Ok((Bytes::from(bytes).slice(RECORD_HEADER_BYTES as usize..), header.body_crc))
     }
 
     fn read_exactly(&self, file: FileNo, offset: u32, bytes: u32) -> Result<Vec<u8>, StorageError> {

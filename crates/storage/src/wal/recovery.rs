@@ -13,6 +13,7 @@ use crate::error::{StorageError, at, syncing};
 
 use super::format::{
     self, FIRST_FRAME_OFFSET, FORMAT_VERSION, FRAME_HEADER_BYTES, FileHeader, FrameHeader, PAGE_BYTES,
+    RECORD_HEADER_BYTES,
 };
 use super::mark::Mark;
 use super::spares::{Spares, slot_number};
@@ -67,6 +68,15 @@ pub struct Recovery {
     pub cut: Option<WalPosition>,
     /// End of the log.
     pub end: WalPosition,
+}
+
+impl Damage {
+    /// Where the body of the record lies, if it is one whose header could be read.
+    pub fn body(&self) -> Option<Location> {
+        self.record?;
+        let bytes = self.bytes.checked_sub(RECORD_HEADER_BYTES)?;
+        Some(Location { file: self.file, offset: self.offset + RECORD_HEADER_BYTES, bytes })
+    }
 }
 
 impl Recovery {
@@ -273,6 +283,11 @@ impl<D: Disk> Opening<'_, D> {
     /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless a headless file
     /// fills it.
     fn walk_files(&mut self, found: &mut Found<D>) -> Result<(), StorageError> {
+        let from_the_first = self.from.file == FileNo(0) && !found.numbered.contains_key(&FileNo(1));
+        if from_the_first && let Some((slot, header)) = self.rebuild_header(FileNo(1), found)? {
+            // Nobody tells of the very first file but itself.
+            found.numbered.insert(FileNo(1), (slot, header));
+        }
         let lowest = found.numbered.first_key_value().map(|(file, _)| *file);
         let first = if self.from.file == FileNo(0) { lowest.unwrap_or(FileNo(1)) } else { self.from.file };
         let highest = found.numbered.last_key_value().map(|(file, _)| *file);
@@ -368,7 +383,12 @@ impl<D: Disk> Opening<'_, D> {
         file: FileNo,
         found: &mut Found<D>,
     ) -> Result<Option<(SharedSlot<D>, FileHeader)>, StorageError> {
-        let Some(last) = &self.last else { return Ok(None) };
+        // The first file of all has no predecessor.
+        let before = match &self.last {
+            Some(last) => (last.header.file, last.walk.end, last.walk.end_crc),
+            None if file == FileNo(1) => (FileNo(0), 0, 0),
+            None => return Ok(None),
+        };
         for (place, slot) in found.unreadable.iter().enumerate() {
             let mut bytes = [0; FRAME_HEADER_BYTES as usize];
             let offset = u64::from(FIRST_FRAME_OFFSET);
@@ -377,9 +397,9 @@ impl<D: Disk> Opening<'_, D> {
             let header = FileHeader {
                 file,
                 folder_id: self.folder_id,
-                previous_file: last.header.file,
-                previous_end: last.walk.end,
-                previous_end_crc: last.walk.end_crc,
+                previous_file: before.0,
+                previous_end: before.1,
+                previous_end_crc: before.2,
                 first_frame_no: frame.frame_no,
                 salt: frame.salt,
             };

@@ -1,0 +1,136 @@
+//! `leveret repair DIR`: going on with a data folder that is damaged.
+//!
+//! Invariant: with `--dry-run` nothing on the disk changes, and what is printed is what a repair would do; it is the same code.
+//! A folder that a broker has open is refused.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use server::engine::{RepairReport, repair};
+use storage::data_folder::IDENTITY_NAME;
+use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
+
+use crate::exit::{self, Exit};
+
+/// What to repair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Repair {
+    folder: PathBuf,
+    is_trial: bool,
+}
+
+pub(crate) fn command() -> Command {
+    let folder = Arg::new("folder")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(ValueParser::path_buf())
+        .help("The data folder of a node that does not run");
+    let dry_run = Arg::new("dry-run")
+        .long("dry-run")
+        .action(ArgAction::SetTrue)
+        .help("Say what would be given up and kept, and change nothing");
+    Command::new("repair")
+        .about("Go on with a damaged data folder, without what is damaged in it")
+        .long_about(ABOUT)
+        .after_long_help(AFTER_HELP)
+        .arg(folder)
+        .arg(dry_run)
+}
+
+/// What was asked for.
+pub(crate) fn asked(mut matches: ArgMatches) -> Repair {
+    let folder = matches.remove_one("folder").expect("clap requires it");
+    Repair { folder, is_trial: matches.get_flag("dry-run") }
+}
+
+/// Repairs, or says what a repair would do.
+pub(crate) fn run(asked: &Repair) -> Exit {
+    let folder = asked.folder.display();
+    if !asked.folder.join(IDENTITY_NAME).is_file() {
+        exit::say(&format!("{folder} is not a leveret data folder: it has no file {IDENTITY_NAME}"));
+        return Exit::Unreadable;
+    }
+    let disk = match RealDisk::create(&asked.folder) {
+        Ok(disk) => Arc::new(disk),
+        Err(error) => {
+            exit::say(&format!("cannot open {folder}: {error}"));
+            return Exit::Unreadable;
+        }
+    };
+    // Tried first in any case: opening a sound folder for writing would tidy it up, and it is to stay as it is.
+    let report = match on(Arc::new(DryDisk::new(disk.clone()))) {
+        Ok(tried) if !asked.is_trial && !tried.found.is_empty() => on(disk),
+        tried => tried,
+    };
+    match report {
+        Ok(report) => {
+            let shown = exit::print(&told(&report, asked.is_trial));
+            match shown {
+                Exit::Done if asked.is_trial && !report.found.is_empty() => Exit::Failed,
+                other => other,
+            }
+        }
+        Err(error) => {
+            exit::say(&error);
+            Exit::Failed
+        }
+    }
+}
+
+fn on<D: Disk>(disk: Arc<D>) -> Result<RepairReport, String> {
+    let open = |name: &str| {
+        let nobody = FolderIdentity { node_name: name.to_owned(), cluster_id: 0, folder_id: 0 };
+        DataFolder::open(disk.clone(), nobody, std::process::id())
+    };
+    // Whoever's folder it is, this is about its files.
+    let folder = match open("repair") {
+        Err(StorageError::OtherNode { found, .. }) => open(&found),
+        opened => opened,
+    };
+    let folder = folder.map_err(|error| error.to_string())?;
+    repair(folder.disk(), folder.identity().folder_id).map_err(|error| error.to_string())
+}
+
+fn told(report: &RepairReport, is_trial: bool) -> String {
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all text");
+    if report.found.is_empty() {
+        line(format_args!("nothing is damaged; {} messages are there, and nothing was changed", report.messages));
+        return text;
+    }
+    report.found.iter().for_each(|found| line(format_args!("damaged: {found}")));
+    report.given_up.iter().for_each(|lost| line(format_args!("given up: {lost}")));
+    report.changed.iter().for_each(|changed| line(format_args!("changed: {changed}")));
+    report.aside.iter().for_each(|(from, to)| line(format_args!("kept aside: {from} as {to}")));
+    let (there, lost) = (report.messages, report.messages_lost);
+    match is_trial {
+        true => line(format_args!(
+            "this was a trial, nothing was changed: a repair leaves {there} messages and gives up {lost} that are known by number"
+        )),
+        false => line(format_args!(
+            "repaired: {there} messages are there, {lost} that are known by number were given up; the broker may start"
+        )),
+    }
+    text
+}
+
+const ABOUT: &str = "\
+Go on with a damaged data folder, without what is damaged in it.
+
+A broker does not start on a log or a state that is damaged: confirmed messages may be missing. Restore the folder from a copy if there is \
+one. If there is none, this keeps everything that is intact and says what it gives up: messages by queue and number, entries of the log by \
+partition and index. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
+told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
+called recovered.PARTITION.NUMBER.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  leveret repair data --dry-run
+      What is damaged and what a repair would give up. Changes nothing.
+  leveret repair data
+      Does it. The broker must not run; copy the folder first if there is room.
+
+Exit codes: 0 repaired, or nothing is damaged; 1 --dry-run found damage, or the repair failed; 2 wrong command line; 3 not a data folder.";

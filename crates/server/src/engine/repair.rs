@@ -1,0 +1,452 @@
+//! Going on with a damaged data folder, offline: what is intact stays, what is not is named, kept aside and given up.
+//!
+//! Order, each step durable before the next: copies of checkpoints that cannot be read; everything intact that lay in the log
+//! or in a damaged extent, in new extents; a new checkpoint of every partition, twice, so that both generations stand on
+//! it; the damaged files out of the way. So a crash anywhere leaves a folder that is as damaged as before, or a whole one.
+//!
+//! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code runs both ways: what a trial
+//! tells is what the repair does.
+
+use super::{ONLY_NODE, OpenError, TOPOLOGY, random_u128};
+use broker::PartitionId;
+use broker::topology::{Command as Change, Topology};
+use consensus::Membership;
+use partition::Recovery;
+use partition::extent_copy::copy_runs;
+use partition::machine::schedule_of;
+use partition::place::{Place, file_u32};
+use partition::salvage::{DamagedRecord, Salvage, SalvagedLog};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use storage::checkpoint::checkpoint_name;
+use storage::extent::{extent_name, list_extents};
+use storage::wal::Recovery as WalReport;
+use storage::{
+    CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, OpenMode, RecordKind, StorageError, Wal,
+    WalOptions, WalPosition, WalReader, recover,
+};
+
+/// Where damaged files are kept, inside the data folder.
+pub const ASIDE_FOLDER: &str = "damaged";
+/// Files are copied in such pieces.
+const COPY_BYTES: usize = 1 << 20;
+/// Ranges of numbers that a line of the report names.
+const RANGES_TOLD_MAX: usize = 32;
+
+/// What a repair found and did. Each line is for a person.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// What is damaged: files, places, what should be there.
+    pub found: Vec<String>,
+    /// What was given up.
+    pub given_up: Vec<String>,
+    /// What came through, but not as it was.
+    pub changed: Vec<String>,
+    /// Damaged files, and where they are kept.
+    pub aside: Vec<(String, String)>,
+    /// Messages that are there afterwards.
+    pub messages: u64,
+    /// Messages that are known to be lost. Those of missing log entries nobody can count.
+    pub messages_lost: u64,
+}
+
+/// Goes on without what is damaged on `disk`, the folder of a group of one.
+///
+/// - Cost: reads the whole log and every extent once; copies what lives in the log.
+/// - Errors: as [`super::open`] has them, but for damage; a folder whose partitions have other members is refused, as those
+///   have what this one lost.
+pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<RepairReport, OpenError> {
+    let mut found = Found::look(disk, folder_id)?;
+    let mut report = std::mem::take(&mut found.report);
+    let damaged_extents = found.damaged_extents(&mut report)?;
+    if report.found.is_empty() {
+        report.messages = found.partitions.iter().map(live).sum();
+        return Ok(report);
+    }
+    let Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal_report, wal, .. } = found;
+    let mut work = Work { disk, folder_id, checkpoints, report, next_extent: 0, kept_aside: 0 };
+    work.kept_aside = work.count_aside()?;
+    for group in &lost_checkpoints {
+        for place in 0..2 {
+            work.copy_aside(&checkpoint_name(GroupId(*group), place))?;
+        }
+    }
+    let replay_file = file_u32(wal.position().file) + 1;
+    let reader = wal.reader();
+    let mut partitions = partitions;
+    work.next_extent = work.first_free_extent(&partitions)?;
+    for partition in &mut partitions {
+        work.move_messages(partition, &reader, &damaged_extents)?;
+        work.tell_losses(partition, lost_checkpoints.contains(&partition.id().0));
+    }
+    let state = work.salvage_topology(&topology, &partitions, lost_checkpoints.contains(&TOPOLOGY.0))?;
+    // Nothing is written to the log from here on, and its files are about to move.
+    drop((reader, wal));
+    let payloads = partitions.iter().map(|p| (p.id(), p.checkpoint()));
+    let payloads: Vec<_> = std::iter::once((TOPOLOGY, topology.checkpoint(&state))).chain(payloads).collect();
+    let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
+    for _ in 0..2 {
+        for (partition, payload) in &payloads {
+            work.checkpoints.save(GroupId(partition.0), replay_from, payload)?;
+        }
+    }
+    let log_files: BTreeSet<&str> =
+        wal_report.damage.iter().map(|d| d.name.as_str()).filter(|n| !n.is_empty()).collect();
+    for name in log_files {
+        work.move_aside(name)?;
+    }
+    for id in damaged_extents {
+        work.move_aside(&extent_name(id))?;
+    }
+    if lost_checkpoints.iter().any(|group| *group != TOPOLOGY.0) {
+        work.keep_orphans(&partitions)?;
+    }
+    work.report.messages = partitions.iter().map(live).sum();
+    Ok(work.report)
+}
+
+fn live(partition: &Salvage) -> u64 {
+    let queues = partition.queues();
+    queues.queue_ids().into_iter().filter_map(|id| queues.queue(id)).map(|state| state.runs().live()).sum()
+}
+
+/// What can be read of a folder.
+struct Found<D: Disk> {
+    disk: Arc<D>,
+    checkpoints: CheckpointStore<D>,
+    topology: SalvagedLog,
+    partitions: Vec<Salvage>,
+    lost_checkpoints: BTreeSet<u32>,
+    wal: Wal<D>,
+    wal_report: WalReport,
+    report: RepairReport,
+}
+
+fn recovery_of(id: u32, found: Option<(&bytes::Bytes, u32)>) -> Result<Recovery, OpenError> {
+    Ok(match id {
+        0 => Recovery::log(TOPOLOGY, found)?,
+        _ => Recovery::queues(PartitionId(id), found)?,
+    })
+}
+
+fn alone(membership: &Membership) -> Result<(), OpenError> {
+    match membership.voters.len() + membership.learners.len() {
+        0 | 1 => Ok(()),
+        _ => Err(OpenError::OthersHaveIt),
+    }
+}
+
+impl<D: Disk> Found<D> {
+    fn look(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, OpenError> {
+        let mut report = RepairReport::default();
+        let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
+        let mut recoveries: BTreeMap<u32, Recovery> = BTreeMap::new();
+        let mut lost_checkpoints = BTreeSet::new();
+        for group in checkpoints.groups().collect::<Vec<_>>() {
+            let checkpoint = match checkpoints.load_newest(group) {
+                Ok(checkpoint) => checkpoint,
+                Err(error) if error.is_damage() => {
+                    report.found.push(format!("the state of partition {}: {error}", group.0));
+                    lost_checkpoints.insert(group.0);
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let found = checkpoint.as_ref().map(|c| (&c.payload, file_u32(c.replay_from.file)));
+            recoveries.insert(group.0, recovery_of(group.0, found)?);
+        }
+        recoveries.entry(TOPOLOGY.0).or_insert(recovery_of(TOPOLOGY.0, None)?);
+        // From the first record that there is: how many partitions have no checkpoint yet, only the log knows.
+        let start = WalPosition::START;
+        let options = WalOptions::new(random_u128()? as u64);
+        let mut failed = None;
+        let (wal, mut wal_report) = recover(disk, folder_id, options, FileNo(0), start, &mut |record, at| {
+            let id = record.group.0;
+            let recovery = match recoveries.entry(id) {
+                std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+                std::collections::btree_map::Entry::Vacant(new) => match recovery_of(id, None) {
+                    Ok(recovery) => new.insert(recovery),
+                    Err(error) => return failed = Some(error),
+                },
+            };
+            recovery.record(record.kind, record.term, record.index, bytes::Bytes::copy_from_slice(record.body), at);
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if lost_checkpoints.is_empty() {
+            // A file that was given back is not missed, whatever the note beside the log remembers.
+            let needed = recoveries.values().map(Recovery::needs_file).min().unwrap_or(0);
+            wal_report.damage.retain(|d| !d.name.is_empty() || d.file >= FileNo(u64::from(needed)));
+        }
+        tell_damage(&wal_report, &mut report);
+        for (id, recovery) in &recoveries {
+            if let Some(index) = recovery.gap().filter(|_| wal_report.damage.is_empty()) {
+                report.found.push(format!("the log: entry {} of partition {id} is missing", index.0));
+            }
+        }
+        let mut damaged = damaged_records(&wal_report, &wal.reader());
+        let topology = recoveries.remove(&TOPOLOGY.0).expect("put in above");
+        let topology = topology.salvage_log(ONLY_NODE, &damaged.remove(&TOPOLOGY.0).unwrap_or_default());
+        let partitions: Vec<Salvage> = recoveries
+            .into_iter()
+            .map(|(id, recovery)| recovery.salvage(ONLY_NODE, damaged.remove(&id).unwrap_or_default()))
+            .collect();
+        alone(topology.membership())?;
+        partitions.iter().try_for_each(|partition| alone(partition.membership()))?;
+        let disk = disk.clone();
+        Ok(Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal, wal_report, report })
+    }
+
+    /// Extents that are referred to and of which something is not what was written.
+    fn damaged_extents(&self, report: &mut RepairReport) -> Result<BTreeSet<ExtentId>, OpenError> {
+        let mut damaged = BTreeSet::new();
+        for partition in &self.partitions {
+            for (id, extent) in partition.queues().extents().iter().filter(|(_, extent)| extent.live > 0) {
+                let id = ExtentId(u64::from(*id));
+                match Extent::open(&*self.disk, id).and_then(|extent| extent.verify()) {
+                    Ok(()) => {}
+                    Err(error) if error.is_damage() => {
+                        let (partition, live) = (partition.id().0, extent.live);
+                        report.found.push(format!("{error} (messages of partition {partition}, {live} of them live)"));
+                        damaged.insert(id);
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(damaged)
+    }
+}
+
+fn tell_damage(wal: &WalReport, report: &mut RepairReport) {
+    for damage in &wal.damage {
+        let file =
+            if damage.name.is_empty() { format!("log file number {}", damage.file.0) } else { damage.name.clone() };
+        let whose = match &damage.record {
+            Some(r) => format!("{:?} {}@{} of partition {}", r.kind, r.index, r.term, r.group.0),
+            None => "of which partition cannot be told".to_owned(),
+        };
+        let (offset, bytes, what) = (damage.offset, damage.bytes, damage.what);
+        report.found.push(format!("{file} at byte {offset}, {bytes} bytes: {what}, {whose}"));
+    }
+    if wal.damage_unlisted > 0 {
+        report.found.push(format!("{} more places of the log", wal.damage_unlisted));
+    }
+}
+
+/// What is left of damaged entries whose headers are whole, by partition.
+fn damaged_records<D: Disk>(wal: &WalReport, reader: &WalReader<D>) -> BTreeMap<u32, Vec<DamagedRecord>> {
+    let mut records: BTreeMap<u32, Vec<DamagedRecord>> = BTreeMap::new();
+    for damage in &wal.damage {
+        let (Some(name), Some(at)) = (damage.record.filter(|r| r.kind == RecordKind::Entry), damage.body()) else {
+            continue;
+        };
+        // Without a byte of it, it is still known which entry is missing.
+        let (body, body_crc) = reader.read_damaged(at).unwrap_or_default();
+        let record = DamagedRecord { term: name.term, index: name.index, body, body_crc, at };
+        records.entry(name.group.0).or_default().push(record);
+    }
+    records
+}
+
+/// A repair under way.
+struct Work<D: Disk> {
+    disk: Arc<D>,
+    folder_id: u128,
+    checkpoints: CheckpointStore<D>,
+    report: RepairReport,
+    next_extent: u32,
+    kept_aside: u32,
+}
+
+impl<D: Disk> Work<D> {
+    fn first_free_extent(&self, partitions: &[Salvage]) -> Result<u32, StorageError> {
+        let used = partitions.iter().map(|p| p.queues().highest_extent()).max().unwrap_or(0);
+        let listed = list_extents(&*self.disk)?.last().map_or(0, |id| u32::try_from(id.0).unwrap_or(u32::MAX - 1));
+        Ok(used.max(listed) + 1)
+    }
+
+    /// Copies what lives in the log and in damaged extents; what cannot be read of it is given up.
+    fn move_messages(
+        &mut self,
+        partition: &mut Salvage,
+        wal: &WalReader<D>,
+        damaged: &BTreeSet<ExtentId>,
+    ) -> Result<(), StorageError> {
+        let leaves = |place: &Place| match place {
+            Place::Wal { .. } => true,
+            Place::Extent { id, .. } => damaged.contains(&ExtentId(u64::from(*id))),
+        };
+        loop {
+            let runs = partition.runs(leaves);
+            if runs.is_empty() {
+                return Ok(());
+            }
+            let id = ExtentId(u64::from(self.next_extent));
+            self.next_extent += 1;
+            let copied = copy_runs(&self.disk, self.folder_id, wal, id, &runs)?;
+            let progress = copied.ready.is_some() || !copied.damaged.is_empty();
+            assert!(progress, "a run is copied, or told to be damaged");
+            partition.copied(copied);
+        }
+    }
+
+    fn tell_losses(&mut self, partition: &Salvage, is_state_lost: bool) {
+        let (id, lost) = (partition.id().0, &partition.lost);
+        let given_up = &mut self.report.given_up;
+        if is_state_lost && lost.entries.is_empty() {
+            self.report.changed.push(format!("partition {id}: its state is made anew from its whole log"));
+        } else if is_state_lost {
+            given_up.push(format!(
+                "partition {id}: its state. What its log still has is kept; its messages in extents are not, and those files are \
+                 kept aside"
+            ));
+        }
+        for (first, count) in &lost.entries {
+            given_up.push(format!(
+                "partition {id}: {count} entries of its log from index {first} on, and the messages that they published, if any"
+            ));
+        }
+        self.report.messages_lost += lost.message_count();
+        for (queue, ranges) in lost.messages.iter().filter(|(_, ranges)| !ranges.is_empty()) {
+            let numbers = ranges.iter().take(RANGES_TOLD_MAX).map(|(first, count)| match count {
+                1 => first.to_string(),
+                _ => format!("{first} to {}", first + count - 1),
+            });
+            let numbers = numbers.collect::<Vec<_>>().join(", ");
+            let more = if ranges.iter().count() > RANGES_TOLD_MAX { " and more" } else { "" };
+            let (count, queue) = (ranges.count(), schedule_of(*queue).unwrap_or(*queue).0);
+            given_up.push(format!("partition {id}: {count} messages of queue {queue}, numbers {numbers}{more}"));
+        }
+        if lost.outcomes > 0 {
+            let count = lost.outcomes;
+            self.report.changed.push(format!(
+                "partition {id}: up to {count} messages that were settled behind the missing entries come back, flagged as redelivered"
+            ));
+        }
+    }
+
+    /// The topology's state as far as its log can be read, with a queue for all messages that would belong to none.
+    fn salvage_topology(
+        &mut self,
+        log: &SalvagedLog,
+        partitions: &[Salvage],
+        is_state_lost: bool,
+    ) -> Result<bytes::Bytes, OpenError> {
+        let unreadable = |error: String| OpenError::Topology(error);
+        let mut topology = match &log.state {
+            Some(state) => Topology::decode_snapshot(state).map_err(|e| unreadable(e.to_string()))?,
+            None => Topology::new(),
+        };
+        for command in &log.commands {
+            let change = Change::decode(command).map_err(|e| unreadable(e.to_string()))?;
+            topology.apply(&change);
+        }
+        if let Some((first, count)) = log.missing {
+            let why = "of users, virtual hosts, exchanges, queues and bindings";
+            self.report.given_up.push(format!("{count} changes {why}, from entry {first} of partition 0 on"));
+        }
+        if is_state_lost {
+            self.report.given_up.push(
+                "everything that was declared: users, virtual hosts, exchanges, queues, bindings. Declare it anew, or import definitions"
+                    .to_owned(),
+            );
+        }
+        if log.missing.is_some() || is_state_lost {
+            for partition in partitions {
+                self.adopt(&mut topology, partition);
+            }
+        }
+        Ok(topology.encode_snapshot())
+    }
+
+    fn adopt(&mut self, topology: &mut Topology, partition: &Salvage) {
+        for id in partition.queues().queue_ids() {
+            let owner = schedule_of(id).unwrap_or(id);
+            topology.pass_over_queue_ids(owner);
+            let live = partition.queues().queue(id).map_or(0, |state| state.runs().live());
+            if live == 0 || topology.queue(owner).is_some() {
+                continue;
+            }
+            if topology.adopt_queue(owner, partition.id()) {
+                let (partition, queue) = (partition.id().0, owner.0);
+                self.report.changed.push(format!(
+                    "{live} messages of a queue that nobody knows any more are in queue recovered.{partition}.{queue} of virtual host /"
+                ));
+            } else {
+                self.report.given_up.push(format!("{live} messages of queue {}, which nobody knows any more", owner.0));
+                self.report.messages_lost += live;
+            }
+        }
+    }
+
+    fn count_aside(&self) -> Result<u32, StorageError> {
+        let names = self.disk.list(ASIDE_FOLDER).map_err(|source| failed("list", ASIDE_FOLDER, source))?;
+        Ok(names.iter().filter_map(|name| name.split_once('-')?.0.parse().ok()).max().unwrap_or(0))
+    }
+
+    fn next_aside(&mut self, name: &str) -> Result<String, StorageError> {
+        self.disk.create_folder(ASIDE_FOLDER).map_err(|source| failed("create", ASIDE_FOLDER, source))?;
+        self.kept_aside += 1;
+        Ok(format!("{ASIDE_FOLDER}/{:04}-{}", self.kept_aside, name.replace('/', "-")))
+    }
+
+    /// Copies a file, if it is there, to where damaged ones are kept.
+    fn copy_aside(&mut self, name: &str) -> Result<(), StorageError> {
+        let source = match self.disk.open(name, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("open", name, error)),
+        };
+        let target_name = self.next_aside(name)?;
+        let target =
+            self.disk.open(&target_name, OpenMode::CreateNew).map_err(|error| failed("create", &target_name, error))?;
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut offset = 0;
+        loop {
+            let read = source.read_at(&mut buffer, offset).map_err(|error| failed("read", name, error))?;
+            if read == 0 {
+                break;
+            }
+            target.write_at(&buffer[..read], offset).map_err(|error| failed("write", &target_name, error))?;
+            offset += read as u64;
+        }
+        target.sync_data().map_err(|error| failed("sync", &target_name, error))?;
+        self.sync_names(&target_name)?;
+        self.report.aside.push((name.to_owned(), target_name));
+        Ok(())
+    }
+
+    /// Keeps extents aside that nobody refers to: those of a partition that lost its state are among them.
+    fn keep_orphans(&mut self, partitions: &[Salvage]) -> Result<(), StorageError> {
+        let known: BTreeSet<u64> =
+            partitions.iter().flat_map(|p| p.queues().extents().keys().map(|id| u64::from(*id))).collect();
+        for id in list_extents(&*self.disk)?.into_iter().filter(|id| !known.contains(&id.0)) {
+            self.move_aside(&extent_name(id))?;
+        }
+        Ok(())
+    }
+
+    fn move_aside(&mut self, name: &str) -> Result<(), StorageError> {
+        let target = self.next_aside(name)?;
+        match self.disk.rename(name, &target) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("move", name, error)),
+        }
+        self.sync_names(name)?;
+        self.sync_names(&target)?;
+        self.report.aside.push((name.to_owned(), target));
+        Ok(())
+    }
+
+    fn sync_names(&self, name: &str) -> Result<(), StorageError> {
+        let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+        self.disk.sync_folder(folder).map_err(|error| failed("sync", folder, error))
+    }
+}
+
+fn failed(action: &'static str, file: &str, source: std::io::Error) -> StorageError {
+    StorageError::Io { action, file: file.to_owned(), source }
+}

@@ -1,0 +1,397 @@
+//! Bytes that rot in the data folder: while the broker runs, and between two starts.
+//!
+//! Invariant: a damaged message is told and given to nobody; everything intact is there, in order, before and after a
+//! repair; a trial of a repair changes nothing.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use clients::broker::binary;
+use clients::{Broker, Client, QueueDeclare};
+use rustix::process::Signal;
+
+/// A small cache, so that messages are read from the disk.
+const COLD: &[&str] = &["--cache-bytes=1MiB", "--body-bytes-max=1MiB", "--partitions=2"];
+/// The same with files so small that messages go to extents and partitions save their state.
+const SMALL_FILES: &[&str] = &[
+    "--cache-bytes=1MiB",
+    "--body-bytes-max=1MiB",
+    "--partitions=2",
+    "--wal-file-bytes=4MiB",
+    "--wal-retained-bytes=4MiB",
+    "--checkpoint-interval-bytes=1MiB",
+];
+const QUEUE: &str = "payments";
+
+fn text(number: u32) -> String {
+    format!("payment number {number:08} ")
+}
+
+fn body(number: u32, bytes: usize) -> Vec<u8> {
+    let mut body = text(number).into_bytes();
+    body.resize(bytes.max(body.len()), b'.');
+    body
+}
+
+fn number(body: &[u8]) -> u32 {
+    let digits = String::from_utf8_lossy(&body["payment number ".len()..][..8]).into_owned();
+    digits.parse().unwrap_or_else(|_| panic!("a damaged body was given out: {digits}"))
+}
+
+fn declare(broker: &Broker, queue: &str) -> (Client, u16) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: queue, durable: true, ..Default::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    (client, channel)
+}
+
+/// Publishes messages 1 to `count`, each confirmed before the next: each is an entry of its own.
+fn publish_each(broker: &Broker, queue: &str, count: u32) {
+    let (mut client, channel) = declare(broker, queue);
+    for n in 1..=count {
+        client.put(channel, queue, &body(n, 200));
+        client.confirmed(channel, u64::from(n), u64::from(n));
+    }
+    client.close();
+}
+
+/// Publishes messages 1 to `count` of a KiB in batches.
+fn publish(broker: &Broker, queue: &str, count: u32) {
+    let (mut client, channel) = declare(broker, queue);
+    for first in (1..=count).step_by(200) {
+        let last = (first + 199).min(count);
+        (first..=last).for_each(|n| client.put(channel, queue, &body(n, 1000)));
+        client.confirmed(channel, u64::from(first), u64::from(last));
+    }
+    client.close();
+}
+
+/// So much in other queues that what was published before leaves memory, on every shard.
+fn push_out(broker: &Broker, count: u32) {
+    for filler in 1..=4 {
+        publish(broker, &format!("filler-{filler}"), count);
+    }
+}
+
+/// Whatever was settled is in the log now: nobody waits for a settle, so it goes with the next publish.
+fn write_settles(broker: &Broker) {
+    publish_each(broker, "mark", 1);
+}
+
+/// Takes everything out of a queue by `basic.get`; numbers, and whether each was flagged as redelivered.
+fn drain(broker: &Broker, queue: &str) -> Vec<(u32, bool)> {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let mut drained = Vec::new();
+    while let Some(delivery) = client.get(channel, queue, true).unwrap() {
+        drained.push((number(&delivery.body), delivery.redelivered));
+    }
+    client.close();
+    write_settles(broker);
+    drained
+}
+
+fn numbers(drained: &[(u32, bool)]) -> Vec<u32> {
+    drained.iter().map(|d| d.0).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    files.sort_unstable();
+    files
+}
+
+/// Turns one bit `shift` bytes from where `needle` begins, in the one file of a part of the folder that has it.
+fn flip(data: &Path, part: &str, needle: &str, shift: i64) -> PathBuf {
+    for path in files(&data.join(part)) {
+        let bytes = fs::read(&path).unwrap();
+        let Some(at) = bytes.windows(needle.len()).position(|window| window == needle.as_bytes()) else { continue };
+        flip_at(&path, (at as i64 + shift) as u64);
+        return path;
+    }
+    panic!("{needle} is in no file of {part}: {:?}", files(&data.join(part)));
+}
+
+fn flip_at(path: &Path, offset: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let due = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < due, "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn leveret(command: &str, data: &Path, words: &[&str]) -> Output {
+    Command::new(binary()).arg(command).arg(data).args(words).output().unwrap()
+}
+
+fn shown(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Every file with its contents, but for what a start or a lock writes.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(contents(&path)),
+            false => _ = all.insert(path.clone(), fs::read(&path).unwrap()),
+        }
+    }
+    all
+}
+
+/// The broker does not start and says what to do; a trial changes nothing; a repair gives this report; then it starts.
+fn refused_then_repaired(broker: &mut Broker) -> String {
+    broker.launch();
+    let status = broker.wait_for_end();
+    assert_eq!(status.code(), Some(1), "{}", broker.log());
+    let log = broker.log();
+    let line = log.lines().rfind(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("no line says why:\n{log}"));
+    assert!(line.contains("leveret repair DIR --dry-run"), "{line}");
+    repaired(broker)
+}
+
+fn repaired(broker: &mut Broker) -> String {
+    let data = broker.data_folder();
+    let before = contents(&data);
+    let trial = leveret("repair", &data, &["--dry-run"]);
+    assert_eq!(trial.status.code(), Some(1), "{}", shown(&trial));
+    assert!(contents(&data) == before, "a trial changes nothing");
+    let repair = leveret("repair", &data, &[]);
+    assert_eq!(repair.status.code(), Some(0), "{}", shown(&repair));
+    let (promised, done) = (shown(&trial), shown(&repair));
+    let but_last = |text: &str| text.lines().take(text.lines().count() - 1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(but_last(&promised), but_last(&done), "a trial tells what a repair does");
+    assert!(!files(&data.join("damaged")).is_empty(), "what was damaged is kept: {done}");
+    let inspected = leveret("inspect", &data, &["--messages"]);
+    assert_eq!(inspected.status.code(), Some(0), "inspect agrees: {}", shown(&inspected));
+    let again = leveret("repair", &data, &[]);
+    assert!(shown(&again).starts_with("nothing is damaged"), "{}", shown(&again));
+    broker.start();
+    done
+}
+
+#[test]
+fn damaged_message_in_the_log_is_set_aside_and_the_others_come() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 40);
+    push_out(&broker, 1500);
+    for n in [3, 4, 20] {
+        flip(&broker.data_folder(), "wal", &text(n), 40);
+    }
+    let expected: Vec<u32> = (1..=40).filter(|n| ![3, 4, 20].contains(n)).collect();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), expected);
+    let log = broker.log();
+    assert_eq!(log.lines().filter(|line| line.contains("DAMAGED")).count(), 3, "{log}");
+    assert!(log.contains("set aside: ended in the log as damaged"), "{log}");
+    broker.signal(Signal::USR1);
+    wait_for("the gauges", || broker.log().contains("messages_set_aside=3"));
+    // They have ended in the log. It is still damaged, so a start on it is refused, and a repair has nothing to give up.
+    broker.kill();
+    let report = refused_then_repaired(&mut broker);
+    assert!(!report.contains("come back") && !report.contains("given up:"), "{report}");
+    assert_eq!(drain(&broker, QUEUE), []);
+}
+
+#[test]
+fn damaged_messages_in_an_extent_are_set_aside_and_the_others_come() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish(&broker, QUEUE, 14_000);
+    let data = broker.data_folder();
+    wait_for("an extent", || !files(&data.join("extents")).is_empty());
+    std::thread::sleep(Duration::from_millis(1500));
+    broker.kill();
+    broker.start();
+    let first = files(&data.join("extents")).remove(0);
+    for n in [2, 3, 700] {
+        flip(&data, "extents", &text(n), 100);
+    }
+    // The end of the table: no message depends on it alone.
+    let bytes = fs::metadata(&first).unwrap().len();
+    flip_at(&first, bytes - 20);
+    flip_at(&first, bytes - 40);
+    let expected: Vec<u32> = (1..=14_000).filter(|n| ![2, 3, 700].contains(n)).collect();
+    let drained = numbers(&drain(&broker, QUEUE));
+    assert_eq!(drained.len(), expected.len());
+    assert_eq!(drained, expected);
+    assert!(broker.log().contains("2 messages of queue"), "{}", broker.log());
+    broker.kill();
+    broker.start();
+    assert_eq!(drain(&broker, QUEUE), []);
+}
+
+#[test]
+fn upkeep_that_meets_damage_goes_on() {
+    let Some(broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish_each(&broker, QUEUE, 20);
+    let data = broker.data_folder();
+    flip(&data, "wal", &text(5), 60);
+    push_out(&broker, 3500);
+    wait_for("the damage to be told", || broker.log().contains("DAMAGED"));
+    wait_for("an extent", || !files(&data.join("extents")).is_empty());
+    let expected: Vec<u32> = (1..=20).filter(|n| *n != 5).collect();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), expected, "{}", broker.log());
+    assert_eq!(drain(&broker, "filler-2").len(), 3500, "the process lives");
+}
+
+#[test]
+fn damaged_record_costs_its_messages_and_nothing_else() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 40);
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for _ in 0..5 {
+        client.get(channel, QUEUE, true).unwrap().unwrap();
+    }
+    client.close();
+    publish_each(&broker, "after", 3);
+    broker.kill();
+    flip(&broker.data_folder(), "wal", &text(10), 30);
+    flip(&broker.data_folder(), "wal", &text(2), 30);
+    let report = refused_then_repaired(&mut broker);
+    assert!(
+        report.contains("given up: partition") && report.contains("1 messages of queue 1, numbers 10\n"),
+        "{report}"
+    );
+    assert!(!report.contains("come back") && !report.contains("entries of its log"), "{report}");
+    let expected: Vec<u32> = (6..=40).filter(|n| *n != 10).collect();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), expected);
+    assert_eq!(numbers(&drain(&broker, "after")), [1, 2, 3]);
+    broker.kill();
+    broker.start();
+    assert_eq!(drain(&broker, QUEUE), []);
+}
+
+#[test]
+fn missing_entry_costs_its_messages_and_what_was_settled_behind_it_comes_back_flagged() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 30);
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for _ in 0..15 {
+        client.get(channel, QUEUE, true).unwrap().unwrap();
+    }
+    client.close();
+    write_settles(&broker);
+    broker.kill();
+    // In the header of the batch: what the entry says can no longer be proven.
+    flip(&broker.data_folder(), "wal", &text(10), -45);
+    let report = refused_then_repaired(&mut broker);
+    assert!(report.contains("1 entries of its log"), "{report}");
+    assert!(report.contains("come back, flagged as redelivered"), "{report}");
+    let drained = drain(&broker, QUEUE);
+    // 1 to 9 are known to be settled; whether 11 to 15 are, nobody can tell.
+    assert_eq!(numbers(&drained), (11..=30).collect::<Vec<_>>());
+    assert!(drained.iter().all(|(_, redelivered)| *redelivered), "{drained:?}");
+}
+
+#[test]
+fn header_of_a_log_file_is_made_anew() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 10);
+    broker.kill();
+    let path = files(&broker.data_folder().join("wal")).into_iter().find(|p| p.extension().is_some()).unwrap();
+    flip_at(&path, 20);
+    flip_at(&path, 2048 + 20);
+    broker.start();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), (1..=10).collect::<Vec<_>>());
+}
+
+#[test]
+fn damaged_extent_is_repaired_offline_too() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish(&broker, QUEUE, 14_000);
+    let data = broker.data_folder();
+    wait_for("extents in a checkpoint", || !files(&data.join("extents")).is_empty());
+    std::thread::sleep(Duration::from_millis(1500));
+    broker.kill();
+    broker.start();
+    broker.kill();
+    let first = files(&data.join("extents")).remove(0);
+    flip(&data, "extents", &text(7), 100);
+    let bytes = fs::metadata(&first).unwrap().len();
+    flip_at(&first, bytes - 64 - 10);
+    let report = repaired(&mut broker);
+    assert!(report.contains("1 messages of queue") && report.contains("extents-"), "{report}");
+    let expected: Vec<u32> = (1..=14_000).filter(|n| *n != 7).collect();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), expected);
+}
+
+#[test]
+fn damaged_checkpoint_is_passed_over_and_without_another_the_log_must_do() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 10);
+    broker.terminate();
+    broker.start();
+    let data = broker.data_folder();
+    publish_each(&broker, "other", 3);
+    broker.kill();
+    let states = files(&data.join("checkpoints"));
+    if states.is_empty() {
+        // Nothing was worth a checkpoint: one that is rubbish stands for it.
+        fs::create_dir_all(data.join("checkpoints")).unwrap();
+        for id in ["00000001.0", "00000002.0"] {
+            fs::write(data.join("checkpoints").join(id), vec![7; 9000]).unwrap();
+        }
+    } else {
+        states.iter().for_each(|path| flip_at(path, 100));
+    }
+    let report = refused_then_repaired(&mut broker);
+    assert!(report.contains("its state"), "{report}");
+    assert_eq!(numbers(&drain(&broker, QUEUE)), (1..=10).collect::<Vec<_>>());
+    assert_eq!(numbers(&drain(&broker, "other")), [1, 2, 3]);
+}
+
+#[test]
+fn messages_of_queues_that_nobody_knows_any_more_are_kept() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    for queue in ["first-queue", "second-queue", "third-queue"] {
+        publish_each(&broker, queue, 5);
+    }
+    broker.kill();
+    flip(&broker.data_folder(), "wal", "second-queue", 3);
+    let report = refused_then_repaired(&mut broker);
+    assert!(report.contains("2 changes of users, virtual hosts, exchanges, queues and bindings"), "{report}");
+    assert_eq!(numbers(&drain(&broker, "first-queue")), [1, 2, 3, 4, 5]);
+    let names: Vec<&str> = report.split_whitespace().filter(|word| word.starts_with("recovered.")).collect();
+    assert_eq!(names.len(), 2, "{report}");
+    for name in names {
+        assert_eq!(numbers(&drain(&broker, name)), [1, 2, 3, 4, 5], "{name}");
+    }
+    // New queues get numbers that no message has.
+    publish_each(&broker, "fourth-queue", 2);
+    assert_eq!(numbers(&drain(&broker, "fourth-queue")), [1, 2]);
+}
+
+#[test]
+fn repair_of_a_sound_folder_or_of_a_running_broker_changes_nothing() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    publish_each(&broker, QUEUE, 5);
+    let data = broker.data_folder();
+    let busy = leveret("repair", &data, &[]);
+    assert_eq!(busy.status.code(), Some(1));
+    assert!(shown(&busy).contains("in use by process"), "{}", shown(&busy));
+    broker.terminate();
+    let before = contents(&data);
+    let sound = leveret("repair", &data, &["--dry-run"]);
+    assert_eq!(sound.status.code(), Some(0), "{}", shown(&sound));
+    assert_eq!(shown(&sound), "nothing is damaged; 5 messages are there, and nothing was changed\n");
+    assert!(contents(&data) == before);
+    let nowhere = leveret("repair", Path::new("/nonexistent"), &[]);
+    assert_eq!(nowhere.status.code(), Some(3), "{}", shown(&nowhere));
+}
