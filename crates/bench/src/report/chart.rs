@@ -61,7 +61,8 @@ const COLORS: [&str; 8] = ["#0b7bc1", "#d9541e", "#0d9a6c", "#b9509b", "#c99400"
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
+/// Half of the last label of an axis stands beyond the axis.
+const RIGHT: f64 = 28.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
 
