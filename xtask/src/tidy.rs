@@ -118,6 +118,10 @@ fn names_a_registry(line: &str) -> bool {
     })
 }
 
+/// What is left undone, or switched off. In two halves each, so that this file keeps the rule too.
+const LEFTOVERS: [&str; 4] =
+    [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!("), concat!("#[", "ignore")];
+
 /// A Rust file's header, size, leftovers, and what its crate may not know.
 fn source(path: &str, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -128,13 +132,11 @@ fn source(path: &str, text: &str) -> Vec<String> {
     if lines > LINES_MAX {
         wrong.push(format!("{path}: {lines} lines; is there a second noun in it?"));
     }
-    if path != "xtask/src/tidy.rs" {
-        for (at, line) in text.lines().enumerate() {
-            let code = line.split("//").next().unwrap_or_default();
-            for leftover in ["todo!(", "unimplemented!(", "dbg!(", "#[ignore"] {
-                if code.contains(leftover) {
-                    wrong.push(format!("{path}:{}: {leftover}: left undone, or switched off", at + 1));
-                }
+    for (at, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        for leftover in LEFTOVERS {
+            if code.contains(leftover) {
+                wrong.push(format!("{path}:{}: {leftover}: left undone, or switched off", at + 1));
             }
         }
     }
@@ -182,7 +184,9 @@ mod tests {
         let source_of = |text: &str| source("crates/broker/src/x.rs", text).len();
         assert_eq!(source_of("//! Purpose.\nfn f() {}\n"), 0);
         assert_eq!(source_of("fn f() {}\n"), 1);
-        assert_eq!(source_of("//! P\nfn f() { todo!() }\n"), 1);
+        for leftover in LEFTOVERS {
+            assert_eq!(source_of(&format!("//! P\nfn f() {{ {leftover}) }}\n")), 1, "{leftover}");
+        }
         assert_eq!(source_of("//! P\nuse std::collections::HashMap;\n"), 1);
         assert_eq!(source_of("//! P\n// std::net is not for us\n#[cfg(test)]\nmod tests {\n use std::fs;\n}\n"), 0);
         assert_eq!(source_of(&format!("//! P\n{}", "\n".repeat(LINES_MAX))), 1);

@@ -5,7 +5,7 @@
 
 use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
-use crate::engine::{self, Engine, EngineConfig, OpenError};
+use crate::engine::{self, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, StartError};
 use crate::tls::TlsError;
@@ -145,8 +145,8 @@ pub fn run<G>(
         started_ms: engine::wall_ms(),
         started: begin,
     };
-    let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges()), facts));
-    watch(config, &node, &engine, shutdown, asks);
+    let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
+    watch(config, &node, engine.gauges(), shutdown, asks);
     drop(attendant);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     node.drain();
@@ -190,7 +190,13 @@ fn reload(config: &Config, node: &Node) {
 }
 
 /// Until `shutdown` is ready: publishers are blocked while the disk is low.
-fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Output = ()> + Send, asks: Asks<'_>) {
+fn watch(
+    config: &Config,
+    node: &Node,
+    engine: &EngineGauges,
+    shutdown: impl Future<Output = ()> + Send,
+    asks: Asks<'_>,
+) {
     let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -230,7 +236,7 @@ fn watch(config: &Config, node: &Node, engine: &Engine, shutdown: impl Future<Ou
 }
 
 /// One line with what the node knows of itself.
-fn log_gauges(node: &Node, engine: &Engine, free_bytes: u64) {
+fn log_gauges(node: &Node, engine: &EngineGauges, free_bytes: u64) {
     let (log_bytes, syncs) = engine.log_written();
     tracing::info!(
         value_at_risk = engine.value_at_risk(),

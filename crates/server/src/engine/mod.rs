@@ -151,9 +151,7 @@ pub struct Opened {
 
 /// The disk's threads of a running node.
 pub struct Engine {
-    wal: WalHandle,
-    at_risk: Vec<Arc<AtomicU64>>,
-    set_aside: Arc<AtomicU64>,
+    gauges: EngineGauges,
     threads: Vec<JoinHandle<()>>,
     folder: DataFolder<RealDisk>,
 }
@@ -451,7 +449,7 @@ impl Opened {
         let senders = Mutex::new((reads, tasks));
         let at_risk: BTreeMap<PartitionId, Arc<AtomicU64>> =
             placement.iter().map(|(id, _)| (*id, Arc::default())).collect();
-        let gauges = at_risk.values().cloned().collect();
+        let at_risk_of_all = at_risk.values().cloned().collect();
         let set_aside = Arc::new(AtomicU64::new(0));
         let told_aside = set_aside.clone();
         let cache_bytes = config.cache_bytes / shards;
@@ -493,7 +491,8 @@ impl Opened {
             }
             made
         });
-        Ok((Engine { wal, at_risk: gauges, set_aside, threads, folder }, log, make))
+        let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk: folder.disk().clone(), set_aside };
+        Ok((Engine { gauges, threads, folder }, log, make))
     }
 }
 
@@ -512,44 +511,6 @@ impl EngineGauges {
         self.disk.free_bytes().ok()
     }
 
-    /// See [`Engine::value_at_risk`].
-    pub fn value_at_risk(&self) -> u64 {
-        self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
-    }
-
-    /// See [`Engine::messages_set_aside`].
-    pub fn messages_set_aside(&self) -> u64 {
-        self.set_aside.load(Ordering::Relaxed)
-    }
-
-    /// See [`Engine::log_written`].
-    pub fn log_written(&self) -> (u64, u64) {
-        let gauges = self.wal.gauges();
-        (gauges.written_bytes.load(Ordering::Relaxed), gauges.syncs.load(Ordering::Relaxed))
-    }
-
-    /// How long syncs took.
-    pub fn sync_times(&self) -> SyncTimes {
-        self.wal.gauges().sync_times.read()
-    }
-}
-
-impl Engine {
-    /// What may be asked while it runs, from any thread.
-    pub fn gauges(&self) -> EngineGauges {
-        EngineGauges {
-            wal: self.wal.clone(),
-            at_risk: self.at_risk.clone().into(),
-            disk: self.folder.disk().clone(),
-            set_aside: self.set_aside.clone(),
-        }
-    }
-
-    /// Bytes free on the disk of the data folder.
-    pub fn free_bytes(&self) -> Option<u64> {
-        self.folder.disk().free_bytes().ok()
-    }
-
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
     pub fn value_at_risk(&self) -> u64 {
         self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
@@ -566,18 +527,32 @@ impl Engine {
         (gauges.written_bytes.load(Ordering::Relaxed), gauges.syncs.load(Ordering::Relaxed))
     }
 
+    /// How long syncs took.
+    pub fn sync_times(&self) -> SyncTimes {
+        self.wal.gauges().sync_times.read()
+    }
+
     /// The disk is full and writes wait.
     pub fn is_disk_full(&self) -> bool {
         self.wal.gauges().is_full.load(Ordering::Relaxed) != 0
     }
+}
+
+impl Engine {
+    /// What may be asked while it runs, from any thread.
+    pub fn gauges(&self) -> &EngineGauges {
+        &self.gauges
+    }
 
     /// Syncs what is written and ends the log's thread. The shards have ended before.
     pub fn stop(self) {
-        self.wal.stop();
+        self.gauges.wal.stop();
         for thread in self.threads {
             if thread.join().is_err() {
                 tracing::error!("the log's thread panicked");
             }
         }
+        // The folder is another process's to open from here on.
+        drop(self.folder);
     }
 }
