@@ -9,15 +9,15 @@
 # a JRE and maven; downloads come from package registries. CONFORMANCE is the runners' folder (default ../shared/conformance, beside
 # the project), LAB the scratch folder (default target/conformance), LEVERET_BIN the binary (default: cargo builds a release one).
 #
-# The broker has what the suites expect of one: TLS on 5671 with certificates of an authority of this run, and a definitions file with
-# guest and with amqprs's user.
+# The broker has what the suites expect of one and what the RabbitMQ that they are compared with has: TLS on 5671 with certificates of
+# an authority of this run, a definitions file with guest and with amqprs's user, all mechanisms; ctl.py stands in for rabbitmqctl.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 runners=$(cd "${CONFORMANCE:-$root/../shared/conformance}" 2>/dev/null && pwd) || { echo "no runners: set CONFORMANCE to the folder that holds them" >&2; exit 2; }
 cd "$root"
 export LAB=${LAB:-$root/target/conformance} LABEL=leveret NETNS=${NETNS:-leveret-conformance}
-export RESULTS=${RESULTS:-$LAB/results} SUITE_TIMEOUT=${SUITE_TIMEOUT:-1200}
+export RESULTS=${RESULTS:-$LAB/results} SUITE_TIMEOUT=${SUITE_TIMEOUT:-1200} RABBITMQCTL=$here/ctl.py
 mkdir -p "$LAB/logs" "$RESULTS"
 if [ -z "${LEVERET_BIN:-}" ]; then
   cargo build --release -p leveret
@@ -97,7 +97,7 @@ serve() { # starts a broker on fresh data and waits until it answers
   rm -rf "$data"
   # Its own variable for the binary would be an unknown setting to the broker.
   ip netns exec "$NETNS" env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$data" \
-    --definitions "$LAB/definitions.json" "${tls[@]}" >"$LAB/broker.log" 2>&1 &
+    --definitions "$LAB/definitions.json" --auth-mechanisms PLAIN,AMQPLAIN,EXTERNAL,RABBIT-CR-DEMO "${tls[@]}" >"$LAB/broker.log" 2>&1 &
   broker=$!
   for _ in $(seq 600); do
     ip netns exec "$NETNS" bash -c 'exec 3<>/dev/tcp/127.0.0.1/5672 && printf "AMQP\0\0\11\1" >&3 && read -r -N 1 -t 2 -u 3' 2>/dev/null && return

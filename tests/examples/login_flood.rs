@@ -1,11 +1,11 @@
 //! A flood of logins against a running broker, and what it does to a publisher that waits for each of its confirms.
 //!
 //! ```text
-//! login_flood ADDR:PORT [logins a second] [seconds]
+//! login_flood ADDR:PORT [logins a second] [seconds] [half|silent|password|right]
 //! ```
 //!
 //! Every other login says nothing behind the protocol header and stays; the rest send a wrong password, which the broker answers
-//! after a second. Sockets are kept in a ring, so as many are half open as come in two seconds, at most `OPEN_MAX`.
+//! after a second. Or all are of one of these two kinds, or have the right password and go no further than the tune. Sockets are kept in a ring, so as many are half open as come in two seconds, at most `OPEN_MAX`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::collections::VecDeque;
@@ -23,20 +23,23 @@ const OPEN_MAX: usize = 8_000;
 /// Threads that log in.
 const THREADS: u64 = 2;
 
-/// `connection.start-ok` with a password that is nobody's.
-fn wrong_password() -> Vec<u8> {
+/// Bytes of a login that says nothing: the protocol header.
+const HEADER_BYTES: usize = 8;
+
+/// The protocol header, and `connection.start-ok` with this password.
+fn login_with(password: &str) -> Vec<u8> {
     let args = Args::new()
         .table(&[("product", "flood".into())])
         .shortstr("PLAIN")
-        .longstr(b"\0guest\0wrong")
+        .longstr(format!("\0guest\0{password}").as_bytes())
         .shortstr("en_US");
     let mut bytes = b"AMQP\x00\x00\x09\x01".to_vec();
     bytes.extend(clients::client::method_frame(0, clients::methods::CONNECTION_START_OK, &args));
     bytes
 }
 
-fn flood(addr: SocketAddr, per_second: u64, until: &AtomicBool, tried: &AtomicU64, failed: &AtomicU64) {
-    let (login, begin) = (wrong_password(), Instant::now());
+fn flood(addr: SocketAddr, per_second: u64, kind: &str, until: &AtomicBool, tried: &AtomicU64, failed: &AtomicU64) {
+    let (login, begin) = (login_with(if kind == "right" { "guest" } else { "wrong" }), Instant::now());
     let mut open: VecDeque<TcpStream> = VecDeque::new();
     for count in 0u64.. {
         let due = begin + Duration::from_nanos(count * 1_000_000_000 / per_second);
@@ -47,7 +50,11 @@ fn flood(addr: SocketAddr, per_second: u64, until: &AtomicBool, tried: &AtomicU6
             return;
         }
         tried.fetch_add(1, Ordering::Relaxed);
-        let bytes = if count % 2 == 0 { &login[..8] } else { &login[..] };
+        let says_nothing = match kind {
+            "half" => count % 2 == 0,
+            _ => kind == "silent",
+        };
+        let bytes = if says_nothing { &login[..HEADER_BYTES] } else { &login[..] };
         let done = TcpStream::connect_timeout(&addr, Duration::from_secs(1));
         match done.and_then(|mut socket| socket.write_all(bytes).map(|()| socket)) {
             Ok(socket) => open.push_back(socket),
@@ -92,6 +99,8 @@ fn main() {
     let addr: SocketAddr = words.get(1).expect("ADDR:PORT").parse().expect("ADDR:PORT");
     let number = |at: usize, default: u64| words.get(at).map_or(default, |word| word.parse().expect("a number"));
     let (per_second, seconds) = (number(2, 10_000), number(3, 10));
+    let kind = words.get(4).map_or("half", String::as_str).to_owned();
+    assert!(["half", "silent", "password", "right"].contains(&&*kind), "half, silent, password or right");
     let mut client = Client::connect(addr);
     let channel = client.channel();
     client.declare(channel, &QueueDeclare { name: "login-flood", durable: true, ..QueueDeclare::default() }).unwrap();
@@ -102,8 +111,8 @@ fn main() {
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
-            let (until, tried, failed) = (until.clone(), tried.clone(), failed.clone());
-            std::thread::spawn(move || flood(addr, per_second / THREADS, &until, &tried, &failed))
+            let (until, tried, failed, kind) = (until.clone(), tried.clone(), failed.clone(), kind.clone());
+            std::thread::spawn(move || flood(addr, per_second / THREADS, &kind, &until, &tried, &failed))
         })
         .collect();
     let waits = publish(&mut client, channel, &mut seq, seconds);

@@ -121,6 +121,8 @@ pub struct Login {
     pub mechanism: String,
     /// The mechanism's response.
     pub response: Vec<u8>,
+    /// What to answer to a challenge; `None` expects none.
+    pub challenge_response: Option<Vec<u8>>,
     /// Virtual host.
     pub vhost: String,
     /// `frame_max` to answer; `None` takes the broker's.
@@ -138,6 +140,7 @@ impl Default for Login {
         Self {
             mechanism: "PLAIN".into(),
             response: b"\0guest\0guest".to_vec(),
+            challenge_response: None,
             vhost: "/".into(),
             frame_max: None,
             channel_max: None,
@@ -256,6 +259,10 @@ impl Client {
         let properties = [("product", "leveret tests".into()), ("capabilities", Value::Table(capabilities))];
         let args = Args::new().table(&properties).shortstr(&login.mechanism).longstr(&login.response).shortstr("en_US");
         self.send(0, CONNECTION_START_OK, &args);
+        if let Some(answer) = &login.challenge_response {
+            self.wait(0, CONNECTION_SECURE)?;
+            self.send(0, CONNECTION_SECURE_OK, &Args::new().longstr(answer));
+        }
         let tune = self.wait(0, CONNECTION_TUNE)?;
         let mut reader = Reader(&tune);
         self.proposed = (reader.short(), reader.long(), reader.short());
@@ -298,6 +305,12 @@ impl Client {
     pub fn close(mut self) {
         let args = Args::new().short(200).shortstr("done").short(0).short(0);
         self.call(0, CONNECTION_CLOSE, &args, CONNECTION_CLOSE_OK).expect("connection.close is answered");
+    }
+
+    /// Sends `connection.close` and waits for nothing.
+    pub fn start_close(&mut self) {
+        let args = Args::new().short(200).shortstr("done").short(0).short(0);
+        self.send(0, CONNECTION_CLOSE, &args);
     }
 
     /// Writes bytes as they are. Errors are left for the reader to find, as the close that caused them is more telling.

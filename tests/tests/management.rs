@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clients::broker::unique;
 use clients::client::PATIENCE;
 use clients::http::Response;
-use clients::{Broker, Client, Http, Login, Publish, QueueDeclare, Scope};
+use clients::{Broker, Client, Http, Login, Properties, Publish, QueueDeclare, Scope, Value as Field};
 use serde_json::{Value, json};
 
 /// Asks until the answer is as wanted.
@@ -434,6 +434,202 @@ fn the_node_says_that_it_is_well() {
     let node = overview["node"].as_str().unwrap();
     assert_eq!(http.get(&format!("/api/nodes/{node}")).with(200)["running"], true);
     assert_eq!(http.get("/api/nodes").with(200).as_array().unwrap().len(), 1);
+}
+
+/// As RabbitMQ 3.10.8 exports it: see the server's tests.
+const EXPORT: &str = include_str!("../../crates/server/tests/fixtures/rabbitmq-3.10.8-definitions.json");
+
+#[test]
+fn a_real_export_is_taken_in_whole_but_for_what_is_for_others() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let answer = http.post("/api/definitions", EXPORT).with(200);
+    assert_eq!((answer["left_out"].as_array().unwrap().len(), &answer["different"]), (9, &json!([])), "{answer}");
+    let exported = http.get("/api/definitions").with(200);
+    let wanted: Value = serde_json::from_str(EXPORT).unwrap();
+    let sorted = |document: &Value, part: &str| {
+        let mut items: Vec<String> =
+            document[part].as_array().unwrap().iter().map(|item| item["name"].to_string()).collect();
+        items.sort();
+        items
+    };
+    for part in ["users", "vhosts", "queues", "exchanges", "policies"] {
+        assert_eq!(sorted(&exported, part), sorted(&wanted, part), "{part}");
+    }
+    for part in ["permissions", "topic_permissions", "bindings"] {
+        assert_eq!(exported[part].as_array().unwrap().len(), wanted[part].as_array().unwrap().len(), "{part}");
+    }
+    // A password of RabbitMQ's hash, the rights, the topology and the policies are in force.
+    let login = Login { vhost: "orders".to_owned(), response: b"\0alice\0wonder".to_vec(), ..Login::default() };
+    let mut alice = Client::login(broker.addr(), &login).unwrap();
+    let channel = alice.channel();
+    alice.confirm_select(channel).unwrap();
+    alice.publish(channel, &Publish { exchange: "events", key: "eu.alice.new", body: b"x", ..Default::default() });
+    alice.confirmed(channel, 1, 1);
+    assert_eq!(alice.get(channel, "orders.new", true).unwrap().unwrap().body, b"x");
+    alice.publish(channel, &Publish { exchange: "events", key: "eu.bob.new", body: b"x", ..Default::default() });
+    assert_eq!(alice.closed(channel).code, 403);
+    let queue = http.get("/api/queues/orders/orders.old").with(200);
+    assert_eq!(queue["effective_policy_definition"], json!({ "max-length": 100000, "expires": 86400000 }));
+    // What came out goes in again, and changes nothing.
+    http.post("/api/definitions", &exported.to_string()).with(204);
+    assert_eq!(http.get("/api/definitions").with(200), exported);
+}
+
+#[test]
+fn a_policy_drops_repeats_and_the_metrics_count_them() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let policy = r#"{"pattern":"^once","definition":{"message-deduplication":true},"apply-to":"queues"}"#;
+    http.put("/api/policies/%2F/once", policy).with(201);
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.confirm_select(channel).unwrap();
+    for (queue, durable) in [("once-durable", true), ("once-in-memory", false), ("plain", true)] {
+        client.declare(channel, &QueueDeclare { name: queue, durable, ..QueueDeclare::default() }).unwrap();
+    }
+    let queues = ["once-durable", "once-in-memory", "plain"];
+    for queue in queues {
+        for _ in 0..3 {
+            let properties = Properties::with_headers(&[("x-deduplication-header", "k".into())]);
+            client.publish(channel, &Publish { key: queue, properties, body: b"x", ..Default::default() });
+        }
+    }
+    client.confirmed(channel, 1, 9);
+    let of = |queue: &str| {
+        let found = http.get(&format!("/api/queues/%2F/{queue}")).with(200);
+        (found["messages"].clone(), found["leveret_repeats_dropped"].clone())
+    };
+    assert_eq!(queues.map(of), [(json!(1), json!(2)), (json!(1), json!(2)), (json!(3), Value::Null)]);
+    let text = http.get("/metrics/per-object").text;
+    for queue in ["once-durable", "once-in-memory"] {
+        let line = format!("leveret_repeats_dropped_total{{vhost=\"/\",queue=\"{queue}\"}} 2");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("leveret_repeats_dropped_total{vhost=\"/\",queue=\"plain\"}"));
+    assert!(http.get("/metrics").text.lines().any(|line| line == "leveret_repeats_dropped_total 4"));
+    // Without the policy a repeat is as good as any other.
+    http.delete("/api/policies/%2F/once").with(204);
+    let properties = Properties::with_headers(&[("x-deduplication-header", "k".into())]);
+    client.publish(channel, &Publish { key: "once-durable", properties, body: b"x", ..Default::default() });
+    client.confirmed(channel, 10, 10);
+    assert_eq!(of("once-durable").0, json!(2));
+}
+
+fn until_some<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let due = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < due, "it did not come about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_firehose_tells_of_every_message_that_comes_in_and_goes_out() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    let mut client = connect(&broker, &vhost);
+    let channel = client.channel();
+    for queue in ["told", "q", "r"] {
+        client.declare(channel, &QueueDeclare { name: queue, durable: true, ..QueueDeclare::default() }).unwrap();
+    }
+    client.bind(channel, "told", "amq.rabbitmq.trace", "#", &[]).unwrap();
+    client.bind(channel, "q", "amq.fanout", "", &[]).unwrap();
+    client.bind(channel, "r", "amq.fanout", "", &[]).unwrap();
+    client.confirm_select(channel).unwrap();
+    let mut properties =
+        Properties::with_headers(&[("kind", "order".into()), ("CC", Field::Array(vec!["copy".into()]))]);
+    properties = properties.with_expiration("60000");
+    let publish = Publish { exchange: "amq.fanout", key: "k", properties, body: b"body", ..Default::default() };
+    client.publish(channel, &publish);
+    client.confirmed(channel, 1, 1);
+    let untold = |client: &mut Client| client.get(channel, "told", true).unwrap();
+    assert!(untold(&mut client).is_none(), "it is off until somebody wants it");
+
+    http.put(&format!("/api/vhosts/{vhost}"), r#"{"tracing":true}"#).with(204);
+    assert_eq!(http.get(&format!("/api/vhosts/{vhost}")).with(200)["tracing"], true);
+    client.publish(channel, &publish);
+    client.confirmed(channel, 2, 2);
+    let header = |got: &clients::Delivery, name: &str| {
+        got.properties.header(name).unwrap_or_else(|| panic!("{name} in {got:?}"))
+    };
+    let told = until_some(|| untold(&mut client));
+    assert_eq!(
+        (told.exchange.as_str(), told.routing_key.as_str(), &told.body[..]),
+        ("amq.rabbitmq.trace", "publish.amq.fanout", &b"body"[..])
+    );
+    assert_eq!(header(&told, "exchange_name"), "amq.fanout".into());
+    assert_eq!(header(&told, "routing_keys"), Field::Array(vec!["k".into(), "copy".into()]));
+    assert_eq!(header(&told, "vhost"), vhost.as_str().into());
+    assert_eq!(header(&told, "user"), "guest".into());
+    assert_eq!(header(&told, "channel"), Field::I32(i32::from(channel)));
+    let Field::Array(mut queues) = header(&told, "routed_queues") else { panic!("a list of queues") };
+    queues.sort_by_key(|queue| format!("{queue:?}"));
+    assert_eq!(queues, ["q".into(), "r".into()]);
+    let Field::Table(of_message) = header(&told, "properties") else { panic!("a table") };
+    let of = |name: &str| of_message.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
+    assert_eq!(of("expiration"), Some("60000".into()));
+    assert!(
+        matches!(of("headers"), Some(Field::Table(fields)) if fields.iter().any(|(name, value)| name == "kind" && *value == "order".into()))
+    );
+    assert!(untold(&mut client).is_none(), "a message is told once as it comes in, and what is told is not told again");
+
+    // As it goes out: to a get and to a consumer.
+    let first = client.get(channel, "q", false).unwrap().unwrap();
+    client.nack(channel, first.tag, false, true);
+    client.consume(channel, "q", "c").unwrap();
+    let again = [client.delivery(channel), client.delivery(channel)];
+    assert_eq!(again.map(|delivery| delivery.redelivered), [true, false]);
+    client.cancel(channel, "c").unwrap();
+    for redelivered in [0, 1, 0] {
+        let told = until_some(|| untold(&mut client));
+        assert_eq!((told.routing_key.as_str(), &told.body[..]), ("deliver.q", &b"body"[..]));
+        assert_eq!(header(&told, "redelivered"), Field::I32(redelivered));
+        assert_eq!(header(&told, "exchange_name"), "amq.fanout".into());
+    }
+    http.put(&format!("/api/vhosts/{vhost}"), r#"{"tracing":false}"#).with(204);
+    client.publish(channel, &publish);
+    client.confirmed(channel, 3, 3);
+    assert!(untold(&mut client).is_none());
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn the_operator_holds_publishers_and_lets_them_go_on() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
+    let hold = format!("/api/nodes/{node}/publishers/hold");
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "q", b"before");
+    client.confirmed(channel, 1, 1);
+    http.put(&hold, "").with(204);
+    let clients::Event::Method(clients::methods::CONNECTION_BLOCKED, reason) = client.event(0) else {
+        panic!("blocked")
+    };
+    assert!(String::from_utf8_lossy(&reason).contains("held by the operator"), "{reason:?}");
+    client.put(channel, "q", b"during");
+    assert_eq!(http.get("/api/health/checks/alarms").with(503)["alarms"][0]["resource"], "operator");
+    assert_eq!(http.get(&format!("/api/nodes/{node}")).with(200)["leveret_publishers_held"], true);
+    assert!(http.get("/metrics").text.lines().any(|line| line == "leveret_publishers_held 1"));
+    client.silent(channel);
+    http.delete(&hold).with(204);
+    client.confirmed(channel, 2, 2);
+    http.put(&format!("/api/users/{}", "monitor"), r#"{"password":"secret","tags":"monitoring"}"#).with(201);
+    assert_eq!(http.as_user("monitor", "secret").put(&hold, "").status, 401, "for administrators");
+    assert_eq!(http.put("/api/nodes/nobody/publishers/hold", "").status, 404);
 }
 
 #[test]

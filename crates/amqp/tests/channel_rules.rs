@@ -6,8 +6,8 @@ use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER};
 use amqp::wire::method::Method;
 use amqp::wire::output::SPLICE_BYTES_MIN;
 use amqp::{
-    ChannelId, Confirm, ConnectionConfig, ConsumerTag, Delivery, Event, GetDelivery, MessageParts, Outcome, Reply,
-    ReplyCode, Request, ReturnedMessage, Table,
+    ChannelId, Closed, Confirm, ConnectionConfig, ConsumerTag, Delivery, Event, GetDelivery, MessageParts, Outcome,
+    Reply, ReplyCode, Request, ReturnedMessage, Table,
 };
 use bytes::Bytes;
 use client::*;
@@ -652,6 +652,48 @@ fn an_alarm_holds_publishers_and_nobody_else() {
     assert!(matches!(client.read_method(), (0, Method::ConnectionUnblocked {})));
     client.connection.set_blocked(None);
     assert_eq!(client.read(), []);
+}
+
+#[test]
+fn a_close_waits_for_the_publishes_before_it() {
+    let close = || Method::ConnectionClose { reply_code: 200, reply_text: "bye".into(), class_id: 0, method_id: 0 };
+    let (mut client, _) = Client::with_channel();
+    client.open_channel(2);
+    client.connection.set_blocked(Some("low on disk"));
+    client.publish(2, "q", b"held");
+    client.read();
+    client.send(0, close());
+    assert_eq!((client.read(), client.events().len()), (vec![], 0), "the close comes behind the publish");
+    client.connection.set_blocked(None);
+    let sent = [Method::ConnectionUnblocked {}, Method::ConnectionCloseOk {}].map(|method| Sent::Method(0, method));
+    assert_eq!(client.read(), sent);
+    assert_eq!(client.published().body, &b"held"[..]);
+    assert_eq!(client.closed(), Closed::ByClient { code: 200, text: "bye".into() });
+
+    // Likewise behind a request that is not answered yet.
+    let (mut client, waiting) = Client::with_channel();
+    client.send(1, declare("a", true));
+    client.publish(1, "a", b"behind");
+    client.send(0, close());
+    assert!(matches!(client.request(), Request::QueueDeclare { .. }));
+    assert!(client.event().is_none());
+    let queue = Bytes::from_static(b"a");
+    client.connection.reply(waiting, Reply::QueueDeclared { queue, message_count: 0, consumer_count: 0 });
+    assert_eq!(client.published().body, &b"behind"[..]);
+    assert_eq!(client.closed(), Closed::ByClient { code: 200, text: "bye".into() });
+
+    // Who has nothing held leaves at once, alarm or not; so does who hangs up.
+    let (mut client, _) = Client::with_channel();
+    client.connection.set_blocked(Some("low on disk"));
+    client.send(0, close());
+    assert_eq!(client.read_method(), (0, Method::ConnectionCloseOk {}));
+    let (mut client, _) = Client::with_channel();
+    client.connection.set_blocked(Some("low on disk"));
+    client.publish(1, "q", b"held");
+    client.send(0, close());
+    client.connection.handle_disconnect();
+    assert_eq!(client.closed(), Closed::Disconnected);
+    assert!(client.connection.is_finished());
 }
 
 #[test]

@@ -92,6 +92,44 @@ fn an_unknown_mechanism_is_an_invalid_command() {
 }
 
 #[test]
+fn a_challenge_asks_for_the_password_after_the_user() {
+    let challenged = |answer: &'static [u8]| {
+        let config = ConnectionConfig { mechanisms: vec![Mechanism::Plain, Mechanism::CrDemo], ..Default::default() };
+        let mut client = Client::connect(config);
+        client.raw(&PROTOCOL_HEADER);
+        assert!(
+            matches!(client.read_method(), (0, Method::ConnectionStart { mechanisms, .. }) if mechanisms == "PLAIN RABBIT-CR-DEMO")
+        );
+        let Method::ConnectionStartOk { client_properties, locale, .. } = start_ok(Table::new()) else {
+            unreachable!()
+        };
+        let (mechanism, response) = (Bytes::from_static(b"RABBIT-CR-DEMO"), Bytes::from_static(b"guest"));
+        client.send(0, Method::ConnectionStartOk { client_properties, mechanism, response, locale });
+        assert!(matches!(client.read_method(), (0, Method::ConnectionSecure { .. })));
+        assert!(client.event().is_none(), "nobody is asked before the password is there");
+        client.send(0, Method::ConnectionSecureOk { response: Bytes::from_static(answer) });
+        client
+    };
+    let mut client = challenged(b"My password is secret");
+    let Some(Event::Authenticate(asked)) = client.event() else { panic!("a login") };
+    assert_eq!((&asked.user[..], &asked.password[..]), (&b"guest"[..], &b"secret"[..]));
+    client.connection.authenticated(Ok(()));
+    assert!(matches!(client.read_method(), (0, Method::ConnectionTune { .. })));
+
+    let mut client = challenged(b"secret");
+    let (code, text, class, method) = close_of(&client.read());
+    assert_eq!((code, class, method), (502, 10, 21));
+    assert!(!text.contains("secret"));
+
+    // Whom nobody asked says nothing.
+    let mut client = Client::connect(ConnectionConfig::default());
+    client.raw(&PROTOCOL_HEADER);
+    client.read();
+    client.send(0, Method::ConnectionSecureOk { response: Bytes::new() });
+    assert_eq!(close_of(&client.read()).0, 504);
+}
+
+#[test]
 fn a_broken_response_is_a_syntax_error_without_the_password() {
     let mut client = Client::connect(ConnectionConfig::default());
     client.raw(&PROTOCOL_HEADER);

@@ -657,6 +657,24 @@ fn a_queue_without_a_type_is_of_its_virtual_hosts_default_type_where_its_flags_g
     let mut classic = Table::new();
     classic.push("x-queue-type", Value::LongString(bytes::Bytes::from_static(b"classic")));
     assert_eq!(declared(&topology, true, false, classic), QueueType::Classic);
+    // Named without a value it is the default's too, and then the flags have to go with it.
+    for word in ["", "undefined"] {
+        let mut unsaid = Table::new();
+        unsaid.push("x-queue-type", Value::LongString(bytes::Bytes::from_static(word.as_bytes())));
+        assert_eq!(declared(&topology, true, false, unsaid.clone()), QueueType::Quorum);
+        let (vhost, actor) = (SLASH, Actor { user: b"guest", connection: 1 });
+        let exclusive = QueueDeclare {
+            vhost,
+            name: b"q",
+            server_named: false,
+            durable: true,
+            exclusive: true,
+            auto_delete: false,
+            arguments: &unsaid,
+        };
+        let refused = topology.check_queue_declare(actor, &exclusive, |_| PartitionId(1)).unwrap_err();
+        assert!(refused.text.contains("invalid property 'exclusive-owner'"), "{}", refused.text);
+    }
     let copy = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
     assert_eq!(copy.vhost_of(SLASH).unwrap().description, description);
     let long = VhostDescription { text: "x".repeat(VHOST_DESCRIPTION_BYTES_MAX + 1), ..VhostDescription::default() };

@@ -49,6 +49,8 @@ struct QueueSum {
     consumers: u64,
     value_at_risk: u64,
     value_cap: Option<u64>,
+    /// `None` of a queue that drops no repeats.
+    repeats_dropped: Option<u64>,
 }
 
 /// Everything, at one moment.
@@ -90,6 +92,7 @@ impl Scrape {
             sum.unacked += queue.unacked;
             sum.consumers += queue.consumers;
             sum.value_at_risk += queue.value_at_risk;
+            *sum.repeats_dropped.get_or_insert_default() += queue.repeats_dropped;
             sum.value_cap = queue
                 .value_cap
                 .or(sum.value_cap)
@@ -99,8 +102,12 @@ impl Scrape {
         let queues = per_object.then(|| {
             let one = |queue: &broker::topology::Queue| {
                 let vhost = topology.vhost_of(queue.vhost).map(|vhost| vhost.name.to_string());
-                let names =
-                    QueueSum { vhost: vhost.unwrap_or_default(), name: queue.name.to_string(), ..QueueSum::default() };
+                let names = QueueSum {
+                    vhost: vhost.unwrap_or_default(),
+                    name: queue.name.to_string(),
+                    repeats_dropped: queue.rules.dedup.map(|_| 0),
+                    ..QueueSum::default()
+                };
                 match found.get(&queue.id) {
                     None => names,
                     Some(found) => QueueSum {
@@ -109,6 +116,7 @@ impl Scrape {
                         consumers: found.consumers,
                         value_at_risk: found.value_at_risk,
                         value_cap: found.value_cap,
+                        repeats_dropped: names.repeats_dropped.map(|_| found.repeats_dropped),
                         ..names
                     },
                 }
@@ -169,14 +177,36 @@ impl Out<'_> {
         scrape: &Scrape,
         value: impl Fn(&QueueSum) -> Option<u64>,
     ) -> Result<(), Error> {
-        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let gauge = MetricType::Gauge;
+        self.of_queues((name, help, gauge), scrape, value, |value, encoder| ConstGauge::new(value).encode(encoder))
+    }
+
+    fn queue_counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        scrape: &Scrape,
+        value: impl Fn(&QueueSum) -> Option<u64>,
+    ) -> Result<(), Error> {
+        let counter = MetricType::Counter;
+        self.of_queues((name, help, counter), scrape, value, |value, encoder| ConstCounter::new(value).encode(encoder))
+    }
+
+    fn of_queues(
+        &mut self,
+        (name, help, kind): (&str, &str, MetricType),
+        scrape: &Scrape,
+        value: impl Fn(&QueueSum) -> Option<u64>,
+        encode: impl Fn(u64, MetricEncoder<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut encoder = self.0.encode_descriptor(name, help, None, kind)?;
         let Some(queues) = &scrape.queues else {
-            return ConstGauge::new(value(&scrape.sum).unwrap_or(0)).encode(encoder);
+            return encode(value(&scrape.sum).unwrap_or(0), encoder);
         };
         for queue in queues {
             let Some(value) = value(queue) else { continue };
             let labels = [("vhost", queue.vhost.as_str()), ("queue", queue.name.as_str())];
-            ConstGauge::new(value).encode(encoder.encode_family(&labels)?)?;
+            encode(value, encoder.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -236,9 +266,11 @@ impl Scrape {
         let help = "Free disk space below which publishers are blocked";
         out.gauge("rabbitmq_disk_space_available_limit_bytes", help, self.disk_limit_bytes)?;
         let help = "The free disk space alarm is on";
-        out.flag("rabbitmq_alarms_free_disk_space_watermark", help, self.figures.disk_alarm)?;
+        out.flag("rabbitmq_alarms_free_disk_space_watermark", help, self.figures.alarms.disk)?;
         let help = "The alarm for messages in memory is on";
-        out.flag("rabbitmq_alarms_memory_used_watermark", help, self.figures.memory_alarm)?;
+        out.flag("rabbitmq_alarms_memory_used_watermark", help, self.figures.alarms.memory)?;
+        let help = "Publishers are held by the operator";
+        out.flag("leveret_publishers_held", help, self.figures.alarms.operator)?;
         let uptime = ConstGauge::new(self.uptime_s);
         uptime.encode(out.0.encode_descriptor("leveret_uptime_seconds", "Since the start", None, MetricType::Gauge)?)
     }
@@ -294,6 +326,8 @@ impl Scrape {
         })?;
         let help = "What the value at risk never passes, of queues in use";
         out.queues("leveret_value_at_risk_cap", help, self, |queue| queue.value_cap)?;
+        let help = "Messages dropped since the start, because the queue had taken in one of the same key";
+        out.queue_counter("leveret_repeats_dropped", help, self, |queue| queue.repeats_dropped)?;
         out.gauge("leveret_connections_blocked", "Publishers held back by an alarm", self.blocked_connections)?;
         out.gauge("leveret_exchanges", "Exchanges", self.exchange_count)?;
         out.gauge("leveret_bindings", "Bindings, those of the default exchange not counted", self.binding_count)?;

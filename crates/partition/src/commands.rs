@@ -304,6 +304,7 @@ impl QueuePartition {
                             Durability::Selective { .. } => Level::Synced,
                         });
                         is_known = true;
+                        *leader.repeats.entry(target.queue).or_insert(0) += 1;
                         continue;
                     }
                 }
@@ -533,6 +534,7 @@ impl QueuePartition {
     fn delete(&mut self, id: QueueId, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         leader.queues.remove(&scheduled_for(id));
+        leader.repeats.remove(&id);
         if let Some(mut lq) = leader.queues.remove(&id) {
             leader.at_risk -= lq.at_risk;
             for consumer in lq.dispatch.consumer_keys() {

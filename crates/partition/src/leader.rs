@@ -299,6 +299,8 @@ pub(crate) struct Leader {
     pub(crate) last_publisher: (ChannelKey, u64),
     /// Queues that this leader deleted: a publish that was routed before comes too late.
     pub(crate) deleted: FixedMap<QueueId, ()>,
+    /// Repeats that queues with deduplication dropped since this leader began; only those that did.
+    pub(crate) repeats: FixedMap<QueueId, u64>,
     /// Barriers: answered once everything written before is synced.
     pub(crate) barriers: VecDeque<(crate::outputs::Ticket, ChannelKey, RequestId)>,
     /// Finished entries that the log did not take yet: too much of it is uncommitted.
@@ -344,6 +346,7 @@ impl Leader {
             rooms: FixedMap::default(),
             timers: Timers::new(),
             letters: Vec::new(),
+            repeats: FixedMap::default(),
             due: Vec::new(),
         }
     }

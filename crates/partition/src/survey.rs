@@ -23,12 +23,23 @@ pub struct QueueFigures {
     /// The sum that the value at risk never passes; `None` if the queue is not selective by value, or nothing was published
     /// to it since it was last idle.
     pub value_cap: Option<u64>,
+    /// Messages that were confirmed and dropped, because the queue had taken in one of the same key; since this node leads
+    /// the queue.
+    pub repeats_dropped: u64,
 }
 
 impl QueueFigures {
     /// A queue that nobody uses.
     pub fn empty(queue: QueueId) -> QueueFigures {
-        QueueFigures { queue, ready: 0, unacked: 0, consumers: 0, value_at_risk: 0, value_cap: None }
+        QueueFigures {
+            queue,
+            ready: 0,
+            unacked: 0,
+            consumers: 0,
+            value_at_risk: 0,
+            value_cap: None,
+            repeats_dropped: 0,
+        }
     }
 }
 
@@ -44,13 +55,19 @@ impl QueuePartition {
                 consumers: queue.dispatch.consumers() as u64,
                 value_at_risk: queue.at_risk,
                 value_cap: queue.selective.map(|selective| selective.cap).filter(|cap| *cap < u64::MAX),
+                repeats_dropped: self.repeats_dropped(*id),
             });
         }
         for (id, state) in self.queues().states() {
             let is_known = led.is_some_and(|led| led.contains_key(&id));
-            if !is_known && schedule_of(id).is_none() && state.in_turn() > 0 {
-                figures.push(QueueFigures { ready: state.in_turn(), ..QueueFigures::empty(id) });
+            let repeats_dropped = self.repeats_dropped(id);
+            if !is_known && schedule_of(id).is_none() && state.in_turn() + repeats_dropped > 0 {
+                figures.push(QueueFigures { ready: state.in_turn(), repeats_dropped, ..QueueFigures::empty(id) });
             }
         }
+    }
+
+    fn repeats_dropped(&self, queue: QueueId) -> u64 {
+        self.leader.as_ref().and_then(|leader| leader.repeats.get(&queue)).copied().unwrap_or(0)
     }
 }

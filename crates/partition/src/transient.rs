@@ -184,6 +184,8 @@ pub struct TransientQueues {
     /// Messages that are not due yet, by time and by order.
     scheduled: BTreeMap<(u64, u64), Scheduled>,
     last_scheduled: u64,
+    /// Repeats that queues with deduplication dropped; only those that did.
+    repeats: HashMap<QueueId, u64, FixedState>,
 }
 
 impl Default for TransientQueues {
@@ -212,6 +214,7 @@ impl TransientQueues {
             timers: BTreeSet::new(),
             scheduled: BTreeMap::new(),
             last_scheduled: 0,
+            repeats: HashMap::default(),
         }
     }
 
@@ -240,7 +243,8 @@ impl TransientQueues {
         for (id, queue) in &self.queues {
             let (ready, unacked) = (queue.dispatch.ready(), queue.dispatch.held());
             let consumers = queue.dispatch.consumers() as u64;
-            figures.push(QueueFigures { ready, unacked, consumers, ..QueueFigures::empty(*id) });
+            let repeats_dropped = self.repeats.get(id).copied().unwrap_or(0);
+            figures.push(QueueFigures { ready, unacked, consumers, repeats_dropped, ..QueueFigures::empty(*id) });
         }
     }
 
@@ -314,6 +318,7 @@ impl TransientQueues {
                 key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
                 if key.is_some_and(|key| queue.knows_key(key, self.now_ms)) {
                     // A repeat: what it repeats is here.
+                    *self.repeats.entry(target.queue).or_insert(0) += 1;
                     continue;
                 }
             }
@@ -466,6 +471,7 @@ impl TransientQueues {
             }
             Command::Delete { queue } => {
                 let Some(q) = self.queues.remove(queue) else { return };
+                self.repeats.remove(queue);
                 if let Some(at) = q.life.as_ref().and_then(|life| life.timer_ms()) {
                     self.timers.remove(&(at, *queue));
                 }

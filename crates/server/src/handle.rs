@@ -6,13 +6,13 @@
 use crate::config::Config;
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{EngineGauges, SyncTimes};
-use crate::node::Shared;
+use crate::node::{Alarm, Alarms, Shared};
 use crate::report::{ConnectionNumber, ConnectionReport};
 use crate::session::random;
 use crate::shard::{Look, Parcel, Question, transient_partition};
 use crate::topology_log::Answer;
 use broker::topology::{Actor, Checked, Command, Outcome, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology};
-use broker::{PartitionId, QueueId};
+use broker::{PartitionId, QueueId, VhostId};
 use partition::{Command as PartitionCommand, QueueFigures, Reply};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -49,10 +49,8 @@ pub struct NodeFigures {
     pub transient_bytes: u64,
     /// Bytes that were proposed and are not yet written.
     pub unwritten_bytes: u64,
-    /// Publishers are blocked because the disk is low.
-    pub disk_alarm: bool,
-    /// Publishers are blocked because messages in memory are at their limit.
-    pub memory_alarm: bool,
+    /// Why publishers are blocked, if they are.
+    pub alarms: Alarms,
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
     pub value_at_risk: u64,
     /// Messages set aside since the start, because their bytes are damaged on the disk.
@@ -174,13 +172,8 @@ impl Handle {
     /// What the node counts and measures now.
     pub fn figures(&self) -> NodeFigures {
         let shared = self.shared();
-        let (disk_alarm, memory_alarm) = shared.alarms();
-        let mut figures = NodeFigures {
-            connections: shared.connections() as u64,
-            disk_alarm,
-            memory_alarm,
-            ..NodeFigures::default()
-        };
+        let mut figures =
+            NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);
@@ -196,9 +189,24 @@ impl Handle {
         figures
     }
 
-    /// Why publishers are blocked, in RabbitMQ's words.
+    /// Why publishers are blocked, in the words that clients are told.
     pub fn blocked_reason(&self) -> Option<&'static str> {
         self.shared().blocked_reason()
+    }
+
+    /// Begins or ends to tell `amq.rabbitmq.trace` of every message of a virtual host. A restart forgets it, as in RabbitMQ.
+    pub fn trace(&self, vhost: VhostId, on: bool) {
+        self.shared().trace(vhost, on);
+    }
+
+    /// Whether a virtual host is traced.
+    pub fn traces(&self, vhost: VhostId) -> bool {
+        self.shared().traces(vhost)
+    }
+
+    /// Holds publishers, as an alarm does, or lets them go on. A restart forgets it.
+    pub fn hold_publishers(&self, hold: bool) {
+        self.shared().set_alarm(Alarm::Operator, hold);
     }
 
     async fn look<T>(&self, look: impl Fn(oneshot::Sender<Vec<T>>) -> Look) -> Vec<T> {

@@ -8,6 +8,7 @@ use crate::doorman;
 use crate::histories::Histories;
 use crate::listener::{self, Door};
 use crate::occupancy::Occupancy;
+use crate::session::Stamps;
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Directory, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
 use crate::tally;
@@ -15,7 +16,7 @@ use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis};
 use broker::topology::{Applied, Effect, Topology};
-use broker::{ChannelKey, PartitionId};
+use broker::{ChannelKey, PartitionId, VhostId};
 use partition::{Command, RequestId};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -67,6 +68,10 @@ pub struct NodeConfig {
     pub unwritten_bytes_max: u64,
     /// How long a consumer may hold a message, where its queue says nothing; 0 is for ever.
     pub consumer_timeout_ms: Millis,
+    /// The node's name, as it says it in messages.
+    pub node_name: String,
+    /// What is written into messages that come in; `None` is nothing.
+    pub stamps: Option<Stamps>,
     /// Called on a thread that was busy and is quiet now: an allocator may want to give memory back.
     pub on_quiet: fn(),
 }
@@ -89,6 +94,8 @@ impl NodeConfig {
             transient_bytes_max: 256 << 20,
             unwritten_bytes_max: 16 << 20,
             consumer_timeout_ms: 1_800_000,
+            node_name: "leveret@localhost".to_owned(),
+            stamps: None,
             on_quiet: || {},
         }
     }
@@ -153,6 +160,8 @@ pub enum Alarm {
     Disk,
     /// Messages in memory are at their limit.
     Memory,
+    /// The operator wants it so.
+    Operator,
 }
 
 impl Alarm {
@@ -160,8 +169,20 @@ impl Alarm {
         match self {
             Alarm::Disk => 1,
             Alarm::Memory => 2,
+            Alarm::Operator => 4,
         }
     }
+}
+
+/// Which alarms are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alarms {
+    /// The disk is nearly full.
+    pub disk: bool,
+    /// Messages in memory are at their limit.
+    pub memory: bool,
+    /// The operator holds publishers.
+    pub operator: bool,
 }
 
 /// What one shard tells the others about itself.
@@ -195,6 +216,9 @@ pub(crate) struct Shared {
     topology: RwLock<Topology>,
     version: AtomicU64,
     log: OnceLock<Arc<dyn TopologyLog>>,
+    /// Whether a virtual host is traced, and which are.
+    is_tracing: AtomicBool,
+    traced: RwLock<Vec<VhostId>>,
     alarms: AtomicU8,
     memory_alarm: AtomicBool,
     /// What `x-recent-history` exchanges remember.
@@ -300,14 +324,38 @@ impl Shared {
         self.directory.durable().next().unwrap_or(transient_partition(0))
     }
 
-    /// Why publishers are blocked, in RabbitMQ's words.
+    /// Why publishers are blocked, in RabbitMQ's words where it has some.
     pub(crate) fn blocked_reason(&self) -> Option<&'static str> {
-        match self.alarms.load(Ordering::Acquire) {
-            0 => None,
-            1 => Some("low on disk"),
-            2 => Some("low on memory"),
-            _ => Some("low on memory & disk"),
+        let on = self.alarms();
+        match (on.disk, on.memory, on.operator) {
+            (false, false, false) => None,
+            (true, false, _) => Some("low on disk"),
+            (false, true, _) => Some("low on memory"),
+            (true, true, _) => Some("low on memory & disk"),
+            (false, false, true) => Some("held by the operator"),
         }
+    }
+
+    /// Whether some virtual host is traced.
+    #[inline]
+    pub(crate) fn is_tracing(&self) -> bool {
+        self.is_tracing.load(Ordering::Relaxed)
+    }
+
+    /// Whether this virtual host is traced.
+    pub(crate) fn traces(&self, vhost: VhostId) -> bool {
+        self.is_tracing() && self.traced.read().expect("nobody panics while it is held").contains(&vhost)
+    }
+
+    /// Begins or ends to trace a virtual host. Those that are gone are forgotten.
+    pub(crate) fn trace(&self, vhost: VhostId, on: bool) {
+        let topology = self.topology();
+        let mut traced = self.traced.write().expect("nobody panics while it is held");
+        traced.retain(|other| *other != vhost && topology.vhost_of(*other).is_some());
+        if on {
+            traced.push(vhost);
+        }
+        self.is_tracing.store(!traced.is_empty(), Ordering::Relaxed);
     }
 
     /// Raises or ends an alarm.
@@ -349,10 +397,11 @@ impl Shared {
         self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed) > self.config.unwritten_bytes_max
     }
 
-    /// Which alarms are on: disk, memory.
-    pub(crate) fn alarms(&self) -> (bool, bool) {
+    /// Which alarms are on.
+    pub(crate) fn alarms(&self) -> Alarms {
         let alarms = self.alarms.load(Ordering::Acquire);
-        (alarms & Alarm::Disk.bit() != 0, alarms & Alarm::Memory.bit() != 0)
+        let is_on = |alarm: Alarm| alarms & alarm.bit() != 0;
+        Alarms { disk: is_on(Alarm::Disk), memory: is_on(Alarm::Memory), operator: is_on(Alarm::Operator) }
     }
 
     /// Client connections of the whole node.
@@ -477,6 +526,8 @@ impl Node {
             version: AtomicU64::new(topology.version()),
             topology: RwLock::new(topology),
             log: OnceLock::new(),
+            is_tracing: AtomicBool::new(false),
+            traced: RwLock::new(Vec::new()),
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
             histories: Histories::default(),

@@ -8,6 +8,7 @@ use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, StartError};
+use crate::session::Stamps;
 use crate::tls::TlsError;
 use amqp::{ConnectionConfig, Table, Value};
 use std::path::{Path, PathBuf};
@@ -107,6 +108,8 @@ pub fn run<G>(
         transient_bytes_max: config.transient_bytes_max,
         unwritten_bytes_max: config.unwritten_bytes_max,
         consumer_timeout_ms: config.consumer_timeout_ms,
+        node_name: node_name.clone(),
+        stamps: Stamps::new(config.stamp_time, config.stamp_node),
         on_quiet,
     };
     let topology = std::mem::take(&mut opened.topology);
@@ -168,9 +171,10 @@ fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
 
 fn import(path: &Path, node: &Node) -> Result<(), ImportError> {
     let begin = Instant::now();
-    let Imported { changes, different } = node.import_definitions_file(path)?;
+    let Imported { changes, different, left_out } = node.import_definitions_file(path)?;
     let ms = begin.elapsed().as_millis() as u64;
-    tracing::info!(path = %path.display(), changes, different, ms, "definitions taken in");
+    let (different, left_out) = (different.len(), left_out.len());
+    tracing::info!(path = %path.display(), changes, different, left_out, ms, "definitions taken in");
     Ok(())
 }
 

@@ -118,7 +118,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 38] = [
+const OTHERS: [(Key, &str, &str); 40] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -133,6 +133,8 @@ const OTHERS: [(Key, &str, &str); 38] = [
     (Key::auth_mechanisms, r#"["AMQPLAIN"]"#, "AMQPLAIN"),
     (Key::anonymous_login_user, r#""nobody""#, "nobody"),
     (Key::certificate_login, r#""common_name""#, "common_name"),
+    (Key::stamp_time, r#""fill""#, "fill"),
+    (Key::stamp_node, r#""overwrite""#, "overwrite"),
     (Key::definitions, r#""definitions.json""#, "definitions.json"),
     (Key::loopback_users, "[]", "none"),
     (Key::connections_max, "100", "100"),
@@ -531,7 +533,7 @@ fn settings_of_access_that_need_others_say_which() {
     );
     assert_eq!(
         said().flag(Key::auth_mechanisms, "ROT13").error(),
-        "--auth-mechanisms = [\"ROT13\"] is not allowed; one or more of PLAIN, AMQPLAIN, EXTERNAL and ANONYMOUS are expected"
+        "--auth-mechanisms = [\"ROT13\"] is not allowed; one or more of PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS and RABBIT-CR-DEMO are expected"
     );
     let refused = said().flag(Key::capabilities, "basic.nack,telepathy").error();
     assert!(refused.contains("some of publisher_confirms, ") && refused.contains("are expected"), "{refused}");

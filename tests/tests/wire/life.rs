@@ -389,6 +389,26 @@ fn an_unused_queue_expires_and_a_used_one_does_not() {
 }
 
 #[test]
+fn a_redeclare_renews_a_classic_queue_and_no_quorum_queue() {
+    for kind in Kind::ALL {
+        let mut client = Broker::shared().connect();
+        let channel = client.channel();
+        let name = unique("renewed");
+        let mut declare = kind.declare(&name);
+        declare.arguments.push(("x-expires", number_of(3_000)));
+        client.declare(channel, &declare).unwrap();
+        publish_all(&mut client, &name, 0..1, &Properties::persistent());
+        for _ in 0..9 {
+            std::thread::sleep(Duration::from_millis(500));
+            client.declare(channel, &declare).unwrap();
+        }
+        // A quorum queue went after three seconds, and was declared anew.
+        let left = if kind == Kind::Quorum { 0 } else { 1 };
+        assert_eq!(ready(&mut client, channel, &name), left, "{kind:?}");
+    }
+}
+
+#[test]
 fn dead_letters_stay_in_order_over_a_long_backlog() {
     for kind in Kind::ALL {
         let mut client = Broker::shared().connect();

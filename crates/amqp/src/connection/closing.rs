@@ -78,6 +78,7 @@ impl Connection {
         self.events.push_back(Event::Closed(why));
         self.timers.clear_all();
         self.stalled = Bytes::new();
+        self.close_asked = None;
         self.unflushed = Vec::new();
     }
 

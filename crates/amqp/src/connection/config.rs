@@ -14,6 +14,8 @@ pub enum Mechanism {
     External,
     /// RFC 4505: nobody says who it is, and the server has a user for those.
     Anonymous,
+    /// RabbitMQ's demonstration of a challenge: the user first, and the password when asked for it.
+    CrDemo,
 }
 
 impl Mechanism {
@@ -24,6 +26,7 @@ impl Mechanism {
             Self::AmqPlain => "AMQPLAIN",
             Self::External => "EXTERNAL",
             Self::Anonymous => "ANONYMOUS",
+            Self::CrDemo => "RABBIT-CR-DEMO",
         }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) fn read_response(mechanism: Mechanism, response: &Bytes) -> Result<Cr
         Mechanism::AmqPlain => read_amqplain(response),
         // What an anonymous client adds is a trace for the log, which nobody vouches for.
         Mechanism::External | Mechanism::Anonymous => Ok(Credentials { user: Bytes::new(), password: Bytes::new() }),
+        Mechanism::CrDemo => Ok(Credentials { user: response.clone(), password: Bytes::new() }),
     }
 }
 
@@ -45,6 +46,18 @@ fn read_amqplain(response: &Bytes) -> Result<Credentials, String> {
         None => Err("AMQPLAIN auth info is missing LOGIN or PASSWORD field".to_owned()),
     };
     Ok(Credentials { user: field("LOGIN")?, password: field("PASSWORD")? })
+}
+
+/// What RABBIT-CR-DEMO asks once it knows the user.
+pub(crate) const CHALLENGE: &[u8] = b"Please tell me your password";
+
+/// The password in the answer to [`CHALLENGE`].
+pub(crate) fn read_challenge_response(response: &Bytes) -> Result<Bytes, String> {
+    let prefix = b"My password is ";
+    match response.starts_with(prefix) {
+        true => Ok(response.slice(prefix.len()..)),
+        false => Err("RABBIT-CR-DEMO response invalid".to_owned()),
+    }
 }
 
 /// The text for a mechanism that is not offered.

@@ -5,7 +5,7 @@
 //!   AMQP 0 0 9 1        ->
 //!                       <-    start
 //!   start-ok            ->                 Authenticate ->
-//!                       <-    tune          authenticated()
+//!                       <-    tune          authenticated()          (RABBIT-CR-DEMO: secure and secure-ok come before Authenticate)
 //!   tune-ok, open       ->                         Open ->
 //!                       <-    open-ok              opened()
 //! ```
@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::answer::AuthRefused;
 use super::config::Mechanism;
-use super::credentials::{read_response, unknown_mechanism};
+use super::credentials::{CHALLENGE, read_challenge_response, read_response, unknown_mechanism};
 use super::event::{Authenticate, Closed, Event};
 use super::heartbeat::Timer;
 use super::{ClientCapabilities, Connection, Phase};
@@ -64,14 +64,34 @@ impl Connection {
         let credentials =
             read_response(mechanism, response).map_err(|text| Fault::new(ReplyCode::SyntaxError, blame, text))?;
         self.mechanism = Some(mechanism);
-        self.phase = Phase::Authenticating;
-        self.events.push_back(Event::Authenticate(Box::new(Authenticate {
+        let authenticate = Box::new(Authenticate {
             mechanism,
             user: credentials.user,
             password: credentials.password,
             client_properties,
-        })));
+        });
+        if mechanism == Mechanism::CrDemo {
+            self.phase = Phase::Securing;
+            self.securing = Some(authenticate);
+            self.send(0, &Method::ConnectionSecure { challenge: Bytes::from_static(CHALLENGE) });
+        } else {
+            self.authenticate(authenticate);
+        }
         Ok(())
+    }
+
+    /// The answer to a challenge.
+    pub(crate) fn handle_secure_ok(&mut self, response: &Bytes) -> Result<(), Fault> {
+        let mut authenticate = self.securing.take().expect("a challenge was sent");
+        authenticate.password = read_challenge_response(response)
+            .map_err(|text| Fault::new(ReplyCode::SyntaxError, MethodId::new(10, 21), text))?;
+        self.authenticate(authenticate);
+        Ok(())
+    }
+
+    fn authenticate(&mut self, authenticate: Box<Authenticate>) {
+        self.phase = Phase::Authenticating;
+        self.events.push_back(Event::Authenticate(authenticate));
     }
 
     /// The broker's answer to [`Event::Authenticate`].

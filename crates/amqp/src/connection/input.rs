@@ -56,7 +56,12 @@ impl Connection {
             }
             Phase::Lingering | Phase::Finished => false,
             // During the handshake each frame may change the rules for the next.
-            Phase::Starting | Phase::Authenticating | Phase::Tuning | Phase::Tuned | Phase::Opening => {
+            Phase::Starting
+            | Phase::Securing
+            | Phase::Authenticating
+            | Phase::Tuning
+            | Phase::Tuned
+            | Phase::Opening => {
                 let first = FrameHeader::read(input).map_or(0, |header| header.frame_bytes());
                 let whole = complete_prefix(&input[..first.min(input.len())], self.input_frame_max());
                 self.take_frames(input, whole)
@@ -148,6 +153,11 @@ impl Connection {
             let batch = std::mem::take(&mut self.stalled);
             self.handle_frames(batch);
         }
+        if self.pending_frames == 0
+            && let Some((code, text)) = self.close_asked.take().map(|asked| *asked)
+        {
+            self.close_by_client(code, text);
+        }
     }
 
     /// Handles one frame of any kind.
@@ -183,10 +193,17 @@ impl Connection {
         let method = decode_method(payload)?;
         let blame = method.id();
         match (self.phase, method) {
+            // It came behind what waits in the channels, and has its turn behind it: a publish that an alarm or a request
+            // before it holds up is not thrown away because its client leaves in good order.
+            (_, Method::ConnectionClose { reply_code, reply_text, .. }) if self.pending_frames > 0 => {
+                self.close_asked = Some(Box::new((reply_code, reply_text)));
+                Ok(())
+            }
             (_, Method::ConnectionClose { reply_code, reply_text, .. }) => {
                 self.close_by_client(reply_code, reply_text);
                 Ok(())
             }
+            (Phase::Securing, Method::ConnectionSecureOk { response }) => self.handle_secure_ok(&response),
             (Phase::Starting, Method::ConnectionStartOk { client_properties, mechanism, response, .. }) => {
                 self.handle_start_ok(client_properties, &mechanism, &response)
             }
@@ -205,7 +222,7 @@ impl Connection {
             (phase, _) => {
                 let state = match phase {
                     Phase::Starting | Phase::Header => "starting",
-                    Phase::Authenticating => "securing",
+                    Phase::Securing | Phase::Authenticating => "securing",
                     Phase::Tuning => "tuning",
                     Phase::Tuned | Phase::Opening => "opening",
                     Phase::Running => "running",

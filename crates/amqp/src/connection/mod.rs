@@ -31,7 +31,7 @@ use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
 use config::{ConnectionConfig, Mechanism};
-use event::{Closed, Event};
+use event::{Authenticate, Closed, Event};
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
 
 /// The least that "no limit" for frames means.
@@ -44,6 +44,8 @@ pub(crate) enum Phase {
     Header,
     /// `connection.start-ok` is expected.
     Starting,
+    /// `connection.secure-ok` is expected.
+    Securing,
     /// The broker looks at the credentials.
     Authenticating,
     /// `connection.tune-ok` is expected.
@@ -88,6 +90,8 @@ pub struct Connection {
     pub(crate) phase: Phase,
     pub(crate) client: ClientCapabilities,
     pub(crate) mechanism: Option<Mechanism>,
+    /// Who logs in, while a challenge waits for its answer.
+    pub(crate) securing: Option<Box<Authenticate>>,
     /// The limits that were negotiated.
     pub(crate) frame_max: u32,
     pub(crate) channel_max: u16,
@@ -105,6 +109,8 @@ pub struct Connection {
     /// Channels with confirms to send.
     pub(crate) unflushed: Vec<ChannelId>,
     pub(crate) blocked: Blocked,
+    /// The client's `connection.close`, until nothing that came before it waits in a channel.
+    pub(crate) close_asked: Option<Box<(u16, Bytes)>>,
     /// `connection.update-secret` without an answer yet.
     pub(crate) secrets_asked: u32,
     pub(crate) timers: Timers,
@@ -128,6 +134,7 @@ impl Connection {
             phase: Phase::Header,
             client: ClientCapabilities::default(),
             mechanism: None,
+            securing: None,
             frame_max: FRAME_BYTES_INITIAL,
             channel_max: 0,
             channels: Channels::default(),
@@ -140,6 +147,7 @@ impl Connection {
             assembling_bytes: 0,
             unflushed: Vec::new(),
             blocked: Blocked::default(),
+            close_asked: None,
             secrets_asked: 0,
             timers,
             heartbeat: Heartbeat::default(),

@@ -23,7 +23,7 @@ pub const GROUP_SIZE_MAX: i64 = 1024;
 pub const DURABILITY_INTERVAL_MS_MAX: i64 = 3_600_000;
 
 /// A week: what repeats later than that is no resend.
-const DEDUPLICATION_WINDOW_MS_MAX: i64 = 604_800_000;
+pub(super) const DEDUPLICATION_WINDOW_MS_MAX: i64 = 604_800_000;
 
 const QUEUE_TYPE: &str = "x-queue-type";
 const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
@@ -177,8 +177,8 @@ pub(super) struct Flags {
     pub(super) auto_delete: bool,
 }
 
-/// The queue type that `arguments` name, as RabbitMQ finds it before it has validated anything: no value, an empty one
-/// or "undefined" means classic.
+/// The queue type that `arguments` name, as RabbitMQ finds it before it has validated anything. No value, an empty one or
+/// "undefined" means classic: [`completed`] has put the default in their place where there is another.
 pub(super) fn queue_type(resource: Resource<'_>, arguments: &Table) -> Result<QueueType, Refusal> {
     let refuse = |reason: &str| Err(Refusal::invalid_argument(resource, QUEUE_TYPE, reason));
     match arguments.get(QUEUE_TYPE) {
@@ -193,13 +193,34 @@ pub(super) fn queue_type(resource: Resource<'_>, arguments: &Table) -> Result<Qu
     }
 }
 
+/// How a declare speaks of the queue's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TypeAsked {
+    /// Not at all: the default holds where the queue's flags go with it.
+    Silent,
+    /// With no value, an empty one or "undefined": the default holds whatever the flags are.
+    Default,
+    /// By name, lawful or not.
+    Named,
+}
+
+/// See [`TypeAsked`].
+pub(super) fn type_asked(arguments: &Table) -> TypeAsked {
+    match arguments.get(QUEUE_TYPE) {
+        None => TypeAsked::Silent,
+        Some(Value::LongString(word)) if word.is_empty() || &word[..] == b"undefined" => TypeAsked::Default,
+        Some(_) => TypeAsked::Named,
+    }
+}
+
 /// `arguments` as they are stored and compared: with the queue type spelled out, and then sorted, if the declare left it
 /// to the default.
 pub(super) fn completed(arguments: &Table, default: QueueType) -> Table {
-    if arguments.get(QUEUE_TYPE).is_some() {
+    if type_asked(arguments) == TypeAsked::Named {
         return arguments.clone();
     }
-    let mut fields: Vec<(bytes::Bytes, Value)> = arguments.iter().map(|(n, v)| (n.clone(), v.clone())).collect();
+    let others = arguments.iter().filter(|(name, _)| &name[..] != QUEUE_TYPE.as_bytes());
+    let mut fields: Vec<(bytes::Bytes, Value)> = others.map(|(n, v)| (n.clone(), v.clone())).collect();
     let word = bytes::Bytes::from_static(default.word().as_bytes());
     fields.push((bytes::Bytes::from_static(QUEUE_TYPE.as_bytes()), Value::LongString(word)));
     fields.sort_by(|a, b| a.0.cmp(&b.0));
@@ -232,7 +253,7 @@ pub(super) fn settings(
     }
     check_support(resource, QUEUE_ARGUMENTS, queue_type, arguments)?;
     let wishes = Wishes::read(arguments, "x-");
-    if wishes.deduplication_window_ms.is_some() && !wishes.deduplicates {
+    if wishes.deduplication_window_ms.is_some() && wishes.deduplicates != Some(true) {
         let reason = "makes sense only with 'x-message-deduplication' = true";
         return Err(Refusal::invalid_argument(resource, DEDUPLICATION_WINDOW_MS, reason));
     }

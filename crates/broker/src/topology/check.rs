@@ -16,7 +16,7 @@ use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
 use super::settings::{ConsumerSettings, LeaderLocator, QueueType};
 use super::user::Access;
-use super::{ARGUMENTS_BYTES_MAX, Topology, arguments};
+use super::{ARGUMENTS_BYTES_MAX, Topology, arguments, arguments::TypeAsked};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// Who asks.
@@ -282,7 +282,10 @@ impl Topology {
 
     /// The arguments of a declare with the queue type spelled out.
     fn completed(&self, vhost: VhostId, durable: bool, exclusive: bool, auto_delete: bool, arguments: &Table) -> Table {
-        let default = self.vhost_of(vhost).map(|vhost| vhost.default_queue_type(durable, exclusive, auto_delete));
+        let default = self.vhost_of(vhost).and_then(|vhost| match arguments::type_asked(arguments) {
+            TypeAsked::Default => vhost.description.default_queue_type,
+            _ => Some(vhost.default_queue_type(durable, exclusive, auto_delete)),
+        });
         arguments::completed(arguments, default.unwrap_or(QueueType::Classic))
     }
 

@@ -54,7 +54,7 @@ pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_h
 pub use name::{NAME_BYTES_MAX, Name};
 pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, WrongPattern};
-pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition};
+pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;

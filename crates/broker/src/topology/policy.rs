@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use amqp::{Table, Value};
 
-use super::arguments::{self, EXPIRY_MS_MAX, GROUP_SIZE_MAX};
+use super::arguments::{self, DEDUPLICATION_WINDOW_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::pattern::Pattern;
 use super::settings::QueueType;
@@ -148,6 +148,7 @@ enum Rule {
     Name,
     /// A whole number from the first to the second.
     Within(i64, i64),
+    Bool,
     OneOf(&'static [&'static str]),
 }
 
@@ -188,7 +189,7 @@ const OVERFLOWS: &[&str] = &["drop-head", "reject-publish", "reject-publish-dlx"
 const LOCATORS: &[&str] = &["client-local", "balanced", "random", "least-leaders", "min-masters"];
 const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
 
-/// The keys of RabbitMQ 4.3's policies, streams and federation included, so that a name that is merely not there yet is
+/// Ours, and the keys of RabbitMQ 4.3's policies, streams, federation and the mirrored queues of RabbitMQ 3 included, so that a name that is merely not there yet is
 /// told from one that is misspelled.
 #[rustfmt::skip]
 const KEYS: &[Key] = &[
@@ -213,6 +214,9 @@ const KEYS: &[Key] = &[
     key("target-group-size",              true,  Rule::Within(1, GROUP_SIZE_MAX), Honoured),
     key("consumer-timeout",               false, ANY, AsArgument),
     key("consumer-disconnected-timeout",  false, ANY, AsArgument),
+    // Leveret's own.
+    key("message-deduplication",          false, Rule::Bool, AsArgument),
+    key("deduplication-window-ms",        false, Rule::Within(1, DEDUPLICATION_WINDOW_MS_MAX), AsArgument),
     key("initial-cluster-size",           false, ANY, NotYet),
     key("max-age",                        false, Rule::Name, NotYet),
     key("stream-max-segment-size-bytes",  false, ANY, NotYet),
@@ -228,14 +232,17 @@ const KEYS: &[Key] = &[
     key("ha-promote-on-failure",          false, Rule::Name, NotYet),
 ];
 
-/// Checks the definition of a policy, or of an operator policy. Errors: the first key that is not one of RabbitMQ's, has a
-/// value that RabbitMQ does not take, or asks for what this version does not do; or that there is no key.
+/// Whether a key asks for what another broker has and this version has not: streams, federation, mirrored queues.
+pub fn is_unsupported_key(name: &[u8]) -> bool {
+    KEYS.iter().any(|key| key.name.as_bytes() == name && !key.is_honoured())
+}
+
+/// Checks the definition of a policy, or of an operator policy. One without a key holds like any other, and says nothing.
+///
+/// Errors: the first key that is not known, has a value that it does not take, or asks for what this version does not do.
 pub fn check_definition(definition: &Table, operator: bool) -> Result<(), WrongDefinition> {
     let wrong =
         |key: &[u8], reason: String| Err(WrongDefinition { key: String::from_utf8_lossy(key).into_owned(), reason });
-    if definition.is_empty() {
-        return wrong(b"definition", "a policy has at least one key".to_owned());
-    }
     for (name, value) in definition.iter() {
         let Some(key) = KEYS.iter().find(|key| key.name.as_bytes() == &name[..]) else {
             return wrong(name, "is not a policy setting that RabbitMQ recognises".to_owned());
@@ -260,6 +267,8 @@ impl Rule {
             (Rule::Name, _) => Err(format!("a text of at most {NAME_BYTES_MAX} bytes")),
             (Rule::OneOf(words), Value::LongString(text)) if words.iter().any(|w| w.as_bytes() == &text[..]) => Ok(()),
             (Rule::OneOf(words), _) => Err(format!("one of {}", words.join(", "))),
+            (Rule::Bool, Value::Bool(_)) => Ok(()),
+            (Rule::Bool, _) => Err("true or false".to_owned()),
             (Rule::Within(low, high), value) => match integer(value) {
                 Some(number) if (low..=high).contains(&number) => Ok(()),
                 _ if low == i64::MIN => Err("a whole number".to_owned()),
@@ -327,6 +336,14 @@ mod tests {
             "alternate-exchange: is not a setting of operator policies"
         );
         assert_eq!(refused(&[("ha-mode", text("all"))], false), "ha-mode: is not supported by this version yet");
-        assert!(refused(&[], false).contains("at least one key"));
+        assert_eq!(
+            refused(&[("message-deduplication", text("yes"))], false),
+            "message-deduplication: true or false is expected"
+        );
+        check(&[("message-deduplication", Value::Bool(true)), ("deduplication-window-ms", Value::I64(5))], false)
+            .unwrap();
+        assert!(
+            is_unsupported_key(b"ha-mode") && !is_unsupported_key(b"max-length") && !is_unsupported_key(b"ha-mood")
+        );
     }
 }

@@ -160,9 +160,9 @@ pub struct Wishes {
     pub priority_max: Option<u8>,
     /// `single-active-consumer`, which only a declare can ask for.
     pub single_active: bool,
-    /// `message-deduplication`, which only a declare can ask for.
-    pub deduplicates: bool,
-    /// `deduplication-window-ms`, beside it.
+    /// `message-deduplication`.
+    pub deduplicates: Option<bool>,
+    /// `deduplication-window-ms`; says something where messages are deduplicated.
     pub deduplication_window_ms: Option<u64>,
 }
 
@@ -205,7 +205,10 @@ impl Wishes {
             target_group_size: number("quorum-target-group-size").or_else(|| number("target-group-size")),
             priority_max: number("max-priority").and_then(|n| u8::try_from(n).ok()),
             single_active: matches!(value("single-active-consumer"), Some(Value::Bool(true))),
-            deduplicates: matches!(value("message-deduplication"), Some(Value::Bool(true))),
+            deduplicates: match value("message-deduplication") {
+                Some(Value::Bool(flag)) => Some(*flag),
+                _ => None,
+            },
             deduplication_window_ms: number("deduplication-window-ms"),
         }
     }
@@ -272,7 +275,11 @@ pub fn effective(
             (false, Some(priority_max)) => LevelRule::UpTo(priority_max),
         },
         single_active: arguments.single_active.then_some(SingleActive { preempts: is_quorum }),
-        dedup: arguments.deduplicates.then(|| DedupRule { window_ms: arguments.deduplication_window_ms.unwrap_or(0) }),
+        dedup: arguments
+            .deduplicates
+            .or(policy.deduplicates)
+            .unwrap_or(false)
+            .then(|| DedupRule { window_ms: least(|w| w.deduplication_window_ms).unwrap_or(0) }),
     }
 }
 
@@ -298,6 +305,18 @@ mod tests {
         let rules = effective(QueueType::Classic, &arguments, Some(&policy), Some(&operator));
         assert_eq!((rules.length_max, rules.message_ttl_ms, rules.expires_ms), (Some(5), Some(100), Some(9)));
         assert!(effective(QueueType::Classic, &Wishes::default(), None, None).is_plain());
+    }
+
+    #[test]
+    fn a_policy_deduplicates_where_the_declare_says_nothing_else() {
+        let policy =
+            wishes(&[("message-deduplication", Value::Bool(true)), ("deduplication-window-ms", Value::I32(70))]);
+        let of = |fields: &[(&'static str, Value)]| {
+            effective(QueueType::Classic, &wishes(fields), Some(&policy), None).dedup.map(|rule| rule.window_ms)
+        };
+        assert_eq!(of(&[]), Some(70));
+        assert_eq!(of(&[("deduplication-window-ms", Value::I32(50))]), Some(50), "the shorter window holds");
+        assert_eq!(of(&[("message-deduplication", Value::Bool(false))]), None, "its declarer does not want it");
     }
 
     #[test]

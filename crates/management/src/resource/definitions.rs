@@ -64,8 +64,12 @@ pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Bytes) -> Res
     match done.map_err(|_| Refused::NoAnswer)? {
         Ok(imported) => {
             let by = cx.caller.name.to_string();
-            tracing::info!(changes = imported.changes, different = imported.different, ?by, "definitions taken in");
-            Ok(Answer::done())
+            let (different, left_out) = (imported.different.len(), imported.left_out.len());
+            tracing::info!(changes = imported.changes, different, left_out, ?by, "definitions taken in");
+            if different + left_out == 0 {
+                return Ok(Answer::done());
+            }
+            Ok(Answer::json(&json!({ "different": imported.different, "left_out": imported.left_out })))
         }
         Err(ImportError::Undecided { .. }) => Err(Refused::NoAnswer),
         Err(error) => Err(Refused::BadRequest(error.to_string())),

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 /// GET: no alarm is on.
 pub(super) fn alarms(cx: Cx<'_>) -> Result<Answer, Refused> {
     let (figures, node) = (cx.handle().figures(), &cx.handle().facts().node_name);
-    let on = [("disk", figures.disk_alarm), ("memory", figures.memory_alarm)];
+    let on = figures.alarms;
+    let on = [("disk", on.disk), ("memory", on.memory), ("operator", on.operator)];
     let alarms: Vec<Value> = on
         .into_iter()
         .filter(|(_, is_on)| *is_on)

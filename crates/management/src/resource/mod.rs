@@ -83,6 +83,9 @@ pub(crate) async fn answer(
         [b"extensions"] => on!(method; "GET" => node::extensions()),
         [b"nodes"] => on!(method; "GET" => node::nodes(cx)),
         [b"nodes", name] => on!(method; "GET" => node::node(cx, name)),
+        [b"nodes", name, b"publishers", b"hold"] => on!(method;
+            "PUT" => node::hold_publishers(cx, name, true),
+            "DELETE" => node::hold_publishers(cx, name, false)),
         [b"connections" | b"channels" | b"consumers", ..] => sockets(cx, method, &parts).await,
         [b"vhosts", vhost, b"connections"] => on!(method; "GET" => connection::list(cx, Some(vhost), None).await),
         [b"vhosts", vhost, b"channels"] => on!(method; "GET" => channel::list(cx, Some(vhost)).await),

@@ -96,6 +96,18 @@ pub(super) fn node(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     Ok(Answer::json(&listing::one(cx.call, describe(cx))))
 }
 
+/// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues drained.
+pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    if name != cx.handle().facts().node_name.as_bytes() {
+        return Err(Refused::NotFound);
+    }
+    let by = cx.caller.name.to_string();
+    tracing::info!(?by, hold, "publishers held by the operator");
+    cx.handle().hold_publishers(hold);
+    Ok(Answer::done())
+}
+
 /// Where the node listens, in RabbitMQ's form.
 pub(super) fn listeners(cx: Cx<'_>) -> Vec<Value> {
     let facts = cx.handle().facts();
@@ -162,10 +174,10 @@ fn describe(cx: Cx<'_>) -> Value {
         "exchange_types": exchange_types(),
         "mem_used": process.resident_bytes,
         "mem_limit": facts.config.transient_bytes_max,
-        "mem_alarm": figures.memory_alarm,
+        "mem_alarm": figures.alarms.memory,
         "disk_free": figures.disk_free_bytes,
         "disk_free_limit": facts.config.disk_free_min_bytes,
-        "disk_free_alarm": figures.disk_alarm,
+        "disk_free_alarm": figures.alarms.disk,
         "fd_used": process.open_fds,
         "fd_total": process.max_fds,
         "sockets_used": figures.connections,
@@ -174,6 +186,7 @@ fn describe(cx: Cx<'_>) -> Value {
         "connection_closed": figures.traffic.connections_closed,
         "channel_created": figures.traffic.channels_opened,
         "channel_closed": figures.traffic.channels_closed,
+        "leveret_publishers_held": figures.alarms.operator,
         "leveret_value_at_risk": figures.value_at_risk,
         "leveret_messages_set_aside": figures.messages_set_aside,
         "leveret_log_bytes_written": figures.log_bytes,

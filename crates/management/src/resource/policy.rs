@@ -62,6 +62,9 @@ pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], b
     };
     let definition = fields.remove("definition").ok_or_else(|| wrong("key_missing: definition".to_owned()))?;
     let definition = json::to_table(&definition).ok_or_else(|| wrong("definition is no object".to_owned()))?;
+    if definition.is_empty() {
+        return Err(wrong("a policy has at least one key".to_owned()));
+    }
     let policy = Policy { pattern, apply_to, priority, definition };
     let had = cx.handle().topology().vhost_of(vhost).is_some_and(|of| policies(of, operator).contains_key(&name));
     cx.handle().change(Command::PutPolicy(PutPolicy { vhost, operator, name, policy })).await?;

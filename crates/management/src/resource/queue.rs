@@ -154,5 +154,8 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
         described["leveret_value_at_risk"] = figures.value_at_risk.into();
         described["leveret_value_at_risk_cap"] = figures.value_cap.into();
     }
+    if queue.rules.dedup.is_some() {
+        described["leveret_repeats_dropped"] = figures.repeats_dropped.into();
+    }
     described
 }

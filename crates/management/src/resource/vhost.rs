@@ -17,7 +17,7 @@ pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
     let topology = cx.handle().topology();
     let counts = count(&topology, &figures);
     let seen = topology.vhosts().filter(|(id, _)| cx.caller.sees(&topology, *id));
-    let items = seen.map(|(id, vhost)| describe(cx, vhost, counts.get(&id))).collect();
+    let items = seen.map(|(id, vhost)| describe(cx, id, vhost, counts.get(&id))).collect();
     drop(topology);
     Ok(Answer::json(&listing::list(cx.call, items)?))
 }
@@ -30,17 +30,21 @@ pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     let id = cx.visible_vhost(&topology, name)?;
     let counts = count(&topology, &figures);
     let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
-    Ok(Answer::json(&listing::one(cx.call, describe(cx, vhost, counts.get(&id)))))
+    Ok(Answer::json(&listing::one(cx.call, describe(cx, id, vhost, counts.get(&id)))))
 }
 
 /// PUT: makes it if it is not there, and takes over what is said about it.
 pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Bytes) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let name = Name::new(super::queue::checked(name)?);
+    let (vhost_name, name) = (name, Name::new(super::queue::checked(name)?));
     if name.is_empty() {
         return Err(Refused::BadRequest("a virtual host needs a name".to_owned()));
     }
     let fields = object(&body)?;
+    let tracing = match fields.get("tracing") {
+        None | Some(Value::Null) => None,
+        Some(_) => Some(super::queue::flag(&fields, "tracing", false)?),
+    };
     let before = cx.handle().topology().vhost(&name);
     let known = before.and_then(|id| Some(cx.handle().topology().vhost_of(id)?.description.clone()));
     let wanted = description(&fields, known.clone().unwrap_or_default())?;
@@ -54,6 +58,11 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Bytes) -> Result<Answer, 
         // Who makes a virtual host may do everything in it, as in RabbitMQ.
         let (user, permission) = (cx.caller.name.clone(), Permission::everything());
         cx.handle().change(Command::PutPermission { user, vhost, permission }).await?;
+    }
+    if let Some(on) = tracing.filter(|on| *on != cx.handle().traces(vhost)) {
+        let by = cx.caller.name.to_string();
+        tracing::info!(?by, vhost = %String::from_utf8_lossy(vhost_name), on, "tracing changed");
+        cx.handle().trace(vhost, on);
     }
     Ok(Answer::put(before.is_none()))
 }
@@ -79,9 +88,6 @@ fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription)
     }
     if let Some(tags) = fields.get("tags") {
         wanted.tags = super::user::tags(tags).ok_or_else(|| wrong("tags"))?;
-    }
-    if fields.get("tracing").and_then(Value::as_bool) == Some(true) {
-        return Err(Refused::BadRequest("tracing is not supported by this version".to_owned()));
     }
     match fields.get("default_queue_type") {
         None | Some(Value::Null) => {}
@@ -114,7 +120,7 @@ fn count(topology: &Topology, figures: &HashMap<QueueId, QueueFigures>) -> HashM
     counts
 }
 
-fn describe(cx: Cx<'_>, vhost: &Vhost, count: Option<&(u64, u64)>) -> Value {
+fn describe(cx: Cx<'_>, id: VhostId, vhost: &Vhost, count: Option<&(u64, u64)>) -> Value {
     let VhostDescription { text, tags, default_queue_type } = &vhost.description;
     let tags: Vec<Value> = tags.iter().map(|tag| json::text(tag)).collect();
     let default = default_queue_type.map_or("classic", QueueType::word);
@@ -127,7 +133,7 @@ fn describe(cx: Cx<'_>, vhost: &Vhost, count: Option<&(u64, u64)>) -> Value {
         "tags": tags,
         "default_queue_type": default,
         "metadata": { "description": text, "tags": tags, "default_queue_type": default },
-        "tracing": false,
+        "tracing": cx.handle().traces(id),
         "cluster_state": state,
         "messages": ready + unacked,
         "messages_ready": ready,

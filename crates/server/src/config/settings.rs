@@ -11,6 +11,7 @@ use super::levels::{LogFormat, LogLevels};
 use super::machine::Machine;
 use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
+use crate::session::Stamp;
 use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
 
 const KIB: u64 = 1 << 10;
@@ -171,9 +172,9 @@ settings! {
         elsewhere ["ssl_options.verify", "ssl_options.fail_if_no_peer_cert", "verify_peer", "verify"]
     }
     auth_mechanisms: Vec<String> {
-        Connections, Kind::Names { count_max: 4, bytes_max: 16 }, Fixed("PLAIN,AMQPLAIN"),
+        Connections, Kind::Names { count_max: 5, bytes_max: 16 }, Fixed("PLAIN,AMQPLAIN"),
         "How clients may log in, the preferred way first: PLAIN and AMQPLAIN by password, EXTERNAL by the certificate that a client showed, \
-         ANONYMOUS by nothing at all, as anonymous_login_user.",
+         ANONYMOUS by nothing at all, as anonymous_login_user, RABBIT-CR-DEMO by a password that is asked for, which is a demonstration.",
         elsewhere ["auth_mechanisms.1", "mechanisms", "sasl_mechanisms"]
     }
     anonymous_login_user: String {
@@ -227,6 +228,17 @@ settings! {
         "How long a consumer may hold a message without settling it. Then it is cancelled and its messages go back to their queue. \
          A queue, a policy or a consumer may say otherwise; 0 is for ever.",
         elsewhere ["consumer_timeout", "delivery_acknowledgement_timeout"]
+    }
+    stamp_time: Stamp {
+        Connections, Kind::Choice(&["none", "fill", "overwrite"]), Fixed("none"),
+        "Whether the time at which a message comes in is written into it: into the header `timestamp_in_ms` and the property \
+         `timestamp`. Filled where the client wrote nothing there, or written over it.",
+        elsewhere ["message_interceptors.incoming.set_header_timestamp.overwrite", "message_timestamp"]
+    }
+    stamp_node: Stamp {
+        Connections, Kind::Choice(&["none", "fill", "overwrite"]), Fixed("none"),
+        "Whether the name of the node that a message comes in at is written into it, into the header `x-routed-by`.",
+        elsewhere ["message_interceptors.incoming.set_header_routing_node.overwrite"]
     }
     frame_max: u32 {
         Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 8 * KIB, max: FRAME_BYTES_MAX, step: 1 }, Fixed("131072"),
@@ -469,7 +481,7 @@ impl Config {
         if unknown.is_some() || self.auth_mechanisms.is_empty() {
             errors.push(wrong(
                 Key::auth_mechanisms,
-                "one or more of PLAIN, AMQPLAIN, EXTERNAL and ANONYMOUS are expected".to_owned(),
+                "one or more of PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS and RABBIT-CR-DEMO are expected".to_owned(),
             ));
         }
         if self.auth_mechanisms.iter().any(|name| name == "EXTERNAL") && self.tls_verify == VerifyClients::Never {
@@ -501,8 +513,8 @@ impl Config {
 }
 
 fn mechanism(name: &str) -> Option<amqp::Mechanism> {
-    use amqp::Mechanism::{AmqPlain, Anonymous, External, Plain};
-    [Plain, AmqPlain, External, Anonymous].into_iter().find(|mechanism| mechanism.name() == name)
+    use amqp::Mechanism::{AmqPlain, Anonymous, CrDemo, External, Plain};
+    [Plain, AmqPlain, External, Anonymous, CrDemo].into_iter().find(|mechanism| mechanism.name() == name)
 }
 
 /// The default of a row, held to the same rules as what people write.

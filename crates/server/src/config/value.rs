@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::error::{one_line, quoted};
 use super::levels::{LogFormat, LogLevels};
 use super::setting::{Kind, Unit, bytes_text};
+use crate::session::Stamp;
 use crate::tls::{LoginFrom, VerifyClients};
 
 /// The word for no file, and for an empty list where a list is written as text. An empty text is not one: an unset variable in a compose file
@@ -311,4 +312,5 @@ macro_rules! choice_field {
 choice_field! {
     VerifyClients: VerifyClients::Never, VerifyClients::Optional, VerifyClients::Required;
     LoginFrom: LoginFrom::DistinguishedName, LoginFrom::CommonName;
+    Stamp: Stamp::None, Stamp::Fill, Stamp::Overwrite;
 }

@@ -86,7 +86,10 @@ impl Shared {
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");
         }
-        let different = planned.different.len();
+        for sentence in &planned.left_out {
+            tracing::warn!("definitions: {sentence}; it is left out");
+        }
+        let (different, left_out) = (planned.different, planned.left_out);
         let (sender, decided) = mpsc::channel::<Result<Outcome, Refusal>>();
         let (mut proposed, mut changes) = (0, 0);
         let wait_for = |proposed: &mut usize, done: &mut usize| -> Result<(), ImportError> {
@@ -114,6 +117,6 @@ impl Shared {
             changes += usize::from(shared.topology_version() != before);
         }
         wait_for(&mut proposed, &mut changes)?;
-        Ok(Imported { changes, different })
+        Ok(Imported { changes, different, left_out })
     }
 }

@@ -5,6 +5,10 @@
 //! command, so a file that was taken in before is taken in again without a change.
 //!
 //! As in RabbitMQ a file adds and replaces and never deletes: what it does not speak of stays.
+//!
+//! What a real export has for other programs (shovels, federation links, settings of plugins and of tools) is left out and
+//! told, line by line; so are policy keys of features that this broker has not. What decides where messages go or how long
+//! they stay is never left out: a file that asks there for what is not had is refused.
 
 mod document;
 mod import;
@@ -18,10 +22,12 @@ pub(crate) use plan::plan;
 pub const DEFINITIONS_BYTES_MAX: u64 = 256 << 20;
 
 /// What a definitions file changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Changes that were made.
     pub changes: usize,
-    /// Queues and exchanges that are there and differ from the file: they stay as they are, as in RabbitMQ.
-    pub different: usize,
+    /// Queues and exchanges that are there and differ from the file, a sentence each: they stay as they are, as in RabbitMQ.
+    pub different: Vec<String>,
+    /// What this broker does not do and the file has for others, a sentence each.
+    pub left_out: Vec<String>,
 }

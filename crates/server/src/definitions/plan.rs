@@ -7,13 +7,17 @@ use base64::Engine as _;
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
     PasswordHash, Pattern, Permission, Policy, PutPolicy, QueueType, Refusal, SALT_BYTES, TopicPermission, Topology,
-    UserLimits, VhostDescription, VhostLimits, check_definition,
+    UserLimits, VhostDescription, VhostLimits, check_definition, is_unsupported_key,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
 
 /// Parts of a definitions file that say something about the cluster it came from and ask for nothing.
 const INFORMATION: &[&str] = &["cluster_name", "internal_cluster_id", "cluster_tags", "imported_definition_hash_value"];
+
+/// Components of RabbitMQ's plugins, which do a work of their own: nothing that is published here goes another way without
+/// them.
+const PLUGINS: &[&str] = &["shovel", "federation-upstream", "federation-upstream-set"];
 
 /// What to do.
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) commands: Vec<Planned>,
     /// What is there and differs, a sentence each.
     pub(crate) different: Vec<String>,
+    /// What is meant for others and is not kept, a sentence each.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// One command and how it is carried out.
@@ -87,9 +93,8 @@ impl Planner<'_> {
         for parameter in items(&mut top, "global_parameters")? {
             let name = parameter.fields()?.text("name")?;
             if !INFORMATION.contains(&name.as_str()) {
-                return Err(
-                    parameter.wrong(format!("the global parameter \"{name}\" is not supported by this version"))
-                );
+                // Plugins and tools keep them in the broker, which looks at none.
+                self.leave_out(&parameter, format!("the global parameter \"{name}\" means nothing here"));
             }
         }
         for policy in items(&mut top, "policies")? {
@@ -120,6 +125,10 @@ impl Planner<'_> {
         outcome.map_err(|refusal| at.wrong(sentence(&refusal)))?;
         self.plan.commands.push(Planned { command, is_local: false });
         Ok(())
+    }
+
+    fn leave_out(&mut self, at: &Node<'_>, text: String) {
+        self.plan.left_out.push(at.wrong(text).to_string());
     }
 
     fn vhost_of(&self, fields: &mut Fields<'_>) -> Result<VhostId, WrongDefinitions> {
@@ -299,6 +308,10 @@ impl Planner<'_> {
         match component.text()?.as_str() {
             "vhost-limits" => self.vhost_limits(node, vhost, &value),
             "operator_policy" => self.policy(&value, value.fields()?, vhost, true, parameter),
+            other if PLUGINS.contains(&other) => {
+                self.leave_out(node, format!("the {other} \"{parameter}\" needs a plugin that this version has not"));
+                Ok(())
+            }
             other => Err(component.wrong(format!("parameters of \"{other}\" are not supported by this version"))),
         }
     }
@@ -319,6 +332,11 @@ impl Planner<'_> {
         fields.end()?;
         let mut definition = amqp::Table::new();
         for (key, value) in definition_node.fields()?.rest() {
+            if is_unsupported_key(key.as_bytes()) {
+                // The policy itself stays, and so its place before those of lower priority.
+                self.leave_out(&value, "this key of the policy needs what this version has not".to_owned());
+                continue;
+            }
             let mut single = amqp::Table::new();
             let value_amqp = amqp_value(&value.value());
             single.push(Bytes::copy_from_slice(key.as_bytes()), value_amqp.clone());

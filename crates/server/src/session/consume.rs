@@ -235,6 +235,9 @@ impl Session {
         message_count: u32,
         cx: &mut Cx<'_>,
     ) {
+        if cx.local.shared.is_tracing() {
+            self.trace_delivery(at, Some(queue), delivery, cx);
+        }
         let channel = &mut self.channels[at];
         let known = channel.consumers.iter().position(|c| c.state == State::Get && c.queue == queue);
         let holder = known.unwrap_or_else(|| {

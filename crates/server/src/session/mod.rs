@@ -8,13 +8,15 @@
 //! In reading order: a channel and its consumers ([`channel`]), the road of a publish ([`publish`], with what a message's
 //! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]), direct
 //! reply-to ([`reply_to`]), transactions ([`transaction`]), consumers that hold
-//! a message for too long ([`timeouts`]), what is told of all this ([`report`]).
+//! a message for too long ([`timeouts`]), what the broker writes into messages ([`stamps`]) and tells of them ([`firehose`]), what is
+//! told of all this ([`report`]).
 
 mod channel;
 mod consume;
 mod credit;
 mod declare;
 pub(crate) mod facts;
+mod firehose;
 mod history;
 mod publish;
 pub(crate) mod random;
@@ -22,11 +24,13 @@ mod refusal;
 mod reply_to;
 mod report;
 mod routes;
+mod stamps;
 mod timeouts;
 mod traits;
 mod transaction;
 
 pub use publish::SYNC_EXCHANGE;
+pub use stamps::{Stamp, Stamps};
 
 use crate::connection::Client;
 use crate::occupancy::Place;
@@ -54,6 +58,8 @@ const NEVER: Millis = Millis::MAX;
 /// What is known of one connection above its frames.
 pub(crate) struct Session {
     peer: SocketAddr,
+    /// Our end of its socket.
+    local_address: Option<SocketAddr>,
     is_loopback: bool,
     certificate_user: Option<Box<str>>,
     user: Bytes,
@@ -82,6 +88,8 @@ pub(crate) struct Session {
 pub(crate) struct Peer {
     /// Its address; behind a proxy the one that the proxy names.
     pub(crate) address: SocketAddr,
+    /// Our end of its socket, if that is known.
+    pub(crate) local_address: Option<SocketAddr>,
     /// Whether it is on this machine.
     pub(crate) is_loopback: bool,
     /// The user that its certificate names.
@@ -99,6 +107,7 @@ impl Session {
     pub(crate) fn new(peer: Peer, local: &Local) -> Self {
         Session {
             peer: peer.address,
+            local_address: peer.local_address,
             is_loopback: peer.is_loopback,
             certificate_user: peer.certificate_user.map(String::into_boxed_str),
             user: Bytes::new(),

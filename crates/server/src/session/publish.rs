@@ -31,6 +31,10 @@ impl Session {
     /// Routes a message and hands it to its partitions, or holds it until its commit.
     pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_>) {
         let at = self.at(publish.channel);
+        let config = &cx.local.shared.config;
+        if let Some(stamps) = &config.stamps {
+            publish.properties = stamps.stamped(&publish.properties, &config.node_name, crate::engine::wall_ms());
+        }
         let mut copies = Copies::default();
         if traits::may_ask(&publish.properties) {
             let checked = self.check_traits(&publish, cx).and_then(|asked| {
@@ -82,6 +86,12 @@ impl Session {
         if copies.has_blind {
             // From here on nobody sees them, also not whom the message comes back to.
             publish.properties = without_blind_copies(&publish.properties);
+        }
+        if cx.local.shared.is_tracing() {
+            let route = self.channels[at].routes.get(route);
+            let targets = route.groups.iter().flat_map(|group| &group.targets);
+            let queues: SmallVec<[QueueId; 4]> = targets.map(|target| target.queue).collect();
+            self.trace_publish(&publish, copies, &queues, cx);
         }
         let channel = &mut self.channels[at];
         let route = channel.routes.get(route);
@@ -218,6 +228,10 @@ impl Session {
     /// Encodes a message for its consumer.
     #[inline]
     pub(super) fn deliver(&mut self, at: usize, delivery: &Delivery, cx: &mut Cx<'_>) {
+        if cx.local.shared.is_tracing() {
+            let consumer = self.channels[at].consumer(delivery.consumer.number);
+            self.trace_delivery(at, consumer.map(|consumer| consumer.queue), delivery, cx);
+        }
         let channel = &mut self.channels[at];
         let ConsumerKey { channel: key, number } = delivery.consumer;
         let Some(found) = channel.consumer_at(number) else { return };

@@ -4,17 +4,17 @@
 //! of them has not. Where there is no exchange, or no route, there is no place: at most once, the message is gone; at
 //! least once, its queue keeps it and tries again.
 
+use super::emit::by_partition;
 use super::thread::Local;
 use crate::session::facts::PublishedFacts;
 use broker::death::{self, Death};
-use broker::topology::{DurabilityLevel, RouteRequest, RouteTarget};
+use broker::topology::{RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use partition::command::Durability;
 use partition::message::MessageView;
-use partition::{Command, DeadLetter, Level, Message, Publish, Target};
+use partition::{Command, DeadLetter, Level, Message, Publish};
 use smallvec::SmallVec;
 
 /// A letter that its queue waits for.
@@ -61,19 +61,8 @@ impl Local {
         let addressed = self.address(&letter);
         let DeadLetter { queue, seq, wants_answer, .. } = letter;
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
-        let mut groups: SmallVec<[(PartitionId, SmallVec<[Target; 1]>); 2]> = SmallVec::new();
-        for target in targets {
-            let level = match target.durability {
-                DurabilityLevel::Memory | DurabilityLevel::Written => Level::Written,
-                // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
-                DurabilityLevel::Synced | DurabilityLevel::Selective => Level::Synced,
-            };
-            let at = Target { queue: target.queue, durability: Durability::Level(level), selective: None };
-            match groups.iter_mut().find(|(id, _)| *id == target.partition) {
-                Some((_, group)) => group.push(at),
-                None => groups.push((target.partition, SmallVec::from_iter([at]))),
-            }
-        }
+        // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
+        let groups = by_partition(targets, Level::Synced);
         let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
         if wants_answer {
             if groups.is_empty() {

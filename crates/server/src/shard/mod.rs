@@ -26,6 +26,7 @@
 //! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together) off the message.
 
 mod dead_letter;
+mod emit;
 mod inbox;
 mod mailbox;
 pub(crate) mod outlets;

@@ -272,12 +272,9 @@ impl Local {
         let mut clients = self.clients.borrow_mut();
         let entry = clients.vacant_entry();
         let seat = (entry.key() as u32, self.lives.get());
-        let client = Rc::new(Client::new(
-            self,
-            seat,
-            Stream::new(stream, tls),
-            Peer { address: peer, is_loopback, certificate_user },
-        ));
+        let local_address = stream.local_addr().ok();
+        let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user };
+        let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of));
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));
         drop(clients);

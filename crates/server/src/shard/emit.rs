@@ -1,0 +1,61 @@
+//! Messages of the broker's own, and to which partitions any message of a shard goes.
+//!
+//! Invariant: what the broker says of itself it says at most once: nobody waits for it, nothing confirms it, and where no
+//! queue takes it it is gone.
+
+use super::thread::Local;
+use crate::session::facts::PublishedFacts;
+use amqp::{Properties, Table};
+use broker::topology::{DurabilityLevel, NAME_BYTES_MAX, RouteRequest, RouteTarget};
+use broker::{PartitionId, VhostId};
+use bytes::Bytes;
+use partition::command::Durability;
+use partition::{Command, Level, Message, Publish, Target};
+use smallvec::SmallVec;
+
+/// Queues by partition.
+pub(super) type Groups = SmallVec<[(PartitionId, SmallVec<[Target; 1]>); 2]>;
+
+/// The queues of a route by partition. Where the level is a choice, it is `chosen`.
+pub(super) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
+    let mut groups = Groups::new();
+    for target in targets {
+        let level = match target.durability {
+            DurabilityLevel::Memory | DurabilityLevel::Written => Level::Written,
+            DurabilityLevel::Synced | DurabilityLevel::Selective => chosen,
+        };
+        let at = Target { queue: target.queue, durability: Durability::Level(level), selective: None };
+        match groups.iter_mut().find(|(id, _)| *id == target.partition) {
+            Some((_, group)) => group.push(at),
+            None => groups.push((target.partition, SmallVec::from_iter([at]))),
+        }
+    }
+    groups
+}
+
+impl Local {
+    /// Publishes a message of the broker's own to an exchange of this virtual host. A key that is too long is cut.
+    pub(crate) fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {
+        let key = Bytes::copy_from_slice(&key[..key.len().min(NAME_BYTES_MAX)]);
+        let encoded = headers.encode();
+        let mut properties = Vec::with_capacity(encoded.len() + 8);
+        // A table's length is not part of its fields.
+        Properties { headers: Some(&encoded[4..]), ..Properties::default() }.encode_to(&mut properties);
+        let mut targets = Vec::new();
+        {
+            let topology = self.shared.topology();
+            let facts = PublishedFacts::new(&properties);
+            let request = RouteRequest { vhost, exchange: exchange.as_bytes(), keys: &[&key[..]], facts: &facts };
+            if topology.route(&request, &mut targets).is_err() {
+                return;
+            }
+        }
+        let exchange = Bytes::from_static(exchange.as_bytes());
+        let message = Message { exchange, routing_key: key, properties: properties.into(), body };
+        for (partition, targets) in by_partition(&targets, Level::Written) {
+            let channel = broker::ChannelKey::NOBODY;
+            let publish = Publish { channel, publish_seq: 0, targets, delay_ms: 0, message: message.clone() };
+            self.push(partition, Command::Publish(publish));
+        }
+    }
+}
