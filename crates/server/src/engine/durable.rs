@@ -41,15 +41,26 @@ pub(crate) struct Turn {
     /// What they take now.
     pub(crate) index_bytes: Cell<u64>,
     pub(crate) writes: RefCell<Vec<WalWrite>>,
+    /// The shard writes the log itself before it sleeps.
+    pub(crate) is_left: Cell<bool>,
     /// Messages set aside because their bytes are damaged, on the whole node since its start.
     pub(crate) set_aside: Arc<AtomicU64>,
 }
 
 impl Turn {
-    /// The shard's turn is over: what its partitions want written goes to the WAL thread.
+    /// The shard's turn is over: what its partitions want written waits for the log from now on.
     pub(crate) fn end(&self) {
         self.wal.note_pushed_out(self.tail.borrow_mut().take_pushed_out_bytes());
-        self.wal.write(&mut self.writes.borrow_mut());
+        if self.wal.put(&mut self.writes.borrow_mut()) {
+            self.is_left.set(true);
+        }
+    }
+
+    /// The shard has told everybody what this turn brought, and would sleep now.
+    pub(crate) fn commit(&self) {
+        if self.is_left.take() {
+            self.wal.commit();
+        }
     }
 
     /// What one partition may keep of the index in any case: all of them together stay within half of it.
@@ -211,6 +222,10 @@ impl Partition for DurablePartition {
 
     fn end_turn(&mut self) {
         self.turn.end();
+    }
+
+    fn commit(&mut self) {
+        self.turn.commit();
     }
 
     fn poll_timeout(&self) -> Option<Millis> {

@@ -170,6 +170,10 @@ impl Partition for MetadataPartition {
         self.turn.end();
     }
 
+    fn commit(&mut self) {
+        self.turn.commit();
+    }
+
     fn poll_timeout(&self) -> Option<Millis> {
         self.upkeep_at
     }

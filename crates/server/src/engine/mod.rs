@@ -11,6 +11,7 @@
 
 mod completions;
 mod durable;
+mod log_writer;
 mod metadata;
 mod reader_thread;
 mod repair;
@@ -426,17 +427,16 @@ impl Opened {
         };
         let wal_routes = placement
             .iter()
-            .map(|(id, shard)| (*id, wal_thread::Route { completions: lists[id].clone(), shard: *shard }));
-        let wal = wal_thread::WalThread {
+            .map(|(id, shard)| (*id, log_writer::Route { completions: lists[id].clone(), shard: *shard }));
+        let parts = log_writer::LogParts {
             wal,
             routes: wal_routes.collect(),
             mailboxes: wiring.mailboxes(),
             retained_bytes_max: config.wal_retained_bytes,
-            sync_delay_ms: config.wal_sync_delay_ms,
             on_quiet: config.on_quiet,
             prepare,
         };
-        let (wal, run_wal) = wal.prepare();
+        let (wal, run_wal) = WalHandle::prepare(parts, config.wal_sync_delay_ms);
         let mut threads = vec![std::thread::Builder::new().name("wal".into()).spawn(run_wal)?];
         std::thread::Builder::new().name("reader".into()).spawn(run_reads)?;
         std::thread::Builder::new().name("upkeep".into()).spawn(run_upkeep)?;
@@ -468,6 +468,7 @@ impl Opened {
                 partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
                 index_bytes: Cell::new(0),
                 writes: RefCell::new(Vec::new()),
+                is_left: Cell::new(false),
                 set_aside: told_aside.clone(),
             });
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);

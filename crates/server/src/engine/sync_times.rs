@@ -14,7 +14,12 @@ pub(crate) struct SyncClock {
     /// One for each bound, and one for what is above all of them.
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     total_us: AtomicU64,
+    /// The average of the last few.
+    recent_us: AtomicU64,
 }
+
+/// The newest sync counts for one part in so many of the average.
+const RECENT_SYNCS: u64 = 8;
 
 impl SyncClock {
     /// Notes one sync.
@@ -23,6 +28,13 @@ impl SyncClock {
         let at = BOUNDS_US.partition_point(|bound| *bound < us);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.total_us.fetch_add(us, Ordering::Relaxed);
+        let recent = self.recent_us.load(Ordering::Relaxed);
+        self.recent_us.store(recent - recent / RECENT_SYNCS + us / RECENT_SYNCS, Ordering::Relaxed);
+    }
+
+    /// How long syncs take at present: an average in which the newest weigh most, zero before the first.
+    pub(crate) fn recent(&self) -> Duration {
+        Duration::from_micros(self.recent_us.load(Ordering::Relaxed))
     }
 
     /// What was noted so far.

@@ -1,49 +1,96 @@
-//! The thread that owns the write-ahead log: everything that waits is one write, and at most one sync serves it all.
+//! How shards reach the log, and the thread that writes it for them.
 //!
 //! ```text
-//! shards ──writes──▶ waiting ──swap──▶ append (one pwritev) ──▶ written ──▶ fdatasync, if one of them asked ──▶ synced
-//!                       ▲ what arrives meanwhile is the next batch; nothing lingers
+//!                      small, and syncs are quick: the shard itself, once it has nothing else to do
+//!                    ┌──────────────────────────────────────────────────────────────┐
+//! shards ──put──▶ waiting ──wake──▶ wal thread ──▶ append (one pwritev) ──▶ fdatasync, if one of them asked ──▶ synced
+//!                    ▲ what arrives meanwhile is the next batch; nothing lingers
 //! ```
 //!
-//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
-//! sync is due. What is synced at once goes past the page cache, unless consumers lag behind what shards keep in memory:
-//! then the log is about to be read, and the cache earns its keep.
+//! A shard that has told its clients everything would only sleep until its batch is on the disk. If the batch is small
+//! and the disk is quick, it writes and syncs it then and there: that saves two hand-overs between threads (each about
+//! 5 us of CPU) and the wake-ups for what arrives meanwhile, which is the next batch anyway. A large batch, a slow disk,
+//! a full one, or a log that somebody else is writing is the thread's business, and the shard goes on serving.
 //!
-//! Invariants: *synced* is told only after a sync that began after the write; what nobody waits for is synced within its
-//! own deadline; a sync that fails ends the process at once and is never tried again, because the kernel may have
-//! dropped what it could not write.
+//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
+//! sync is due; the thread is not woken for it but sleeps until then.
+//!
+//! Invariants: writes reach the log in the order in which they were put; whoever writes holds the writer and takes all
+//! that waits; what nobody waits for is synced within its own deadline.
 
-use super::completions::{Completion, Completions};
-use super::fatal;
+use super::log_writer::{Batch, DiskFull, LogParts, LogWriter};
 use super::sync_times::SyncClock;
-use crate::shard::{Mailbox, Parcel};
-use broker::PartitionId;
-use partition::outputs::{SyncWish, Ticket, WalWrite};
-use std::collections::BTreeMap;
+use partition::outputs::WalWrite;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-use storage::{FileNo, RealDisk, Record, RecordKind, StorageError, Wal, WriteWay};
 
-/// Unsynced bytes beyond which a sync is made though nobody asked: bounds what a power cut can take.
-const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
+use broker::PartitionId;
+
 /// How long to wait before a write is tried again on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(100);
 /// What nobody waits for is written once it is this much.
 const HELD_BYTES_MAX: usize = 256 << 10;
-/// For so many more bytes the log goes through the page cache after a shard gave up an entry that somebody is still to
-/// get.
-const CACHED_AFTER_BYTES: u64 = 8 << 20;
-/// How often the durable end is noted beside the log while there is traffic, and once after.
-const NOTE_EVERY: Duration = Duration::from_secs(1);
+/// The largest batch that a shard writes itself: above, work for the shard arrives faster than it is worth to stand still.
+const OWN_BATCH_BYTES_MAX: usize = 32 << 10;
+/// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served.
+const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
+/// Bytes in the page cache that a shard is willing to bring to the disk on the way.
+const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
 
-/// What is asked of the thread.
+/// What is asked of the log.
 #[derive(Default)]
 struct Waiting {
-    writes: Vec<WalWrite>,
+    batch: Batch,
     /// The oldest file that a partition needs, where that changed.
     needs: Vec<(PartitionId, u32)>,
     stop: bool,
+    /// Somebody waits for the batch, and the thread has to write it.
+    is_thread_wanted: bool,
+    /// When the writer has something to do by itself.
+    writer_due: Option<Instant>,
+    rest: Rest,
+}
+
+/// What the thread is doing.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Rest {
+    /// It will look at what waits before it sleeps.
+    #[default]
+    Awake,
+    /// It sleeps until this time, or until it is woken.
+    Until(Option<Instant>),
+}
+
+impl Waiting {
+    /// When the thread has something to do, if nobody asks it before.
+    fn due(&self) -> Option<Instant> {
+        self.writer_due.into_iter().chain(self.batch.due).min()
+    }
+
+    /// The thread has something to do.
+    fn has_work(&self) -> bool {
+        self.is_thread_wanted
+            || self.stop
+            || !self.needs.is_empty()
+            || self.batch.bytes >= HELD_BYTES_MAX
+            || self.due().is_some_and(|due| due <= Instant::now())
+    }
+
+    /// The thread sleeps, and would do so too long.
+    fn oversleeps(&self) -> bool {
+        match self.rest {
+            Rest::Awake => false,
+            Rest::Until(until) => {
+                let is_late = |due: Instant| until.is_none_or(|until| due < until);
+                self.is_thread_wanted
+                    || self.stop
+                    || !self.needs.is_empty()
+                    || self.batch.bytes >= HELD_BYTES_MAX
+                    || self.due().is_some_and(is_late)
+            }
+        }
+    }
 }
 
 /// Figures about the log, for metrics and upkeep.
@@ -68,36 +115,125 @@ pub(crate) struct WalGauges {
 struct Inner {
     waiting: Mutex<Waiting>,
     arrived: Condvar,
-    gauges: WalGauges,
+    /// Locked before `waiting` where both are.
+    writer: Mutex<LogWriter>,
+    gauges: Arc<WalGauges>,
+    /// The longest that anything written stays unsynced, whatever it asked for.
+    sync_delay_ms: u64,
 }
 
-/// A handle on the thread, for shards.
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread if it would sleep too long.
+    fn rouse(&self, waiting: MutexGuard<'_, Waiting>) {
+        let oversleeps = waiting.oversleeps();
+        drop(waiting);
+        if oversleeps {
+            self.arrived.notify_one();
+        }
+    }
+}
+
+/// A writer that panicked in the middle of a write may have half of it behind it: nobody may go on from there.
+fn half_written() -> ! {
+    tracing::error!("whoever wrote the log panicked: the process ends here, a restart recovers what is on the disk");
+    std::process::abort()
+}
+
+/// A handle on the log, for shards.
 #[derive(Clone)]
 pub(crate) struct WalHandle {
     inner: Arc<Inner>,
 }
 
 impl WalHandle {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A handle, and the loop to run on a thread of its own. Nothing stays unsynced for longer than `sync_delay_ms`.
+    pub(crate) fn prepare(parts: LogParts, sync_delay_ms: u64) -> (WalHandle, impl FnOnce() + Send) {
+        let gauges = Arc::new(WalGauges::default());
+        let writer = Mutex::new(LogWriter::new(parts, gauges.clone()));
+        let waiting = Mutex::default();
+        let inner = Arc::new(Inner { waiting, arrived: Condvar::new(), writer, gauges, sync_delay_ms });
+        (WalHandle { inner: inner.clone() }, move || run(&inner))
     }
 
-    /// Hands over writes, in order; `writes` is empty afterwards and keeps some room.
-    pub(crate) fn write(&self, writes: &mut Vec<WalWrite>) {
+    /// Hands over writes, in order; `writes` is empty afterwards and keeps some room. True if they are left to the caller,
+    /// who calls [`WalHandle::commit`] once it has nothing better to do, and soon.
+    #[must_use]
+    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>) -> bool {
         if writes.is_empty() {
+            return false;
+        }
+        let mut waiting = self.inner.lock();
+        waiting.batch.add(writes, self.inner.sync_delay_ms);
+        let is_awaited = waiting.batch.is_awaited();
+        let is_left = is_awaited && waiting.rest != Rest::Awake && self.is_for_shards(&waiting);
+        waiting.is_thread_wanted |= is_awaited && !is_left;
+        self.inner.rouse(waiting);
+        is_left
+    }
+
+    /// A shard may stand still for what waits.
+    fn is_for_shards(&self, waiting: &Waiting) -> bool {
+        let batch = &waiting.batch;
+        let gauges = &self.inner.gauges;
+        !waiting.is_thread_wanted
+            && batch.bytes <= OWN_BATCH_BYTES_MAX
+            // Who waits for the write alone is not kept until the sync of others.
+            && batch.is_write_awaited != batch.is_sync_awaited
+            && gauges.sync_times.recent() <= OWN_SYNC_MAX
+            && gauges.is_full.load(Ordering::Relaxed) == 0
+    }
+
+    /// Writes what waits and syncs it if somebody waits for that, on this thread; or has the log's thread do it.
+    /// Completions are put and shards woken, the caller's own as well, when it returns.
+    pub(crate) fn commit(&self) {
+        let inner = &*self.inner;
+        let mut writer = match inner.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::WouldBlock) => return self.want_thread(None),
+            Err(TryLockError::Poisoned(_)) => half_written(),
+        };
+        let mut waiting = inner.lock();
+        if !waiting.batch.is_awaited() {
             return;
         }
-        let mut waiting = self.lock();
-        let was_empty = waiting.writes.is_empty();
-        if was_empty {
-            std::mem::swap(&mut waiting.writes, writes);
-        } else {
-            waiting.writes.append(writes);
+        if !self.is_for_shards(&waiting) || writer.unsynced_bytes() > OWN_UNSYNCED_BYTES_MAX {
+            drop(waiting);
+            return self.want_thread(None);
         }
+        let mut batch = std::mem::take(&mut waiting.batch);
         drop(waiting);
-        if was_empty {
-            self.inner.arrived.notify_one();
+        let is_sync_awaited = batch.is_sync_awaited;
+        if let Err(DiskFull) = writer.write(&mut batch) {
+            return self.want_thread(Some(batch));
         }
+        if is_sync_awaited {
+            writer.sync();
+        }
+        writer.post();
+        let mut waiting = inner.lock();
+        waiting.writer_due = writer.due();
+        waiting.is_thread_wanted |= writer.is_sync_due();
+        if waiting.batch.writes.is_empty() {
+            // Its memory is wanted again.
+            waiting.batch.writes = batch.writes;
+        }
+        drop(writer);
+        inner.rouse(waiting);
+    }
+
+    /// Leaves to the thread what waits, after what could not be written.
+    fn want_thread(&self, unwritten: Option<Batch>) {
+        let mut waiting = self.inner.lock();
+        if let Some(batch) = unwritten {
+            waiting.batch.put_back(batch);
+        }
+        // Somebody else may have taken all of it in the meantime.
+        waiting.is_thread_wanted |= waiting.batch.is_awaited();
+        self.inner.rouse(waiting);
     }
 
     /// Tells that a shard gave up entries before they were delivered: they will be read from the log.
@@ -109,8 +245,9 @@ impl WalHandle {
 
     /// Tells the oldest file that a partition needs.
     pub(crate) fn needs(&self, partition: PartitionId, file: u32) {
-        self.lock().needs.push((partition, file));
-        self.inner.arrived.notify_one();
+        let mut waiting = self.inner.lock();
+        waiting.needs.push((partition, file));
+        self.inner.rouse(waiting);
     }
 
     /// Figures about the log.
@@ -120,315 +257,255 @@ impl WalHandle {
 
     /// Syncs what is written and ends the thread.
     pub(crate) fn stop(&self) {
-        self.lock().stop = true;
-        self.inner.arrived.notify_one();
+        let mut waiting = self.inner.lock();
+        waiting.stop = true;
+        self.inner.rouse(waiting);
     }
 }
 
-/// Whom a partition's completions go to.
-pub(crate) struct Route {
-    pub(crate) completions: Completions,
-    pub(crate) shard: usize,
-}
-
-/// What the thread is started with.
-pub(crate) struct WalThread {
-    pub(crate) wal: Wal<RealDisk>,
-    pub(crate) routes: BTreeMap<PartitionId, Route>,
-    pub(crate) mailboxes: Vec<Mailbox>,
-    /// Closed files are kept up to this many bytes before live messages are copied out of them.
-    pub(crate) retained_bytes_max: u64,
-    /// The longest that anything written stays unsynced, whatever it asked for.
-    pub(crate) sync_delay_ms: u64,
-    /// Called when traffic ends.
-    pub(crate) on_quiet: fn(),
-    /// Called at each new file, to have spares made.
-    pub(crate) prepare: Box<dyn Fn() + Send>,
-}
-
-struct Running {
-    thread: WalThread,
-    inner: Arc<Inner>,
-    /// Writes that are written and not synced, newest ticket a partition.
-    unsynced: BTreeMap<PartitionId, Ticket>,
-    sync_at: Option<Instant>,
-    needs: BTreeMap<PartitionId, u32>,
-    parcels: Vec<Vec<Parcel>>,
-    last_file: FileNo,
-    note_at: Option<Instant>,
-    /// Taken in and not yet written.
-    held: Held,
-    /// What shards had given up when it was last looked at.
-    pushed_out_seen: u64,
-    /// Writes go through the page cache until so many bytes are written.
-    cached_until: u64,
-}
-
-/// What waits for a write.
-#[derive(Default)]
-struct Held {
-    writes: Vec<WalWrite>,
-    bytes: usize,
-    /// Somebody waits for the write, or for the sync behind it.
-    is_awaited: bool,
-    /// Somebody waits for the sync.
-    is_sync_awaited: bool,
-}
-
-impl Held {
-    fn add(&mut self, writes: &mut Vec<WalWrite>) {
-        for write in &writes[..] {
-            self.bytes += write.records.iter().map(|r| r.body.len()).sum::<usize>();
-            self.is_sync_awaited |= write.sync == SyncWish::Now;
-            self.is_awaited |= write.report_written || write.sync == SyncWish::Now;
-        }
-        self.writes.append(writes);
-    }
-}
-
-impl WalThread {
-    /// A handle, and the loop to run on a thread of its own.
-    pub(crate) fn prepare(self) -> (WalHandle, impl FnOnce() + Send) {
-        let gauges = WalGauges::default();
-        gauges.current_file.store(partition::place::file_u32(self.wal.position().file), Ordering::Relaxed);
-        let inner = Arc::new(Inner { waiting: Mutex::default(), arrived: Condvar::new(), gauges });
-        let handle = WalHandle { inner: inner.clone() };
-        let parcels = self.mailboxes.iter().map(|_| Vec::new()).collect();
-        let last_file = self.wal.position().file;
-        let running = Running {
-            thread: self,
-            inner,
-            unsynced: BTreeMap::new(),
-            sync_at: None,
-            needs: BTreeMap::new(),
-            parcels,
-            last_file,
-            note_at: None,
-            held: Held::default(),
-            pushed_out_seen: 0,
-            cached_until: 0,
+/// The thread.
+fn run(inner: &Inner) {
+    let (mut batch, mut needs) = (Batch::default(), Vec::new());
+    loop {
+        sleep(inner);
+        let mut writer = inner.writer.lock().unwrap_or_else(|_| half_written());
+        let is_sync_due = writer.is_sync_due();
+        let stop = {
+            let mut waiting = inner.lock();
+            let now = Instant::now();
+            let is_ripe = waiting.is_thread_wanted
+                || waiting.stop
+                || waiting.batch.bytes >= HELD_BYTES_MAX
+                || is_sync_due
+                || waiting.batch.due.is_some_and(|due| due <= now);
+            if is_ripe {
+                std::mem::swap(&mut waiting.batch, &mut batch);
+                waiting.is_thread_wanted = false;
+            }
+            std::mem::swap(&mut waiting.needs, &mut needs);
+            waiting.stop
         };
-        (handle, move || running.run())
+        writer.release(&mut needs);
+        let is_sync_awaited = batch.is_sync_awaited;
+        // Nothing that was taken in is given up: on a full disk it waits for room.
+        while let Err(DiskFull) = writer.write(&mut batch) {
+            std::thread::sleep(FULL_RETRY);
+            // Old files may be given up meanwhile, which makes room.
+            std::mem::swap(&mut inner.lock().needs, &mut needs);
+            writer.release(&mut needs);
+        }
+        // Who waits for the write alone does not wait for the sync.
+        writer.post();
+        if is_sync_awaited || stop || writer.is_sync_due() {
+            writer.sync();
+        }
+        writer.post();
+        writer.note(stop);
+        inner.lock().writer_due = writer.due();
+        if stop {
+            return;
+        }
     }
 }
 
-impl Running {
-    fn run(mut self) {
-        let (mut writes, mut needs) = (Vec::new(), Vec::new());
-        loop {
-            let stop = self.wait(&mut writes, &mut needs);
-            if !needs.is_empty() {
-                self.release(&mut needs);
+/// Sleeps until the thread has something to do.
+fn sleep(inner: &Inner) {
+    let mut waiting = inner.lock();
+    while !waiting.has_work() {
+        let until = waiting.due();
+        waiting.rest = Rest::Until(until);
+        waiting = match until {
+            None => inner.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                inner.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
             }
-            if !writes.is_empty() {
-                self.take_in(&mut writes);
-            }
-            let sync_due = self.sync_at.is_some_and(|at| at <= Instant::now());
-            if self.held.is_awaited || self.held.bytes >= HELD_BYTES_MAX || sync_due || stop {
-                self.write();
-            }
-            if sync_due || stop || self.thread.wal.unsynced_bytes() >= UNSYNCED_BYTES_MAX {
-                // What is still held has its deadline in `sync_at` as well.
-                self.write();
-                self.sync();
-            }
-            self.post();
-            self.note(stop);
-            if stop {
-                return;
-            }
-        }
+        };
+    }
+    waiting.rest = Rest::Awake;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::completions::{Completion, Completions};
+    use super::super::log_writer::Route;
+    use super::*;
+    use crate::shard::{Mailbox, Parcel};
+    use bytes::Bytes;
+    use partition::outputs::{SyncWish, Ticket};
+    use std::task::Waker;
+    use storage::wal::{GroupId, WalOptions, WalPosition};
+    use storage::{FileNo, RealDisk, Record, RecordKind};
+
+    const PARTITION: PartitionId = PartitionId(1);
+
+    /// A log in a folder of its own, with one partition and the mailbox of its shard.
+    struct Lab {
+        handle: WalHandle,
+        completions: Completions,
+        mailbox: Mailbox,
+        ticket: u64,
+        _folder: tempfile::TempDir,
     }
 
-    /// Sleeps until there is something to do; takes all of it.
-    fn wait(&mut self, writes: &mut Vec<WalWrite>, needs: &mut Vec<(PartitionId, u32)>) -> bool {
-        let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if !waiting.writes.is_empty() || !waiting.needs.is_empty() || waiting.stop {
-                std::mem::swap(&mut waiting.writes, writes);
-                std::mem::swap(&mut waiting.needs, needs);
-                return waiting.stop;
-            }
-            let until = [self.sync_at, self.note_at].into_iter().flatten().min();
-            let Some(until) = until else {
-                waiting = self.inner.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-                continue;
+    impl Lab {
+        /// The thread does not run, and seems to sleep.
+        fn new() -> (Lab, impl FnOnce() + Send) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let disk = Arc::new(RealDisk::create(folder.path()).expect("a folder"));
+            let (wal, _) =
+                storage::recover(&disk, 7, WalOptions::new(7), FileNo(0), WalPosition::START, &mut |_, _| {})
+                    .expect("an empty log");
+            let (completions, mailbox) = (Completions::default(), Mailbox::default());
+            let parts = LogParts {
+                wal,
+                routes: [(PARTITION, Route { completions: completions.clone(), shard: 0 })].into(),
+                mailboxes: vec![mailbox.clone()],
+                retained_bytes_max: 1 << 30,
+                on_quiet: || {},
+                prepare: Box::new(|| {}),
             };
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return waiting.stop;
-            }
-            waiting = self.inner.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            let (handle, run) = WalHandle::prepare(parts, 10);
+            handle.inner.lock().rest = Rest::Until(None);
+            (Lab { handle, completions, mailbox, ticket: 0, _folder: folder }, run)
         }
-    }
 
-    /// Notes what arrived, and when it must be synced.
-    fn take_in(&mut self, writes: &mut Vec<WalWrite>) {
-        let now = Instant::now();
-        for write in &writes[..] {
-            let deadline = match write.sync {
-                SyncWish::Now => now,
-                SyncWish::Within(ms) => now + Duration::from_millis(u64::from(ms).min(self.thread.sync_delay_ms)),
+        fn put(&mut self, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
+            self.ticket += 1;
+            let record = Record {
+                group: GroupId(PARTITION.0),
+                kind: RecordKind::Entry,
+                term: 1,
+                index: self.ticket,
+                body: Bytes::from(vec![7; bytes]),
             };
-            self.sync_at = Some(self.sync_at.map_or(deadline, |at| at.min(deadline)));
+            let ticket = Ticket(self.ticket);
+            self.handle.put(&mut vec![WalWrite {
+                partition: PARTITION,
+                ticket,
+                records: vec![record],
+                sync,
+                report_written,
+            }])
         }
-        self.held.add(writes);
-    }
 
-    /// Writes all that is held, in order, with one call.
-    fn write(&mut self) {
-        if self.held.writes.is_empty() {
-            return;
-        }
-        let mut held = std::mem::take(&mut self.held);
-        let mut records: Vec<Record> = Vec::with_capacity(held.writes.iter().map(|w| w.records.len()).sum());
-        let mut entries = Vec::with_capacity(records.capacity());
-        let mut counts = Vec::with_capacity(held.writes.len());
-        for write in &mut held.writes {
-            counts.push(write.records.len());
-            entries.extend(write.records.iter().map(|r| r.kind == RecordKind::Entry));
-            records.append(&mut write.records);
-        }
-        let mut places = Vec::with_capacity(records.len());
-        let way = if held.is_sync_awaited { self.way() } else { WriteWay::Cached };
-        let bytes = self.append(way, &records, &mut places);
-        drop(records);
-        let gauges = &self.inner.gauges;
-        gauges.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut at = 0;
-        for (write, count) in held.writes.drain(..).zip(counts) {
-            let bodies = (at..at + count).filter(|i| entries[*i]).map(|i| places[i]).collect();
-            at += count;
-            self.unsynced.insert(write.partition, write.ticket);
-            let route = &self.thread.routes[&write.partition];
-            // Woken now only if somebody waits for *written*; else the places wait for the news of the sync.
-            let first = route.completions.put(Completion::Written(write.ticket, bodies));
-            if first && write.report_written && write.sync != SyncWish::Now {
-                self.parcels[route.shard].push(Parcel::Wake(write.partition));
-            }
-        }
-        // Its memory is wanted again.
-        self.held.writes = held.writes;
-        self.note_at.get_or_insert_with(|| Instant::now() + NOTE_EVERY);
-        self.note_roll();
-        self.post();
-    }
-
-    /// The way of what is synced at once.
-    fn way(&mut self) -> WriteWay {
-        let gauges = &self.inner.gauges;
-        let written = gauges.written_bytes.load(Ordering::Relaxed);
-        let pushed_out = gauges.pushed_out_bytes.load(Ordering::Relaxed);
-        if pushed_out != self.pushed_out_seen {
-            self.pushed_out_seen = pushed_out;
-            self.cached_until = written + CACHED_AFTER_BYTES;
-        }
-        if written < self.cached_until { WriteWay::Cached } else { WriteWay::Direct }
-    }
-
-    /// Appends, waiting for room on a full disk: nothing that was taken in is given up.
-    fn append(&mut self, way: WriteWay, records: &[Record], places: &mut Vec<storage::Location>) -> u64 {
-        let inner = self.inner.clone();
-        let gauges = &inner.gauges;
-        loop {
-            match self.thread.wal.append_by(way, records, places) {
-                Ok(bytes) => {
-                    if gauges.is_full.swap(0, Ordering::Relaxed) != 0 {
-                        tracing::warn!("the disk has room again: writing goes on");
+        /// What was told so far: written up to, synced up to.
+        fn told(&self) -> (Vec<u64>, Vec<u64>) {
+            let (mut taken, mut written, mut synced) = (Vec::new(), Vec::new(), Vec::new());
+            self.completions.take(&mut taken);
+            for completion in taken {
+                match completion {
+                    Completion::Written(ticket, places) => {
+                        assert_eq!(places.len(), 1, "the place of its one entry");
+                        written.push(ticket.0);
                     }
-                    return bytes;
+                    Completion::Synced(ticket) => synced.push(ticket.0),
+                    other => panic!("{other:?} was not asked for"),
                 }
-                Err(StorageError::Full { .. }) => {
-                    if gauges.is_full.swap(1, Ordering::Relaxed) == 0 {
-                        tracing::error!("the disk is full: publishers wait until there is room");
-                    }
-                    std::thread::sleep(FULL_RETRY);
-                    // Old files may be given up meanwhile, which makes room.
-                    let mut needs = Vec::new();
-                    std::mem::swap(
-                        &mut self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner).needs,
-                        &mut needs,
-                    );
-                    self.release(&mut needs);
-                }
-                Err(error) => fatal("the log could not be written", &error),
             }
+            (written, synced)
+        }
+
+        fn is_shard_woken(&self) -> bool {
+            let mut parcels = Vec::new();
+            self.mailbox.take(&mut parcels, Waker::noop());
+            parcels.iter().any(|parcel| matches!(parcel, Parcel::Wake(PARTITION)))
+        }
+
+        fn is_thread_wanted(&self) -> bool {
+            self.handle.inner.lock().is_thread_wanted
         }
     }
 
-    fn sync(&mut self) {
-        let begin = Instant::now();
-        if let Err(error) = self.thread.wal.sync() {
-            fatal("the log could not be synced", &error);
-        }
-        self.inner.gauges.sync_times.note(begin.elapsed());
-        self.inner.gauges.syncs.fetch_add(1, Ordering::Relaxed);
-        self.sync_at = None;
-        for (partition, ticket) in std::mem::take(&mut self.unsynced) {
-            let route = &self.thread.routes[&partition];
-            route.completions.put(Completion::Synced(ticket));
-            self.parcels[route.shard].push(Parcel::Wake(partition));
-        }
+    #[test]
+    fn a_small_batch_is_left_to_its_shard_which_takes_along_what_nobody_waits_for() {
+        let (mut lab, _run) = Lab::new();
+        assert!(!lab.put(100, SyncWish::Within(10), false), "nobody waits for it");
+        assert!(lab.put(100, SyncWish::Now, false));
+        assert_eq!((lab.told(), lab.is_thread_wanted()), ((vec![], vec![]), false));
+        lab.handle.commit();
+        assert_eq!(lab.told(), (vec![1, 2], vec![2]));
+        assert!(lab.is_shard_woken() && !lab.is_thread_wanted());
+        lab.handle.commit();
+        assert_eq!(lab.told(), (vec![], vec![]), "there is nothing left");
+        assert_eq!(lab.handle.gauges().syncs.load(Ordering::Relaxed), 1);
     }
 
-    fn post(&mut self) {
-        for (mailbox, parcels) in self.thread.mailboxes.iter().zip(&mut self.parcels) {
-            mailbox.send_all(parcels);
-        }
+    #[test]
+    fn who_waits_for_the_write_alone_costs_no_sync_and_never_waits_for_one() {
+        let (mut lab, _run) = Lab::new();
+        assert!(lab.put(100, SyncWish::Within(10), true));
+        lab.handle.commit();
+        assert_eq!(lab.told(), (vec![1], vec![]));
+        assert!(lab.is_shard_woken());
+        let due = lab.handle.inner.lock().writer_due;
+        assert!(due.is_some(), "its sync has a time");
+        assert!(lab.put(100, SyncWish::Within(10), true));
+        assert!(!lab.put(100, SyncWish::Now, false), "two that wait for different things");
+        assert!(lab.is_thread_wanted());
     }
 
-    /// A new file was begun: partitions look whether they keep too much.
-    fn note_roll(&mut self) {
-        let file = self.thread.wal.position().file;
-        if file == self.last_file {
-            return;
-        }
-        self.last_file = file;
-        let gauges = &self.inner.gauges;
-        gauges.current_file.store(partition::place::file_u32(file), Ordering::Relaxed);
-        self.note_retained();
-        (self.thread.prepare)();
-        for (partition, route) in &self.thread.routes {
-            route.completions.put(Completion::Rolled);
-            self.parcels[route.shard].push(Parcel::Wake(*partition));
-        }
+    #[test]
+    fn large_batches_and_slow_disks_are_the_threads_business() {
+        let (mut lab, _run) = Lab::new();
+        assert!(!lab.put(OWN_BATCH_BYTES_MAX + 1, SyncWish::Now, false));
+        assert!(lab.is_thread_wanted());
+        let (mut lab, _run) = Lab::new();
+        lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
+        assert!(!lab.put(100, SyncWish::Now, false));
+        let (mut lab, _run) = Lab::new();
+        lab.handle.inner.lock().rest = Rest::Awake;
+        assert!(!lab.put(100, SyncWish::Now, false), "the thread is at it and will look again");
     }
 
-    fn note_retained(&self) {
-        let closed: Vec<_> = self.thread.wal.closed_files().collect();
-        let mut over = closed.iter().map(|c| c.1).sum::<u64>().saturating_sub(self.thread.retained_bytes_max);
-        let mut through = 0;
-        for (file, bytes) in closed {
-            if over == 0 {
-                break;
-            }
-            through = partition::place::file_u32(file);
-            over = over.saturating_sub(bytes);
-        }
-        self.inner.gauges.retire_through.store(through, Ordering::Relaxed);
+    #[test]
+    fn a_batch_that_was_left_goes_to_the_thread_if_somebody_else_writes() {
+        let (mut lab, _run) = Lab::new();
+        assert!(lab.put(100, SyncWish::Now, false));
+        let writer = lab.handle.inner.writer.lock().expect("nobody panicked");
+        lab.handle.commit();
+        assert!(lab.is_thread_wanted());
+        drop(writer);
+        assert_eq!(lab.told(), (vec![], vec![]));
     }
 
-    /// Gives back files that no partition needs. A partition that never said what it needs keeps everything.
-    fn release(&mut self, needs: &mut Vec<(PartitionId, u32)>) {
-        self.needs.extend(needs.drain(..));
-        if self.needs.len() < self.thread.routes.len() {
-            return;
+    #[test]
+    fn the_thread_syncs_in_time_what_nobody_waits_for_and_writes_everything_before_it_ends() {
+        let (mut lab, run) = Lab::new();
+        let thread = std::thread::spawn(run);
+        lab.put(100, SyncWish::Within(1), false);
+        let mut told = (Vec::new(), Vec::new());
+        while told.1.is_empty() {
+            std::thread::yield_now();
+            let more = lab.told();
+            told.0.extend(more.0);
+            told.1.extend(more.1);
         }
-        let Some(first) = self.needs.values().min() else { return };
-        self.thread.wal.release_before(FileNo(u64::from(*first)));
-        self.note_retained();
-        (self.thread.prepare)();
+        assert_eq!(told, (vec![1], vec![1]));
+        lab.put(100, SyncWish::Within(60_000), false);
+        // Left to a shard that ends before it gets to it.
+        lab.put(100, SyncWish::Now, false);
+        lab.handle.stop();
+        thread.join().expect("it ends by itself");
+        let (written, synced) = lab.told();
+        assert_eq!((written, synced.last()), (vec![2, 3], Some(&3)));
     }
 
-    fn note(&mut self, stop: bool) {
-        let due = self.note_at.is_some_and(|at| at <= Instant::now());
-        if !(due || stop) || !self.unsynced.is_empty() || !self.held.writes.is_empty() {
-            return;
-        }
-        self.note_at = None;
-        (self.thread.on_quiet)();
-        if let Err(error) = self.thread.wal.note_durable() {
-            tracing::warn!(%error, "the note of the log's durable end could not be written; nothing is lost by it");
-        }
+    #[test]
+    fn what_could_not_be_written_goes_before_what_came_meanwhile() {
+        let write = |ticket| WalWrite {
+            partition: PARTITION,
+            ticket: Ticket(ticket),
+            records: Vec::new(),
+            sync: SyncWish::Within(5),
+            report_written: ticket == 1,
+        };
+        let (mut first, mut later) = (Batch::default(), Batch::default());
+        first.add(&mut vec![write(1), write(2)], 10);
+        later.add(&mut vec![write(3)], 10);
+        let due = first.due;
+        later.put_back(first);
+        assert_eq!(later.writes.iter().map(|w| w.ticket.0).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(later.is_write_awaited && !later.is_sync_awaited && later.due == due);
     }
 }

@@ -59,6 +59,10 @@ pub trait Partition {
     /// The shard has stepped all that had something to do: what they want written leaves together.
     fn end_turn(&mut self) {}
 
+    /// Called after the turn's effects reached their sockets, for those that took part: time to wait for the disk, if
+    /// this is the thread to do it.
+    fn commit(&mut self) {}
+
     /// When it wants to be stepped, if nothing comes before.
     fn poll_timeout(&self) -> Option<Millis> {
         None
@@ -166,6 +170,7 @@ impl Shard {
             due.for_each(|member| inbox.borrow_mut().wake_partition(member.id));
         }
         let mut due = std::mem::take(&mut self.due);
+        due.clear();
         inbox.borrow_mut().take_due(&mut due);
         for &place in &due {
             let Member { id, partition, .. } = &mut self.members[place];
@@ -176,11 +181,18 @@ impl Shard {
             edge.take_effects(*id, &mut self.effects);
             assert!(self.effects.is_empty(), "the edge takes all effects");
         }
-        for place in due.drain(..) {
+        for &place in &due {
             self.members[place].partition.end_turn();
             self.note(place);
         }
         self.due = due;
+    }
+
+    /// The step's effects are on their way; what it left to be written is written, or is somebody else's to write.
+    pub(crate) fn commit(&mut self) {
+        for place in self.due.drain(..) {
+            self.members[place].partition.commit();
+        }
     }
 
     /// Takes down what a partition says of itself now.

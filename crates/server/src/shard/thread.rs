@@ -640,6 +640,7 @@ impl Future for StepTask {
         this.flush(now);
         this.publish_gauges();
         this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
+        this.shard.commit();
         let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
         if let Some(until) = this.drain_until
             && (this.local.clients.borrow().is_empty() || is_over(until))
