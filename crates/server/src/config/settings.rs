@@ -335,7 +335,7 @@ settings! {
     }
 
     unwritten_bytes_max: u64 {
-        Memory, Kind::bytes(MIB, GIB), Fixed("4194304"),
+        Memory, Kind::bytes(MIB, GIB), Fixed("2097152"),
         "Memory of one shard thread for what publishers sent and the disk has not taken yet. When it is full, sockets of publishers are not \
          read until the disk has caught up.",
         elsewhere ["credit_flow_default_credit", "flow_control_bytes"]

@@ -68,28 +68,20 @@ impl Waiting {
         self.writer_due.into_iter().chain(self.batch.due).min()
     }
 
+    /// The thread is asked to do something.
+    fn is_thread_asked(&self) -> bool {
+        self.is_thread_wanted || self.stop || !self.needs.is_empty() || self.batch.bytes >= HELD_BYTES_MAX
+    }
+
     /// The thread has something to do.
     fn has_work(&self) -> bool {
-        self.is_thread_wanted
-            || self.stop
-            || !self.needs.is_empty()
-            || self.batch.bytes >= HELD_BYTES_MAX
-            || self.due().is_some_and(|due| due <= Instant::now())
+        self.is_thread_asked() || self.due().is_some_and(|due| due <= Instant::now())
     }
 
     /// The thread sleeps, and would do so too long.
     fn oversleeps(&self) -> bool {
-        match self.rest {
-            Rest::Awake => false,
-            Rest::Until(until) => {
-                let is_late = |due: Instant| until.is_none_or(|until| due < until);
-                self.is_thread_wanted
-                    || self.stop
-                    || !self.needs.is_empty()
-                    || self.batch.bytes >= HELD_BYTES_MAX
-                    || self.due().is_some_and(is_late)
-            }
-        }
+        let Rest::Until(until) = self.rest else { return false };
+        self.is_thread_asked() || self.due().is_some_and(|due| until.is_none_or(|until| due < until))
     }
 }
 
@@ -128,10 +120,11 @@ impl Inner {
     }
 
     /// Wakes the thread if it would sleep too long.
-    fn rouse(&self, waiting: MutexGuard<'_, Waiting>) {
-        let oversleeps = waiting.oversleeps();
-        drop(waiting);
-        if oversleeps {
+    fn rouse(&self, mut waiting: MutexGuard<'_, Waiting>) {
+        if waiting.oversleeps() {
+            // Once is enough, however long it takes to get up.
+            waiting.rest = Rest::Awake;
+            drop(waiting);
             self.arrived.notify_one();
         }
     }
