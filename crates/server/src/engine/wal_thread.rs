@@ -342,7 +342,7 @@ mod tests {
     }
 
     impl Lab {
-        /// The thread does not run, and seems to sleep.
+        /// The thread does not run, and seems to sleep, but not for long.
         fn new() -> (Lab, impl FnOnce() + Send) {
             let folder = tempfile::tempdir().expect("a folder");
             let disk = Arc::new(RealDisk::create(folder.path()).expect("a folder"));
@@ -359,7 +359,7 @@ mod tests {
                 prepare: Box::new(|| {}),
             };
             let (handle, run) = WalHandle::prepare(parts, 10);
-            handle.inner.lock().rest = Rest::Until(None);
+            handle.inner.lock().rest = Rest::Until(Some(Instant::now()));
             (Lab { handle, completions, mailbox, ticket: 0, _folder: folder }, run)
         }
 
