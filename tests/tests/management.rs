@@ -532,6 +532,66 @@ fn until_some<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
+fn the_event_exchange_tells_what_happens_on_the_broker() {
+    let Some((broker, http)) = Broker::managed(&["--event-exchange-vhost=/"]) else { return };
+    let mut client = connect(&broker, "/");
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "told", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.bind(channel, "told", "amq.rabbitmq.event", "#", &[]).unwrap();
+    let next = |client: &mut Client| {
+        let told = until_some(|| client.get(channel, "told", true).unwrap());
+        let text = |name: &str| match told.properties.header(name) {
+            Some(Field::Str(text)) => text,
+            _ => String::new(),
+        };
+        assert_eq!((told.exchange.as_str(), told.body.len()), ("amq.rabbitmq.event", 0));
+        assert!(matches!(told.properties.header("timestamp_in_ms"), Some(Field::I64(ms)) if ms > 1_600_000_000_000));
+        match &told.routing_key[..] {
+            "binding.created" | "binding.deleted" => {
+                format!("{} {} {}", told.routing_key, text("source_name"), text("destination_name"))
+            }
+            key if key.starts_with("consumer.") => format!("{key} {} {}", text("queue"), text("consumer_tag")),
+            key if key.starts_with("connection.") || key.starts_with("channel.") => format!("{key} {}", text("user")),
+            key => format!("{key} {}", text("name")),
+        }
+    };
+    assert_eq!(next(&mut client), "binding.created amq.rabbitmq.event told");
+
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.bind(channel, "q", "amq.fanout", "", &[]).unwrap();
+    client.consume(channel, "q", "c").unwrap();
+    client.cancel(channel, "c").unwrap();
+    client.delete(channel, "q", false, false).unwrap();
+    http.put("/api/users/somebody", r#"{"password":"secret","tags":""}"#).with(201);
+    for told in [
+        "queue.created q",
+        "binding.created amq.fanout q",
+        "consumer.created q c",
+        "consumer.deleted q c",
+        "binding.deleted amq.fanout q",
+        "queue.deleted q",
+        "user.created somebody",
+    ] {
+        assert_eq!(next(&mut client), told);
+    }
+
+    let mut other = connect(&broker, "/");
+    let _ = other.channel();
+    drop(other);
+    for told in [
+        "user.authentication.success guest",
+        "connection.created guest",
+        "channel.created guest",
+        "channel.closed guest",
+        "connection.closed guest",
+    ] {
+        assert_eq!(next(&mut client), told);
+    }
+    assert!(client.get(channel, "told", true).unwrap().is_none(), "nothing else happened");
+}
+
+#[test]
 fn the_firehose_tells_of_every_message_that_comes_in_and_goes_out() {
     let Some((broker, http)) = Broker::managed(&[]) else { return };
     let vhost = vhost(&http);

@@ -262,7 +262,7 @@ impl Handle {
     }
 
     fn change_locally(&self, command: &Command) -> Result<(), ChangeError> {
-        let applied = self.shared().change_topology(|topology| topology.apply_local(command));
+        let applied = self.shared().change_topology(command, Topology::apply_local);
         self.shared().carry_out(&applied.effects);
         Ok(applied.outcome.map(|_| ())?)
     }

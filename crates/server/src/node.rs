@@ -10,17 +10,17 @@ use crate::listener::{self, Door};
 use crate::occupancy::Occupancy;
 use crate::session::Stamps;
 use crate::shard::thread::{self, Parts};
-use crate::shard::{Directory, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
+use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
 use crate::tally;
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
-use amqp::{ConnectionConfig, Mechanism, Millis};
-use broker::topology::{Applied, Effect, Topology};
+use amqp::{ConnectionConfig, Mechanism, Millis, Table};
+use broker::topology::{Applied, Command as Change, DeclareExchange, Effect, ExchangeType, News, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use partition::{Command, RequestId};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,8 @@ pub struct NodeConfig {
     pub consumer_timeout_ms: Millis,
     /// The node's name, as it says it in messages.
     pub node_name: String,
+    /// The virtual host whose event exchange is told what happens on the node.
+    pub event_vhost: Option<String>,
     /// What is written into messages that come in; `None` is nothing.
     pub stamps: Option<Stamps>,
     /// Called on a thread that was busy and is quiet now: an allocator may want to give memory back.
@@ -95,6 +97,7 @@ impl NodeConfig {
             unwritten_bytes_max: 16 << 20,
             consumer_timeout_ms: 1_800_000,
             node_name: "leveret@localhost".to_owned(),
+            event_vhost: None,
             stamps: None,
             on_quiet: || {},
         }
@@ -250,12 +253,28 @@ impl Shared {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Changes the topology.
-    pub(crate) fn change_topology(&self, change: impl FnOnce(&mut Topology) -> Applied) -> Applied {
+    /// Makes a change by `apply` or `apply_local` of the topology, and tells the event exchange of it.
+    pub(crate) fn change_topology(&self, change: &Change, apply: fn(&mut Topology, &Change) -> Applied) -> Applied {
         let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
-        let applied = change(&mut topology);
+        let foresight = self.tells_events().then(|| topology.foresee(change));
+        let applied = apply(&mut topology, change);
         self.version.store(topology.version(), Ordering::Release);
+        let news = foresight.map_or_else(Vec::new, |foresight| foresight.told(&applied, &topology));
+        drop(topology);
+        news.into_iter().for_each(|news| self.tell(news));
         applied
+    }
+
+    /// Whether there is an event exchange.
+    #[inline]
+    pub(crate) fn tells_events(&self) -> bool {
+        self.config.event_vhost.is_some()
+    }
+
+    /// Tells the event exchange. To be called where [`Shared::tells_events`], as news cost memory to make.
+    pub(crate) fn tell(&self, news: News) {
+        // One shard for all, so that what follows each other is told in that order.
+        self.mailboxes[0].send(Parcel::News(Box::new(news)));
     }
 
     /// Has partitions do what follows from a change, through their shards' mailboxes.
@@ -372,6 +391,15 @@ impl Shared {
             false => tracing::warn!(?alarm, "alarm over: publishers go on"),
         }
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Alarms));
+        if self.tells_events() {
+            let news = News::new(if on { "alarm.set" } else { "alarm.cleared" });
+            let resource: &[u8] = match alarm {
+                Alarm::Disk => b"disk",
+                Alarm::Memory => b"memory",
+                Alarm::Operator => b"operator",
+            };
+            self.tell(news.text("source", resource).text("node", self.config.node_name.as_bytes()));
+        }
     }
 
     /// Compares what messages pin in memory with the budget; called by shards when their part of it moved.
@@ -551,6 +579,30 @@ impl Node {
             }
         }
         Ok(node)
+    }
+
+    /// Makes the event exchange, if there is to be one. Blocks until that is decided. Errors: its virtual host is not there.
+    pub(crate) fn make_event_exchange(&self) -> Result<(), StartError> {
+        let Some(name) = &self.shared.config.event_vhost else { return Ok(()) };
+        let config = |why: &str| StartError::Config { what: format!("event_exchange_vhost = {name:?}: {why}") };
+        let vhost = self.shared.topology().vhost(name.as_bytes());
+        let vhost = vhost.ok_or_else(|| config("there is no such virtual host; name one that is there, or none"))?;
+        let declare = DeclareExchange {
+            vhost,
+            name: EVENT_EXCHANGE.into(),
+            kind: ExchangeType::Topic,
+            durable: true,
+            auto_delete: false,
+            internal: true,
+            arguments: Table::new(),
+        };
+        let (sender, decided) = mpsc::channel();
+        self.shared.log().propose(Change::DeclareExchange(declare), Answer::to_waiter(sender));
+        match decided.recv() {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(refusal)) => Err(config(&refusal.to_string())),
+            Err(_) => Err(config("nobody decided about its exchange")),
+        }
     }
 
     /// Takes connections from now on. Errors: a thread cannot be started; the node is drained then.

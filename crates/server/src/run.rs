@@ -109,6 +109,7 @@ pub fn run<G>(
         unwritten_bytes_max: config.unwritten_bytes_max,
         consumer_timeout_ms: config.consumer_timeout_ms,
         node_name: node_name.clone(),
+        event_vhost: config.event_exchange_vhost.first().cloned(),
         stamps: Stamps::new(config.stamp_time, config.stamp_node),
         on_quiet,
     };
@@ -165,6 +166,7 @@ fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
     if let Some(path) = &config.definitions {
         import(path, node).map_err(|source| RunError::Definitions { path: path.clone(), source })?;
     }
+    node.make_event_exchange()?;
     node.listen()?;
     Ok(())
 }

@@ -6,7 +6,7 @@
 use crate::node::Shared;
 use crate::shard::{Mailbox, Parcel};
 use broker::ChannelKey;
-use broker::topology::{Applied, Command, Outcome, Refusal};
+use broker::topology::{Applied, Command, Outcome, Refusal, Topology};
 use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
@@ -76,7 +76,7 @@ impl Changes {
     /// - Order: to be called in the order of the log, by one caller at a time.
     pub fn apply(&self, command: &Command) -> Option<Applied> {
         let shared = self.shared.upgrade()?;
-        let applied = shared.change_topology(|topology| topology.apply(command));
+        let applied = shared.change_topology(command, Topology::apply);
         shared.carry_out(&applied.effects);
         Some(applied)
     }

@@ -240,6 +240,12 @@ settings! {
         "Whether the name of the node that a message comes in at is written into it, into the header `x-routed-by`.",
         elsewhere ["message_interceptors.incoming.set_header_routing_node.overwrite"]
     }
+    event_exchange_vhost: Vec<String> {
+        Connections, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
+        "Virtual host whose exchange `amq.rabbitmq.event` is told what happens on this broker: to connections, channels, consumers, queues, \
+         exchanges, bindings, users, rights, policies, alarms.",
+        elsewhere ["event_exchange.vhost"]
+    }
     frame_max: u32 {
         Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 8 * KIB, max: FRAME_BYTES_MAX, step: 1 }, Fixed("131072"),
         "Largest frame in bytes, header and end included, proposed to clients; the client may choose a lower one.",

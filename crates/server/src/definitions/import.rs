@@ -9,7 +9,7 @@ use crate::session::random;
 use crate::shard::transient_partition;
 use crate::topology_log::Answer;
 use broker::PartitionId;
-use broker::topology::{Outcome, Refusal};
+use broker::topology::{Outcome, Refusal, Topology};
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::mpsc;
@@ -111,7 +111,7 @@ impl Shared {
             // It may lean on what was proposed before it.
             wait_for(&mut proposed, &mut changes)?;
             let before = shared.topology_version();
-            let applied = shared.change_topology(|topology| topology.apply_local(&step.command));
+            let applied = shared.change_topology(&step.command, Topology::apply_local);
             shared.carry_out(&applied.effects);
             applied.outcome.map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
             changes += usize::from(shared.topology_version() != before);

@@ -282,6 +282,9 @@ impl Channel {
     /// A consumer gets nothing more: its credit goes back to the channel.
     pub(super) fn stop(&mut self, at: usize, cx: &mut Cx<'_>) {
         let consumer = &mut self.consumers[at];
+        if cx.local.shared.tells_events() {
+            consumer.tell_end(cx.local);
+        }
         consumer.state = State::Cancelled;
         let granted = std::mem::take(&mut consumer.granted);
         let number = consumer.number;

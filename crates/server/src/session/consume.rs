@@ -175,6 +175,9 @@ impl Session {
                 let found = channel.consumer_at(number).expect("a starting consumer stays known");
                 channel.consumers[found].state = State::Active;
                 let consumer_tag = channel.consumers[found].tag.clone();
+                if cx.local.shared.tells_events() {
+                    channel.consumers[found].tell_begin(cx.local);
+                }
                 cx.amqp.reply(channel.id, amqp::Reply::Consuming { consumer_tag });
             }
             (Pending::Consume { number, queue_name }, refused) => {

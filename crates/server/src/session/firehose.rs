@@ -115,12 +115,8 @@ impl Session {
     }
 
     fn tell_whose(&self, headers: &mut Table, channel: u16) {
-        let connection = match self.local_address {
-            Some(local) => format!("{} -> {local}", self.peer),
-            None => format!("{} -> ?", self.peer),
-        };
         headers.push("vhost", text(&self.vhost_name));
-        headers.push("connection", text(connection.as_bytes()));
+        headers.push("connection", text(self.connection_name().as_bytes()));
         headers.push("channel", Value::I32(channel.into()));
         headers.push("user", text(&self.user));
     }

@@ -15,6 +15,7 @@ mod channel;
 mod consume;
 mod credit;
 mod declare;
+mod events;
 pub(crate) mod facts;
 mod firehose;
 mod history;
@@ -197,6 +198,9 @@ impl Session {
                 let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
                 self.channels.insert(at, Channel::new(channel, key));
                 local.tally.add(Count::ChannelOpened, 1);
+                if local.shared.tells_events() {
+                    self.tell_channel("channel.created", channel, local);
+                }
                 self.count_channel(at, &mut cx);
             }
             // The machine names what was outstanding; the partitions know it themselves and requeue it at the detach.
@@ -333,6 +337,10 @@ impl Session {
     fn end_channel(&mut self, channel: ChannelId, local: &Rc<Local>) {
         let gone = self.channels.remove(self.at(channel));
         local.tally.add(Count::ChannelClosed, 1);
+        if local.shared.tells_events() {
+            gone.consumers.iter().for_each(|consumer| consumer.tell_end(local));
+            self.tell_channel("channel.closed", channel, local);
+        }
         for partition in gone.partitions {
             local.push(partition, Command::Detach { channel: gone.key });
         }
@@ -386,11 +394,17 @@ impl Session {
                 let mechanism = mechanism.name();
                 tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
                 self.user = name;
+                if cx.local.shared.tells_events() {
+                    self.tell_login("user.authentication.success", &self.user, authenticate.mechanism, None, cx.local);
+                }
                 self.client_properties = authenticate.client_properties.encode().into();
                 return cx.amqp.authenticated(Ok(()));
             }
         };
         tracing::warn!(peer = %self.peer, ?user, reason, "login refused");
+        if shared.tells_events() {
+            self.tell_login("user.authentication.failure", &name, authenticate.mechanism, Some(reason), cx.local);
+        }
         self.refuse_at = now + LOGIN_REFUSED_DELAY_MS;
     }
 
@@ -409,6 +423,9 @@ impl Session {
                 let vhost = log_text(&vhost);
                 let user = log_text(&self.user);
                 tracing::info!(peer = %self.peer, ?user, ?vhost, "connection opened");
+                if cx.local.shared.tells_events() {
+                    self.tell_connection("connection.created", None, cx.local);
+                }
                 cx.amqp.opened(Ok(()));
             }
             Err(refused) => {
@@ -421,11 +438,14 @@ impl Session {
     /// The connection is over; its channels are closed already. Its exclusive queues go with it.
     fn end(&mut self, why: &Closed, local: &Rc<Local>) {
         assert!(self.channels.is_empty(), "the machine closes the channels before the connection");
+        let reason = reason_text(why);
         if self.occupied.take().is_some() {
             local.tally.add(Count::ConnectionClosed, 1);
+            if local.shared.tells_events() {
+                self.tell_connection("connection.closed", Some(&reason), local);
+            }
         }
         let (user, vhost) = (log_text(&self.user), log_text(&self.vhost_name));
-        let reason = reason_text(why);
         match why {
             // Health checks open a socket and close it again, every few seconds.
             Closed::Disconnected if self.user.is_empty() => {

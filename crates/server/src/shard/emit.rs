@@ -4,14 +4,18 @@
 //! queue takes it it is gone.
 
 use super::thread::Local;
+use crate::engine::wall_ms;
 use crate::session::facts::PublishedFacts;
-use amqp::{Properties, Table};
-use broker::topology::{DurabilityLevel, NAME_BYTES_MAX, RouteRequest, RouteTarget};
+use amqp::{Properties, Table, Value};
+use broker::topology::{DurabilityLevel, NAME_BYTES_MAX, News, RouteRequest, RouteTarget};
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
 use partition::command::Durability;
 use partition::{Command, Level, Message, Publish, Target};
 use smallvec::SmallVec;
+
+/// Where the broker tells what happens on it, in the virtual host of the setting `event_exchange_vhost`.
+pub(crate) const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
 
 /// Queues by partition.
 pub(super) type Groups = SmallVec<[(PartitionId, SmallVec<[Target; 1]>); 2]>;
@@ -36,11 +40,35 @@ pub(super) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
 impl Local {
     /// Publishes a message of the broker's own to an exchange of this virtual host. A key that is too long is cut.
     pub(crate) fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {
+        self.emit_as(vhost, exchange, key, headers, Properties::default(), body);
+    }
+
+    /// Tells the event exchange of something. Where it is not there, nobody asked.
+    pub(crate) fn emit_news(&self, news: &News) {
+        let name = self.shared.config.event_vhost.as_deref().unwrap_or_default();
+        let Some(vhost) = self.shared.topology().vhost(name.as_bytes()) else { return };
+        let now_ms = wall_ms();
+        let mut headers = news.headers.clone();
+        headers.push("timestamp_in_ms", Value::I64(i64::try_from(now_ms).unwrap_or(i64::MAX)));
+        let properties = Properties { timestamp: Some(now_ms / 1000), delivery_mode: Some(2), ..Properties::default() };
+        self.emit_as(vhost, EVENT_EXCHANGE, news.key.as_bytes(), &headers, properties, Bytes::new());
+    }
+
+    fn emit_as(
+        &self,
+        vhost: VhostId,
+        exchange: &'static str,
+        key: &[u8],
+        headers: &Table,
+        properties: Properties<'_>,
+        body: Bytes,
+    ) {
         let key = Bytes::copy_from_slice(&key[..key.len().min(NAME_BYTES_MAX)]);
         let encoded = headers.encode();
-        let mut properties = Vec::with_capacity(encoded.len() + 8);
+        let mut own = Vec::with_capacity(encoded.len() + 24);
         // A table's length is not part of its fields.
-        Properties { headers: Some(&encoded[4..]), ..Properties::default() }.encode_to(&mut properties);
+        Properties { headers: Some(&encoded[4..]), ..properties }.encode_to(&mut own);
+        let properties = own;
         let mut targets = Vec::new();
         {
             let topology = self.shared.topology();

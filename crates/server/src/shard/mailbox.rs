@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
 
-use broker::topology::{Name, Outcome, Refusal};
+use broker::topology::{Name, News, Outcome, Refusal};
 
 /// What one shard, or another thread of the node, hands to a shard.
 pub(crate) enum Parcel {
@@ -57,6 +57,8 @@ pub(crate) enum Parcel {
     VhostDeleted(VhostId, Name),
     /// Somebody looks at what this shard serves.
     Look(Look),
+    /// Something happened that the event exchange is told.
+    News(Box<News>),
     /// Somebody who is no channel asks one of this shard's partitions something.
     Ask(PartitionId, Question, oneshot::Sender<Reply>),
     /// The operator closes a connection.

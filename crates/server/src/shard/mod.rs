@@ -33,6 +33,7 @@ pub(crate) mod outlets;
 pub(crate) mod thread;
 mod wheel;
 
+pub(crate) use emit::EVENT_EXCHANGE;
 pub use inbox::transient_partition;
 pub(crate) use inbox::{Directory, Inbox, SHARDS_MAX};
 pub(crate) use mailbox::{Arrival, Look, Mailbox, Parcel, Question};

@@ -14,7 +14,7 @@ use crate::session::Peer;
 use crate::stream::Stream;
 use crate::tally::Tally;
 use amqp::Millis;
-use broker::topology::{Checked, Command as Change};
+use broker::topology::{Checked, Command as Change, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -141,7 +141,7 @@ impl Local {
 
     /// Applies a change that concerns this node only, and has partitions do what follows.
     pub(crate) fn change_locally(&self, change: &Change) -> broker::topology::Applied {
-        let applied = self.shared.change_topology(|topology| topology.apply_local(change));
+        let applied = self.shared.change_topology(change, Topology::apply_local);
         let mut inbox = self.inbox.borrow_mut();
         for effect in &applied.effects {
             match effect {
@@ -535,6 +535,7 @@ impl StepTask {
                 self.shard.survey(&mut figures);
                 let _ = answer.send(figures);
             }
+            Parcel::News(news) => local.emit_news(&news),
             Parcel::Ask(partition, question, answer) => local.ask(partition, question, answer),
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain { until } => {

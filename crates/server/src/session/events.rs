@@ -1,0 +1,95 @@
+//! What a session tells the event exchange: of logins, its connection, its channels and consumers.
+//!
+//! Invariant: what was told to begin is told to end, once; a consumer that never began has no end.
+//! Source: RabbitMQ's guide on the event exchange; names of the headers are RabbitMQ's.
+
+use super::Session;
+use super::channel::{Consumer, State};
+use crate::shard::thread::Local;
+use amqp::{ChannelId, Mechanism, Value};
+use broker::topology::News;
+
+impl Session {
+    /// The connection as RabbitMQ names it: both ends of its socket.
+    pub(super) fn connection_name(&self) -> String {
+        match self.local_address {
+            Some(local) => format!("{} -> {local}", self.peer),
+            None => format!("{} -> ?", self.peer),
+        }
+    }
+
+    fn with_peer(&self, news: News) -> News {
+        news.text("peer_host", self.peer.ip().to_string().as_bytes())
+            .value("peer_port", Value::I32(self.peer.port().into()))
+            .text("protocol", b"AMQP 0-9-1")
+    }
+
+    /// Somebody logged in, or was refused for a reason.
+    #[cold]
+    pub(super) fn tell_login(
+        &self,
+        key: &'static str,
+        user: &[u8],
+        mechanism: Mechanism,
+        reason: Option<&str>,
+        local: &Local,
+    ) {
+        let news = News::new(key).text("name", user).text("auth_mechanism", mechanism.name().as_bytes());
+        let news = self.with_peer(news.text("connection_name", self.connection_name().as_bytes()));
+        local.shared.tell(match reason {
+            Some(reason) => news.text("error", reason.as_bytes()),
+            None => news,
+        });
+    }
+
+    /// The connection was opened, or closed for a reason.
+    #[cold]
+    pub(super) fn tell_connection(&self, key: &'static str, reason: Option<&str>, local: &Local) {
+        let news = News::new(key).text("name", self.connection_name().as_bytes());
+        let news = self.with_peer(news.text("user", &self.user).text("vhost", &self.vhost_name));
+        local.shared.tell(match reason {
+            Some(reason) => news.text("reason", reason.as_bytes()),
+            None => news,
+        });
+    }
+
+    /// A channel was opened or closed.
+    #[cold]
+    pub(super) fn tell_channel(&self, key: &'static str, channel: ChannelId, local: &Local) {
+        let news = News::new(key).text("name", format!("{} ({})", self.connection_name(), channel.number()).as_bytes());
+        let news = news.text("connection", self.connection_name().as_bytes());
+        let news = news.value("number", Value::I32(channel.number().into()));
+        local.shared.tell(news.text("user", &self.user).text("vhost", &self.vhost_name));
+    }
+}
+
+impl Consumer {
+    fn news(&self, key: &'static str, local: &Local) -> News {
+        let topology = local.shared.topology();
+        let queue = topology.queue(self.queue);
+        let vhost = queue.and_then(|queue| topology.vhost_of(queue.vhost));
+        News::new(key)
+            .text("consumer_tag", self.tag.as_bytes())
+            .text("queue", queue.map_or(&b""[..], |queue| &queue.name))
+            .text("vhost", vhost.map_or(&b""[..], |vhost| &vhost.name))
+    }
+
+    /// It gets messages from now on.
+    #[cold]
+    pub(super) fn tell_begin(&self, local: &Local) {
+        let news = self.news("consumer.created", local);
+        local.shared.tell(
+            news.flag("ack_required", !self.no_ack)
+                .flag("exclusive", self.exclusive)
+                .value("prefetch_count", Value::I32(self.prefetch.into())),
+        );
+    }
+
+    /// It gets nothing more.
+    #[cold]
+    pub(super) fn tell_end(&self, local: &Local) {
+        if matches!(self.state, State::Active | State::Stopping) {
+            local.shared.tell(self.news("consumer.deleted", local));
+        }
+    }
+}
