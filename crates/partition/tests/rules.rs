@@ -56,6 +56,46 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
 }
 
 #[test]
+fn a_deleted_queue_takes_along_what_waits_for_it() {
+    let retry = RetryRule { which: Retried::All, min_ms: 5_000, max_ms: 5_000 };
+    let rules = Rules {
+        dead_letter: dead_letter(true),
+        overflow: Overflow::RejectPublish,
+        retry: Some(retry),
+        message_ttl_ms: Some(20_000),
+        ..Rules::default()
+    };
+    let mut rig = configured(Vec::new(), &rules);
+    for (seq, text) in [(1, "dies"), (2, "comes back"), (3, "is held"), (4, "is ready")] {
+        rig.publish_synced(seq, text);
+    }
+    rig.publish_in(5, "is scheduled", 3_000);
+    rig.run();
+    let got: Vec<Delivery> = (0..3).map(|_| rig.get().unwrap()).collect();
+    rig.decide(&got[0], Outcome::Discard);
+    rig.decide(&got[1], Outcome::Nack);
+    assert_eq!(rig.letters().len(), 1, "a dead letter is under way");
+    let close =
+        Command::Close { queue: QUEUE, if_unused: false, if_empty: false, channel: READER, request: RequestId(9) };
+    rig.command(close);
+    rig.command(Command::Delete { queue: QUEUE });
+    rig.run();
+    // What was asked before the end comes after it, and every time that was set passes.
+    rig.command(Command::Buried { queue: QUEUE, seq: got[0].seq, is_safe: false });
+    rig.decide(&got[2], Outcome::Discard);
+    rig.publish_in(6, "is too late", 1_000);
+    for _ in 0..6 {
+        rig.pass(5_000);
+    }
+    assert_eq!(rig.letters(), [], "no dead letter of a queue that is gone");
+    assert_eq!(rig.delivered().len(), 0);
+    assert_eq!((rig.partition.queue_ids(), rig.partition.in_flight_bytes()), (Vec::new(), 0));
+    let mut rig = rig.restarted();
+    rig.pass(5_000);
+    assert_eq!((rig.letters().len(), rig.partition.queue_ids()), (0, Vec::new()), "nor after a restart");
+}
+
+#[test]
 fn a_strategy_that_changes_lets_go_of_what_nobody_confirmed() {
     let mut rules = Rules { dead_letter: dead_letter(true), ..Rules::default() };
     let mut rig = configured(Vec::new(), &rules);
