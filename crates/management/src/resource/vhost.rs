@@ -72,6 +72,8 @@ pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let vhost = find_vhost(&cx.handle().topology(), name)?;
     cx.handle().change(Command::DeleteVhost { vhost }).await?;
+    // Otherwise every message would go on to be looked at for the sake of one that is gone.
+    cx.handle().trace(vhost, false);
     let (vhost, by) = (String::from_utf8_lossy(name).into_owned(), cx.caller.name.to_string());
     tracing::info!(?vhost, ?by, "virtual host deleted with everything in it");
     Ok(Answer::done())
