@@ -10,7 +10,8 @@
 # the project), LAB the scratch folder (default target/conformance), LEVERET_BIN the binary (default: cargo builds a release one).
 #
 # The broker has what the suites expect of one and what the RabbitMQ that they are compared with has: TLS on 5671 with certificates of
-# an authority of this run, a definitions file with guest and with amqprs's user, all mechanisms; ctl.py stands in for rabbitmqctl.
+# an authority of this run, a definitions file with guest, with amqprs's user and with that of the client's certificate, all mechanisms;
+# ctl.py stands in for rabbitmqctl.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -81,12 +82,14 @@ definitions() {
 {
   "users": [
     { "name": "guest", "password": "guest", "tags": ["administrator"] },
-    { "name": "user", "password": "bitnami", "tags": ["administrator"] }
+    { "name": "user", "password": "bitnami", "tags": ["administrator"] },
+    { "name": "client", "password_hash": "", "tags": [] }
   ],
   "vhosts": [{ "name": "/" }],
   "permissions": [
     { "user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" },
-    { "user": "user", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" }
+    { "user": "user", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" },
+    { "user": "client", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" }
   ]
 }
 END
@@ -97,7 +100,8 @@ serve() { # starts a broker on fresh data and waits until it answers
   rm -rf "$data"
   # Its own variable for the binary would be an unknown setting to the broker.
   ip netns exec "$NETNS" env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$data" \
-    --definitions "$LAB/definitions.json" --auth-mechanisms PLAIN,AMQPLAIN,EXTERNAL,RABBIT-CR-DEMO "${tls[@]}" >"$LAB/broker.log" 2>&1 &
+    --definitions "$LAB/definitions.json" --auth-mechanisms PLAIN,AMQPLAIN,EXTERNAL,RABBIT-CR-DEMO \
+    --certificate-login common_name "${tls[@]}" >"$LAB/broker.log" 2>&1 &
   broker=$!
   for _ in $(seq 600); do
     ip netns exec "$NETNS" bash -c 'exec 3<>/dev/tcp/127.0.0.1/5672 && printf "AMQP\0\0\11\1" >&3 && read -r -N 1 -t 2 -u 3' 2>/dev/null && return
