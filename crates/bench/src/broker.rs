@@ -74,6 +74,7 @@ impl Broker {
     /// Where it listens.
     pub fn uri(&self) -> Uri {
         Uri {
+            tls: false,
             host: "127.0.0.1".into(),
             port: self.port,
             user: "guest".into(),
@@ -132,7 +133,11 @@ impl Broker {
             if ended.is_some() || started.elapsed() > START_PATIENCE {
                 let log = self.log();
                 let last = log.char_indices().rev().nth(LAST_WORDS_BYTES).map_or(0, |(at, _)| at);
+                use std::os::unix::process::ExitStatusExt as _;
                 let why = match ended {
+                    Some(status) if self.cgroup.is_some() && status.signal() == Some(9) => {
+                        format!("it ended with {status}, which is how a box with too little memory ends it")
+                    }
                     Some(status) => format!("it ended with {status}"),
                     None => format!("it does not listen after {} s", START_PATIENCE.as_secs()),
                 };

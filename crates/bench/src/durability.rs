@@ -217,12 +217,21 @@ impl Lab<'_> {
     fn synced(&self) -> Stage {
         match self.abilities.chooses {
             true => Stage { name: "synced", ..durable("durability-synced", &[("x-durability", "synced")]) },
-            false => Stage { name: "synced", ..durable("durability-quorum", &[("x-queue-type", "quorum")]) },
+            false => {
+                let mut stage = Stage { name: "synced", ..durable("durability-quorum", &[("x-queue-type", "quorum")]) };
+                if self.abilities.is_cluster {
+                    // One member: its own disk and nobody else's, or it would be the replicated stage again.
+                    stage.name = "synced (one node's disk)";
+                    stage.arguments.push("x-quorum-initial-group-size", Value::I32(1));
+                }
+                stage
+            }
         }
     }
 
     fn replicated(&self) -> Option<Stage> {
-        let stage = Stage { name: "replicated", ..durable("durability-replicated", &[("x-queue-type", "quorum")]) };
+        let name = if self.abilities.chooses { "replicated" } else { "replicated (and synced by a majority)" };
+        let stage = Stage { name, ..durable("durability-replicated", &[("x-queue-type", "quorum")]) };
         self.abilities.is_cluster.then_some(stage)
     }
 
@@ -255,6 +264,13 @@ impl Lab<'_> {
         }
         if !self.abilities.chooses {
             absent.push("Selective: this broker does not know x-durability. Async is a transient queue here, synced a quorum queue.".to_owned());
+            if self.abilities.is_cluster {
+                absent.push(
+                    "Replicated: a quorum queue on all nodes, each of which syncs before it answers, so it is never replicated alone; \
+                     synced is a quorum queue with one member."
+                        .to_owned(),
+                );
+            }
         }
         absent
     }

@@ -127,6 +127,9 @@ pub struct Cost {
 pub struct Run {
     /// Its name.
     pub label: String,
+    /// Which workload of the articles it is; runs of the same one are compared with each other.
+    #[serde(default)]
+    pub scenario: String,
     /// The words that repeat it.
     pub command: String,
     /// Version of this tool.

@@ -9,6 +9,7 @@ use crate::latency::Figures;
 use crate::record::{Interval, Recorded};
 use chart::{Chart, Scale, Series};
 
+use rows::{compared, overview};
 pub use rows::{markdown, rows};
 
 /// Intervals of one curve; more are thinned out, or a night's run would be a file of megabytes.
@@ -18,12 +19,33 @@ const POINTS_MAX: usize = 600;
 pub fn html(title: &str, runs: &[Recorded]) -> String {
     let mut body = format!("<h1>{}</h1>\n", escape(title));
     body.push_str(&verdicts(runs));
-    body.push_str(&table(runs));
-    for chart in charts(runs) {
-        body.push_str(&format!("<figure>{}</figure>\n", chart.svg()));
+    if runs.len() > 2 {
+        body.push_str(&overview_table(runs));
+    }
+    match compared(runs) {
+        None => body.push_str(&section(runs)),
+        Some(groups) => groups.iter().for_each(|(scenario, runs)| {
+            body.push_str(&format!("<h2>{}</h2>\n{}", escape(scenario), section(runs)));
+        }),
     }
     body.push_str(&appendix(runs));
     page(title, &body)
+}
+
+/// The table and the charts of runs that are compared with each other.
+fn section(runs: &[Recorded]) -> String {
+    let figures: String = charts(runs).iter().map(|chart| format!("<figure>{}</figure>\n", chart.svg())).collect();
+    table(runs) + &figures
+}
+
+fn overview_table(runs: &[Recorded]) -> String {
+    let mut text = String::from("<div class=\"wide\"><table>\n");
+    for (at, row) in overview(runs).iter().enumerate() {
+        let cell = if at == 0 { "th" } else { "td" };
+        let cells: String = row.iter().map(|value| format!("<{cell}>{}</{cell}>", escape(value))).collect();
+        text.push_str(&format!("<tr>{cells}</tr>\n"));
+    }
+    text + "</table></div>\n"
 }
 
 /// A page with the style of all reports.
@@ -45,9 +67,10 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--line); white-space: nowrap }
 th:first-child, td:first-child { text-align: left } td.group { font-weight: 600; padding-top: .9rem }
 .good { color: var(--good) } .bad { color: var(--bad) } .faint { color: var(--faint) }
-figure { margin: 1.5rem 0 } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
+figure { margin: 1.5rem 0; overflow-x: auto } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .faint { fill: var(--faint) } svg .grid { stroke: var(--line); stroke-width: 1 }
 svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round } svg .dashed { stroke-dasharray: 5 4 }
+@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem } }
 code, pre { font: 13px/1.5 ui-monospace, monospace } pre { white-space: pre-wrap; word-break: break-all }
 ";
 
@@ -180,7 +203,7 @@ fn appendix(runs: &[Recorded]) -> String {
         let m = &run.machine;
         text.push_str(&format!(
             "<h3>{}</h3>\n<p>{}; {}; {} cores ({}), {:.1} GB, kernel {}, load average before {:.2}; bench {}; \
-             started {} s after the epoch.</p>\n<pre>{}</pre>\n",
+             started {}.</p>\n<pre>{}</pre>\n",
             escape(&run.label),
             escape(&run.broker),
             if run.open_loop {
@@ -194,7 +217,7 @@ fn appendix(runs: &[Recorded]) -> String {
             escape(&m.kernel),
             m.load_before,
             escape(&run.version),
-            run.started_s,
+            date(run.started_s),
             escape(&run.command)
         ));
         if !run.notes.is_empty() {
@@ -204,6 +227,20 @@ fn appendix(runs: &[Recorded]) -> String {
         }
     }
     text
+}
+
+/// Seconds since 1970 as a person reads them, in UTC.
+fn date(seconds: u64) -> String {
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that the odd day of a leap year is their last; an era is the 400 years after which they repeat.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = (era * 400 + year + u64::from(month >= 10), if month < 10 { month + 3 } else { month - 9 });
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", of_day / 3600, of_day % 3600 / 60)
 }
 
 /// Text as HTML.
@@ -246,6 +283,36 @@ mod tests {
         assert_eq!(report.matches("<svg").count(), report.matches("</svg>").count());
         assert!(report.matches("<svg").count() >= 5, "{}", report.matches("<svg").count());
         assert!(!report.contains("NaN") && !report.contains("inf"));
+    }
+
+    #[test]
+    fn a_start_is_a_date() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_735_689_599), "2024-12-31 23:59 UTC");
+        assert_eq!(date(1_795_283_940), "2026-11-21 17:59 UTC");
+    }
+
+    #[test]
+    fn runs_of_one_scenario_are_compared_with_each_other_and_with_no_other() {
+        let of = |broker: &str, scenario: &str| {
+            let mut recorded = recorded(&format!("{broker} {scenario}"), 4.0);
+            recorded.run.scenario = format!("s: {scenario}");
+            recorded
+        };
+        let runs = [of("Leveret", "fast"), of("Leveret", "slow"), of("RabbitMQ", "fast"), of("RabbitMQ", "slow")];
+        let report = html("x", &runs);
+        for heading in ["<h2>s: fast</h2>", "<h2>s: slow</h2>"] {
+            assert_eq!(report.matches(heading).count(), 1, "{heading}");
+        }
+        let section = report.split("<h2>s: slow</h2>").nth(1).and_then(|rest| rest.split("<h2>").next());
+        let section = section.expect("a section of its own");
+        assert!(section.contains("<th>Leveret</th><th>RabbitMQ</th>"), "{section}");
+        let text = markdown(&runs);
+        assert!(text.contains("## s: fast\n\n| | Leveret | RabbitMQ |\n"), "{text}");
+        // Runs that nothing can be compared with stay in one table.
+        let alone = html("x", &runs[..2]);
+        assert!(!alone.contains("<h2>s:") && alone.contains("<th>Leveret fast</th><th>Leveret slow</th>"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::plan::{ConnectionPlan, Plan};
 use crate::process::{Machine, Usage, listeners};
 use crate::record::{Cost, Interval, Latency, Recorded, Run};
 use crate::setup::{Found, Setup};
+use crate::uri::without_passwords;
 use crate::verdict;
 
 /// From the last thread's start to the first message: all threads are waiting by then.
@@ -551,7 +552,8 @@ impl Merge {
         let each = |cpu_ns: f64, count: u64| (count > 0).then(|| cpu_ns / 1000.0 / count as f64);
         let mut run = Run {
             label: if options.label.is_empty() { identity.product.clone() } else { options.label.clone() },
-            command: format!("leveret bench {}", options.words.join(" ")),
+            scenario: options.scenario.clone(),
+            command: format!("leveret bench {}", without_passwords(&options.words)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_s: going.start_ns / SECOND,
             broker: format!("{} {}{}", identity.product, identity.version, process_name(&self.pids)).trim().to_owned(),
@@ -596,6 +598,14 @@ impl Merge {
             run.notes.push(
                 "the broker's processes are not on this machine or were not found: --broker-pid names them".to_owned(),
             );
+        }
+        if let Some(version) = found.tls {
+            run.notes.push(match options.tls.as_ref().is_some_and(|tls| tls.verifies) {
+                true => format!("over {version}, the broker's certificate was verified"),
+                false => format!(
+                    "over {version}, the broker's certificate was not verified: --use-default-ssl-context or --tls-ca says whom to believe"
+                ),
+            });
         }
         if let Some(target) = run.target_per_s.filter(|target| run.published_per_s < target * 0.99) {
             let behind = (target - run.published_per_s) * seconds;

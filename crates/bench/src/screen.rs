@@ -105,7 +105,11 @@ pub fn line(i: &Interval) -> String {
 
 /// The whole run: what was held, how late it was, what became of the messages, and the verdict.
 pub fn summary(run: &Run) -> String {
-    let mut text = format!("\n{} ({}), {:.1} s measured\n", run.label, run.broker, run.seconds);
+    let name = match run.broker.starts_with(&run.label) {
+        true => run.broker.clone(),
+        false => format!("{} ({})", run.label, run.broker),
+    };
+    let mut text = format!("\n{name}, {:.1} s measured\n", run.seconds);
     let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<18}{value}\n"));
     let target = run.target_per_s.map_or(String::new(), |target| format!(" of {} asked for", rate_text(target)));
     row("sent", format!("{} msg/s{target}", rate_text(run.published_per_s)));

@@ -14,6 +14,7 @@ use crate::report;
 use crate::run::{Context, Observer, run};
 use crate::screen::live::Live;
 use crate::screen::{Lines, say};
+use crate::uri::without_passwords;
 use crate::words::Words;
 
 /// Runs of one tool.
@@ -78,7 +79,11 @@ impl<'a> Series<'a> {
             Some(live) => Box::new(live),
             None => Box::new(Lines::default()),
         };
-        say(&format!("\n== {}: leveret bench {}", options.label, options.words.join(" ")));
+        say(&format!("\n== {}: leveret bench {}", options.label, without_passwords(&options.words)));
+        options.scenario = match self.title.split_once(": ") {
+            Some((name, _)) => format!("{name}: {label}"),
+            None => label.to_owned(),
+        };
         let recorded = run(&options, &context, &mut [&mut *screen, &mut self.files])?;
         self.runs.push(recorded);
         Ok(self.runs.last_mut().expect("it was pushed above"))

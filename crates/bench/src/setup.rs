@@ -27,6 +27,8 @@ pub struct Found {
     pub identity: Identity,
     /// Messages that lay in the queues.
     pub backlog: u64,
+    /// The version of TLS, over TLS.
+    pub tls: Option<&'static str>,
 }
 
 /// Makes the connections of a plan, and their channels.
@@ -46,7 +48,7 @@ impl Setup {
     /// Waits for the broker if asked to, declares the exchange and the queues with names.
     pub fn prepare(&self) -> Result<Found, Error> {
         let mut client = self.first_client()?;
-        let identity = client.identity().clone();
+        let (identity, tls) = (client.identity().clone(), client.tls_version());
         client.open_channel(1)?;
         self.declare_exchange(&mut client)?;
         if !self.options.topology.exclusive {
@@ -55,7 +57,7 @@ impl Setup {
             }
         }
         client.close();
-        Ok(Found { identity, backlog: self.backlog.load(Ordering::Relaxed) })
+        Ok(Found { identity, backlog: self.backlog.load(Ordering::Relaxed), tls })
     }
 
     /// All connections, in the plan's order; several at a time.

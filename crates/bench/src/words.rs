@@ -13,6 +13,12 @@ pub type Known = (&'static str, &'static str, &'static str);
 pub const ABOUT_BROKER: &[Known] = &[
     ("uri", "URI", "broker (default amqp://localhost, or one that is started)"),
     ("uris", "URI,…", "brokers of a cluster"),
+    ("use-default-ssl-context", "", "over amqps:// believe whom this machine believes (default: anybody)"),
+    ("tls-ca", "FILE", "over amqps:// believe these authorities, PEM"),
+    ("tls-certificate", "FILE", "client certificate to show over amqps://, PEM"),
+    ("tls-key", "FILE", "its key, PEM"),
+    ("server-name-indication", "NAME", "name to ask for over amqps://, and to verify"),
+    ("sasl-external", "", "log in by certificate, over amqps://"),
     ("broker-pid", "PID,…", "processes of the broker, when they are not found by its port"),
     ("broker", "COMMAND", "start this broker and stop it after; {port} and {dir} are filled in"),
     ("limit-cpu", "CORES", "start the broker in a cgroup with so many cores"),
@@ -89,8 +95,11 @@ impl Words {
 
     /// Those options that are a run's own, as words for it.
     pub fn handed_on(&self) -> Vec<String> {
-        let names = ABOUT_BROKER.iter().map(|(name, _, _)| *name);
-        let given = names.filter_map(|name| Some([format!("--{name}"), self.text(name)?.to_owned()]));
+        let given = ABOUT_BROKER.iter().filter_map(|(name, takes, _)| {
+            let value = self.text(name)?.to_owned();
+            let words = [format!("--{name}"), value];
+            Some(words.into_iter().take(if takes.is_empty() { 1 } else { 2 }))
+        });
         given.flatten().collect()
     }
 }
@@ -120,6 +129,8 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_is_named() {
+        let words = read("s1 --uri amqps://h --sasl-external --tls-ca f").expect("all are known");
+        assert_eq!(words.handed_on(), ["--uri", "amqps://h", "--tls-ca", "f", "--sasl-external"]);
         let words = read("s1 --uri amqp://h --plain").expect("all are known");
         assert_eq!((&words.rest[..], words.is_set("plain")), (&["s1".to_owned()][..], true));
         assert_eq!(words.handed_on(), ["--uri", "amqp://h"]);

@@ -32,18 +32,23 @@ impl Client {
             (0, Method::ConnectionStart { server_properties, mechanisms, .. }) => (server_properties, mechanisms),
             (_, other) => return Err(self.unexpected(&other)),
         };
-        if !mechanisms.split(|byte| *byte == b' ').any(|name| name == b"PLAIN") {
-            let text = String::from_utf8_lossy(&mechanisms).into_owned();
-            return Err(Error::Refused { what: "a login with PLAIN".to_owned(), code: 403, text });
+        let mechanism = if settings.sasl_external { "EXTERNAL" } else { "PLAIN" };
+        if !mechanisms.split(|byte| *byte == b' ').any(|name| name == mechanism.as_bytes()) {
+            let text = format!("it offers {}", String::from_utf8_lossy(&mechanisms));
+            return Err(Error::Refused { what: format!("a login with {mechanism}"), code: 403, text });
         }
+        let (response, who) = match settings.sasl_external {
+            true => (Bytes::new(), "by certificate".to_owned()),
+            false => (Bytes::from(format!("\0{}\0{}", uri.user, uri.password)), format!("of {}", uri.user)),
+        };
         self.identity = identity(&properties);
         let start_ok = Method::ConnectionStartOk {
             client_properties: client_properties(),
-            mechanism: Bytes::from_static(b"PLAIN"),
-            response: Bytes::from(format!("\0{}\0{}", uri.user, uri.password)),
+            mechanism: Bytes::from_static(mechanism.as_bytes()),
+            response,
             locale: Bytes::from_static(b"en_US"),
         };
-        let what = format!("the login of {}", uri.user);
+        let what = format!("the login {who}");
         let (channel_max, frame_max, heartbeat) = match self.call(0, start_ok, &what) {
             Ok(Method::ConnectionTune { channel_max, frame_max, heartbeat }) => (channel_max, frame_max, heartbeat),
             Ok(other) => return Err(self.unexpected(&other)),
@@ -81,7 +86,13 @@ fn identity(properties: &Table) -> Identity {
         Some(Value::LongString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
     };
-    Identity { product: text("product"), version: text("version"), cluster: text("cluster_name") }
+    let mut identity = Identity { product: text("product"), version: text("version"), cluster: text("cluster_name") };
+    // Leveret calls itself RabbitMQ where clients look, unless its configuration says otherwise; its platform is its own name.
+    if let Some(version) = text("platform").strip_prefix("Leveret ") {
+        identity.product = "Leveret".to_owned();
+        identity.version = version.to_owned();
+    }
+    identity
 }
 
 fn client_properties() -> Table {
@@ -103,4 +114,28 @@ fn client_properties() -> Table {
     properties.push("platform", text("Rust"));
     properties.push("capabilities", Value::Table(capabilities));
     properties
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(pairs: &[(&'static str, &'static str)]) -> String {
+        let mut properties = Table::new();
+        pairs
+            .iter()
+            .for_each(|(name, value)| properties.push(*name, Value::LongString(Bytes::from_static(value.as_bytes()))));
+        let identity = identity(&properties);
+        format!("{} {}", identity.product, identity.version)
+    }
+
+    #[test]
+    fn a_broker_that_poses_as_another_is_known_by_its_platform() {
+        let posing = [("product", "RabbitMQ"), ("version", "4.0.0"), ("platform", "Leveret 0.1.0")];
+        assert_eq!(told(&posing), "Leveret 0.1.0");
+        assert_eq!(
+            told(&[("product", "RabbitMQ"), ("version", "3.10.8"), ("platform", "Erlang/OTP 25")]),
+            "RabbitMQ 3.10.8"
+        );
+    }
 }

@@ -4,6 +4,8 @@
 //! through here: [`Client::into_parts`] hands the socket over.
 
 mod handshake;
+mod stream;
+mod tls;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -21,6 +23,8 @@ use crate::options::Options;
 use crate::uri::Uri;
 
 pub use handshake::Identity;
+pub use stream::Stream;
+pub use tls::{Tls, TlsAsked};
 
 /// How long one answer may take. RabbitMQ takes seconds to declare a quorum queue on a busy machine.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +34,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The largest frame that is taken before one is negotiated, and whatever is negotiated: nothing in a set-up is larger.
 const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How the alert begins with which a listener for TLS answers a plain client: its type, and 3 as in every version.
+const TLS_ALERT: [u8; 2] = [21, 3];
 
 /// How sockets and connections are to be.
 #[derive(Clone, Debug)]
@@ -44,6 +51,10 @@ pub struct Settings {
     pub receive_buffer: Option<usize>,
     /// SO_SNDBUF.
     pub send_buffer: Option<usize>,
+    /// For URIs that begin with amqps.
+    pub tls: Option<Tls>,
+    /// Log in by certificate (EXTERNAL) and not by password.
+    pub sasl_external: bool,
 }
 
 impl Settings {
@@ -55,13 +66,23 @@ impl Settings {
             no_delay: options.no_delay,
             receive_buffer: options.receive_buffer,
             send_buffer: options.send_buffer,
+            tls: options.tls.clone(),
+            sasl_external: options.sasl_external,
         }
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { heartbeat_secs: 0, frame_max: 0, no_delay: true, receive_buffer: None, send_buffer: None }
+        Settings {
+            heartbeat_secs: 0,
+            frame_max: 0,
+            no_delay: true,
+            receive_buffer: None,
+            send_buffer: None,
+            tls: None,
+            sasl_external: false,
+        }
     }
 }
 
@@ -79,7 +100,7 @@ pub struct Limits {
 /// One connection.
 #[derive(Debug)]
 pub struct Client {
-    stream: TcpStream,
+    stream: Stream,
     input: Vec<u8>,
     address: String,
     limits: Limits,
@@ -114,6 +135,11 @@ impl Client {
         if let Some(bytes) = settings.send_buffer {
             rustix::net::sockopt::set_socket_send_buffer_size(&stream, bytes).map_err(option)?;
         }
+        let stream = match (uri.tls, &settings.tls) {
+            (false, _) => Stream::plain(stream),
+            (true, Some(tls)) => Stream::sealed(stream, tls.connection(&uri.host)?),
+            (true, None) => return Err(Error::usage("an amqps URI, and nothing was said about TLS")),
+        };
         let limits = Limits { frame_max: 0, channel_max: 0, heartbeat_secs: 0 };
         let mut client =
             Client { stream, input: Vec::new(), address: uri.address(), limits, identity: Identity::default() };
@@ -129,6 +155,11 @@ impl Client {
     /// Who the broker says that it is.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The version of TLS, over TLS.
+    pub fn tls_version(&self) -> Option<&'static str> {
+        self.stream.tls_version()
     }
 
     /// Opens a channel.
@@ -194,7 +225,7 @@ impl Client {
     }
 
     /// The socket, what was read too much, and the limits.
-    pub fn into_parts(self) -> (TcpStream, Vec<u8>, Limits) {
+    pub fn into_parts(self) -> (Stream, Vec<u8>, Limits) {
         (self.stream, self.input, self.limits)
     }
 
@@ -214,6 +245,9 @@ impl Client {
             if let Some(header) = FrameHeader::read(&self.input) {
                 let frame = header.frame_bytes();
                 if frame > FRAME_BYTES_MAX || ![FRAME_METHOD, 2, FRAME_BODY, FRAME_HEARTBEAT].contains(&header.kind) {
+                    if self.input.starts_with(&TLS_ALERT) {
+                        return Err(self.broken("it answers in TLS; is amqps:// meant?".to_owned()));
+                    }
                     let shown = String::from_utf8_lossy(&self.input[..FRAME_HEADER_BYTES]).into_owned();
                     return Err(self.broken(format!("{shown:?} starts no frame")));
                 }
@@ -242,8 +276,15 @@ impl Client {
     }
 
     fn gone(&self, why: &std::io::Error) -> Error {
-        let why = match why.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("no answer in {} s", ANSWER_PATIENCE.as_secs()),
+        let tls = why.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let why = match (why.kind(), tls) {
+            (ErrorKind::WouldBlock | ErrorKind::TimedOut, _) => {
+                format!("no answer in {} s", ANSWER_PATIENCE.as_secs())
+            }
+            (_, Some(rustls::Error::InvalidMessage(why))) => {
+                format!("it does not answer in TLS ({why:?}); is it a plain listener?")
+            }
+            (_, Some(why)) => format!("TLS: {why}"),
             _ => why.to_string(),
         };
         Error::Unreachable { address: self.address.clone(), why }

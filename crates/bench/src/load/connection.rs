@@ -4,13 +4,12 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 
 use amqp::wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
 
 use super::Ready;
 use super::tally::Sample;
-use crate::client::Limits;
+use crate::client::{Limits, Stream};
 
 /// A producer adds nothing while so much is unwritten: the socket's own buffer and this are all that a stalled broker costs.
 pub(super) const OUTPUT_BYTES_MAX: usize = 256 * 1024;
@@ -24,7 +23,7 @@ const FRAME_BYTES_MAX: usize = 20 * 1024 * 1024;
 /// A socket and its buffers.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) limits: Limits,
     pub(super) output: Vec<u8>,
     written: usize,
@@ -42,7 +41,13 @@ pub(super) struct Link {
 impl Link {
     /// A socket that is ready for the load.
     pub(super) fn new(ready: Ready, measures_handing: bool, now: u64) -> std::io::Result<Link> {
-        ready.stream.set_nonblocking(true)?;
+        ready.stream.socket().set_nonblocking(true)?;
+        let mut ready = ready;
+        // What the set-up's last read brought under TLS and did not give out.
+        let mut opened = vec![0; ready.stream.opened_bytes_max()];
+        while let count @ 1.. = ready.stream.opened(&mut opened)? {
+            ready.leftover.extend_from_slice(&opened[..count]);
+        }
         Ok(Link {
             stream: ready.stream,
             limits: ready.limits,
@@ -60,6 +65,11 @@ impl Link {
     /// Bytes to write.
     pub(super) fn pending(&self) -> usize {
         self.output.len() - self.written
+    }
+
+    /// Whether there is anything to do for [`Link::flush`].
+    pub(super) fn has_unwritten(&self) -> bool {
+        self.pending() > 0 || self.stream.owes()
     }
 
     /// A message due at `due_ns` was appended.
@@ -85,7 +95,16 @@ impl Link {
                 Err(why) => return Err(why),
             }
         }
-        if let Some(handing) = &mut self.handing {
+        while self.stream.owes() {
+            match self.stream.flush() {
+                Ok(()) => {}
+                Err(why) if why.kind() == ErrorKind::WouldBlock => break,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) => return Err(why),
+            }
+        }
+        let owes = self.stream.owes();
+        if let Some(handing) = self.handing.as_mut().filter(|_| !owes) {
             let now = now();
             while let Some(&(_, due)) = handing.front().filter(|(end, _)| *end <= self.written_total) {
                 handing.pop_front();
@@ -94,7 +113,7 @@ impl Link {
                 }
             }
         }
-        self.waits_for_room = self.pending() > 0;
+        self.waits_for_room = self.pending() > 0 || owes;
         if self.written == self.output.len() {
             self.output.clear();
             self.written = 0;
@@ -113,7 +132,7 @@ impl Link {
         if wanted > FRAME_BYTES_MAX {
             return Err(std::io::Error::other(format!("the broker sent a frame of {wanted} bytes")));
         }
-        let room = READ_BYTES.max(wanted + 64 * 1024).max(kept + 64 * 1024);
+        let room = READ_BYTES.max(wanted + 64 * 1024).max(kept + 64 * 1024 + self.stream.opened_bytes_max());
         if buffer.len() < room {
             buffer.resize(room, 0);
         }
@@ -122,9 +141,13 @@ impl Link {
             return match self.stream.read(&mut buffer[kept..]) {
                 Ok(0) => Ok(None),
                 Ok(count) => {
-                    sample.bytes_in += count as u64;
+                    let mut end = kept + count;
+                    while let more @ 1.. = self.stream.opened(&mut buffer[end..])? {
+                        end += more;
+                    }
+                    sample.bytes_in += (end - kept) as u64;
                     self.tail.clear();
-                    Ok(Some(kept + count))
+                    Ok(Some(end))
                 }
                 Err(why) if why.kind() == ErrorKind::WouldBlock => Ok(Some(0)),
                 Err(why) if why.kind() == ErrorKind::Interrupted => continue,

@@ -11,11 +11,10 @@ mod producer;
 mod tally;
 mod worker;
 
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::client::Limits;
+use crate::client::{Limits, Stream};
 use crate::plan::ConnectionPlan;
 
 pub use consumer::ConsumerSettings;
@@ -99,7 +98,7 @@ pub struct Gauges {
 #[derive(Debug)]
 pub struct Ready {
     /// The socket, still blocking.
-    pub stream: TcpStream,
+    pub stream: Stream,
     /// What was read beyond the set-up.
     pub leftover: Vec<u8>,
     /// What was negotiated.

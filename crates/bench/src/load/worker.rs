@@ -331,7 +331,7 @@ impl Worker {
         let clock = self.settings.clock;
         let connection = &mut self.connections[place];
         let Some(link) = &mut connection.link else { return };
-        if link.pending() == 0 {
+        if !link.has_unwritten() {
             return;
         }
         let waited = link.waits_for_room;
@@ -688,7 +688,7 @@ impl Worker {
                 close.write(&mut link.output, 0);
                 let mut unseen = Sample::new(u64::MAX, self.settings.side, 0);
                 let _ = link.flush(&mut unseen, || 0);
-                let _ = link.stream.shutdown(std::net::Shutdown::Write);
+                link.stream.end();
             }
         }
         for connection in self.connections {
@@ -715,8 +715,8 @@ impl Connection {
 /// Reads until the broker has closed too, so that it does not find a reset connection. Half a second at most.
 fn wait_for_the_end(link: &mut Link) {
     use std::io::Read as _;
-    let _ = link.stream.set_nonblocking(false);
-    let _ = link.stream.set_read_timeout(Some(Duration::from_millis(500)));
+    let _ = link.stream.socket().set_nonblocking(false);
+    let _ = link.stream.socket().set_read_timeout(Some(Duration::from_millis(500)));
     let mut sink = vec![0; 64 * 1024];
     while matches!(link.stream.read(&mut sink), Ok(count) if count > 0) {}
 }

@@ -7,6 +7,7 @@ pub mod table;
 
 use amqp::{Table, Value};
 
+use crate::client::Tls;
 use crate::pace::Steps;
 use crate::uri::Uri;
 
@@ -167,6 +168,8 @@ impl BrokerStart {
 pub struct Options {
     /// Its name in reports.
     pub label: String,
+    /// Which workload of the articles it is, if it is one.
+    pub scenario: String,
     /// Brokers.
     pub uris: Vec<Uri>,
     /// The words that it came from, for the report.
@@ -209,6 +212,10 @@ pub struct Options {
     pub receive_buffer: Option<usize>,
     /// SO_SNDBUF.
     pub send_buffer: Option<usize>,
+    /// For brokers whose URI begins with amqps.
+    pub tls: Option<Tls>,
+    /// Log in by certificate.
+    pub sasl_external: bool,
     /// What is written down.
     pub outputs: Outputs,
     /// What it must show.

@@ -11,6 +11,7 @@ use super::{
     Asked, BrokerStart, Consuming, ExitWhen, Options, Outputs, Producing, Requirement, Topology, argument_value,
 };
 use crate::Error;
+use crate::client::{Tls, TlsAsked};
 use crate::message::{BODY_BYTES_MAX, BODY_BYTES_MIN, FULL_BYTES_MIN, SHORT_PUBLISHERS_MAX};
 use crate::pace::Steps;
 use crate::uri::Uri;
@@ -159,6 +160,8 @@ impl Given {
             return match self.text(single) {
                 None => Ok(default.map(Steps::constant)),
                 Some(text) => match text.parse::<f64>() {
+                    // PerfTest's own default of a rate, which scripts write out.
+                    Ok(-1.0) if name == "variable-rate" => Ok(None),
                     Ok(number) if number.is_finite() && number >= 0.0 => Ok(Some(Steps::constant(number))),
                     _ => Err(Error::usage(format!("--{single} {text}: a number from 0 on is expected"))),
                 },
@@ -218,6 +221,13 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
         (Some(uri), None) => vec![Uri::parse(uri)?],
         (None, Some(uris)) => uris.split(',').map(|uri| Uri::parse(uri.trim())).collect::<Result<_, _>>()?,
     };
+    let addressed = ["uri", "uris"].into_iter().find(|name| given.is_set(name));
+    let started = ["broker", "limit-cpu", "limit-memory"].into_iter().find(|name| given.is_set(name));
+    if let (Some(addressed), Some(started)) = (addressed, started) {
+        return Err(Error::usage(format!(
+            "--{addressed} and --{started} contradict each other: --{started} is about a broker that is started here"
+        )));
+    }
     let publishers = producing.count * u32::from(producing.channels);
     if producing.size.min() < FULL_BYTES_MIN as f64 && publishers > SHORT_PUBLISHERS_MAX {
         return Err(Error::usage(format!(
@@ -235,7 +245,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
     };
     Ok(Options {
         label: given.text("id").unwrap_or_default().to_owned(),
-        uris,
+        scenario: String::new(),
         words: words.to_vec(),
         producing,
         consuming,
@@ -263,6 +273,9 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
         no_delay: given.bool("tcp-no-delay", true)?,
         receive_buffer: buffer(given, "tcp-receive-buffer-size")?,
         send_buffer: buffer(given, "tcp-send-buffer-size")?,
+        tls: tls(given, &uris)?,
+        sasl_external: given.is_set("sasl-external"),
+        uris,
         outputs: Outputs {
             json: given.text("json").map(str::to_owned),
             html: given.text("html").map(str::to_owned),
@@ -286,10 +299,33 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
     })
 }
 
+/// What amqps URIs need; an option about TLS beside plain ones would be without effect.
+fn tls(given: &Given, uris: &[Uri]) -> Result<Option<Tls>, Error> {
+    if uris.iter().any(|uri| uri.tls) {
+        let owned = |name| given.text(name).map(str::to_owned);
+        return Tls::of(&TlsAsked {
+            system_roots: given.is_set("use-default-ssl-context"),
+            authorities: owned("tls-ca"),
+            certificate: owned("tls-certificate"),
+            key: owned("tls-key"),
+            name: owned("server-name-indication"),
+        })
+        .map(Some);
+    }
+    match ABOUT_TLS.iter().find(|name| given.is_set(name)) {
+        Some(name) => Err(Error::usage(format!("--{name} is about TLS, and no URI begins with amqps://"))),
+        None => Ok(None),
+    }
+}
+
+/// Options that mean nothing without TLS.
+const ABOUT_TLS: [&str; 6] =
+    ["use-default-ssl-context", "sasl-external", "server-name-indication", "tls-ca", "tls-certificate", "tls-key"];
+
 fn producing(given: &Given) -> Result<Producing, Error> {
     let rate = match given.text("publishing-interval") {
         None => match given.steps("variable-rate", "rate", None)? {
-            // PerfTest's -1 and 0 mean no limit where the rate never changes.
+            // 0 means no limit where the rate never changes.
             Some(steps) if steps == Steps::constant(0.0) => None,
             steps => steps,
         },
@@ -389,7 +425,10 @@ fn consuming(given: &Given) -> Result<Consuming, Error> {
         prefetch: given.number("qos", 0, 0, u16::MAX)?,
         channel_prefetch: given.number("global-qos", 0, 0, u16::MAX)?,
         work_us: given.steps("variable-latency", "consumer-latency", Some(0.0))?.expect("there is a default"),
-        rate: positive(given, "consumer-rate")?,
+        rate: match given.text("consumer-rate") {
+            Some("-1") => None,
+            _ => positive(given, "consumer-rate")?,
+        },
         messages: given.number("cmessages", 0, 0, u64::MAX)?,
         nack: given.is_set("nack"),
         requeue: given.bool("requeue", true)?,
@@ -606,6 +645,8 @@ mod tests {
         assert_eq!((options.producing.count, options.consuming.count, options.time_secs), (1, 2, Some(30)));
         assert!(options.consuming.auto_ack && options.producing.mandatory);
         assert_eq!(options.consuming.work_us.max(), 30_000.0);
+        let unlimited = run("--rate -1 --consumer-rate -1");
+        assert_eq!((unlimited.producing.rate, unlimited.consuming.rate), (None, None));
     }
 
     #[test]
@@ -615,6 +656,7 @@ mod tests {
         assert!(error("--stream-queue").contains("--stream-queue is refused: streams"));
         assert!(error("--rate").contains("--rate needs a value"));
         assert!(error("--qos 70000").contains("--qos 70000: a number from 0 to 65535"));
+        assert!(error("--rate -2").contains("--rate -2: a number from 0 on"));
         assert!(error("--variable-rate 5").contains("VALUE:SECONDS"));
         assert!(error("--rate 1 --variable-rate 5:5").contains("contradict"));
         assert!(error("--queue-pattern q-%d").contains("--queue-pattern-to"));
@@ -623,6 +665,11 @@ mod tests {
         assert!(error("-x 0 -y 0").contains("nobody"));
         assert!(error("--rate 1 --rate 2").contains("twice"));
         assert!(error("--limit-memory 5X").contains("--limit-memory 5X"));
+        assert!(error("--uri amqp://h --limit-cpu 1").contains("--uri and --limit-cpu contradict each other"));
+        assert!(error("--uris amqp://h,,").contains("\"\" is not an AMQP URI"));
+        assert!(error("--tls-ca /nonexistent").contains("--tls-ca is about TLS, and no URI begins with amqps://"));
+        assert!(error("-h amqps://h --tls-ca /nonexistent").contains("--tls-ca /nonexistent: "));
+        assert!(error("-h amqps://h --tls-key k").contains("--tls-key needs --tls-certificate"));
     }
 
     #[test]

@@ -49,7 +49,6 @@ const STREAM: &str = "streams are measured with stream-perf-test";
 const JVM: &str = "it tunes PerfTest's Java threads; here --threads says how many threads make the load";
 const OAUTH: &str = "OAuth 2 is not supported by this load generator; put user and password into the URI";
 const INSTANCES: &str = "several instances are not synchronized; one process makes the load of many";
-const TLS: &str = "TLS is not supported by this load generator; point it at a plain listener";
 const TX: &str = "transactions are not measured; confirms are (--confirm)";
 
 /// PerfTest's options, in its order.
@@ -145,9 +144,14 @@ pub const PERFTEST: &[Spec] = &[
     value("size", "s", "BYTES", "size of bodies (default and minimum 12)"),
     flag("skip-binding-queues", "sb", "do not bind queues to the exchange"),
     refused("stream-consumer-offset", "sco", true, STREAM),
-    refused("sasl-external", "se", false, TLS),
+    flag("sasl-external", "se", "log in by certificate (EXTERNAL), over amqps://"),
     refused("stream-max-segment-size-bytes", "smssb", true, STREAM),
-    refused("server-name-indication", "sni", true, TLS),
+    value(
+        "server-name-indication",
+        "sni",
+        "NAME",
+        "name to ask for over amqps://, and to verify (default: the URI's host)",
+    ),
     refused("stream-queue", "sq", false, STREAM),
     value("servers-startup-timeout", "sst", "SECONDS", "wait so long for the brokers to come up"),
     value("shutdown-timeout", "st", "SECONDS", "wait so long for connections to close (default 5)"),
@@ -158,7 +162,7 @@ pub const PERFTEST: &[Spec] = &[
     value("tcp-receive-buffer-size", "trbs", "BYTES", "SO_RCVBUF"),
     value("tcp-send-buffer-size", "tsbs", "BYTES", "SO_SNDBUF"),
     value("queue", "u", "NAME,…", "names of queues (default: one of the broker's for each consumer)"),
-    refused("use-default-ssl-context", "udsc", false, TLS),
+    flag("use-default-ssl-context", "udsc", "over amqps:// believe whom this machine believes (default: anybody)"),
     flag("version", "v", "show the version"),
     refused("verbose", "", false, "single messages are not shown; tap the queue with another client"),
     refused("verbose-full", "", false, "single messages are not shown; tap the queue with another client"),
@@ -179,6 +183,9 @@ pub const OWN: &[Spec] = &[
         "",
         "latency from the moment of sending, and what is late is not caught up (as PerfTest does it)",
     ),
+    value("tls-ca", "", "FILE", "over amqps:// believe these authorities, PEM (default: anybody, as PerfTest does)"),
+    value("tls-certificate", "", "FILE", "client certificate to show over amqps://, PEM"),
+    value("tls-key", "", "FILE", "its key, PEM"),
     value("threads", "", "N", "threads for producers, and as many for consumers (default 1)"),
     value("drain-timeout", "", "SECONDS", "after the end wait so long for what is still queued (default 60)"),
     value("warmup", "", "SECONDS", "leave the first seconds out of the figures (default 0)"),

@@ -85,8 +85,69 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     rows
 }
 
-/// The table in Markdown.
+/// Runs by scenario, in the order in which scenarios first appear, each named by what is compared (the broker, usually). `None` where
+/// there is one scenario, or none was run twice: then there is nothing to put side by side.
+pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>> {
+    let mut groups: Vec<(String, Vec<Recorded>)> = Vec::new();
+    for recorded in runs {
+        let scenario = &recorded.run.scenario;
+        let mut own = recorded.clone();
+        let step = scenario.split_once(": ").map_or(scenario.as_str(), |(_, step)| step);
+        if let Some(name) = own.run.label.strip_suffix(step).map(str::trim).filter(|name| !name.is_empty()) {
+            own.run.label = name.to_owned();
+        }
+        match groups.iter_mut().find(|(name, _)| name == scenario) {
+            Some((_, runs)) => runs.push(own),
+            None => groups.push((scenario.clone(), vec![own])),
+        }
+    }
+    (groups.len() > 1 && groups.iter().any(|(_, runs)| runs.len() > 1)).then_some(groups)
+}
+
+/// The figures that everybody looks at first: a row for names, then one for each run.
+pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
+    let names = ["", "msg/s", "p50 ms", "p99 ms", "p99.9 ms", "broker us/msg", "broker MB"];
+    let mut table = vec![names.map(str::to_owned).to_vec()];
+    for Recorded { run, .. } in runs {
+        let dash = || "–".to_owned();
+        let rate = run.received_per_s.or(run.confirmed_per_s).unwrap_or(run.published_per_s);
+        let latency = run.end_to_end.as_ref().or(run.confirm.as_ref()).map(|latency| &latency.figures);
+        let percentile = |value: fn(&Figures) -> f64| latency.map_or_else(dash, |figures| ms(value(figures)));
+        table.push(vec![
+            run.label.clone(),
+            rate_text(rate),
+            percentile(|f| f.p50_ms),
+            percentile(|f| f.p99_ms),
+            percentile(|f| f.p999_ms),
+            run.cost.broker_us_per_message.map_or_else(dash, |us| format!("{us:.1}")),
+            run.cost.broker_rss_bytes_max.map_or_else(dash, |bytes| format!("{:.0}", bytes as f64 / 1e6)),
+        ]);
+    }
+    table
+}
+
+/// The tables in Markdown: an overview of more than two runs, and the rows of what is compared.
 pub fn markdown(runs: &[Recorded]) -> String {
+    let mut text = String::new();
+    if runs.len() > 2 {
+        for (at, row) in overview(runs).iter().enumerate() {
+            text.push_str(&format!("| {} |\n", row.join(" | ").replace('\n', " ")));
+            if at == 0 {
+                text.push_str(&format!("|---|{}\n", "--:|".repeat(row.len() - 1)));
+            }
+        }
+        text.push('\n');
+    }
+    match compared(runs) {
+        None => text.push_str(&table(runs)),
+        Some(groups) => {
+            groups.iter().for_each(|(scenario, runs)| text.push_str(&format!("## {scenario}\n\n{}\n", table(runs))));
+        }
+    }
+    text
+}
+
+fn table(runs: &[Recorded]) -> String {
     let mut text = String::from("| |");
     runs.iter().for_each(|recorded| text.push_str(&format!(" {} |", recorded.run.label.replace('|', "/"))));
     text.push_str(&format!("\n|---|{}\n", "--:|".repeat(runs.len())));

@@ -1,7 +1,7 @@
 //! The live view: a few lines at the bottom of the terminal that are drawn again each interval.
 //!
 //! Invariant: it takes no keyboard and leaves the terminal's modes alone, so that Ctrl-C and scrolling work as always, and what is
-//! left on the screen at the end is the verdict.
+//! left on the screen at the end is the verdict. A terminal that is too narrow for a line is not given its less important parts.
 
 use std::collections::VecDeque;
 use std::io::{Stdout, stdout};
@@ -32,6 +32,8 @@ const REMEMBERED: usize = 512;
 pub struct View {
     title: String,
     time_secs: Option<u64>,
+    /// Messages after which the load ends by itself, and those that went so far.
+    messages: Option<(u64, f64)>,
     last: Interval,
     rates: VecDeque<u64>,
     tails: VecDeque<u64>,
@@ -52,20 +54,32 @@ impl View {
                 ring.pop_front();
             }
         }
+        if let Some((_, went)) = &mut self.messages {
+            *went += interval.published_per_s.max(interval.received_per_s) * (interval.at_s - self.last.at_s).max(0.0);
+        }
         self.last = interval.clone();
+    }
+
+    /// How much of the load is over, as far as that can be told.
+    fn share(&self) -> f64 {
+        let of_time = self.time_secs.map_or(0.0, |secs| self.last.at_s / secs as f64);
+        let of_messages = self.messages.map_or(0.0, |(all, went)| went / all as f64);
+        of_time.max(of_messages).clamp(0.0, 1.0)
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
         let rows: [Rect; 10] = Layout::vertical([Constraint::Length(1); 10]).areas(frame.area());
         let i = &self.last;
         frame.render_widget(Paragraph::new(self.title.as_str().bold()), rows[0]);
-        let share = self.time_secs.map_or(0.0, |secs| (i.at_s / secs as f64).clamp(0.0, 1.0));
-        let clock = match self.time_secs {
-            Some(secs) => format!("{:.0} of {secs} s, {}", i.at_s, i.phase),
-            None => format!("{:.0} s, {}", i.at_s, i.phase),
+        let clock = match (self.time_secs, self.messages) {
+            (Some(secs), _) => format!("{:.0} of {secs} s, {}", i.at_s, i.phase),
+            (None, Some((all, went))) => {
+                format!("{:.0} s, {:.0} of {all} messages, {}", i.at_s, went.min(all as f64), i.phase)
+            }
+            (None, None) => format!("{:.0} s, {}", i.at_s, i.phase),
         };
         frame.render_widget(
-            Gauge::default().ratio(share).label(clock).gauge_style(Style::new().fg(Color::Blue)),
+            Gauge::default().ratio(self.share()).label(clock).gauge_style(Style::new().fg(Color::Blue)),
             rows[1],
         );
         let target = i.target_per_s.map_or(String::new(), |target| format!(" of {}", rate_text(target)));
@@ -77,8 +91,9 @@ impl View {
         ]);
         frame.render_widget(rates, rows[2]);
         sparkline(frame, rows[3], "rate       ", &self.rates, Color::Green);
-        frame.render_widget(latency_line("confirm    ", &i.confirm), rows[4]);
-        frame.render_widget(latency_line("end to end ", &i.end_to_end), rows[5]);
+        let width = usize::from(frame.area().width);
+        frame.render_widget(latency_line("confirm    ", &i.confirm, width), rows[4]);
+        frame.render_widget(latency_line("end to end ", &i.end_to_end, width), rows[5]);
         sparkline(frame, rows[6], "p99        ", &self.tails, Color::Yellow);
         let broker = i.broker.map_or("not on this machine".to_owned(), |load| {
             format!(
@@ -103,14 +118,32 @@ impl View {
     }
 }
 
-fn latency_line(name: &'static str, figures: &Option<Figures>) -> Line<'static> {
+fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> Line<'static> {
     let Some(f) = figures else { return Line::from(format!("{name}-")) };
-    Line::from(vec![
-        Span::from(name),
-        Span::from(format!("p50 {}  p95 {}  ", ms(f.p50_ms), ms(f.p95_ms))),
-        Span::from(format!("p99 {}  ", ms(f.p99_ms))).bold(),
-        Span::from(format!("p99.9 {}  p99.99 {}  max {} ms", ms(f.p999_ms), ms(f.p9999_ms), ms(f.max_ms))),
-    ])
+    // Each with its importance: the highest number goes first when there is no room.
+    let mut parts = vec![
+        (1, "p50", f.p50_ms),
+        (5, "p95", f.p95_ms),
+        (0, "p99", f.p99_ms),
+        (2, "p99.9", f.p999_ms),
+        (4, "p99.99", f.p9999_ms),
+        (3, "max", f.max_ms),
+    ];
+    let told = |(_, percentile, value): &(u8, &str, f64)| format!("{percentile} {}  ", ms(*value));
+    let fits = |parts: &[(u8, &str, f64)]| {
+        name.len() + parts.iter().map(|part| told(part).len()).sum::<usize>() + "ms".len() <= width
+    };
+    while parts.len() > 1 && !fits(&parts) {
+        let least = parts.iter().map(|(importance, ..)| *importance).max();
+        parts.retain(|(importance, ..)| Some(*importance) != least);
+    }
+    let mut spans = vec![Span::from(name)];
+    spans.extend(parts.iter().map(|part| match part.1 {
+        "p99" => Span::from(told(part)).bold(),
+        _ => Span::from(told(part)),
+    }));
+    spans.push(Span::from("ms"));
+    Line::from(spans)
 }
 
 fn sparkline(frame: &mut Frame<'_>, row: Rect, name: &'static str, values: &VecDeque<u64>, color: Color) {
@@ -138,7 +171,16 @@ impl Live {
 
 impl Observer for Live {
     fn started(&mut self, options: &Options, found: &Found) {
-        self.view = View { title: opening(options, found), time_secs: options.time_secs, ..View::default() };
+        let each = |count: u32, channels: u16, messages: u64| match messages
+            .saturating_mul(u64::from(count) * u64::from(channels))
+        {
+            0 => None,
+            all => Some((all, 0.0)),
+        };
+        let (p, c) = (&options.producing, &options.consuming);
+        let messages = each(p.count, p.channels, p.messages).or_else(|| each(c.count, c.channels, c.messages));
+        let time_secs = options.time_secs;
+        self.view = View { title: opening(options, found), time_secs, messages, ..View::default() };
         let view = &self.view;
         // A terminal that went away does not end a run.
         let _ = self.terminal.draw(|frame| view.draw(frame));
@@ -181,5 +223,27 @@ mod tests {
         for part in ["10 of 20 s", "received 8000", "p99 4.250", "█"] {
             assert!(drawn.contains(part), "{part} is missing in\n{drawn}");
         }
+    }
+
+    #[test]
+    fn a_narrow_terminal_keeps_what_matters_and_cuts_no_figure() {
+        let figures = Figures { count: 5, p50_ms: 1.5, p99_ms: 4.25, p9999_ms: 12345.0, ..Figures::default() };
+        let line = |width: usize| latency_line("end to end ", &Some(figures.clone()), width).to_string();
+        assert!(line(100).contains("p95") && line(100).contains("p99.99 12345"));
+        let narrow = line(60);
+        assert!(narrow.len() <= 60 && narrow.contains("p50 1.500  p99 4.250") && narrow.ends_with("ms"), "{narrow}");
+        assert!(!narrow.contains("p95") && line(20).contains("p99 4.250"));
+    }
+
+    #[test]
+    fn progress_is_told_by_messages_where_no_time_was_set() {
+        let mut view = View { messages: Some((1000, 0.0)), ..View::default() };
+        for at_s in [1.0, 2.0] {
+            view.push(&Interval { at_s, published_per_s: 250.0, ..Interval::default() });
+        }
+        assert_eq!(view.share(), 0.5);
+        let mut terminal = Terminal::new(TestBackend::new(60, HEIGHT)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        assert!(terminal.backend().to_string().contains("500 of 1000 messages"));
     }
 }

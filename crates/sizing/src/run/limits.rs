@@ -15,6 +15,7 @@ const CPU_PERIOD_US: f64 = 100_000.0;
 /// Groups of one node; removed when it is dropped, after its processes.
 #[derive(Debug, Default)]
 pub struct Limits {
+    root: PathBuf,
     folders: Vec<PathBuf>,
     /// What could not be limited, and why.
     pub refused: Vec<String>,
@@ -23,15 +24,20 @@ pub struct Limits {
 impl Limits {
     /// Makes the groups that `local` asks for. `data` is a folder on the disk to limit.
     pub fn set(name: &str, local: &Local, data: &Path) -> Limits {
-        let mut limits = Limits::default();
+        Limits::set_in(Path::new(ROOT), &|_| (), name, local, data)
+    }
+
+    /// `made` is told of each group: a test stands in for the kernel, which puts files into it.
+    fn set_in(root: &Path, made: &dyn Fn(&Path), name: &str, local: &Local, data: &Path) -> Limits {
+        let mut limits = Limits { root: root.to_owned(), folders: Vec::new(), refused: Vec::new() };
         let is_asked =
             local.cpu.is_some() || local.memory_mib.is_some() || local.iops.is_some() || local.mib_s.is_some();
         if !is_asked {
             return limits;
         }
-        match Path::new(ROOT).join("cgroup.controllers").exists() {
-            true => limits.set_two(name, local, data),
-            false => limits.set_one(name, local, data),
+        match root.join("cgroup.controllers").exists() {
+            true => limits.set_two(made, name, local, data),
+            false => limits.set_one(made, name, local, data),
         }
         limits
     }
@@ -55,15 +61,16 @@ impl Limits {
     }
 
     /// Version 2: one group, every controller in it.
-    fn set_two(&mut self, name: &str, local: &Local, data: &Path) {
-        // Without the controllers in the parent the files below do not exist; that error names them.
+    fn set_two(&mut self, made: &dyn Fn(&Path), name: &str, local: &Local, data: &Path) {
+        // What the parent does not hand down has no file in the group; that error names it.
         for controller in ["+cpu", "+memory", "+io"] {
-            let _ = fs::write(Path::new(ROOT).join("cgroup.subtree_control"), controller);
+            let _ = write(&self.root.join("cgroup.subtree_control"), controller);
         }
-        let folder = Path::new(ROOT).join(name);
+        let folder = self.root.join(name);
         if let Err(why) = fs::create_dir_all(&folder) {
             return self.refuse("the node", format!("{}: {why}", folder.display()));
         }
+        made(&folder);
         self.folders.push(folder.clone());
         if let Some(cpu) = local.cpu {
             let text = format!("{:.0} {CPU_PERIOD_US:.0}", cpu * CPU_PERIOD_US);
@@ -91,15 +98,15 @@ impl Limits {
     }
 
     /// Version 1: a group in each controller.
-    fn set_one(&mut self, name: &str, local: &Local, data: &Path) {
+    fn set_one(&mut self, made: &dyn Fn(&Path), name: &str, local: &Local, data: &Path) {
         if let Some(cpu) = local.cpu
-            && let Some(folder) = self.group("cpu", "CPU", name)
+            && let Some(folder) = self.group(made, "cpu", "CPU", name)
         {
             self.put("CPU", &folder.join("cpu.cfs_period_us"), &format!("{CPU_PERIOD_US:.0}"));
             self.put("CPU", &folder.join("cpu.cfs_quota_us"), &format!("{:.0}", cpu * CPU_PERIOD_US));
         }
         if let Some(mib) = local.memory_mib
-            && let Some(folder) = self.group("memory", "memory", name)
+            && let Some(folder) = self.group(made, "memory", "memory", name)
         {
             self.put("memory", &folder.join("memory.limit_in_bytes"), &bytes(mib));
         }
@@ -110,7 +117,7 @@ impl Limits {
             Ok(device) => device,
             Err(why) => return self.refuse("the disk", why),
         };
-        let Some(folder) = self.group("blkio", "the disk", name) else { return };
+        let Some(folder) = self.group(made, "blkio", "the disk", name) else { return };
         for way in ["read", "write"] {
             if let Some(mib) = local.mib_s {
                 let text = format!("{device} {}", bytes(mib));
@@ -127,14 +134,16 @@ impl Limits {
         );
     }
 
-    fn group(&mut self, controller: &str, what: &str, name: &str) -> Option<PathBuf> {
-        let folder = Path::new(ROOT).join(controller).join(name);
-        if !Path::new(ROOT).join(controller).is_dir() {
-            self.refuse(what, format!("{ROOT}/{controller} is not there"));
+    fn group(&mut self, made: &dyn Fn(&Path), controller: &str, what: &str, name: &str) -> Option<PathBuf> {
+        let parent = self.root.join(controller);
+        let folder = parent.join(name);
+        if !parent.is_dir() {
+            self.refuse(what, format!("{} is not there", parent.display()));
             return None;
         }
         match fs::create_dir_all(&folder) {
             Ok(()) => {
+                made(&folder);
                 self.folders.push(folder.clone());
                 Some(folder)
             }
@@ -146,7 +155,7 @@ impl Limits {
     }
 
     fn put(&mut self, what: &str, path: &Path, text: &str) {
-        if let Err(why) = fs::write(path, text) {
+        if let Err(why) = write(path, text) {
             self.refuse(what, format!("{}: {why}", path.display()));
         }
     }
@@ -166,6 +175,12 @@ impl Drop for Limits {
             }
         }
     }
+}
+
+/// Writes a file of the kernel's. One that is not there is not made.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// Operations in one line of a group's counters.
@@ -218,9 +233,8 @@ mod tests {
         assert_eq!(operations("8:0 rbytes=4096 wbytes=0 rios=1 wios=7 dbytes=0 dios=0"), 8);
     }
 
-    #[test]
-    fn without_limits_nothing_is_made() {
-        let local = Local {
+    fn unlimited() -> Local {
+        Local {
             port: 1,
             command: None,
             join_command: None,
@@ -230,7 +244,86 @@ mod tests {
             iops: None,
             mib_s: None,
             start_seconds: 1.0,
+        }
+    }
+
+    fn limited() -> Local {
+        Local { cpu: Some(0.5), memory_mib: Some(256.0), iops: Some(3000.0), mib_s: Some(50.0), ..unlimited() }
+    }
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap()
+    }
+
+    /// The groups of a stand-in root are plain folders: they do not go by themselves.
+    fn remove(limits: &Limits) {
+        limits.folders.iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
+    }
+
+    #[test]
+    fn version_2_limits_everything_in_one_group() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpu memory io").unwrap();
+        fs::write(root.path().join("cgroup.subtree_control"), "").unwrap();
+        let made = |group: &Path| {
+            ["cpu.max", "memory.max", "io.max", "cgroup.procs"]
+                .iter()
+                .for_each(|name| fs::write(group.join(name), "max").unwrap());
         };
+        // The folder of this test may lie on no disk of its own, and then the disk is what cannot be limited.
+        let limits = Limits::set_in(root.path(), &made, "node", &limited(), root.path());
+        let group = root.path().join("node");
+        assert_eq!(limits.doors(), [group.join("cgroup.procs")]);
+        assert_eq!(
+            (read(&group.join("cpu.max")), read(&group.join("memory.max"))),
+            ("50000 100000".into(), "268435456".into())
+        );
+        match device(root.path()) {
+            Ok(device) => {
+                let line = format!("{device} rbps=52428800 wbps=52428800 riops=3000 wiops=3000");
+                assert_eq!((read(&group.join("io.max")), limits.refused.len()), (line, 0));
+            }
+            Err(_) => assert!(limits.refused[0].starts_with("the disk could not be limited"), "{:?}", limits.refused),
+        }
+        fs::write(group.join("io.stat"), "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0").unwrap();
+        assert_eq!(limits.disk_operations(), Some(7));
+        remove(&limits);
+    }
+
+    #[test]
+    fn what_version_2_does_not_hand_down_is_told_by_its_file() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpu").unwrap();
+        let made = |group: &Path| fs::write(group.join("cpu.max"), "max").unwrap();
+        let limits = Limits::set_in(root.path(), &made, "node", &limited(), root.path());
+        assert_eq!(read(&root.path().join("node/cpu.max")), "50000 100000");
+        assert!(limits.refused[0].contains("memory could not be limited") && limits.refused[0].contains("memory.max"));
+        assert_eq!(limits.refused.len(), 2, "memory and the disk: {:?}", limits.refused);
+        remove(&limits);
+    }
+
+    #[test]
+    fn version_1_has_a_group_in_each_controller_and_tells_of_one_that_is_missing() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("cpu")).unwrap();
+        let made = |group: &Path| {
+            ["cpu.cfs_period_us", "cpu.cfs_quota_us"]
+                .iter()
+                .for_each(|name| fs::write(group.join(name), "-1").unwrap());
+        };
+        let limits = Limits::set_in(root.path(), &made, "node", &limited(), Path::new("/proc"));
+        assert_eq!(limits.doors(), [root.path().join("cpu/node/cgroup.procs")]);
+        assert_eq!(read(&root.path().join("cpu/node/cpu.cfs_quota_us")), "50000");
+        assert!(
+            limits.refused[0].contains("memory could not be limited") && limits.refused[0].contains("is not there")
+        );
+        assert!(limits.refused[1].contains("no block device"), "{:?}", limits.refused);
+        remove(&limits);
+    }
+
+    #[test]
+    fn without_limits_nothing_is_made() {
+        let local = unlimited();
         let limits = Limits::set("leveret-sizing-test", &local, Path::new("/"));
         assert!(limits.doors().is_empty() && limits.refused.is_empty());
     }
