@@ -32,6 +32,10 @@ const START_DELAY_NS: u64 = 50_000_000;
 /// How often the run looks at its threads.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What the broker used in less than this is not told: the kernel counts CPU in hundredths of a second, and the ends of a run are not
+/// its middle.
+const COST_SPAN_NS: u64 = SECOND / 2;
+
 /// How often the queues are counted for --exit-when empty.
 const COUNT_EVERY_NS: u64 = SECOND / 2;
 
@@ -588,11 +592,13 @@ impl Merge {
         if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
             let load = last.since(&first, until.saturating_sub(from));
             let rate = if consumes { run.received_per_s.unwrap_or(0.0) } else { run.published_per_s };
-            run.cost.broker_cores = Some(load.cpu_cores);
             run.cost.broker_rss_bytes_max = Some(self.rss_max);
-            if rate > 0.0 && until > from {
-                run.cost.broker_us_per_message = Some(load.cpu_cores * 1e6 / rate);
-                run.cost.broker_write_bytes_per_message = Some(load.write_bytes_s / rate);
+            if until.saturating_sub(from) >= COST_SPAN_NS {
+                run.cost.broker_cores = Some(load.cpu_cores);
+                if rate > 0.0 {
+                    run.cost.broker_us_per_message = Some(load.cpu_cores * 1e6 / rate);
+                    run.cost.broker_write_bytes_per_message = Some(load.write_bytes_s / rate);
+                }
             }
         } else if self.pids.is_empty() {
             run.notes.push(

@@ -110,7 +110,7 @@ pub fn summary(run: &Run) -> String {
         false => format!("{} ({})", run.label, run.broker),
     };
     let mut text = format!("\n{name}, {:.1} s measured\n", run.seconds);
-    let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<18}{value}\n"));
+    let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<17} {value}\n"));
     let target = run.target_per_s.map_or(String::new(), |target| format!(" of {} asked for", rate_text(target)));
     row("sent", format!("{} msg/s{target}", rate_text(run.published_per_s)));
     if let Some(rate) = run.confirmed_per_s {

@@ -302,9 +302,7 @@ fn schedules_are_whole_seconds_and_whole_shares_however_short() {
         let peak = format!("[publisher_peak]\nrates = {rates}\n[[cluster]]");
         let text = format!("time_scale = {scale}\n{}", PLAN.replacen("[[cluster]]", &peak, 1));
         let plan = Plan::read(&Document::new("p", &text)).unwrap();
-        for trial in
-            trials(&plan).iter().filter(|trial| matches!(trial.test, Test::SlowConsumers | Test::PublisherPeak))
-        {
+        for trial in &trials(&plan) {
             let share = |rate: f64| rate / plan.workload.publishers as f64;
             let is_whole = |value: f64| value.fract() == 0.0 && value >= 1.0;
             assert!(trial.rate.iter().all(|(_, seconds)| is_whole(*seconds)), "{trial:?}");
@@ -381,4 +379,21 @@ fn a_local_node_that_does_not_start_is_told_with_its_log_and_the_run_goes_on() {
     assert!(why.unwrap().contains("node 0 ended with exit status: 1 before it answered; see "));
     let partial = Results::read(&Document::open(&path).unwrap(), Tolerance::Partial).unwrap();
     assert!(!partial.is_complete && partial.steps.len() == 9, "{}", partial.steps.len());
+}
+
+#[test]
+fn another_broker_on_a_nodes_port_is_not_taken_for_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let local = format!("[cluster.local]\nport = {port}\ncommand = [\"sleep\", \"60\"]");
+    let text = PLAN.replacen("uris = [\"amqp://d\"]", &local, 1).replacen("1x2", "taken", 1);
+    let plan = Plan::read(&Document::new("plan.toml", &text)).unwrap();
+    let mut events = Vec::new();
+    go(&folder.path().join("r.jsonl"), &plan, &mut Formula::of(3500.0), &mut events);
+    let told = events.iter().any(|event| match event {
+        Event::Failed { why, .. } => why.contains(&format!("port {port} is taken")),
+        _ => false,
+    });
+    assert!(told, "nobody said whose port it is");
 }

@@ -125,6 +125,13 @@ impl Cluster {
             Some(words) => self.filled(words, local, index),
             None => self.filled(&own.map(|word| word.replace("{program}", program)), local, index),
         };
+        let port = local.port + index as u16;
+        // Or the answer of another broker would be taken for this one's, limits and all: one that a killed run left behind, say.
+        if TcpStream::connect_timeout(&address(port), ANSWER_WITHIN).is_ok() {
+            return Err(format!(
+                "port {port} is taken, by a node of a run that was killed or by another program: end it first"
+            ));
+        }
         let log = self.data(index).join("node.log");
         let told = |why: std::io::Error| format!("{}: {why}", log.display());
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).map_err(told)?;
@@ -137,7 +144,6 @@ impl Cluster {
         command.args(["-c", script, "node"]).args(&words).env("DOORS", doors.join(" ")).process_group(0);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         node.child = Some(command.spawn().map_err(|why| format!("node {index} cannot be started: {why}"))?);
-        let port = local.port + index as u16;
         let until = Instant::now() + Duration::from_secs_f64(local.start_seconds);
         while !answers(port) {
             let child = self.nodes[index as usize].child.as_mut().expect("it was started above");
@@ -245,10 +251,13 @@ fn command(words: &[String], field: &str) -> Result<(), String> {
     Err(format!("{field}: {program} ended with {}: {}", output.status, said.lines().last().unwrap_or_default()))
 }
 
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 /// A broker answers a client's first bytes; a port that is only open, or another program's, does not say the same.
 fn answers(port: u16) -> bool {
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let Ok(mut stream) = TcpStream::connect_timeout(&address, ANSWER_WITHIN) else { return false };
+    let Ok(mut stream) = TcpStream::connect_timeout(&address(port), ANSWER_WITHIN) else { return false };
     let _ = stream.set_read_timeout(Some(ANSWER_WITHIN));
     let mut first = [0_u8; 1];
     stream.write_all(AMQP_HEADER).is_ok() && stream.read_exact(&mut first).is_ok() && first == [1]

@@ -317,7 +317,8 @@ fn steady(
 ) -> Result<(Vec<f64>, f64), Mistake> {
     let rates = rates.map_or_else(|| Ok(study_rates()), |rates| rising(document, rates))?;
     let seconds = seconds.map_or(Ok(STEP_SECONDS), |seconds| positive(document, "seconds", seconds))?;
-    Ok((rates, seconds * time_scale))
+    // Whole seconds, as the schedules of adverse tests are: the load generator's --time knows no others.
+    Ok((rates, (seconds * time_scale).round().max(1.0)))
 }
 
 fn adverse(document: &Document, row: &AdverseRow) -> Result<(Vec<f64>, Vec<u64>), Mistake> {
