@@ -121,13 +121,17 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     let mut series = Series::new("Durability against latency", &words, context)?;
     let mut foreword = String::new();
     for figure in FIGURES.iter().filter(|figure| wanted.contains(&figure.number)) {
+        let mut absent = lab.absent();
+        if highest < figure.rate {
+            absent.push(format!("Rates above {} were not tried: --rate.", rate_text(highest)));
+        }
         let figure = Figure { rate: figure.rate.min(highest), ..*figure };
         let measured = match figure.number {
             "1" => lab.stages(&figure, &mut series)?,
             _ => lab.policies(&figure, &mut series)?,
         };
         say(&text(&figure, &measured));
-        foreword.push_str(&section(&figure, &measured, &lab.absent()));
+        foreword.push_str(&section(&figure, &measured, &absent));
         if series.is_interrupted() {
             break;
         }
@@ -444,7 +448,7 @@ fn is_held(run: &Run) -> bool {
 
 /// Why the article's rate was not reached, from what was busy.
 fn why_not_held(run: &Run, wanted: f64) -> Option<String> {
-    if run.published_per_s >= wanted * 0.99 {
+    if run.published_per_s >= wanted * 0.99 && run.confirmed_per_s.is_none_or(|confirmed| confirmed >= wanted * 0.98) {
         return None;
     }
     let cores = run.machine.cores as f64;
@@ -555,6 +559,9 @@ mod tests {
         run.cost.broker_cores = Some(0.2);
         assert!(why_not_held(&run, 200_000.0).is_some_and(|why| why.contains("disk")));
         assert_eq!(why_not_held(&run, 100_000.0), None);
+        // What was sent and not confirmed was not held either.
+        run.confirmed_per_s = Some(50_000.0);
+        assert!(why_not_held(&run, 100_000.0).is_some());
     }
 
     #[test]

@@ -70,7 +70,7 @@ th:first-child, td:first-child { text-align: left } td.group { font-weight: 600;
 figure { margin: 1.5rem 0; overflow-x: auto } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .faint { fill: var(--faint) } svg .grid { stroke: var(--line); stroke-width: 1 }
 svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round } svg .dashed { stroke-dasharray: 5 4 }
-@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem } }
+@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem; white-space: normal } }
 code, pre { font: 13px/1.5 ui-monospace, monospace } pre { white-space: pre-wrap; word-break: break-all }
 ";
 
@@ -123,14 +123,12 @@ fn charts(runs: &[Recorded]) -> Vec<Chart> {
     }
     charts.push(throughput);
 
-    for (title, of) in [
-        (
-            "End to end over time, p50 (dashed), p99 and p99.9",
-            (|i: &Interval| i.end_to_end.clone()) as fn(&Interval) -> Option<Figures>,
-        ),
-        ("Publish to confirm over time, p50 (dashed), p99 and p99.9", |i| i.confirm.clone()),
+    let shown = if many { "p50 (dashed) and p99" } else { "p50 (dashed), p99 and p99.9" };
+    for (what, of) in [
+        ("End to end", (|i: &Interval| i.end_to_end.clone()) as fn(&Interval) -> Option<Figures>),
+        ("Publish to confirm", |i| i.confirm.clone()),
     ] {
-        let mut chart = over_time(title, "ms").y(Scale::Log);
+        let mut chart = over_time(&format!("{what} over time, {shown}"), "ms").y(Scale::Log);
         for (at, run) in runs.iter().enumerate() {
             let step = if many { at } else { 0 };
             let of_percentile = |value: fn(&Figures) -> f64| points(run, move |i| of(i).map(|f| value(&f)));
