@@ -105,7 +105,7 @@ impl View {
         });
         frame.render_widget(Line::from(format!("broker     {broker}")), rows[7]);
         let network = format!(
-            "network    to the broker {:.1} MB/s  from it {:.1} MB/s  this load {:.2} cores",
+            "network    out {:.1}  in {:.1} MB/s  this load {:.2} cores",
             i.to_broker_bytes_s / 1e6,
             i.from_broker_bytes_s / 1e6,
             i.generator_cores
@@ -129,7 +129,7 @@ fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> 
         (4, "p99.99", f.p9999_ms),
         (3, "max", f.max_ms),
     ];
-    let told = |(_, percentile, value): &(u8, &str, f64)| format!("{percentile} {}  ", ms(*value));
+    let told = |(_, percentile, value): &(u8, &str, f64)| format!("{percentile} {}  ", ms(*value).trim_end());
     let fits = |parts: &[(u8, &str, f64)]| {
         name.len() + parts.iter().map(|part| told(part).len()).sum::<usize>() + "ms".len() <= width
     };
