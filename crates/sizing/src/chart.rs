@@ -154,8 +154,11 @@ pub fn scatter(series: &[Series], axes: &Axes<'_>) -> Option<String> {
         dots(one, at, &frame, &mut svg);
         for (x, y, word) in &one.points {
             let word = word.split(':').next().unwrap_or_default();
-            let (x, y) = (frame.px(*x) + 6.0, frame.py(*y) + 4.0);
-            write!(svg, "<text class=\"s\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(word)).expect(WRITES);
+            let (x, y) = (frame.px(*x), frame.py(*y) + 4.0);
+            // On the right of its dot, and on the left where the legend would be in its way.
+            let is_right = x > LEFT + (WIDTH - LEFT - RIGHT) * 0.8;
+            let (x, anchor) = if is_right { (x - 6.0, " text-anchor=\"end\"") } else { (x + 6.0, "") };
+            write!(svg, "<text class=\"s\" x=\"{x:.1}\" y=\"{y:.1}\"{anchor}>{}</text>", escape(word)).expect(WRITES);
         }
     }
     legend(&names(series), &mut svg);

@@ -22,7 +22,7 @@ svg{width:100%;height:auto;max-width:860px}svg text{font:11px system-ui,sans-ser
 .g{stroke:var(--line)}.level{stroke:var(--ink);stroke-dasharray:3 3}polyline{fill:none;stroke-width:1.8}\
 .l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}\
 .l6{stroke:var(--c6)}.l7{stroke:var(--c7)}.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\
-.f4{fill:var(--c4)}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}pre{white-space:pre-wrap}";
+.f4{fill:var(--c4)}@media(max-width:44rem){.scroll svg{min-width:40rem}}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}pre{white-space:pre-wrap}";
 
 /// Puts `body` on a page.
 pub fn page(title: &str, body: &str) -> String {
@@ -44,7 +44,7 @@ impl Report {
         }
         body.push_str(&format!("<h2>Configurations</h2>\n<div class=\"scroll\">{}</div>\n", self.overview().html()));
         for (title, chart) in self.charts() {
-            body.push_str(&format!("<h3>{}</h3>\n{chart}", escape(&title)));
+            body.push_str(&format!("<h3>{}</h3>\n<div class=\"scroll\">{chart}</div>\n", escape(&title)));
         }
         body.push_str("<h2>Leaderboards</h2>\n<div class=\"grid\">\n");
         for board in self.boards.iter().filter(|board| !board.rows.is_empty()) {
