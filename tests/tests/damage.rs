@@ -358,6 +358,62 @@ fn damaged_checkpoint_is_passed_over_and_without_another_the_log_must_do() {
 }
 
 #[test]
+fn a_partition_that_lost_both_states_keeps_what_its_log_has_and_its_extents_as_files() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish(&broker, QUEUE, 14_000);
+    let data = broker.data_folder();
+    wait_for("extents", || !files(&data.join("extents")).is_empty());
+    wait_for("both states", || files(&data.join("checkpoints")).len() >= 4);
+    publish_each(&broker, "last", 3);
+    broker.kill();
+    // Partition 0 is who declared what: it stays.
+    let states = files(&data.join("checkpoints"));
+    let of_queues = |path: &&PathBuf| !path.file_name().unwrap().to_string_lossy().starts_with("00000000.");
+    let damaged: Vec<_> = states.iter().filter(of_queues).collect();
+    assert!(damaged.len() >= 2, "{states:?}");
+    damaged.iter().for_each(|path| flip_at(path, 100));
+    let extents = files(&data.join("extents")).len();
+    let report = refused_then_repaired(&mut broker);
+    assert!(report.contains("its state") && report.contains("its messages in extents are not"), "{report}");
+    let kept = files(&data.join("damaged")).iter().filter(|path| path.to_string_lossy().contains("extents-")).count();
+    assert_eq!(kept, extents, "{report}");
+    let drained = drain(&broker, QUEUE);
+    assert!(drained.iter().all(|(_, redelivered)| *redelivered), "they may have been given out before");
+    let numbers = numbers(&drained);
+    assert!(numbers.is_sorted() && numbers.last().is_none_or(|last| *last == 14_000), "{:?}", numbers.last());
+    publish_each(&broker, "after", 3);
+    broker.kill();
+    broker.start();
+    assert_eq!(drain(&broker, "after").len(), 3);
+    assert_eq!(drain(&broker, QUEUE), []);
+}
+
+#[test]
+fn damaged_identity_is_made_anew() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 5);
+    broker.kill();
+    let identity = broker.data_folder().join("identity");
+    let whole = fs::read(&identity).unwrap();
+    flip_at(&identity, 60);
+    let report = refused_then_repaired(&mut broker);
+    assert!(report.contains("kept aside: identity as damaged/"), "{report}");
+    assert_eq!(fs::read(&identity).unwrap(), whole);
+    assert_eq!(numbers(&drain(&broker, QUEUE)), [1, 2, 3, 4, 5]);
+    // And without a file: the node's name is asked for.
+    broker.terminate();
+    fs::remove_file(&identity).unwrap();
+    let data = broker.data_folder();
+    let nameless = leveret("repair", &data, &[]);
+    assert!(shown(&nameless).contains("name it with --node-name"), "{}", shown(&nameless));
+    assert!(!identity.exists());
+    let named = leveret("repair", &data, &["--node-name", "leveret@moor"]);
+    assert_eq!(named.status.code(), Some(0), "{}", shown(&named));
+    broker.start();
+    assert!(broker.log().contains("node=leveret@moor"), "{}", broker.log());
+}
+
+#[test]
 fn messages_of_queues_that_nobody_knows_any_more_are_kept() {
     let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
     for queue in ["first-queue", "second-queue", "third-queue"] {

@@ -36,12 +36,13 @@ pub(crate) fn quick() -> Result<(), String> {
 pub(crate) fn all() -> Result<(), String> {
     let started = Instant::now();
     let mut totals = Totals::default();
-    crates(&mut totals)?;
-    shell::cargo(&["build", "--locked", "-p", "leveret"], &[])?;
+    // One call for all crates: asked for by themselves, the binary and the black-box tests would want other features of shared
+    // dependencies, and those and most of our own crates would be built again. The binary is there before the first test runs.
     let binary = target_folder()?.join("debug/leveret");
     let environment = [("LEVERET_BIN", binary.to_string_lossy().into_owned())];
-    let black_box = ["test", "--locked", "--no-fail-fast", "-p", "clients"];
-    totals.run("the black-box tests", Command::new("cargo").args(black_box).envs(environment.clone()))?;
+    let arguments = ["test", "--locked", "--no-fail-fast", "--workspace"];
+    totals
+        .run("the crates' and the black-box tests", Command::new("cargo").args(arguments).envs(environment.clone()))?;
     match python() {
         Ok(python) => {
             let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", "tests/python"];

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use server::engine::{RepairReport, repair};
-use storage::data_folder::IDENTITY_NAME;
+use server::engine::{RepairReport, next_aside, repair};
+use storage::data_folder::{IDENTITY_NAME, mend_identity};
+use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
 
 use crate::exit::{self, Exit};
@@ -20,6 +21,7 @@ use crate::exit::{self, Exit};
 pub(crate) struct Repair {
     folder: PathBuf,
     is_trial: bool,
+    node_name: Option<String>,
 }
 
 pub(crate) fn command() -> Command {
@@ -32,25 +34,30 @@ pub(crate) fn command() -> Command {
         .long("dry-run")
         .action(ArgAction::SetTrue)
         .help("Say what would be given up and kept, and change nothing");
+    let node_name = Arg::new("node-name")
+        .long("node-name")
+        .value_name("NAME")
+        .help("What the node is called, if nothing in the folder says so any more");
     Command::new("repair")
         .about("Go on with a damaged data folder, without what is damaged in it")
         .long_about(ABOUT)
         .after_long_help(AFTER_HELP)
         .arg(folder)
         .arg(dry_run)
+        .arg(node_name)
 }
 
 /// What was asked for.
 pub(crate) fn asked(mut matches: ArgMatches) -> Repair {
     let folder = matches.remove_one("folder").expect("clap requires it");
-    Repair { folder, is_trial: matches.get_flag("dry-run") }
+    Repair { folder, is_trial: matches.get_flag("dry-run"), node_name: matches.remove_one("node-name") }
 }
 
 /// Repairs, or says what a repair would do.
 pub(crate) fn run(asked: &Repair) -> Exit {
     let folder = asked.folder.display();
-    if !asked.folder.join(IDENTITY_NAME).is_file() {
-        exit::say(&format!("{folder} is not a leveret data folder: it has no file {IDENTITY_NAME}"));
+    if !asked.folder.join(IDENTITY_NAME).is_file() && !asked.folder.join(WAL_FOLDER).is_dir() {
+        exit::say(&format!("{folder} is not a leveret data folder: it has neither {IDENTITY_NAME} nor {WAL_FOLDER}"));
         return Exit::Unreadable;
     }
     let disk = match RealDisk::create(&asked.folder) {
@@ -61,8 +68,9 @@ pub(crate) fn run(asked: &Repair) -> Exit {
         }
     };
     // Tried first in any case: opening a sound folder for writing would tidy it up, and it is to stay as it is.
-    let report = match on(Arc::new(DryDisk::new(disk.clone()))) {
-        Ok(tried) if !asked.is_trial && !tried.found.is_empty() => on(disk),
+    let name = asked.node_name.as_deref();
+    let report = match on(Arc::new(DryDisk::new(disk.clone())), name) {
+        Ok(tried) if !asked.is_trial && !tried.found.is_empty() => on(disk, name),
         tried => tried,
     };
     match report {
@@ -80,7 +88,16 @@ pub(crate) fn run(asked: &Repair) -> Exit {
     }
 }
 
-fn on<D: Disk>(disk: Arc<D>) -> Result<RepairReport, String> {
+fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, String> {
+    // The folder stays locked as long as this value.
+    let mended = mend_identity(&disk, node_name, || next_aside(&*disk, IDENTITY_NAME)).map_err(|e| e.to_string())?;
+    if let Some(mended) = mended {
+        let mut report = repair(&disk, mended.identity.folder_id).map_err(|error| error.to_string())?;
+        report.found.insert(0, mended.damage);
+        report.changed.splice(0..0, mended.changed);
+        report.aside.extend(mended.aside.map(|kept| (IDENTITY_NAME.to_owned(), kept)));
+        return Ok(report);
+    }
     let open = |name: &str| {
         let nobody = FolderIdentity { node_name: name.to_owned(), cluster_id: 0, folder_id: 0 };
         DataFolder::open(disk.clone(), nobody, std::process::id())
@@ -124,7 +141,8 @@ A broker does not start on a log or a state that is damaged: confirmed messages 
 one. If there is none, this keeps everything that is intact and says what it gives up: messages by queue and number, entries of the log by \
 partition and index. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
 told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
-called recovered.PARTITION.NUMBER.";
+called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
+aside as files. The file `identity` is made anew from what is left of it and from the log.";
 
 const AFTER_HELP: &str = "\
 Examples:

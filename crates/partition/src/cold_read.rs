@@ -13,14 +13,16 @@ use storage::{Disk, Extent, ExtentId, StorageError, WalReader};
 const READ_MESSAGES_MAX: u32 = 4096;
 
 impl Read {
-    /// The first read was in vain: nothing that memory holds of the file counts.
+    /// The first read was in vain, here or on another member: nothing that memory holds of the file counts.
     fn is_second(&self) -> bool {
-        matches!(self.purpose, ReadPurpose::Messages { is_second: true, .. })
+        matches!(self.purpose, ReadPurpose::Messages { is_second: true, .. } | ReadPurpose::Mending { .. })
     }
 
     fn queue(&self) -> Option<QueueId> {
         match self.purpose {
-            ReadPurpose::Messages { queue, .. } | ReadPurpose::Snapshot { queue, .. } => Some(queue),
+            ReadPurpose::Messages { queue, .. }
+            | ReadPurpose::Snapshot { queue, .. }
+            | ReadPurpose::Mending { queue, .. } => Some(queue),
             ReadPurpose::Entries { .. } => None,
         }
     }

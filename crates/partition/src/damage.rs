@@ -2,7 +2,7 @@
 //!
 //! A message is believed to be damaged after two reads in vain, the second one past what memory holds of its file. In a group
 //! of one nobody else has it, so it ends with a logged settle of its own reason: replays agree, the room comes back, and the
-//! messages around it go on in order. In a larger group another member may have it: the queue waits, see
+//! messages around it go on in order. In a larger group the others are asked first, see [`crate::mend`] and
 //! `docs/decisions/damaged-messages.md`.
 //!
 //! Invariant: only what waits in the queue is set aside. What a consumer holds is its own to settle, and its bytes were
@@ -10,7 +10,7 @@
 
 use crate::leader::{Leader, LeaderQueue};
 use crate::machine::Queues;
-use crate::outputs::{Damage, DamagedRun, Outputs};
+use crate::outputs::{Damage, DamagedRun, Fate, Outputs};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::QueueId;
@@ -100,12 +100,12 @@ impl LeaderQueue {
 
 impl QueuePartition {
     /// Whether no other member could have what this one lost.
-    fn is_only_copy(&self) -> bool {
-        let membership = self.replica.group().membership();
-        membership.voters.len() + membership.learners.len() <= 1
+    pub(crate) fn is_only_copy(&self) -> bool {
+        self.others().is_empty()
     }
 
-    /// These messages of a queue, live ones among them, cannot be read where they lie. False if the queue has to wait.
+    /// These messages of a queue, live ones among them, cannot be read by any member: they end in the log, unless a consumer
+    /// has them. Only a leader says so.
     pub(crate) fn set_aside(
         &mut self,
         id: QueueId,
@@ -113,22 +113,15 @@ impl QueuePartition {
         messages: impl Iterator<Item = u64>,
         why: String,
         out: &mut Outputs,
-    ) -> bool {
-        let Some(state) = self.queues.queue(id) else { return true };
+    ) {
+        let Some(state) = self.queues.queue(id) else { return };
         let live: Vec<u64> = messages.filter(|seq| state.runs().is_live(*seq)).collect();
-        if self.leader.is_none() || !self.is_only_copy() {
-            let mut ranges = SeqRanges::new();
-            live.into_iter().for_each(|seq| ranges.insert(seq));
-            let messages = ranges.iter().collect();
-            out.damage.push(Damage { queue: id, place, messages, why, is_set_aside: false });
-            return false;
-        }
         let next_seq = self.touched(id).next_seq;
         let leader = self.leader.as_deref_mut().expect("asked above");
         let lq = leader.queues.get_mut(&id).expect("touched above");
         let ended = drop_all(lq, &self.queues, id, &live);
         if ended.is_empty() {
-            return true;
+            return;
         }
         if let Some(life) = &mut lq.life {
             // How much of the queue's bytes they were, nobody can tell.
@@ -139,8 +132,7 @@ impl QueuePartition {
         messages.iter().for_each(|(first, count)| spoilt.ended.insert_range(*first, *count));
         Leader::settle_later(&mut leader.settling, id, lq);
         out.set_aside += ended.count();
-        out.damage.push(Damage { queue: id, place, messages, why, is_set_aside: true });
-        true
+        out.damage.push(Damage { queue: id, place, messages, why, fate: Fate::SetAside });
     }
 
     /// These runs could not be copied, because some of their messages cannot be read: the same happens to those as when they
@@ -160,8 +152,14 @@ impl QueuePartition {
                 // Memory still has them whole, and gives them out.
                 continue;
             }
-            let seqs = messages.into_iter().flat_map(|(first, count)| first..first + count);
-            self.set_aside(queue, place, seqs, why, cx.out);
+            match (self.is_only_copy(), self.leader.is_some()) {
+                (true, true) => {
+                    let seqs = messages.into_iter().flat_map(|(first, count)| first..first + count);
+                    self.set_aside(queue, place, seqs, why, cx.out);
+                }
+                (true, false) => cx.out.damage.push(Damage { queue, place, messages, why, fate: Fate::Told }),
+                (false, _) => self.mend_stretches((queue, place), messages, &why, true, cx),
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::damage::next_sound;
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue, Waiting};
 use crate::life::{DueMessage, Timers};
-use crate::machine::{FixedMap, Queues};
+use crate::machine::FixedMap;
 use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
@@ -51,7 +51,7 @@ impl QueuePartition {
                 partition,
                 id,
                 lq,
-                queues: &self.queues,
+                state: self.queues.queue(id),
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
                 rooms: &mut leader.rooms,
@@ -60,7 +60,7 @@ impl QueuePartition {
                 due: &mut leader.due,
                 is_blocked: false,
             };
-            turn.lq.dispatch.follow_levels(self.queues.levels(id));
+            turn.lq.dispatch.follow_levels(turn.state.and_then(QueueState::levels));
             if turn.lq.life.is_none() {
                 turn.answer(cx);
                 turn.hand_out(cx);
@@ -105,8 +105,9 @@ impl QueuePartition {
                 return self.drive(cx);
             }
             ReadPurpose::Snapshot { to, term, index, queue, from, place } => {
-                return self.snapshot_read((to, term, index), (queue, from, place), found, cx.out);
+                return self.snapshot_read((to, term, index), (queue, from, place), found, cx);
             }
+            purpose @ ReadPurpose::Mending { .. } => return self.mending_read(purpose, found, cx),
             ReadPurpose::Messages { queue, seq, place, is_second } => (queue, seq, place, is_second),
         };
         let Some(leader) = self.leader.as_deref_mut() else { return };
@@ -137,9 +138,13 @@ impl QueuePartition {
             return;
         }
         let first = if matches!(place, Place::Wal { .. }) { run.first } else { seq };
-        if !self.set_aside(id, place, first..past, why, cx.out) {
-            // As if the read never came back; the other queues go on.
+        if self.is_only_copy() {
+            self.set_aside(id, place, first..past, why, cx.out);
+        } else if self.mend((id, place), (first, past), why, true, cx) {
+            // As if the read did not come back yet: the other queues go on.
             self.touched(id).reading = true;
+        } else {
+            self.look_later(id, cx.now_ms);
         }
     }
 }
@@ -174,7 +179,7 @@ impl LeaderQueue {
 }
 
 /// A batch that was read, if it is whole and its run still lies there.
-fn batch_of(run: &Run<Place>, at: Location, bytes: Bytes) -> Option<Reader> {
+pub(crate) fn batch_of(run: &Run<Place>, at: Location, bytes: Bytes) -> Option<Reader> {
     let is_there = run.place.in_wal() == Some(at);
     let is_intact = is_there && crate::entry::Batch::parse(&bytes, 0).is_ok_and(|b| b.is_intact());
     is_intact.then(|| Reader::batch(run.first, run.count, bytes, None)).flatten()
@@ -255,7 +260,8 @@ pub(crate) struct Turn<'a> {
     partition: PartitionId,
     pub(crate) id: QueueId,
     pub(crate) lq: &'a mut LeaderQueue,
-    pub(crate) queues: &'a Queues,
+    /// What the log says of it. Looked up once a turn, not once a message.
+    pub(crate) state: Option<&'a QueueState<Place>>,
     pub(crate) builder: &'a mut crate::entry::EntryBuilder,
     raised: &'a mut Vec<QueueId>,
     rooms: &'a mut FixedMap<ConsumerKey, usize>,
@@ -270,7 +276,7 @@ pub(crate) struct Turn<'a> {
 
 impl Turn<'_> {
     pub(crate) fn head(&self) -> Option<Head> {
-        let state = self.queues.queue(self.id);
+        let state = self.state;
         self.lq.dispatch.head(state.and_then(QueueState::levels), |from| match state {
             Some(state) => match next_sound(state, self.lq.spoilt.as_deref(), from) {
                 Some(seq) => Some(seq),
@@ -283,7 +289,7 @@ impl Turn<'_> {
 
     /// Whether the log lets this message out; if not, the next entry will say so.
     fn may_be_sent(&mut self, seq: u64) -> bool {
-        let state = self.queues.queue(self.id);
+        let state = self.state;
         let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
         if seq < applied {
             return true;
@@ -314,7 +320,7 @@ impl Turn<'_> {
     fn counts(&self, seq: u64) -> Counts {
         match self.lq.counts.get(&seq) {
             Some(counts) => *counts,
-            None => self.queues.queue(self.id).map(|s| s.counts_of(seq)).unwrap_or_default(),
+            None => self.state.map(|s| s.counts_of(seq)).unwrap_or_default(),
         }
     }
 
@@ -359,7 +365,7 @@ impl Turn<'_> {
                 self.lq.note_taken(head.seq, &message, !no_ack);
             }
             room = room.saturating_sub(message.len());
-            self.lq.dispatch.assign(head, share, self.queues.levels(self.id));
+            self.lq.dispatch.assign(head, share, self.state.and_then(QueueState::levels));
             if no_ack {
                 self.lq.acked.insert_range(head.seq, 1);
             }
@@ -403,7 +409,7 @@ impl Turn<'_> {
                         life.used(cx.now_ms);
                         self.lq.note_taken(head.seq, &message, !no_ack);
                     }
-                    self.lq.dispatch.assign_get(channel, no_ack, head, self.queues.levels(self.id));
+                    self.lq.dispatch.assign_get(channel, no_ack, head, self.state.and_then(QueueState::levels));
                     if no_ack {
                         self.lq.acked.insert_range(head.seq, 1);
                     }
@@ -454,7 +460,7 @@ impl Turn<'_> {
     }
 
     fn purge(&mut self) {
-        let state = self.queues.queue(self.id);
+        let state = self.state;
         let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
             // What is ready before it is applied (written level) is not in the state yet, and live.
             Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),
@@ -479,7 +485,7 @@ impl Turn<'_> {
 
     /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as no use of it.
     pub(crate) fn peek(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
-        let run = self.queues.queue(self.id).and_then(|s| s.runs().covering(seq));
+        let run = self.state.and_then(|s| s.runs().covering(seq));
         let reader = match run {
             Some(run) => match run.place {
                 Place::Wal { file, offset, bytes } => {
@@ -522,7 +528,7 @@ impl Turn<'_> {
         if self.lq.reading {
             return Next::Later;
         }
-        let state = self.queues.queue(self.id);
+        let state = self.state;
         let reader = match state.and_then(|s| s.runs().covering(seq)) {
             Some(run) => {
                 let Some((cached, (file, offset))) = in_tail(run, tail) else {
@@ -553,7 +559,7 @@ impl Turn<'_> {
     fn read(&mut self, seq: u64, run: &Run<Place>, wanted: u64, tail: &Tail, out: &mut Outputs) {
         let at = match run.place {
             Place::Wal { .. } => {
-                let state = self.queues.queue(self.id).filter(|s| self.lq.goes_forward(seq, Some(s)));
+                let state = self.state.filter(|s| self.lq.goes_forward(seq, Some(s)));
                 let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.past()));
                 let mut places: Vec<Location> = run.place.in_wal().into_iter().collect();
                 let (mut bytes, mut messages) = (u64::from(places[0].bytes), u64::from(run.live()));
@@ -584,7 +590,7 @@ impl Turn<'_> {
         if self.lq.reading || wanted == 0 {
             return;
         }
-        let state = self.queues.queue(self.id).filter(|s| self.lq.goes_forward(past, Some(s)));
+        let state = self.state.filter(|s| self.lq.goes_forward(past, Some(s)));
         if let Some((seq, run)) = state.and_then(|s| s.runs().next_live(past))
             && in_tail(run, tail).is_none()
         {

@@ -68,7 +68,7 @@ pub fn copy_runs<D: Disk>(
         for (seq, body) in bodies {
             extent.push(run.queue, seq, &body)?;
         }
-        copied.push((run.queue, run.place));
+        copied.push((run.queue, run.place, run.first));
     }
     let ready = extent.finish(copied)?;
     Ok(Copied { ready, damaged })
@@ -138,7 +138,7 @@ impl<D: Disk> NewExtent<D> {
     }
 
     /// Makes it durable; `copied` is handed through. `None`, and no file, if it holds nothing.
-    pub fn finish(self, copied: Vec<(QueueId, Place)>) -> Result<Option<ExtentReady>, StorageError> {
+    pub fn finish(self, copied: Vec<(QueueId, Place, u64)>) -> Result<Option<ExtentReady>, StorageError> {
         if self.messages == 0 {
             drop(self.writer);
             let _ = remove_extent(&*self.disk, self.id);

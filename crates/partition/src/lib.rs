@@ -28,6 +28,7 @@ pub mod log_index;
 pub mod log_partition;
 pub mod machine;
 pub mod maintenance;
+mod mend;
 pub mod message;
 pub mod outputs;
 pub mod partition;

@@ -381,7 +381,7 @@ impl Turn<'_> {
 
     /// The head goes, for this reason.
     pub(crate) fn drop_head(&mut self, head: Head, reason: Reason, message: Option<Bytes>) {
-        self.lq.dispatch.drop_head(head, self.queues.levels(self.id));
+        self.lq.dispatch.drop_head(head, self.state.and_then(QueueState::levels));
         if let Some(message) = &message {
             self.lq.note_taken(head.seq, message, false);
         }
@@ -392,7 +392,7 @@ impl Turn<'_> {
     /// Counts the bytes of what was there before anybody counted. False while they are being read.
     fn count_bytes(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(range) = self.lq.life.as_ref().map(|l| l.uncounted.clone()).filter(|r| !r.is_empty()) {
-            let state = self.queues.queue(self.id);
+            let state = self.state;
             let applied = state.map_or(1, QueueState::next_seq);
             let next = match state.and_then(|s| next_sound(s, self.lq.spoilt.as_deref(), range.start)) {
                 Some(seq) => seq,
@@ -459,7 +459,7 @@ impl Turn<'_> {
         let Some(life) = &mut self.lq.life else { return };
         while let Some((until, seq)) = life.retrying.first().copied().filter(|(until, _)| *until <= now_ms) {
             life.retrying.remove(&(until, seq));
-            self.lq.dispatch.put_back(seq, 1, self.queues.levels(self.id));
+            self.lq.dispatch.put_back(seq, 1, self.state.and_then(QueueState::levels));
         }
     }
 
@@ -537,7 +537,7 @@ impl Turn<'_> {
             let message = match dying.message.take() {
                 Some(message) => message,
                 None => {
-                    if self.queues.queue(self.id).is_some_and(|s| seq < s.next_seq() && !s.runs().is_live(seq)) {
+                    if self.state.is_some_and(|s| seq < s.next_seq() && !s.runs().is_live(seq)) {
                         // Purged, or settled by an entry of a leader before this one.
                         self.lq.life.as_mut().and_then(|l| l.dying.pop_front());
                         continue;
@@ -582,7 +582,7 @@ impl Turn<'_> {
     /// Of a queue of scheduled messages: hands on those that are due, in the order of their times.
     fn release_due(&mut self, cx: &mut Context<'_>) {
         let Some(target) = schedule_of(self.id) else { return };
-        let Some(state) = self.queues.queue(self.id) else { return };
+        let Some(state) = self.state else { return };
         let mut released = std::mem::take(&mut self.lq.life.as_mut().expect("asked before").released);
         released.retain(|(_, seq)| state.runs().is_live(*seq));
         let mut next = None;

@@ -315,16 +315,16 @@ impl Queues {
 
     /// Puts runs of a queue whose live messages were copied to an extent into their new places. Which messages are live
     /// stays the same: what was settled since they were copied is not revived.
-    pub fn move_runs(&mut self, queue: QueueId, copied: &[Place], extent: u32, new: &[ExtentRun]) {
+    pub fn move_runs(&mut self, queue: QueueId, copied: &[(Place, u64)], extent: u32, new: &[ExtentRun]) {
         let Some(state) = self.queues.get_mut(&queue) else { return };
         let (Some(first), Some(last)) = (new.first(), new.last()) else { return };
-        let copied: HashSet<Place, foldhash::fast::FixedState> = copied.iter().copied().collect();
+        let copied: HashSet<(Place, u64), foldhash::fast::FixedState> = copied.iter().copied().collect();
         let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
         // Each run that was copied held something live then, so it reaches into what the new ones cover.
         state.runs_mut().replace(first.first, last.past, |stretch| {
             let (mut kept, mut live) = (Vec::new(), SeqRanges::new());
             for run in stretch {
-                if copied.contains(&run.place) {
+                if copied.contains(&(run.place, run.first)) {
                     uncount(&run, wal_runs, extents, wal_run_count);
                     run.live_ranges().for_each(|(first, count)| live.insert_range(first, count));
                 } else {
@@ -344,6 +344,49 @@ impl Queues {
                 kept.push(moved);
             }
             kept.sort_by_key(|run| run.first);
+            kept
+        });
+    }
+
+    /// Puts what is live among messages `first..past` of the run at `place` into runs of an extent, which was added before and
+    /// has all of it; what lies around them stays. A run in the log goes over whole.
+    pub(crate) fn mend_run(
+        &mut self,
+        queue: QueueId,
+        place: Place,
+        (first, past): (u64, u64),
+        extent: u32,
+        new: &[ExtentRun],
+    ) {
+        let Some(state) = self.queues.get_mut(&queue) else { return };
+        let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
+        state.runs_mut().replace(first, past, |stretch| {
+            let mut kept = Vec::new();
+            for run in stretch {
+                if run.place != place {
+                    kept.push(run);
+                    continue;
+                }
+                uncount(&run, wal_runs, extents, wal_run_count);
+                let piece = |low: u64, high: u64, place: Place| {
+                    let (low, high) = (low.max(run.first), high.min(run.past()));
+                    let within = run.live_ranges().filter_map(move |(first, count)| {
+                        let (low, high) = (first.max(low), (first + count).min(high));
+                        (low < high).then(|| (low, high - low))
+                    });
+                    if low < high { Run::restore(low, (high - low) as u32, place, within) } else { None }
+                };
+                let at = |new: &ExtentRun| Place::Extent { id: extent, run: new.run };
+                let middle = new.iter().filter_map(|new| piece(new.first, new.past, at(new)));
+                let pieces = piece(0, first, place).into_iter().chain(middle).chain(piece(past, u64::MAX, place));
+                for piece in pieces {
+                    let Place::Extent { id, .. } = piece.place else {
+                        panic!("of a batch in the log nothing is left behind")
+                    };
+                    extents.get_mut(&id).expect("an extent is added first").live += u64::from(piece.live());
+                    kept.push(piece);
+                }
+            }
             kept
         });
     }

@@ -107,6 +107,16 @@ impl Maintenance {
         self.put_off.insert(place, now_ms + PUT_OFF_MS);
     }
 
+    /// A run that was put off is whole again, or gone.
+    pub(crate) fn put_back(&mut self, place: Place) {
+        self.put_off.remove(&place);
+    }
+
+    /// Whether runs are being copied into an extent.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.is_copying
+    }
+
     /// Whether a checkpoint is being saved.
     pub(crate) fn is_saving(&self) -> bool {
         self.saving.is_some()
@@ -183,7 +193,7 @@ impl QueuePartition {
         self.note_used_up();
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
-        if !self.maintenance.is_copying {
+        if !self.maintenance.is_copying && !self.mendings.is_writing() {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
             let retire =
                 if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
@@ -294,7 +304,7 @@ impl QueuePartition {
     /// The extent under way is on the disk: its runs take the place of those that were copied.
     pub fn extent_ready(&mut self, ready: &ExtentReady) {
         assert!(std::mem::take(&mut self.maintenance.is_copying), "an extent was under way");
-        let of_log = ready.copied.iter().filter(|(_, place)| matches!(place, Place::Wal { .. }));
+        let of_log = ready.copied.iter().filter(|(_, place, _)| matches!(place, Place::Wal { .. }));
         self.maintenance.moved_runs += of_log.count() as u64;
         take_over(&mut self.queues, ready);
         self.note_used_up();
@@ -357,9 +367,9 @@ impl QueuePartition {
 /// The runs of a new extent take the place of those that were copied into it.
 pub(crate) fn take_over(queues: &mut Queues, ready: &ExtentReady) {
     queues.add_extent(ready.id, ready.messages, ready.bytes);
-    let mut copied: BTreeMap<QueueId, Vec<Place>> = BTreeMap::new();
-    for (queue, place) in &ready.copied {
-        copied.entry(*queue).or_default().push(*place);
+    let mut copied: BTreeMap<QueueId, Vec<(Place, u64)>> = BTreeMap::new();
+    for (queue, place, first) in &ready.copied {
+        copied.entry(*queue).or_default().push((*place, *first));
     }
     for (queue, places) in &copied {
         let new: Vec<_> = ready.runs.iter().filter(|r| r.queue == *queue).copied().collect();

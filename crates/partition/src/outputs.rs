@@ -100,6 +100,21 @@ pub enum ReadPurpose {
         /// Where it lay when the read was asked for.
         place: Place,
     },
+    /// Messages that another member asked for, because it cannot read them.
+    Mending {
+        /// The member.
+        to: NodeId,
+        /// Its question.
+        number: u64,
+        /// The queue.
+        queue: QueueId,
+        /// The first message wanted, which is live.
+        from: u64,
+        /// One past the last message wanted.
+        past: u64,
+        /// Where the first lay when the read was asked for.
+        place: Place,
+    },
     /// Log entries from this index on.
     Entries {
         /// The first.
@@ -135,6 +150,17 @@ pub enum ReadFailed {
     Refused(String),
 }
 
+/// What becomes of messages that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// No member of the group has them: they end with this, in the log.
+    SetAside,
+    /// The other members are asked for them; until one of them has answered, or all of them, the queue waits.
+    Asked,
+    /// A member that does not lead noticed it, and nobody else is there to ask: the leader decides when it meets them.
+    Told,
+}
+
 /// Messages whose bytes cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
@@ -146,8 +172,8 @@ pub struct Damage {
     pub messages: Vec<(u64, u64)>,
     /// Which file, where in it, what is wrong.
     pub why: String,
-    /// They end with this, in the log; otherwise the queue waits: another member may have them.
-    pub is_set_aside: bool,
+    /// What becomes of them.
+    pub fate: Fate,
 }
 
 impl Damage {
@@ -172,13 +198,16 @@ impl std::fmt::Display for Damage {
             write!(f, " and more")?;
         }
         write!(f, ": {why}. ")?;
-        match self.is_set_aside {
-            true => write!(
+        match self.fate {
+            Fate::SetAside => write!(
                 f,
                 "They are set aside: ended in the log as damaged, given to nobody, not dead-lettered; the queue goes on. \
                  Check the disk"
             ),
-            false => write!(f, "The queue waits, as another member may have them. Check the disk"),
+            Fate::Asked => {
+                write!(f, "The other members are asked for them, and the queue waits until they answer. Check the disk")
+            }
+            Fate::Told => write!(f, "Whoever leads decides what becomes of them. Check the disk"),
         }
     }
 }
@@ -224,7 +253,7 @@ pub enum Job {
         /// Replay starts here: in this WAL file, which and whose successors hold every entry after `applied`.
         replay_file: u32,
     },
-    /// Put messages of a snapshot into a new extent, in this order; answered by `received_written`.
+    /// Put messages that other members sent into a new extent, in this order; answered by `received_written`.
     WriteReceived {
         /// Whose.
         partition: PartitionId,
@@ -262,8 +291,9 @@ pub struct ExtentReady {
     pub messages: u64,
     /// Its runs.
     pub runs: Vec<ExtentRun>,
-    /// Which of the runs in the job were copied, whole; the rest did not fit.
-    pub copied: Vec<(QueueId, Place)>,
+    /// Which of the runs in the job were copied, whole, by their first numbers (a mended run may lie in pieces at one place);
+    /// the rest did not fit.
+    pub copied: Vec<(QueueId, Place, u64)>,
 }
 
 /// A run that could not be copied, because some of its live messages cannot be read. It stays where it is.

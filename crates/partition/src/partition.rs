@@ -10,6 +10,7 @@ use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
 use crate::life::Life;
 use crate::machine::{FixedMap, Queues, Unobserved, schedule_of};
 use crate::maintenance::Maintenance;
+use crate::mend::{FRAME_ASK, FRAME_HAVE, Mendings};
 use crate::outputs::{Outputs, Ticket};
 use crate::replica::Replica;
 use crate::snapshot::{FRAME_PART, FRAME_PULL, Snapshots};
@@ -45,6 +46,9 @@ pub struct QueuePartition {
     pub(crate) applied_term: Term,
     pub(crate) maintenance: Maintenance,
     pub(crate) snapshots: Snapshots,
+    pub(crate) mendings: Mendings,
+    /// Messages that other members had, since the start.
+    pub(crate) mended_messages: u64,
     /// Rules of the queues that are not plain.
     pub(crate) rules: FixedMap<QueueId, Arc<Rules>>,
 }
@@ -60,6 +64,8 @@ impl QueuePartition {
             applied_term,
             maintenance: Maintenance::default(),
             snapshots: Snapshots::default(),
+            mendings: Mendings::default(),
+            mended_messages: 0,
             rules: FixedMap::default(),
         }
     }
@@ -121,6 +127,7 @@ impl QueuePartition {
         // A handing over of leadership that came to nothing is given up here, and with it the reason to hold entries back.
         self.propose_held(false);
         self.snapshot_tick(cx.out);
+        self.mend_tick();
         self.drive(cx);
     }
 
@@ -128,6 +135,7 @@ impl QueuePartition {
     pub fn step(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
         match frame.first() {
             Some(&FRAME_PULL | &FRAME_PART) => self.snapshot_frame(from, frame, cx),
+            Some(&FRAME_ASK | &FRAME_HAVE) => self.mend_frame(from, frame, cx),
             _ => {
                 self.replica.step(from, frame);
                 self.drive(cx);
@@ -159,6 +167,7 @@ impl QueuePartition {
         self.finish_entry(cx.now_ms);
         self.drive(cx);
         self.snapshot_turn(cx);
+        self.mend_turn(cx);
         self.note_written(cx);
         self.dispatch(cx);
         // Watermarks and no-ack settles that dispatching made belong to the log too.

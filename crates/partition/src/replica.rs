@@ -121,6 +121,11 @@ impl Replica {
         self.id
     }
 
+    /// This member.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// The consensus group, for questions.
     pub fn group(&self) -> &Group {
         &self.group

@@ -108,6 +108,11 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
+    /// Whether an extent of received messages is under way.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.incoming.as_ref().is_some_and(|i| i.is_writing)
+    }
+
     /// Whether a checkpoint of a snapshot is being saved.
     pub(crate) fn is_saving(&self) -> bool {
         self.installing.as_ref().is_some_and(|i| i.is_saving)
@@ -265,28 +270,27 @@ impl QueuePartition {
     }
 
     /// The messages for an answer were read, or are not there any more.
-    #[allow(clippy::too_many_arguments)] // They are one purpose, taken apart.
     pub(crate) fn snapshot_read(
         &mut self,
         (to, term, index): (NodeId, Term, LogIndex),
         (queue, from, place): (QueueId, u64, Place),
         found: Result<ReadBytes, ReadFailed>,
-        out: &mut Outputs,
+        cx: &mut Context<'_>,
     ) {
         let partition = self.id();
         if self.outgoing(to, term, index).is_none() {
             return;
         }
-        let run = self.queues.queue(queue).and_then(|state| state.runs().next_live(from)).map(|(_, run)| run);
-        let Some(run) = run.filter(|run| run.place == place) else {
+        let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
+        let Some((seq, run)) = next.filter(|(_, run)| run.place == place) else {
             // Settled or moved meanwhile: look again.
-            return self.serve_messages(to, term, index, queue, from, out);
+            return self.serve_messages(to, term, index, queue, from, cx.out);
         };
+        let run_past = run.past();
         let (messages, past) = match found {
             Ok(ReadBytes::Wal(bytes)) => {
                 let batch = Batch::parse(&bytes, 0).ok().filter(Batch::is_intact);
-                // What this member cannot read it cannot give; another may lead and have it.
-                let Some(batch) = batch else { return };
+                let Some(batch) = batch else { return self.mend_for_snapshot(queue, place, (seq, run_past), cx) };
                 let (mut messages, mut at) = (Vec::new(), batch.first_message_at());
                 for (number, view) in batch.iter().enumerate() {
                     let seq = run.first + number as u64;
@@ -295,15 +299,34 @@ impl QueuePartition {
                     }
                     at += view.len();
                 }
-                (messages, run.past())
+                (messages, run_past)
             }
             Ok(ReadBytes::Extent { messages, damage: None }) => {
                 let Some(past) = messages.last().map(|m| m.0 + 1) else { return };
                 (messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect(), past)
             }
-            _ => return,
+            Ok(ReadBytes::Extent { messages, damage: Some(_) }) => {
+                // What is intact up to the first that is not can go; the rest is asked of the others.
+                let live = (seq..run_past).filter(|seq| run.is_live(*seq));
+                let intact: Vec<_> = messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect();
+                let sound = live.zip(&intact).take_while(|(seq, (number, _))| seq == number).count();
+                let Some((last, _)) = sound.checked_sub(1).map(|last| &intact[last]) else {
+                    let past = intact.first().map_or(run_past, |(first, _)| *first);
+                    return self.mend_for_snapshot(queue, place, (seq, past), cx);
+                };
+                let past = last + 1;
+                (intact.into_iter().take(sound).collect(), past)
+            }
+            Err(ReadFailed::Damaged(_)) => return self.mend_for_snapshot(queue, place, (seq, run_past), cx),
+            Ok(_) | Err(ReadFailed::Refused(_)) => return,
         };
-        out.frames.push((to, partition, bodies_frame(term, index, (queue, from, past), &messages)));
+        cx.out.frames.push((to, partition, bodies_frame(term, index, (queue, from, past), &messages)));
+    }
+
+    /// What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
+    fn mend_for_snapshot(&mut self, queue: QueueId, place: Place, (first, past): (u64, u64), cx: &mut Context<'_>) {
+        let why = crate::deliver::batch_is_damaged(place);
+        self.mend_stretches((queue, place), vec![(first, past - first)], &why, false, cx);
     }
 
     /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is done.
@@ -412,13 +435,16 @@ impl QueuePartition {
 
     /// Asks for what comes next, or has what was gathered written.
     fn fetch_on(&mut self, out: &mut Outputs) {
-        let partition = self.replica.id();
+        let (partition, is_mending) = (self.replica.id(), self.mendings.is_writing());
         let Some(incoming) = &mut self.snapshots.incoming else { return };
         if incoming.is_writing {
             return;
         }
         let is_full = incoming.received_bytes >= RECEIVED_BYTES_MAX || incoming.received.len() >= RECEIVED_MESSAGES_MAX;
         if !incoming.received.is_empty() && (is_full || incoming.has_all()) {
+            if is_mending {
+                return;
+            }
             incoming.is_writing = true;
             incoming.received_bytes = 0;
             let messages = std::mem::take(&mut incoming.received);
@@ -448,6 +474,9 @@ impl QueuePartition {
 
     /// What was received is in an extent. `None`: it held nothing.
     pub fn received_written(&mut self, ready: Option<ExtentReady>) {
+        if self.mendings.is_writing() {
+            return self.mend_written(ready);
+        }
         let incoming = self.snapshots.incoming.as_mut().expect("a transfer that writes is not given up");
         assert!(std::mem::take(&mut incoming.is_writing), "an extent was under way");
         incoming.extents.extend(ready);

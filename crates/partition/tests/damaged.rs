@@ -7,7 +7,7 @@ use broker::queue::{DeadLetterRule, LevelRule, Rules};
 use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, texts};
 use partition::command::{Command, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Target};
-use partition::outputs::{Damage, DamagedRun, ExtentReady, ExtentRun};
+use partition::outputs::{Damage, DamagedRun, ExtentReady, ExtentRun, Fate};
 use partition::place::Place;
 use smallvec::smallvec;
 
@@ -46,7 +46,7 @@ fn live(rig: &Rig) -> u64 {
 /// Moves everything in the log into one extent, as upkeep does.
 fn into_extent(rig: &mut Rig) {
     let state = rig.partition.queues().queue(QUEUE).unwrap();
-    let copied: Vec<_> = state.runs().iter().map(|run| (QUEUE, run.place)).collect();
+    let copied: Vec<_> = state.runs().iter().map(|run| (QUEUE, run.place, run.first)).collect();
     let past = state.next_seq();
     for seq in 1..past {
         let mut stored = Vec::new();
@@ -81,7 +81,10 @@ fn damaged_messages_are_set_aside_and_those_around_them_go_on_in_order() {
     assert_eq!(texts(&rig.delivered()), ["m1", "m4", "m6"]);
     let told = told(&mut rig);
     assert_eq!(ranges(&told), [(2, 1), (3, 1), (5, 1)]);
-    assert!(told.iter().all(|d| d.is_set_aside && d.queue == QUEUE && d.why.contains("log file number 1")), "{told:?}");
+    assert!(
+        told.iter().all(|d| d.fate == Fate::SetAside && d.queue == QUEUE && d.why.contains("log file number 1")),
+        "{told:?}"
+    );
     assert_eq!(rig.out.set_aside, 3);
     assert_eq!(rig.stat(), (0, 3, 1), "the counts are those of what can be had");
     assert_eq!(live(&rig), 3, "the log says that the damaged ones have ended");

@@ -5,6 +5,7 @@ mod member;
 
 use member::{PUBLISHER, QUEUE, READER, Rig, texts};
 use partition::command::{Command, Durability, Effect, Level, Outcome, Reply, RequestId, Selective};
+use partition::outputs::{ReadBytes, ReadPurpose};
 
 #[test]
 fn a_synced_publish_is_confirmed_by_the_sync_and_a_written_one_by_the_write() {
@@ -155,6 +156,30 @@ fn what_a_read_does_not_bring_is_asked_for_again() {
     rig.run();
     assert_eq!(texts(&rig.delivered()), numbered(1..=40));
     assert!(rig.reads.len() > 5, "{:?}", rig.reads);
+}
+
+#[test]
+fn a_late_answer_to_a_read_of_an_earlier_time_in_office_does_not_stop_a_queue() {
+    let mut rig = long_queue();
+    let runs: Vec<_> = rig.partition.queues().queue(QUEUE).unwrap().runs().iter().cloned().collect();
+    rig.consume(1, 0, true);
+    while rig.out.reads.is_empty() {
+        rig.with(|p, cx| p.flush(cx));
+        rig.write();
+        rig.sync();
+    }
+    // This member led before, further on in the queue, and what it asked for then comes only now.
+    let late = &runs[3];
+    let at = late.place.in_wal().unwrap();
+    let (_, _, _, body, record) =
+        rig.log.iter().find(|l| l.4.offset <= at.offset && at.offset < l.4.offset + l.4.bytes).unwrap();
+    let from = (at.offset - record.offset) as usize;
+    let bytes = body.slice(from..from + at.bytes as usize);
+    let purpose = ReadPurpose::Messages { queue: QUEUE, seq: late.first, place: late.place, is_second: false };
+    rig.with(|p, cx| p.read_done(purpose, Ok(ReadBytes::Batches(vec![(at, bytes)])), cx));
+    rig.run();
+    let count = runs.iter().map(|run| u64::from(run.count)).sum();
+    assert_eq!(texts(&rig.delivered()), numbered(1..=count));
 }
 
 #[test]

@@ -65,11 +65,15 @@ pub enum Bug {
     KeysAreForgotten,
     /// All messages with a key have the same one.
     KeysAreMixedUp,
+    /// Says of every message that another member asks for that it is lost.
+    LossIsClaimed,
+    /// Never answers another member that asks for a message.
+    AskingIsInVain,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 31] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -99,6 +103,8 @@ impl Bug {
         Bug::LapseIsHasty,
         Bug::KeysAreForgotten,
         Bug::KeysAreMixedUp,
+        Bug::LossIsClaimed,
+        Bug::AskingIsInVain,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

@@ -174,6 +174,8 @@ pub struct Figures {
     pub lapsed: u64,
     /// Publishes that were confirmed and dropped, as their queues had one with their key.
     pub repeats: u64,
+    /// Messages that rotted, and were fetched from another member and written anew.
+    pub mended: u64,
 }
 
 impl Figures {
@@ -197,6 +199,7 @@ impl Figures {
             refused,
             lapsed,
             repeats,
+            mended,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -215,6 +218,7 @@ impl Figures {
         self.refused += refused;
         self.lapsed += lapsed;
         self.repeats += repeats;
+        self.mended += mended;
     }
 }
 

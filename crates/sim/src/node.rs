@@ -12,13 +12,15 @@
 //! an answer of an earlier life of the node never arrives. A node that a fault hits stops as the server does: at once.
 
 use crate::bug::Bug;
+use crate::checks::violated;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use broker::queue::Rules;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
-use partition::outputs::{Job, Outputs, Read, ReadBytes, ReadFailed, ReadPurpose, SyncWish, Ticket, WalWrite};
+use partition::extent_copy::Copied;
+use partition::outputs::{Fate, Job, Outputs, Read, ReadBytes, ReadFailed, ReadPurpose, SyncWish, Ticket, WalWrite};
 use partition::{Command, Context, Effect, Outlets, QueuePartition, Tail, WalState};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -68,6 +70,8 @@ pub struct Settings {
     pub bug: Option<Bug>,
     /// Rules of the queues of each partition.
     pub rules: Vec<BTreeMap<QueueId, Arc<Rules>>>,
+    /// Extents may rot.
+    pub has_rot: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
     pub gives_up: Vec<bool>,
 }
@@ -101,7 +105,7 @@ enum Completion {
     Written(Ticket, Vec<Location>),
     Synced(Ticket),
     Read(ReadPurpose, Result<ReadBytes, ReadFailed>),
-    Extent(Option<partition::outputs::ExtentReady>),
+    Extent(Copied),
     Received(Option<partition::outputs::ExtentReady>),
     Checkpoint,
 }
@@ -119,6 +123,8 @@ pub struct Outcome {
     pub resets: Vec<SessionId>,
     /// Entries that a partition appended: partition, term, index, body as stored.
     pub appended: Vec<(PartitionId, Term, LogIndex, Bytes)>,
+    /// Messages that were fetched from another member, because they had rotted.
+    pub mended: u64,
     /// What made the node stop, if it did.
     pub stopped: Option<String>,
 }
@@ -469,7 +475,9 @@ impl Node {
             let mut look = look;
             for completion in r.completions[at].drain(..) {
                 look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint);
+                let mended_before = partition.messages_mended();
                 complete(partition, completion, &mut cx);
+                out.mended += partition.messages_mended() - mended_before;
             }
             for (from, _, frame) in frames.iter().filter(|f| f.1 == at) {
                 partition.step(*from, frame, &mut cx);
@@ -541,7 +549,7 @@ impl Node {
 
     /// Sends out what the partitions left.
     fn carry_out(&mut self, out: &mut Outcome) {
-        let bug = self.settings.bug;
+        let (bug, has_rot) = (self.settings.bug, self.settings.has_rot);
         let slowness = self.disk_slowness;
         let r = self.running.as_mut().expect("only a node that is up is asked");
         for write in &r.out.wal {
@@ -553,13 +561,23 @@ impl Node {
         r.waiting.append(&mut r.out.wal);
         out.frames.append(&mut r.out.frames);
         for read in r.out.reads.drain(..) {
-            if bug == Some(Bug::ReadIsLost) && matches!(read.purpose, ReadPurpose::Messages { .. }) {
+            let is_lost = match bug {
+                Some(Bug::ReadIsLost) => matches!(read.purpose, ReadPurpose::Messages { .. }),
+                Some(Bug::AskingIsInVain) => matches!(read.purpose, ReadPurpose::Mending { .. }),
+                _ => false,
+            };
+            if is_lost {
                 continue;
             }
             r.reading += 1;
             out.later.push((self.random.between(20, 400) * slowness, Happening::Read(read)));
         }
-        assert!(r.out.damage.is_empty(), "nothing is damaged here: {:?}", r.out.damage);
+        for damage in r.out.damage.drain(..) {
+            assert!(has_rot, "nothing is damaged here: {damage}");
+            if damage.fate != Fate::Asked {
+                violated("set aside", &format!("the others have them: {damage}"));
+            }
+        }
         let idle = r.jobs.is_empty();
         r.jobs.extend(r.out.jobs.drain(..));
         if idle && !r.jobs.is_empty() {
@@ -635,8 +653,13 @@ fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Con
         Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
         Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
         Completion::Read(purpose, found) => partition.read_done(purpose, found, cx),
-        Completion::Extent(Some(ready)) => partition.extent_ready(&ready),
-        Completion::Extent(None) => partition.extent_abandoned(),
+        Completion::Extent(Copied { ready, damaged }) => {
+            partition.runs_damaged(damaged, cx);
+            match ready {
+                Some(ready) => partition.extent_ready(&ready),
+                None => partition.extent_abandoned(),
+            }
+        }
         Completion::Received(ready) => partition.received_written(ready),
         Completion::Checkpoint => partition.checkpoint_saved(cx),
     }

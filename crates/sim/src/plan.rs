@@ -29,13 +29,16 @@ pub struct Faults {
     pub pauses: bool,
     /// Disks are slow, fail, or are full.
     pub disks: bool,
+    /// Bits of one node's extents flip. Not with a single node, which would have to set messages aside.
+    pub rot: bool,
 }
 
 impl Faults {
-    /// Everything.
-    pub const ALL: Faults = Faults { network: true, crashes: true, power: true, pauses: true, disks: true };
+    /// Everything but rot.
+    pub const ALL: Faults = Faults { network: true, crashes: true, power: true, pauses: true, disks: true, rot: false };
     /// Nothing: to see that the cluster works at all.
-    pub const NONE: Faults = Faults { network: false, crashes: false, power: false, pauses: false, disks: false };
+    pub const NONE: Faults =
+        Faults { network: false, crashes: false, power: false, pauses: false, disks: false, rot: false };
 
     /// Reads a list of names, such as `network,crashes`, or `all`, or `none`.
     pub fn parse(text: &str) -> Option<Faults> {
@@ -49,6 +52,7 @@ impl Faults {
                 "power" => faults.power = true,
                 "pauses" => faults.pauses = true,
                 "disks" => faults.disks = true,
+                "rot" => faults.rot = true,
                 _ => return None,
             }
         }

@@ -66,6 +66,13 @@ fn what_comes_out_of_order_is_found_out() {
 }
 
 #[test]
+fn a_message_that_another_member_has_is_not_given_up() {
+    let faults = Faults { rot: true, ..Faults::NONE };
+    found(Bug::LossIsClaimed, 3, "[set aside]", faults);
+    found(Bug::AskingIsInVain, 3, "[liveness]", faults);
+}
+
+#[test]
 fn what_nobody_published_is_found_out() {
     found(Bug::BodyIsAltered, 3, "[published]", Faults::NONE);
 }

@@ -75,6 +75,13 @@ fn three_nodes_lose_nothing_that_was_written_while_the_power_stays() {
 }
 
 #[test]
+fn what_rots_on_one_node_is_mended_by_the_others() {
+    let faults = Faults { rot: true, ..Faults::ALL };
+    let total = run_all(9_000..9_040, Options { faults, ..Options::default() });
+    assert!(total.mended > 100 && total.snapshots > 5 && total.leaders > 80, "{total:?}");
+}
+
+#[test]
 fn one_node_keeps_its_promises_and_its_log_short() {
     let total = run_all(0..60, Options { nodes: 1, ..Options::default() });
     assert!(total.checkpoints_used > 30, "restarts begin at checkpoints: {total:?}");

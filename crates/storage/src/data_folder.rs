@@ -21,6 +21,10 @@ use std::sync::Arc;
 use crate::disk::{Disk, DiskFile, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
 
+mod mend;
+
+pub use mend::{MendedIdentity, mend_identity};
+
 /// Version of the folder as a whole. Other versions are refused.
 pub const FOLDER_FORMAT_VERSION: u32 = 1;
 /// Longest name of a node, in bytes.
@@ -90,7 +94,11 @@ impl<D: Disk> DataFolder<D> {
             return Err(StorageError::NotADataFolder { folder, found });
         }
         let lock = take_lock(&*disk, &folder, process_id)?;
-        let (identity, founded) = match read_identity(&*disk)? {
+        let identity = read_identity(&*disk).map_err(|error| match error.is_damage() {
+            true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
+            false => error,
+        })?;
+        let (identity, founded) = match identity {
             Some(identity) => {
                 // The founder may have died between naming the file and making the name durable.
                 disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;

@@ -91,6 +91,22 @@ pub enum StorageError {
         /// The node that wants to open it.
         wanted: String,
     },
+    /// What says whose folder it is cannot be read.
+    #[error(
+        "the data folder {folder}: {why}; restore the file from a copy, or see with `leveret repair DIR --dry-run` how it would be made anew"
+    )]
+    IdentityDamaged {
+        /// The folder.
+        folder: String,
+        /// What is wrong with the file.
+        why: String,
+    },
+    /// Nothing says any more which node a folder belongs to.
+    #[error("nothing in the data folder {folder} says any more which node it belongs to; name it with --node-name")]
+    NodeNameLost {
+        /// The folder.
+        folder: String,
+    },
     /// Another process has the data folder open.
     #[error("the data folder {folder} is in use by process {pid}; stop it or use another --data-dir")]
     Locked {
@@ -145,7 +161,7 @@ impl StorageError {
     /// (too many open files, say) may be there.
     pub fn is_damage(&self) -> bool {
         match self {
-            StorageError::Corrupt { .. } | StorageError::Missing { .. } => true,
+            StorageError::Corrupt { .. } | StorageError::Missing { .. } | StorageError::IdentityDamaged { .. } => true,
             StorageError::Io { source, .. } => source.raw_os_error().is_some_and(|errno| LOST_ERRNOS.contains(&errno)),
             _ => false,
         }

@@ -402,3 +402,20 @@ fn inspection_survives_any_rot() {
         }
     }
 }
+
+/// Found by fuzzing: the frame behind it would have had a number that there is not.
+#[test]
+fn a_frame_with_the_last_number_there_is_is_none() {
+    let mut contents = vec![0; 3 * 4096];
+    // The second says that the first is in what was synced.
+    for (at, number, synced) in [(4096, u64::MAX, 0u32), (8192, 5, 12_288)] {
+        contents[at..at + 4].copy_from_slice(b"LFRM");
+        contents[at + 16..at + 24].copy_from_slice(&number.to_le_bytes());
+        // Its length with one record, which is none, what was before it, and what was synced then.
+        for (field, value) in [88u32, 1, 0, synced].into_iter().enumerate() {
+            contents[at + 24 + field * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let outcome = storage::fuzz::wal_file(&contents, true).unwrap();
+    assert_eq!((outcome.records, outcome.damage), (0, 1));
+}

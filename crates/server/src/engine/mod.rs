@@ -44,7 +44,7 @@ use storage::{
 };
 
 pub(crate) use durable::wall_ms;
-pub use repair::{ASIDE_FOLDER, RepairReport, repair};
+pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
 pub use sync_times::SyncTimes;
 use wal_thread::WalHandle;
 

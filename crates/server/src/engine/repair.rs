@@ -65,7 +65,7 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<RepairReport, O
     }
     let Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal_report, wal, .. } = found;
     let mut work = Work { disk, folder_id, checkpoints, report, next_extent: 0, kept_aside: 0 };
-    work.kept_aside = work.count_aside()?;
+    work.kept_aside = count_aside(&*work.disk)?;
     for group in &lost_checkpoints {
         for place in 0..2 {
             work.copy_aside(&checkpoint_name(GroupId(*group), place))?;
@@ -381,15 +381,9 @@ impl<D: Disk> Work<D> {
         }
     }
 
-    fn count_aside(&self) -> Result<u32, StorageError> {
-        let names = self.disk.list(ASIDE_FOLDER).map_err(|source| failed("list", ASIDE_FOLDER, source))?;
-        Ok(names.iter().filter_map(|name| name.split_once('-')?.0.parse().ok()).max().unwrap_or(0))
-    }
-
     fn next_aside(&mut self, name: &str) -> Result<String, StorageError> {
-        self.disk.create_folder(ASIDE_FOLDER).map_err(|source| failed("create", ASIDE_FOLDER, source))?;
         self.kept_aside += 1;
-        Ok(format!("{ASIDE_FOLDER}/{:04}-{}", self.kept_aside, name.replace('/', "-")))
+        aside_name(&*self.disk, self.kept_aside, name)
     }
 
     /// Copies a file, if it is there, to where damaged ones are kept.
@@ -445,6 +439,21 @@ impl<D: Disk> Work<D> {
         let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
         self.disk.sync_folder(folder).map_err(|error| failed("sync", folder, error))
     }
+}
+
+fn count_aside<D: Disk>(disk: &D) -> Result<u32, StorageError> {
+    let names = disk.list(ASIDE_FOLDER).map_err(|source| failed("list", ASIDE_FOLDER, source))?;
+    Ok(names.iter().filter_map(|name| name.split_once('-')?.0.parse().ok()).max().unwrap_or(0))
+}
+
+fn aside_name<D: Disk>(disk: &D, number: u32, name: &str) -> Result<String, StorageError> {
+    disk.create_folder(ASIDE_FOLDER).map_err(|source| failed("create", ASIDE_FOLDER, source))?;
+    Ok(format!("{ASIDE_FOLDER}/{number:04}-{}", name.replace('/', "-")))
+}
+
+/// Under which name a damaged file is kept next.
+pub fn next_aside<D: Disk>(disk: &D, name: &str) -> Result<String, StorageError> {
+    aside_name(disk, count_aside(disk)? + 1, name)
 }
 
 fn failed(action: &'static str, file: &str, source: std::io::Error) -> StorageError {

@@ -99,12 +99,16 @@ impl End {
             }
             Reason::DeliveryLimit => rules.delivery_limit.is_some_and(|max| fate.deliveries > 0 && fate.failed >= max),
             Reason::Due => fate.due_ms != 0 && fate.due_ms <= self.latest_ms,
-            // What was synced does not rot here, and a group of several sets nothing aside.
+            // What rots here rots on one node only, and the others have it.
             Reason::Damaged => false,
         };
         if !is_lawful {
             let (seq, queue, reason) = (self.seq, self.queue.0, self.reason);
-            let checker = if reason == Reason::Due { "schedule" } else { "settled" };
+            let checker = match reason {
+                Reason::Due => "schedule",
+                Reason::Damaged => "set aside",
+                _ => "settled",
+            };
             violated(
                 checker,
                 &format!("message {seq} of queue {queue} ended ({reason:?}), and nobody did that: {fate:?}"),

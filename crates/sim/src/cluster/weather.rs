@@ -1,7 +1,8 @@
 //! What goes wrong next, and how it ends.
 //!
 //! Invariant: nothing that happens here breaks a promise of the disk or the network that the engine is told it may rely
-//! on: synced bytes stay, frames arrive unaltered, a node that lost its disk does not come back under its id.
+//! on: synced bytes stay (but for rot, which has one victim), frames arrive unaltered, a node that lost its disk does not come
+//! back under its id.
 
 use super::{Cluster, Event};
 use crate::network::Weather;
@@ -9,9 +10,14 @@ use crate::schedule::{MS, SECOND};
 use consensus::NodeId;
 
 use storage::disk::{Crash, Fault};
+use storage::extent::{extent_name, list_extents};
 
 /// How many disk operations ahead a scheduled fault may strike.
 const OPERATIONS_AHEAD_MAX: u64 = 40;
+/// How often a change of the weather brings rot, where there is rot,
+const ROT_PERCENT: u64 = 30;
+/// and to so many bits of an extent at most.
+const ROTTEN_BITS_MAX: u64 = 24;
 
 impl Cluster {
     /// Something changes, if the plan says so.
@@ -22,6 +28,9 @@ impl Cluster {
         let pause = self.random.between(20 * MS, self.plan.calm_max);
         self.schedule.after(pause, Event::Weather);
         let faults = self.options.faults;
+        if faults.rot && self.nodes.len() > 1 && self.random.chance(ROT_PERCENT) {
+            self.rot();
+        }
         match self.random.below(100) {
             0..22 if faults.network => self.network_weather(),
             22..40 if faults.network => self.cut_links(),
@@ -57,6 +66,23 @@ impl Cluster {
             97..100 => self.move_leader(),
             _ => {}
         }
+    }
+
+    /// Bits of one extent flip. Always on the same node, so that the others have what it lost.
+    fn rot(&mut self) {
+        let node = self.victim;
+        let disk = self.nodes[node].disk.clone();
+        let Ok(extents) = list_extents(&*disk) else { return };
+        if extents.is_empty() {
+            return;
+        }
+        let name = extent_name(*self.random.pick(&extents));
+        let bytes = disk.contents(&name).map_or(0, |contents| contents.len() as u64);
+        for _ in 0..bytes.min(self.random.between(1, ROTTEN_BITS_MAX)) {
+            let (at, bit) = (self.random.below(bytes), self.random.below(8) as u8);
+            disk.flip_bit(&name, at, bit);
+        }
+        self.note(node, &format!("finds rot in {name}"));
     }
 
     fn note(&mut self, node: usize, what: &str) {

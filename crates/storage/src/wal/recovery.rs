@@ -261,6 +261,23 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
     Ok(found)
 }
 
+/// The folder that each file of the log says it belongs to, as far as their headers are whole. Changes nothing.
+pub(crate) fn folder_ids<D: Disk>(disk: &D) -> Result<Vec<u128>, StorageError> {
+    let mut ids = Vec::new();
+    for file_name in disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))? {
+        if slot_number(&file_name).is_none() {
+            continue;
+        }
+        let name = format!("{WAL_FOLDER}/{file_name}");
+        let file = disk.open(&name, OpenMode::Read).map_err(at("open", &name))?;
+        let mut page = [0; PAGE_BYTES as usize];
+        let read = file.read_at(&mut page, 0).map_err(at("read", &name))?;
+        let header = FileHeader::decode(&page[..read]);
+        ids.extend(header.ok().flatten().map(|header| header.folder_id));
+    }
+    Ok(ids)
+}
+
 /// The file walked last, to be continued.
 struct Last<D: Disk> {
     slot: SharedSlot<D>,

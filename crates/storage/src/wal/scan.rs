@@ -190,7 +190,7 @@ impl Walk<'_> {
     ) -> Result<Option<FrameHeader>, StorageError> {
         let header = FrameHeader::decode(window.get(offset, FRAME_HEADER_BYTES)?, self.known.salt);
         Ok(header.filter(|header| {
-            header.frame_no >= self.next_frame_no
+            (self.next_frame_no..u64::MAX).contains(&header.frame_no)
                 && header.is_credible_at(offset)
                 && u64::from(offset) + u64::from(header.bytes) <= u64::from(self.limit)
         }))

@@ -1,0 +1,479 @@
+//! Messages that rot on one member of three: fetched from the others and written anew; given up only when nobody has them.
+#![allow(clippy::unwrap_used)]
+
+use broker::queue::Consumer;
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{Config, NodeId};
+use partition::command::{
+    Command, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,
+};
+use partition::outputs::{
+    Damage, DamagedRun, ExtentReady, ExtentRun, Fate, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed,
+};
+use partition::place::Place;
+use partition::reader::Reader;
+use partition::{Context, QueuePartition, Recovery, Tail, WalState};
+use smallvec::smallvec;
+use std::collections::{BTreeMap, BTreeSet};
+use storage::{FileNo, Location, RecordKind};
+
+const QUEUE: QueueId = QueueId(7);
+const PUBLISHER: ChannelKey = ChannelKey(100);
+const READER: ChannelKey = ChannelKey(200);
+
+struct Open;
+
+impl Outlets for Open {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        usize::MAX
+    }
+}
+
+struct Member {
+    partition: QueuePartition,
+    tail: Tail,
+    out: Outputs,
+    log: Vec<(Bytes, Location)>,
+    offset: u32,
+    extents: BTreeMap<u32, Vec<(u64, Bytes)>>,
+    /// Messages that cannot be read in the log or an extent (0 is the log).
+    rotten: BTreeSet<(u32, u64)>,
+    effects: Vec<Effect>,
+    damage: Vec<Damage>,
+    jobs: u32,
+}
+
+/// Three members. Everything happens at once, but for ticks.
+struct Trio {
+    members: Vec<Member>,
+    now: u64,
+    /// Hears nothing, and is not heard.
+    cut: Option<usize>,
+}
+
+impl Member {
+    fn new(node: u64) -> Member {
+        let all = [NodeId(1), NodeId(2), NodeId(3)];
+        let recovery = Recovery::queues(PartitionId(3), None).unwrap();
+        let mut partition = recovery.finish(NodeId(node), Config::new(NodeId(node), 3, node), &all);
+        partition.log_is_at(1);
+        Member {
+            partition,
+            tail: Tail::new(1),
+            out: Outputs::default(),
+            log: Vec::new(),
+            offset: 4096,
+            extents: BTreeMap::new(),
+            rotten: BTreeSet::new(),
+            effects: Vec::new(),
+            damage: Vec::new(),
+            jobs: 0,
+        }
+    }
+
+    fn with(&mut self, now_ms: u64, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
+        let mut open = Open;
+        let mut cx = Context { now_ms, tail: &mut self.tail, outlets: &mut open, out: &mut self.out };
+        f(&mut self.partition, &mut cx);
+        self.effects.append(&mut self.out.effects);
+        self.damage.append(&mut self.out.damage);
+    }
+
+    /// Carries out what waits; false if there was nothing.
+    fn carry_out(&mut self, now: u64) -> bool {
+        let (writes, reads) = (std::mem::take(&mut self.out.wal), std::mem::take(&mut self.out.reads));
+        let jobs = std::mem::take(&mut self.out.jobs);
+        let any = !(writes.is_empty() && reads.is_empty() && jobs.is_empty());
+        for write in writes {
+            let mut places = Vec::new();
+            for record in write.records {
+                let at = Location { file: FileNo(1), offset: self.offset, bytes: record.body.len() as u32 };
+                self.offset += at.bytes + 40;
+                if record.kind == RecordKind::Entry {
+                    places.push(at);
+                }
+                self.log.push((record.body, at));
+            }
+            self.with(now, |p, cx| p.wal_written(write.ticket, &places, cx));
+            self.with(now, |p, cx| p.wal_synced(write.ticket, cx));
+        }
+        for read in reads {
+            let found = self.read(&read);
+            self.with(now, |p, cx| p.read_done(read.purpose, found, cx));
+        }
+        for job in jobs {
+            self.jobs += 1;
+            match job {
+                Job::WriteReceived { messages, .. } => {
+                    let messages = messages.into_iter().map(|(_, seq, body)| (seq, body)).collect();
+                    let ready = self.write_extent(messages, Vec::new());
+                    self.partition.received_written(Some(ready));
+                }
+                Job::WriteExtent { runs, .. } => {
+                    let mut messages = Vec::new();
+                    for run in &runs {
+                        let seqs = run.live.iter().flat_map(|(first, count)| *first..first + count);
+                        messages.extend(seqs.map(|seq| (seq, self.body(run.place, run.first, run.count, seq))));
+                    }
+                    let copied = runs.iter().map(|run| (QUEUE, run.place, run.first)).collect();
+                    let ready = self.write_extent(messages, copied);
+                    self.partition.extent_ready(&ready);
+                }
+                Job::SaveCheckpoint { .. } => self.with(now, |p, cx| p.checkpoint_saved(cx)),
+                Job::DropExtent { id } => _ = self.extents.remove(&id),
+            }
+        }
+        any
+    }
+
+    fn write_extent(&mut self, messages: Vec<(u64, Bytes)>, copied: Vec<(QueueId, Place, u64)>) -> ExtentReady {
+        let id = self.extents.keys().last().copied().unwrap_or_default() + 1;
+        let (first, past) = (messages[0].0, messages[messages.len() - 1].0 + 1);
+        let runs = vec![ExtentRun { queue: QUEUE, run: 0, first, past }];
+        let ready = ExtentReady { id, bytes: 1_000, messages: messages.len() as u64, runs, copied };
+        self.extents.insert(id, messages);
+        ready
+    }
+
+    fn stored(&self, at: Location) -> Bytes {
+        let within = |l: &Location| l.offset <= at.offset && at.offset + at.bytes <= l.offset + l.bytes;
+        let (body, place) = self.log.iter().find(|(_, place)| within(place)).unwrap();
+        let from = (at.offset - place.offset) as usize;
+        body.slice(from..from + at.bytes as usize)
+    }
+
+    fn body(&self, place: Place, first: u64, count: u32, seq: u64) -> Bytes {
+        match place {
+            Place::Wal { .. } => {
+                let stored = self.stored(place.in_wal().unwrap());
+                Reader::batch(first, count, stored, None).unwrap().take(seq).unwrap()
+            }
+            Place::Extent { id, .. } => self.extents[&id].iter().find(|m| m.0 == seq).unwrap().1.clone(),
+        }
+    }
+
+    fn read(&self, read: &Read) -> Result<ReadBytes, ReadFailed> {
+        match &read.at {
+            ReadAt::Batches(places) => {
+                let batch = |at: &Location| {
+                    let bytes = self.stored(*at);
+                    let rots = self.rotten.iter().any(|(of, seq)| {
+                        let run = self.run(*seq);
+                        *of == 0 && run.and_then(|place| place.in_wal()) == Some(*at)
+                    });
+                    (*at, if rots { bytes.iter().map(|byte| !byte).collect() } else { bytes })
+                };
+                Ok(ReadBytes::Batches(places.iter().map(batch).collect()))
+            }
+            ReadAt::Extent { id, from, past, .. } => {
+                let rotten = |seq: &u64| self.rotten.contains(&(*id, *seq));
+                let wanted = self.extents[id].iter().filter(|m| (*from..*past).contains(&m.0) && !rotten(&m.0));
+                let damage = self.rotten.iter().any(|r| r.0 == *id).then(|| "rot".to_owned());
+                Ok(ReadBytes::Extent { messages: wanted.take(2).cloned().collect(), damage })
+            }
+            ReadAt::Records(places) => Ok(ReadBytes::Records(places.iter().map(|at| self.stored(*at)).collect())),
+            ReadAt::Wal(at) => Ok(ReadBytes::Wal(self.stored(*at))),
+        }
+    }
+
+    fn run(&self, seq: u64) -> Option<Place> {
+        self.partition.queues().queue(QUEUE)?.runs().covering(seq).map(|run| run.place)
+    }
+
+    fn live(&self) -> u64 {
+        self.partition.queues().queue(QUEUE).map_or(0, |state| state.runs().live())
+    }
+}
+
+impl Trio {
+    /// With this many messages, each in a batch of its own, none of them in memory.
+    fn filled(count: u64) -> Trio {
+        let mut trio = Trio { members: (1..=3).map(Member::new).collect(), now: 1_000, cut: None };
+        for _ in 0..200 {
+            trio.tick();
+        }
+        for seq in 1..=count {
+            let message = Message {
+                exchange: Bytes::new(),
+                routing_key: Bytes::from_static(b"q"),
+                properties: Bytes::from_static(&[0, 0]),
+                body: format!("m{seq}").into(),
+            };
+            let durability = Durability::Level(Level::Synced);
+            let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
+            trio.command(Command::Publish(Publish {
+                channel: PUBLISHER,
+                publish_seq: seq,
+                targets,
+                delay_ms: 0,
+                message,
+            }));
+        }
+        trio.tick();
+        assert!(trio.members.iter().all(|m| m.live() == count), "all have all");
+        trio
+    }
+
+    fn leader(&self) -> usize {
+        self.members.iter().position(|m| m.partition.is_leading()).expect("somebody leads")
+    }
+
+    fn followers(&self) -> [usize; 2] {
+        let leader = self.leader();
+        [(leader + 1) % 3, (leader + 2) % 3]
+    }
+
+    fn tick(&mut self) {
+        self.now += 150;
+        for at in 0..3 {
+            let now = self.now;
+            self.members[at].with(now, |p, cx| p.tick(cx));
+        }
+        self.run();
+    }
+
+    fn run(&mut self) {
+        for _ in 0..2_000 {
+            let (mut moved, now) = (false, self.now);
+            for at in 0..3 {
+                self.members[at].with(now, |p, cx| p.flush(cx));
+                moved |= self.members[at].carry_out(now);
+                for (to, _, frame) in std::mem::take(&mut self.members[at].out.frames) {
+                    let to = to.0 as usize - 1;
+                    if self.cut != Some(at) && self.cut != Some(to) {
+                        moved = true;
+                        self.members[to].with(now, |p, cx| p.step(NodeId(at as u64 + 1), &frame, cx));
+                    }
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    fn command(&mut self, command: Command) {
+        let (leader, now) = (self.leader(), self.now);
+        self.members[leader].with(now, |p, cx| p.command(command, cx));
+        self.run();
+    }
+
+    fn consume(&mut self) {
+        let key = ConsumerKey { channel: READER, number: 1 };
+        let consumer = Consumer { key, prefetch: 0, no_ack: false, exclusive: false, priority: 0, granted_only: false };
+        self.command(Command::Consume { queue: QUEUE, consumer, request: RequestId(1) });
+    }
+
+    fn delivered(&mut self) -> Vec<u64> {
+        let leader = self.leader();
+        let deliveries = self.members[leader].effects.drain(..).filter_map(|effect| match effect {
+            Effect::Deliver(delivery) => {
+                let view = partition::message::MessageView::parse(&delivery.message).unwrap();
+                assert_eq!(view.body(), format!("m{}", delivery.seq).as_bytes());
+                Some(delivery.seq)
+            }
+            _ => None,
+        });
+        deliveries.collect()
+    }
+
+    fn fates(&mut self, member: usize) -> Vec<(Fate, Vec<(u64, u64)>)> {
+        self.members[member].damage.drain(..).map(|d| (d.fate, d.messages)).collect()
+    }
+
+    fn rot(&mut self, member: usize, extent: u32, seqs: &[u64]) {
+        self.members[member].rotten.extend(seqs.iter().map(|seq| (extent, *seq)));
+    }
+
+    /// Everything in the log goes into one extent, on every member.
+    fn into_extents(&mut self) {
+        let wal = WalState { retire_through: 1, current_file: 2, checkpoint_lag_files: 100, ..WalState::CALM };
+        for at in 0..3 {
+            let now = self.now;
+            self.members[at].with(now, |p, cx| p.maintain(wal, cx));
+        }
+        self.run();
+        for member in &self.members {
+            assert_eq!(member.run(1), Some(Place::Extent { id: 1, run: 0 }));
+        }
+    }
+
+    fn assert_equal(&self) {
+        let hashes: BTreeSet<u64> = self.members.iter().map(|m| m.partition.queues().state_hash()).collect();
+        assert_eq!(hashes.len(), 1, "members agree");
+    }
+}
+
+#[test]
+fn a_leader_fetches_what_it_cannot_read_and_goes_on_in_order() {
+    let mut trio = Trio::filled(6);
+    let leader = trio.leader();
+    trio.rot(leader, 0, &[2, 3, 5]);
+    trio.consume();
+    assert_eq!(trio.delivered(), [1, 2, 3, 4, 5, 6]);
+    let asked = |seq| (Fate::Asked, vec![(seq, 1)]);
+    assert_eq!(trio.fates(leader), [asked(2), asked(3), asked(5)]);
+    let member = &trio.members[leader];
+    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (3, 0));
+    assert!(
+        [2, 3, 5].iter().all(|seq| matches!(member.run(*seq), Some(Place::Extent { .. }))),
+        "they are written anew"
+    );
+    assert!([1, 4, 6].iter().all(|seq| matches!(member.run(*seq), Some(Place::Wal { .. }))), "the others stay");
+    trio.tick();
+    trio.assert_equal();
+    assert!(trio.members.iter().all(|m| m.live() == 6));
+}
+
+#[test]
+fn a_basic_get_is_answered_with_a_message_that_another_member_had() {
+    let mut trio = Trio::filled(2);
+    let leader = trio.leader();
+    trio.rot(leader, 0, &[1]);
+    trio.command(Command::Get { queue: QUEUE, channel: READER, no_ack: true, request: RequestId(4) });
+    let is_answer = |e: &Effect| matches!(e, Effect::Reply { request: RequestId(4), reply: Reply::Got { delivery, .. }, .. } if delivery.seq == 1);
+    assert!(trio.members[leader].effects.iter().any(is_answer));
+}
+
+#[test]
+fn what_one_follower_has_lost_too_comes_from_the_other() {
+    let mut trio = Trio::filled(4);
+    let (leader, [one, other]) = (trio.leader(), trio.followers());
+    trio.rot(leader, 0, &[2, 3]);
+    trio.rot(one, 0, &[2]);
+    trio.rot(other, 0, &[3]);
+    trio.consume();
+    assert_eq!(trio.delivered(), [1, 2, 3, 4]);
+    assert_eq!(trio.members[leader].out.set_aside, 0);
+    trio.tick();
+    trio.assert_equal();
+}
+
+#[test]
+fn what_all_members_have_lost_is_set_aside_in_the_log() {
+    let mut trio = Trio::filled(4);
+    let (leader, [one, other]) = (trio.leader(), trio.followers());
+    (0..3).for_each(|at| trio.rot(at, 0, &[2]));
+    trio.consume();
+    trio.tick();
+    assert_eq!(trio.delivered(), [1, 3, 4]);
+    assert_eq!(trio.fates(leader), [(Fate::Asked, vec![(2, 1)]), (Fate::SetAside, vec![(2, 1)])]);
+    assert_eq!(trio.members[leader].out.set_aside, 1);
+    assert_eq!((trio.fates(one), trio.fates(other)), (vec![], vec![]), "it is told where it is met");
+    trio.tick();
+    assert!(trio.members.iter().all(|m| m.live() == 3), "the log says so to all");
+    trio.assert_equal();
+}
+
+#[test]
+fn a_member_that_does_not_answer_may_have_it() {
+    let mut trio = Trio::filled(3);
+    let (leader, [one, other]) = (trio.leader(), trio.followers());
+    trio.rot(leader, 0, &[2]);
+    trio.rot(one, 0, &[2]);
+    trio.cut = Some(other);
+    trio.consume();
+    for _ in 0..100 {
+        trio.tick();
+    }
+    assert_eq!(trio.leader(), leader);
+    assert_eq!(trio.delivered(), [1], "the queue waits, in order");
+    assert_eq!(trio.fates(leader), [(Fate::Asked, vec![(2, 1)])], "it is told once");
+    assert_eq!((trio.members[leader].live(), trio.members[leader].out.set_aside), (3, 0));
+    trio.cut = None;
+    for _ in 0..40 {
+        trio.tick();
+    }
+    let now_leading = trio.leader();
+    assert_eq!(trio.members[now_leading].live(), 3, "nothing was given up");
+    if now_leading == leader {
+        assert_eq!(trio.delivered(), [2, 3]);
+    }
+}
+
+#[test]
+fn a_follower_mends_what_its_upkeep_could_not_copy() {
+    let mut trio = Trio::filled(3);
+    let [one, _] = trio.followers();
+    trio.rot(one, 0, &[2]);
+    let place = trio.members[one].run(2).unwrap();
+    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(2, 1)], why: "rot".to_owned() }];
+    let now = trio.now;
+    trio.members[one].with(now, |p, cx| p.runs_damaged(damaged, cx));
+    trio.run();
+    assert_eq!(trio.fates(one), [(Fate::Asked, vec![(2, 1)])]);
+    assert!(matches!(trio.members[one].run(2), Some(Place::Extent { .. })));
+    assert_eq!(trio.members[one].partition.messages_mended(), 1);
+    trio.assert_equal();
+}
+
+#[test]
+fn a_follower_gives_nothing_up() {
+    let mut trio = Trio::filled(2);
+    (0..3).for_each(|at| trio.rot(at, 0, &[1]));
+    let [one, _] = trio.followers();
+    let place = trio.members[one].run(1).unwrap();
+    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(1, 1)], why: "rot".to_owned() }];
+    let now = trio.now;
+    trio.members[one].with(now, |p, cx| p.runs_damaged(damaged, cx));
+    for _ in 0..60 {
+        trio.tick();
+    }
+    assert_eq!(trio.fates(one), [(Fate::Asked, vec![(1, 1)])]);
+    assert!(trio.members.iter().all(|m| m.live() == 2 && m.out.set_aside == 0));
+}
+
+#[test]
+fn of_an_extent_only_what_is_damaged_is_fetched_and_only_what_nobody_has_is_set_aside() {
+    let mut trio = Trio::filled(9);
+    trio.into_extents();
+    let leader = trio.leader();
+    trio.rot(leader, 1, &[1, 4, 5, 6, 9]);
+    (0..3).for_each(|at| trio.rot(at, 1, &[5]));
+    trio.consume();
+    for _ in 0..4 {
+        trio.tick();
+    }
+    assert_eq!(trio.delivered(), [1, 2, 3, 4, 6, 7, 8, 9]);
+    let set_aside: Vec<_> = trio.fates(leader).into_iter().filter(|f| f.0 == Fate::SetAside).collect();
+    assert_eq!(set_aside, [(Fate::SetAside, vec![(5, 1)])]);
+    let member = &trio.members[leader];
+    assert_eq!(member.partition.messages_mended(), 4);
+    let extent = |seq| match member.run(seq) {
+        Some(Place::Extent { id, .. }) => id,
+        place => panic!("{seq} lies at {place:?}"),
+    };
+    assert!([2, 3, 7, 8].iter().all(|seq| extent(*seq) == 1), "what is intact stays where it is");
+    assert!([1, 4, 6, 9].iter().all(|seq| extent(*seq) > 1));
+    trio.tick();
+    trio.assert_equal();
+}
+
+#[test]
+fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
+    let mut trio = Trio::filled(9);
+    trio.into_extents();
+    let leader = trio.leader();
+    trio.rot(leader, 1, &[5]);
+    trio.consume();
+    assert_eq!(trio.delivered(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    // Most of the first extent is settled: what is left on both sides of the mended message moves.
+    let holder = ConsumerKey { channel: READER, number: 1 };
+    for (first, count) in [(2, 2), (6, 2)] {
+        trio.command(Command::Settle { queue: QUEUE, holder, first, count, outcome: Outcome::Ack });
+    }
+    for first in [8, 9] {
+        trio.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome: Outcome::Ack });
+    }
+    let (now, jobs) = (trio.now, trio.members[leader].jobs);
+    trio.members[leader]
+        .with(now, |p, cx| p.maintain(WalState { current_file: 2, checkpoint_lag_files: 100, ..WalState::CALM }, cx));
+    trio.run();
+    let member = &trio.members[leader];
+    assert!(member.jobs > jobs, "it is sparse");
+    assert!([1, 4].iter().all(|seq| matches!(member.run(*seq), Some(Place::Extent { id: 3.., .. }))));
+    assert_eq!(member.run(5), Some(Place::Extent { id: 2, run: 0 }));
+    assert_eq!(member.live(), 3);
+}

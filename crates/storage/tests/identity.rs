@@ -1,0 +1,124 @@
+//! The file that says whose folder it is rots: made anew from what is left, never another folder's.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use storage::data_folder::{IDENTITY_NAME, MendedIdentity, mend_identity};
+use storage::{
+    DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, GroupId, Record, RecordKind, StorageError,
+    WalOptions, WalPosition, recover,
+};
+
+const FOLDER_ID: u128 = 0x99_0000_0000_0000_0000_0000_0000_0042;
+
+fn identity() -> FolderIdentity {
+    FolderIdentity { node_name: "rabbit@hare".to_owned(), cluster_id: 0xc1, folder_id: FOLDER_ID }
+}
+
+/// A folder with one file of the log.
+fn folder() -> Arc<FaultyDisk> {
+    let disk = Arc::new(FaultyDisk::new(1));
+    drop(DataFolder::open(disk.clone(), identity(), 1).unwrap());
+    let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 3 };
+    let (mut wal, _) = recover(&disk, FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).unwrap();
+    let body = Bytes::from_static(b"entry");
+    wal.append(&[Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body }], &mut Vec::new())
+        .unwrap();
+    wal.sync().unwrap();
+    disk
+}
+
+fn mend<D: Disk>(disk: &Arc<D>, name: Option<&str>) -> Result<Option<MendedIdentity<D>>, StorageError> {
+    mend_identity(disk, name, || {
+        disk.create_folder("damaged").unwrap();
+        Ok("damaged/0001-identity".to_owned())
+    })
+}
+
+fn reopened(disk: &Arc<FaultyDisk>, name: &str) -> FolderIdentity {
+    let founding = FolderIdentity { node_name: name.to_owned(), cluster_id: 7, folder_id: 8 };
+    DataFolder::open(disk.clone(), founding, 2).unwrap().identity().clone()
+}
+
+#[test]
+fn any_turned_bit_is_turned_back() {
+    let whole = folder().contents(IDENTITY_NAME).unwrap();
+    for bit in 0..whole.len() as u64 * 8 {
+        let disk = folder();
+        disk.flip_bit(IDENTITY_NAME, bit / 8, (bit % 8) as u8);
+        let Some(mended) = mend(&disk, None).unwrap() else {
+            // An upper-case digit is the same number.
+            assert_eq!(reopened(&disk, "rabbit@hare"), identity(), "bit {bit}");
+            continue;
+        };
+        assert_eq!((mended.identity.clone(), &mended.changed[..]), (identity(), &[][..]), "bit {bit}");
+        assert_eq!(mended.aside.as_deref(), Some("damaged/0001-identity"));
+        drop(mended);
+        assert_eq!(reopened(&disk, "rabbit@hare"), identity());
+        assert_eq!(disk.contents(IDENTITY_NAME).unwrap(), whole);
+        assert_ne!(disk.contents("damaged/0001-identity").unwrap(), whole, "what was damaged is kept");
+    }
+}
+
+fn overwrite(disk: &FaultyDisk, from: &str, to: &str) {
+    let text = String::from_utf8(disk.contents(IDENTITY_NAME).unwrap()).unwrap();
+    assert!(text.contains(from));
+    disk.plant(IDENTITY_NAME, text.replace(from, to).as_bytes());
+}
+
+#[test]
+fn the_log_says_which_folder_it_is_and_the_rest_is_read_or_asked() {
+    let disk = folder();
+    overwrite(&disk, "folder 0099", "folder ??99");
+    let error = DataFolder::open(disk.clone(), identity(), 2).err().unwrap();
+    assert!(error.to_string().contains("leveret repair DIR --dry-run"), "{error}");
+    let mended = mend(&disk, None).unwrap().unwrap();
+    assert_eq!(mended.identity, identity());
+    assert!(mended.changed[0].contains("rabbit@hare"), "a name that is not proven is told: {:?}", mended.changed);
+    drop(mended);
+    assert_eq!(reopened(&disk, "rabbit@hare"), identity());
+}
+
+#[test]
+fn a_folder_without_an_identity_wants_a_name() {
+    let disk = folder();
+    disk.remove(IDENTITY_NAME).unwrap();
+    assert!(matches!(mend(&disk, None), Err(StorageError::NodeNameLost { .. })));
+    let mended = mend(&disk, Some("rabbit@moor")).unwrap().unwrap();
+    assert_eq!((mended.identity.node_name.as_str(), mended.identity.folder_id), ("rabbit@moor", FOLDER_ID));
+    assert_eq!(mended.aside, None);
+    drop(mended);
+    assert_eq!(reopened(&disk, "rabbit@moor").folder_id, FOLDER_ID);
+}
+
+#[test]
+fn whose_folder_it_is_is_not_guessed() {
+    let disk = folder();
+    overwrite(&disk, "folder 0099", "folder ??99");
+    for name in disk.list("wal").unwrap() {
+        disk.plant(&format!("wal/{name}"), &[7; 8192]);
+    }
+    assert!(matches!(mend(&disk, Some("rabbit@hare")), Err(StorageError::Corrupt { .. })));
+    let other_version = folder();
+    overwrite(&other_version, "format 1", "format 12");
+    assert!(matches!(mend(&other_version, None), Err(StorageError::OtherVersion { found: 12, .. })));
+}
+
+#[test]
+fn a_whole_identity_stays_and_a_trial_or_another_process_changes_nothing() {
+    let disk = folder();
+    assert!(mend(&disk, Some("other@name")).unwrap().is_none());
+    let before = disk.contents(IDENTITY_NAME);
+    disk.flip_bit(IDENTITY_NAME, 40, 0);
+    let damaged = disk.contents(IDENTITY_NAME);
+    let trial = mend(&Arc::new(DryDisk::new(disk.clone())), None).unwrap().unwrap();
+    assert_eq!((trial.identity.clone(), disk.contents(IDENTITY_NAME)), (identity(), damaged));
+    drop(trial);
+    let first = mend(&disk, None).unwrap().unwrap();
+    disk.flip_bit(IDENTITY_NAME, 40, 0);
+    assert!(matches!(mend(&disk, None), Err(StorageError::Locked { .. })));
+    drop(first);
+    disk.flip_bit(IDENTITY_NAME, 40, 0);
+    assert_eq!(disk.contents(IDENTITY_NAME), before);
+}
