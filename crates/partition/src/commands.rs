@@ -387,9 +387,13 @@ impl QueuePartition {
         if level == Level::Synced {
             leader.builder.want_sync();
         }
-        let rules = level_rules(leader, &targets, &publish.message.properties);
-        let dedup = if key.is_some() { dedup_rules(leader, &targets) } else { SmallVec::new() };
-        leader.builder.publish(publisher, seq, &targets, &rules, &dedup, level, &publish.message, stamp);
+        if key.is_none() && !has_priority(&publish.message.properties) {
+            leader.builder.publish(publisher, seq, &targets, &[], &[], level, &publish.message, stamp);
+        } else {
+            let rules = level_rules(leader, &targets, &publish.message.properties);
+            let dedup = if key.is_some() { dedup_rules(leader, &targets) } else { SmallVec::new() };
+            leader.builder.publish(publisher, seq, &targets, &rules, &dedup, level, &publish.message, stamp);
+        }
         leader.targets = targets;
         if is_refused && seq != 0 {
             // One queue refused it: its publisher hears that, though others have it.

@@ -38,6 +38,7 @@ impl Spoilt {
 }
 
 /// The first live number in turn at or after `from` that is not known to be damaged.
+#[inline]
 pub(crate) fn next_sound(state: &QueueState<Place>, spoilt: Option<&Spoilt>, mut from: u64) -> Option<u64> {
     loop {
         let (seq, _) = state.next_in_turn(from)?;

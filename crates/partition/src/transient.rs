@@ -87,6 +87,7 @@ struct Place {
 }
 
 impl Place {
+    #[inline]
     fn message(&self, index: usize) -> Bytes {
         let at = self.offsets[index] as usize;
         let view = MessageView::parse(&self.batch[at..]).expect("the batch was written by store()");
@@ -133,11 +134,13 @@ impl Queue {
         self.rules.as_ref().map_or(LevelRule::None, |rules| rules.levels)
     }
 
+    #[inline]
     fn head(&self) -> Option<Head> {
         self.dispatch.head(self.state.levels(), |from| self.state.runs().next_live(from).map(|(seq, _)| seq))
     }
 
     /// The delivery of `head`, not yet taken from the dispatcher.
+    #[inline]
     fn delivery(&self, id: QueueId, head: Head, consumer: ConsumerKey, needs_ack: bool) -> Delivery {
         let run = self.state.runs().covering(head.seq).expect("what is ready is in a run");
         let counts = self.state.counts_of(head.seq);
@@ -186,6 +189,8 @@ pub struct TransientQueues {
     last_scheduled: u64,
     /// Repeats that queues with deduplication dropped; only those that did.
     repeats: HashMap<QueueId, u64, FixedState>,
+    /// Some queue had a time limit once: the others are not asked for theirs at each publish.
+    has_time_limits: bool,
 }
 
 impl Default for TransientQueues {
@@ -215,6 +220,7 @@ impl TransientQueues {
             scheduled: BTreeMap::new(),
             last_scheduled: 0,
             repeats: HashMap::default(),
+            has_time_limits: false,
         }
     }
 
@@ -306,9 +312,11 @@ impl TransientQueues {
         let mut offset = None;
         let (body_bytes, mut is_refused) = (publish.message.body.len(), false);
         let mut is_timed = broker::properties::has_expiration(&publish.message.properties);
-        for target in &publish.targets {
-            let rules = self.queues.get(&target.queue).and_then(|q| q.rules.as_ref());
-            is_timed |= rules.is_some_and(|r| r.message_ttl_ms.is_some());
+        if self.has_time_limits {
+            for target in &publish.targets {
+                let rules = self.queues.get(&target.queue).and_then(|q| q.rules.as_ref());
+                is_timed |= rules.is_some_and(|r| r.message_ttl_ms.is_some());
+            }
         }
         let mut key = None;
         for target in &publish.targets {
@@ -495,6 +503,7 @@ impl TransientQueues {
             }
             Command::Configure { queue, rules } => {
                 if let Some(q) = self.queues.get_mut(queue) {
+                    self.has_time_limits |= rules.message_ttl_ms.is_some();
                     q.configure(rules, self.now_ms);
                     mark_dirty(&mut self.dirty, q, *queue);
                 }

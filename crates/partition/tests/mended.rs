@@ -288,7 +288,7 @@ impl Trio {
     }
 
     /// Everything in the log goes into one extent, on every member.
-    fn into_extents(&mut self) {
+    fn move_to_extents(&mut self) {
         let wal = WalState { retire_through: 1, current_file: 2, checkpoint_lag_files: 100, ..WalState::CALM };
         for at in 0..3 {
             let now = self.now;
@@ -428,7 +428,7 @@ fn a_follower_gives_nothing_up() {
 #[test]
 fn of_an_extent_only_what_is_damaged_is_fetched_and_only_what_nobody_has_is_set_aside() {
     let mut trio = Trio::filled(9);
-    trio.into_extents();
+    trio.move_to_extents();
     let leader = trio.leader();
     trio.rot(leader, 1, &[1, 4, 5, 6, 9]);
     (0..3).for_each(|at| trio.rot(at, 1, &[5]));
@@ -454,7 +454,7 @@ fn of_an_extent_only_what_is_damaged_is_fetched_and_only_what_nobody_has_is_set_
 #[test]
 fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
     let mut trio = Trio::filled(9);
-    trio.into_extents();
+    trio.move_to_extents();
     let leader = trio.leader();
     trio.rot(leader, 1, &[5]);
     trio.consume();

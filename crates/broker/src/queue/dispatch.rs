@@ -335,6 +335,7 @@ impl Dispatch {
 
     /// The message that goes out next. `next_live(from)` gives the first live number at or after `from`; `levels` are the
     /// queue's, if any.
+    #[inline]
     pub fn head(&self, levels: Option<&Levels>, next_live: impl Fn(u64) -> Option<u64>) -> Option<Head> {
         if self.ready == 0 {
             return None;

@@ -178,6 +178,7 @@ impl<P> QueueState<P> {
     }
 
     /// The first live number at or after `from` that is not out of turn, with its run.
+    #[inline]
     pub fn next_in_turn(&self, from: u64) -> Option<(u64, &Run<P>)> {
         let mut next = self.runs.next_live(from);
         if let Some(extras) = self.extras.as_deref().filter(|e| !e.aside.is_empty()) {
