@@ -452,6 +452,39 @@ fn of_an_extent_only_what_is_damaged_is_fetched_and_only_what_nobody_has_is_set_
 }
 
 #[test]
+fn what_all_have_lost_of_an_extent_with_nothing_behind_it_is_set_aside() {
+    let mut trio = Trio::filled(3);
+    trio.move_to_extents();
+    (0..3).for_each(|at| trio.rot(at, 1, &[3]));
+    trio.consume();
+    for _ in 0..4 {
+        trio.tick();
+    }
+    assert_eq!(trio.delivered(), [1, 2]);
+    assert!(trio.members.iter().all(|m| m.live() == 2), "the log says so to all");
+}
+
+#[test]
+fn upkeep_mends_each_stretch_of_an_extent() {
+    let mut trio = Trio::filled(9);
+    trio.move_to_extents();
+    let [one, _] = trio.followers();
+    trio.rot(one, 1, &[4, 6, 7]);
+    let place = Place::Extent { id: 1, run: 0 };
+    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(4, 1), (6, 2)], why: "rot".to_owned() }];
+    let now = trio.now;
+    trio.members[one].with(now, |p, cx| p.runs_damaged(damaged, cx));
+    for _ in 0..4 {
+        trio.tick();
+    }
+    let member = &trio.members[one];
+    assert_eq!(member.partition.messages_mended(), 3);
+    let is_first = |seq| member.run(seq) == Some(place);
+    assert_eq!((1..=9).filter(|seq| is_first(*seq)).collect::<Vec<_>>(), [1, 2, 3, 5, 8, 9]);
+    assert_eq!(member.jobs, 3, "one extent that all went to, and one for each stretch");
+}
+
+#[test]
 fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
     let mut trio = Trio::filled(9);
     trio.move_to_extents();

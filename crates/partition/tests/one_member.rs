@@ -241,6 +241,20 @@ fn the_value_at_risk_never_passes_its_cap() {
 }
 
 #[test]
+fn a_deleted_queue_puts_nothing_at_risk_any_more() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish(1, "x", Durability::Selective { value: 60 }, Some(Selective { cap: 100, interval_ms: 50 }));
+    rig.with(|p, cx| p.flush(cx));
+    rig.write();
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.partition.values_at_risk(), 60);
+    rig.command(Command::Delete { queue: QUEUE });
+    assert_eq!(rig.partition.values_at_risk(), 0);
+    rig.run();
+    assert_eq!(rig.partition.values_at_risk(), 0);
+}
+
+#[test]
 fn a_sync_asked_for_is_answered_after_everything_before_it() {
     let mut rig = Rig::new(Vec::new(), 1 << 20);
     rig.publish(1, "x", Durability::Level(Level::Written), None);

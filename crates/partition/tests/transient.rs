@@ -1,7 +1,7 @@
 //! Transient queues against a model that keeps every message for ever and knows what became of it.
 #![allow(clippy::unwrap_used)]
 
-use broker::queue::Consumer;
+use broker::queue::{Consumer, DeadLetterRule, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::command::{Durability, Target};
@@ -393,4 +393,30 @@ proptest! {
         run(&mut queues, commands);
         prop_assert_eq!(queues.bytes(), 0);
     }
+}
+
+#[test]
+fn a_discarded_message_of_a_queue_with_rules_ends_and_leaves_as_a_dead_letter() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let exchange = broker::topology::Name::new(b"dlx");
+    let rule = DeadLetterRule { exchange, routing_key: None, at_least_once: false };
+    let rules = Rules { dead_letter: Some(rule), ..Rules::default() };
+    let consume = Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: RequestId(1) };
+    let publishes = [publish(A, 1, &[Q], vec![1]), publish(A, 2, &[Q], vec![2])];
+    let commands = [Command::Configure { queue: Q, rules: rules.into() }, consume].into_iter().chain(publishes);
+    assert_eq!(deliveries(&run(&mut queues, commands.collect())), [(1, false), (2, false)]);
+    let holder = ConsumerKey { channel: B, number: 1 };
+    let effects =
+        run(&mut queues, vec![Command::Settle { queue: Q, holder, first: 1, count: 2, outcome: Outcome::Discard }]);
+    let letters: Vec<u64> = effects
+        .iter()
+        .filter_map(|e| if let Effect::DeadLetter(letter) = e { Some(letter.seq) } else { None })
+        .collect();
+    assert_eq!(letters, [1, 2]);
+    let effects = run(&mut queues, vec![Command::Detach { channel: B }]);
+    assert_eq!(deliveries(&effects), []);
+    let get = Command::Get { queue: Q, channel: A, no_ack: true, request: RequestId(2) };
+    let answer = run(&mut queues, vec![get]);
+    assert!(matches!(answer[..], [Effect::Reply { reply: Reply::Empty, .. }]), "{answer:?}");
 }
