@@ -100,26 +100,31 @@ impl Recovery {
                 }
             }
             // A snapshot took the place of the log. Its checkpoint is saved behind the mark: without it the old log stands.
-            RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.entries.clear(),
+            RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.void_from(LogIndex(0)),
             // Not written by this version for queue partitions.
             RecordKind::Membership | RecordKind::SnapshotMark | RecordKind::Tombstone => {}
         }
     }
 
     fn entry(&mut self, term: Term, index: LogIndex, body: Bytes, at: Location) {
+        // Written anew, and with it everything behind it became void.
+        self.void_from(index);
         if index <= self.applied.index {
-            // Written anew, and with it everything behind it became void.
-            self.entries.clear();
             return;
         }
         let last = self.entries.last().map_or(self.applied.index, |(entry, _)| entry.index);
-        if index <= last {
-            let kept = self.entries.partition_point(|(entry, _)| entry.index < index);
-            self.entries.truncate(kept);
-        } else if index > last.next() {
+        if index > last.next() {
             self.gap.get_or_insert(last.next());
         }
         self.entries.push((entry_of(index, term, body), at));
+    }
+
+    /// Entries from `index` on count no more, and neither does one that was missing among them: a replay that begins in the
+    /// middle of the log may begin with the end of what a later leader replaced.
+    fn void_from(&mut self, index: LogIndex) {
+        let kept = self.entries.partition_point(|(entry, _)| entry.index < index);
+        self.entries.truncate(kept);
+        self.gap = self.gap.filter(|gap| *gap < index && kept > 0);
     }
 
     /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
@@ -165,5 +170,45 @@ impl Recovery {
         };
         let group = Group::new(config, restored).expect("the settings are checked where they are read");
         Replica::new(id, node, group, (term, vote), applied.index, &places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use storage::FileNo;
+
+    /// A checkpoint that has applied entry 10 of term 3, and then these entries: index and term.
+    fn replayed(entries: &[(u64, u64)]) -> Recovery {
+        let mut recovery = Recovery::queues(PartitionId(1), None).expect("there is nothing to read");
+        recovery.applied.index = LogIndex(10);
+        for (index, term) in entries {
+            let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };
+            recovery.record(RecordKind::Entry, *term, *index, Bytes::new(), at);
+        }
+        recovery
+    }
+
+    fn found(entries: &[(u64, u64)]) -> (Vec<(u64, u64)>, Option<u64>) {
+        let recovery = replayed(entries);
+        let left = recovery.entries().into_iter().map(|(index, term, _)| (index.0, term.0)).collect();
+        (left, recovery.gap().map(|gap| gap.0))
+    }
+
+    #[test]
+    fn the_end_of_a_log_that_was_replaced_is_no_gap() {
+        // The replay begins behind 14 of term 2, which the checkpoint does not know; term 3 wrote from 9 on.
+        assert_eq!(found(&[(14, 2), (15, 2), (9, 3), (10, 3), (11, 3), (12, 3)]), (vec![(11, 3), (12, 3)], None));
+        assert_eq!(found(&[(14, 2), (15, 2), (11, 3), (12, 3)]), (vec![(11, 3), (12, 3)], None));
+        assert_eq!(found(&[(11, 2), (13, 2), (12, 3), (13, 3)]), (vec![(11, 2), (12, 3), (13, 3)], None));
+    }
+
+    #[test]
+    fn an_entry_that_is_missing_is_told_until_it_was_written_anew() {
+        assert_eq!(found(&[(11, 2), (13, 2)]).1, Some(12));
+        assert_eq!(found(&[(12, 2)]).1, Some(11));
+        // Replaced behind the gap only.
+        assert_eq!(found(&[(11, 2), (13, 2), (14, 2), (14, 3)]), (vec![(11, 2), (13, 2), (14, 3)], Some(12)));
+        assert_eq!(found(&[(14, 2), (15, 2), (13, 3)]).1, Some(11));
     }
 }
