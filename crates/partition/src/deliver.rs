@@ -405,6 +405,11 @@ impl Turn<'_> {
                         return;
                     }
                     let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
+                    // Expiring stops while too many wait to be sent on; what is over does not go out all the same.
+                    if self.is_timed(head.seq) && self.is_over(Head { returned: true, ..head }, &message, cx.now_ms) {
+                        self.drop_head(head, Reason::Expired, Some(message));
+                        continue;
+                    }
                     if let Some(life) = &mut self.lq.life {
                         life.used(cx.now_ms);
                         self.lq.note_taken(head.seq, &message, !no_ack);

@@ -145,3 +145,15 @@ fn a_rejected_probe_takes_no_foreign_entries_along() {
 fn a_queue_whose_messages_are_held_back_is_not_idle() {
     run(40163, Options::default());
 }
+
+/// A replay began with the end of a log that a later leader had replaced, and took what was before it for missing.
+#[test]
+fn the_end_of_a_log_that_was_replaced_does_not_refuse_a_start() {
+    run(61103, Options { faults: Faults { rot: true, ..Faults::ALL }, ..Options::default() });
+}
+
+/// A `basic.get` took a message whose time was over, while nothing expired because its head was not at hand.
+#[test]
+fn a_get_takes_nothing_that_is_over() {
+    run(64955, Options { faults: Faults { rot: true, ..Faults::ALL }, rules: true, ..Options::default() });
+}
