@@ -3,7 +3,8 @@
 //! Invariant: certificates are made here for one test; no key lies in the repository.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -50,27 +51,31 @@ struct Broker {
 
 impl Broker {
     fn start(certificates: &Certificates, more: &[&str]) -> Broker {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (one, other) = (free(), free());
-        let (port, plain) = (one.local_addr().unwrap().port(), other.local_addr().unwrap().port());
-        drop((one, other));
         let data = tempfile::tempdir().unwrap();
-        let (tls, amqp) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{plain}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
         command.arg("server").arg("--data-dir").arg(data.path().join("data"));
-        command.args(["--management", "none", "--amqp", &amqp, "--amqps", &tls]);
+        // Ports of the kernel's choice: one that was free a moment ago may be somebody's by now.
+        command.args(["--management", "none", "--amqp", "127.0.0.2:0", "--amqps", "127.0.0.1:0"]);
         let file = |command: &mut Command, option: &str, path: &Path| {
             command.arg(option).arg(path);
         };
         file(&mut command, "--tls-certificate", &certificates.path("server.pem"));
         file(&mut command, "--tls-key", &certificates.path("server-key.pem"));
         file(&mut command, "--tls-ca", &certificates.path("ca.pem"));
-        command.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let broker = Broker { child: command.spawn().unwrap(), port, plain, _data: data };
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        broker
+        // Cargo sets a variable of ours for tests, and the broker takes none that it does not know.
+        command.args(more).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut next_port = || {
+            let ready = log.by_ref().map(Result::unwrap).find(|line| line.contains("ready: AMQP 0-9-1"));
+            let line = ready.expect("a broker that starts says when it is ready");
+            let address = line.split("address=").nth(1).and_then(|rest| rest.split(' ').next());
+            address.and_then(|address| address.parse::<SocketAddr>().ok()).expect("it says where").port()
+        };
+        let (plain, port) = (next_port(), next_port());
+        // Nobody else reads it, and a full pipe would hold the broker up.
+        std::thread::spawn(move || log.for_each(drop));
+        Broker { child, port, plain, _data: data }
     }
 
     fn bench(&self, words: &str, more: &[&str]) -> (Option<i32>, String) {
@@ -123,7 +128,7 @@ fn a_broker_that_is_not_believed_is_not_talked_to() {
     let (code, told) = broker.bench("-C 1", &["--tls-ca", &strange, "--server-name-indication", "broker.example"]);
     assert_eq!(code, Some(3), "{told}");
     assert!(told.contains("TLS: invalid peer certificate"), "{told}");
-    let plain = format!("amqps://127.0.0.1:{}", broker.plain);
+    let plain = format!("amqps://127.0.0.2:{}", broker.plain);
     let (code, told) = broker.bench_at(&plain, "-C 1", &[]);
     assert_eq!(code, Some(3), "{told}");
     assert!(told.contains("is it a plain listener?"), "{told}");
