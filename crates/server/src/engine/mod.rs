@@ -1,7 +1,8 @@
 //! The durable half of a node: opens its data folder, brings its partitions back, runs the disk's threads.
 //!
 //! ```text
-//! shard threads ──WalWrite──▶ wal thread ──Written, Synced──▶ shard   (one write, one sync for all)
+//! shard threads ──WalWrite──▶ wal thread ──Written, Synced──▶ shard   (one write, one sync for all; what is little and quick
+//!                                                                      the shard writes itself)
 //!               ──Read──────▶ reader thread ──Read──────────▶ shard   (cold messages)
 //!               ──Job───────▶ upkeep thread ──Extent, Checkpoint──▶ shard
 //! ```

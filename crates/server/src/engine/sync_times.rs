@@ -1,6 +1,6 @@
 //! How long syncs of the log took, in a few buckets: the figure that says whether the disk or the broker is slow.
 //!
-//! Invariant: one thread writes, any thread reads; a reader may miss the sync that is being noted, and nothing else.
+//! Invariant: whoever holds the writer of the log notes, any thread reads; a reader may miss the sync that is being noted, and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The upper ends of the buckets in microseconds: from a good NVMe disk to one that hangs.
 const BOUNDS_US: [u64; 12] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_000_000];
 
-/// Where the log's thread notes its syncs.
+/// Where syncs of the log are noted.
 #[derive(Default)]
 pub(crate) struct SyncClock {
     /// One for each bound, and one for what is above all of them.
