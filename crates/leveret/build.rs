@@ -14,7 +14,8 @@ fn main() {
     println!("cargo::rerun-if-env-changed={COMMIT_VARIABLE}");
     let commit = std::env::var(COMMIT_VARIABLE).ok().or_else(commit_of_workspace);
     if let Some(commit) = commit.filter(|commit| commit.len() >= 10 && commit.bytes().all(|b| b.is_ascii_hexdigit())) {
-        println!("cargo::rustc-env=LEVERET_BUILT_FROM={}", &commit[..10]);
+        // Cargo passes it on to what it runs, and LEVERET_* are settings: of that name it would refuse `cargo run`.
+        println!("cargo::rustc-env=BUILT_FROM={}", &commit[..10]);
     }
 }
 

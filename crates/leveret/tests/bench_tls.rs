@@ -62,7 +62,7 @@ impl Broker {
         file(&mut command, "--tls-certificate", &certificates.path("server.pem"));
         file(&mut command, "--tls-key", &certificates.path("server-key.pem"));
         file(&mut command, "--tls-ca", &certificates.path("ca.pem"));
-        // Cargo sets a variable of ours for tests, and the broker takes none that it does not know.
+        // No setting of whoever runs the tests.
         command.args(more).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();

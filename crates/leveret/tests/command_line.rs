@@ -126,3 +126,12 @@ fn a_reader_that_went_away_is_no_error() {
     let output = leveret(&["server", "--help"]).stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
 }
+
+/// Cargo gives what a build script sets to the programs that it runs, as in `cargo run -p leveret -- server`.
+#[test]
+fn cargo_sets_no_variable_that_the_server_would_take_for_a_setting() {
+    let ours: Vec<String> =
+        std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("LEVERET_")).collect();
+    let strange: Vec<_> = ours.iter().filter(|name| *name != "LEVERET_BIN").collect();
+    assert!(strange.is_empty(), "{strange:?}");
+}
