@@ -41,6 +41,8 @@ pub(crate) struct Turn {
     /// What they take now.
     pub(crate) index_bytes: Cell<u64>,
     pub(crate) writes: RefCell<Vec<WalWrite>>,
+    /// Commands that this turn brought.
+    pub(crate) commands: Cell<usize>,
     /// The shard writes the log itself before it sleeps.
     pub(crate) is_left: Cell<bool>,
     /// Messages set aside because their bytes are damaged, on the whole node since its start.
@@ -51,7 +53,7 @@ impl Turn {
     /// The shard's turn is over: what its partitions want written waits for the log from now on.
     pub(crate) fn end(&self) {
         self.wal.note_pushed_out(self.tail.borrow_mut().take_pushed_out_bytes());
-        if self.wal.put(&mut self.writes.borrow_mut()) {
+        if self.wal.put(&mut self.writes.borrow_mut(), self.commands.take()) {
             self.is_left.set(true);
         }
     }
@@ -192,6 +194,7 @@ impl Partition for DurablePartition {
         for completion in self.taken.drain(..) {
             look |= Self::complete(completion, &mut self.partition, &mut cx);
         }
+        turn.commands.set(turn.commands.get() + commands.len());
         for command in commands.drain(..) {
             self.partition.command(command, &mut cx);
         }

@@ -469,6 +469,7 @@ impl Opened {
                 partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
                 index_bytes: Cell::new(0),
                 writes: RefCell::new(Vec::new()),
+                commands: Cell::new(0),
                 is_left: Cell::new(false),
                 set_aside: told_aside.clone(),
             });

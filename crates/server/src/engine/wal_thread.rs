@@ -33,6 +33,8 @@ const FULL_RETRY: Duration = Duration::from_millis(100);
 const HELD_BYTES_MAX: usize = 256 << 10;
 /// The largest batch that a shard writes itself: above, work for the shard arrives faster than it is worth to stand still.
 const OWN_BATCH_BYTES_MAX: usize = 32 << 10;
+/// A turn that brought more commands than this was a busy one, and the next is about to come.
+const OWN_COMMANDS_MAX: usize = 64;
 /// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served.
 const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
 /// Bytes in the page cache that a shard is willing to bring to the disk on the way.
@@ -152,17 +154,18 @@ impl WalHandle {
         (WalHandle { inner: inner.clone() }, move || run(&inner))
     }
 
-    /// Hands over writes, in order; `writes` is empty afterwards and keeps some room. True if they are left to the caller,
-    /// who calls [`WalHandle::commit`] once it has nothing better to do, and soon.
+    /// Hands over the writes of a turn that brought so many commands, in order; `writes` is empty afterwards and keeps some
+    /// room. True if they are left to the caller, who calls [`WalHandle::commit`] once it has nothing better to do, and soon.
     #[must_use]
-    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>) -> bool {
+    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>, commands: usize) -> bool {
         if writes.is_empty() {
             return false;
         }
         let mut waiting = self.inner.lock();
         waiting.batch.add(writes, self.inner.sync_delay_ms);
         let is_awaited = waiting.batch.is_awaited();
-        let is_left = is_awaited && waiting.rest != Rest::Awake && self.is_for_shards(&waiting);
+        let is_quiet = commands <= OWN_COMMANDS_MAX && waiting.rest != Rest::Awake;
+        let is_left = is_awaited && is_quiet && self.is_for_shards(&waiting);
         waiting.is_thread_wanted |= is_awaited && !is_left;
         self.inner.rouse(waiting);
         is_left
@@ -364,6 +367,11 @@ mod tests {
         }
 
         fn put(&mut self, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
+            self.put_of(1, bytes, sync, report_written)
+        }
+
+        /// Puts what a turn of so many commands left.
+        fn put_of(&mut self, commands: usize, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
             self.ticket += 1;
             let record = Record {
                 group: GroupId(PARTITION.0),
@@ -373,13 +381,10 @@ mod tests {
                 body: Bytes::from(vec![7; bytes]),
             };
             let ticket = Ticket(self.ticket);
-            self.handle.put(&mut vec![WalWrite {
-                partition: PARTITION,
-                ticket,
-                records: vec![record],
-                sync,
-                report_written,
-            }])
+            self.handle.put(
+                &mut vec![WalWrite { partition: PARTITION, ticket, records: vec![record], sync, report_written }],
+                commands,
+            )
         }
 
         /// What was told so far: written up to, synced up to.
@@ -439,9 +444,12 @@ mod tests {
     }
 
     #[test]
-    fn large_batches_and_slow_disks_are_the_threads_business() {
+    fn large_batches_busy_shards_and_slow_disks_are_the_threads_business() {
         let (mut lab, _run) = Lab::new();
         assert!(!lab.put(OWN_BATCH_BYTES_MAX + 1, SyncWish::Now, false));
+        assert!(lab.is_thread_wanted());
+        let (mut lab, _run) = Lab::new();
+        assert!(!lab.put_of(OWN_COMMANDS_MAX + 1, 100, SyncWish::Now, false), "a busy shard goes on");
         assert!(lab.is_thread_wanted());
         let (mut lab, _run) = Lab::new();
         lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
