@@ -257,6 +257,32 @@ fn of_two_gets_in_one_turn_neither_brings_what_is_too_old() {
     assert_eq!(rig.effects.iter().filter_map(got).collect::<Vec<_>>(), ["for ever", "for ever too"]);
 }
 
+/// So many dead letters wait for an answer, and so many behind them, that nothing more expires.
+const EXPIRING_STOPS_AT: u64 = 1_500;
+
+#[test]
+fn a_get_brings_nothing_that_is_too_old_though_expiring_has_to_wait() {
+    let rules = Rules {
+        dead_letter: dead_letter(true),
+        overflow: Overflow::RejectPublish,
+        message_ttl_ms: Some(20_000),
+        ..Rules::default()
+    };
+    let mut rig = configured(Vec::new(), &rules);
+    for seq in 1..EXPIRING_STOPS_AT {
+        rig.publish_synced(seq, "old");
+    }
+    rig.run();
+    rig.pass(10_000);
+    rig.publish_synced(EXPIRING_STOPS_AT, "young");
+    rig.pass(15_000);
+    let (ready, ..) = rig.stat();
+    assert!(ready > 1, "some that are too old are still in the queue");
+    assert_eq!(text_of(&rig.get().unwrap().message), "young");
+    assert!(rig.get().is_none());
+    assert_eq!(rig.stat(), (0, 1, 0));
+}
+
 #[test]
 fn a_purge_among_priorities_ends_what_is_only_written_too() {
     let mut rig = configured(Vec::new(), &Rules { levels: LevelRule::Strict, ..Rules::default() });

@@ -420,3 +420,27 @@ fn a_discarded_message_of_a_queue_with_rules_ends_and_leaves_as_a_dead_letter() 
     let answer = run(&mut queues, vec![get]);
     assert!(matches!(answer[..], [Effect::Reply { reply: Reply::Empty, .. }]), "{answer:?}");
 }
+
+#[test]
+fn of_gets_in_one_step_none_brings_what_is_too_old() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let timed = |n: u8, ttl: &str| {
+        let Command::Publish(mut publish) = publish(A, u64::from(n), &[Q], vec![n]) else { unreachable!() };
+        publish.message.properties = [&[1, 0, ttl.len() as u8][..], ttl.as_bytes()].concat().into();
+        Command::Publish(publish)
+    };
+    let get = |request| Command::Get { queue: Q, channel: B, no_ack: false, request: RequestId(request) };
+    let mut effects = Vec::new();
+    let publishes = vec![timed(1, "90000"), timed(2, "50"), timed(3, "50"), timed(4, "90000")];
+    queues.step(1_000, &mut publishes.clone(), &mut effects, &mut Open);
+    effects.clear();
+    // No step came between: the two in the middle are over, and stand behind one that is not.
+    queues.step(2_000, &mut vec![get(1), get(2), get(3)], &mut effects, &mut Open);
+    let answers = effects.iter().map(|effect| match effect {
+        Effect::Reply { reply: Reply::Got { delivery, ready }, .. } => Some((body(delivery), *ready)),
+        Effect::Reply { reply: Reply::Empty, .. } => None,
+        other => panic!("{other:?} answers no get"),
+    });
+    assert_eq!(answers.collect::<Vec<_>>(), [Some((vec![1], 3)), Some((vec![4], 0)), None]);
+}

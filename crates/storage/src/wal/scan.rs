@@ -190,9 +190,13 @@ impl Walk<'_> {
     ) -> Result<Option<FrameHeader>, StorageError> {
         let header = FrameHeader::decode(window.get(offset, FRAME_HEADER_BYTES)?, self.known.salt);
         Ok(header.filter(|header| {
+            let end = u64::from(offset) + u64::from(header.bytes);
+            // A sync covers whole frames: nobody wrote one across the end of what was synced.
+            let straddles = offset < self.synced && end > u64::from(self.synced);
             (self.next_frame_no..u64::MAX).contains(&header.frame_no)
                 && header.is_credible_at(offset)
-                && u64::from(offset) + u64::from(header.bytes) <= u64::from(self.limit)
+                && end <= u64::from(self.limit)
+                && !straddles
         }))
     }
 
@@ -208,9 +212,11 @@ impl Walk<'_> {
         // Not `>`: the body of a last record may be empty and its place the frame's end.
         if end >= self.known.wanted_from {
             let whole = is_whole(window.get(offset, header.bytes)?, &header);
-            if !whole && offset >= self.synced {
+            // Durable as a whole, or not at all. Whoever believed a witness of one half would clean the witness away, as it
+            // may lie in the page in which the frame ends.
+            if !whole && end > self.synced {
                 self.seek_evidence(window)?;
-                if offset >= self.synced {
+                if end > self.synced {
                     return Ok(false);
                 }
             }
