@@ -15,7 +15,12 @@ const READ_MESSAGES_MAX: u32 = 4096;
 impl Read {
     /// The first read was in vain, here or on another member: nothing that memory holds of the file counts.
     fn is_second(&self) -> bool {
-        matches!(self.purpose, ReadPurpose::Messages { is_second: true, .. } | ReadPurpose::Mending { .. })
+        matches!(
+            self.purpose,
+            ReadPurpose::Messages { is_second: true, .. }
+                | ReadPurpose::Snapshot { is_second: true, .. }
+                | ReadPurpose::Mending { .. }
+        )
     }
 
     fn queue(&self) -> Option<QueueId> {
@@ -43,7 +48,10 @@ pub fn carry_out<'a, D: Disk>(
     open: impl FnOnce(ExtentId) -> Result<&'a Extent<D>, StorageError>,
 ) -> Result<ReadBytes, ReadFailed> {
     match &read.at {
-        ReadAt::Wal(location) => wal.read(*location).map(ReadBytes::Wal).map_err(|error| failed(&error)),
+        ReadAt::Wal(location) => {
+            let found = if read.is_second() { wal.read_past_cache(*location) } else { wal.read(*location) };
+            found.map(ReadBytes::Wal).map_err(|error| failed(&error))
+        }
         ReadAt::Batches(places) => {
             let mut batches = Vec::with_capacity(places.len());
             for place in places {
@@ -56,9 +64,20 @@ pub fn carry_out<'a, D: Disk>(
             Ok(ReadBytes::Batches(batches))
         }
         ReadAt::Records(places) => {
-            let bodies: Result<Vec<_>, _> =
-                places.iter().map(|place| wal.read_record(*place).map(|record| record.body)).collect();
-            bodies.map(ReadBytes::Records).map_err(|error| failed(&error))
+            let mut bodies = Vec::with_capacity(places.len());
+            for place in places {
+                // What memory holds of the file may be what is wrong.
+                let again = |error: StorageError| match error.is_damage() {
+                    true => wal.read_record_past_cache(*place),
+                    false => Err(error),
+                };
+                match wal.read_record(*place).or_else(again) {
+                    Ok(record) => bodies.push(record.body),
+                    Err(error) if bodies.is_empty() => return Err(failed(&error)),
+                    Err(_) => break,
+                }
+            }
+            Ok(ReadBytes::Records(bodies))
         }
         ReadAt::Extent { id, run, from, past, bytes_max } => {
             let id = ExtentId(u64::from(*id));

@@ -10,7 +10,7 @@ use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue, Waiting};
 use crate::life::{DueMessage, Timers};
 use crate::machine::FixedMap;
-use crate::outputs::{Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
+use crate::outputs::{LostEntry, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use crate::reader::Reader;
@@ -100,12 +100,19 @@ impl QueuePartition {
         let (id, seq, place, is_second) = match purpose {
             ReadPurpose::Entries { from } => {
                 // Every fetch is answered: with nothing, if the entries are gone, so that they are asked for again.
-                let bodies = if let Ok(ReadBytes::Records(bodies)) = found { bodies } else { Vec::new() };
+                let bodies = match found {
+                    Ok(ReadBytes::Records(bodies)) => bodies,
+                    Err(ReadFailed::Damaged(why)) if self.replica.give_up_through(from) => {
+                        cx.out.lost_entries.push(LostEntry { partition: self.replica.id(), index: from, why });
+                        Vec::new()
+                    }
+                    _ => Vec::new(),
+                };
                 self.replica.fetched(from, bodies);
                 return self.drive(cx);
             }
-            ReadPurpose::Snapshot { to, term, index, queue, from, place } => {
-                return self.snapshot_read((to, term, index), (queue, from, place), found, cx);
+            ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second } => {
+                return self.snapshot_read((to, term, index), (queue, from, place), is_second, found, cx);
             }
             purpose @ ReadPurpose::Mending { .. } => return self.mending_read(purpose, found, cx),
             ReadPurpose::Messages { queue, seq, place, is_second } => (queue, seq, place, is_second),

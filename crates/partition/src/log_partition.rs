@@ -108,7 +108,9 @@ impl LogPartition {
 
     /// Bytes came for a follower.
     pub fn read_done(&mut self, purpose: ReadPurpose, found: Result<ReadBytes, ReadFailed>) {
-        if let (ReadPurpose::Entries { from }, Ok(ReadBytes::Records(bodies))) = (purpose, found) {
+        if let ReadPurpose::Entries { from } = purpose {
+            // Every fetch is answered, so that what could not be read is asked for again.
+            let bodies = if let Ok(ReadBytes::Records(bodies)) = found { bodies } else { Vec::new() };
             self.replica.fetched(from, bodies);
         }
     }

@@ -346,8 +346,16 @@ impl QueuePartition {
         let partition = self.replica.id();
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next.filter(|(seq, _)| *seq < past) else {
-            // Ended here, or not here yet. Whoever asks hears of it, and asks again if it lives there.
-            cx.out.frames.push((to, partition, frame(FRAME_HAVE, number, queue, (from, past), 0).freeze()));
+            // Ended here, or not here yet. Whoever asks hears of it, and asks again if it lives there. To a leader whose snapshot
+            // stops at these very messages that is the last word: without it the two would wait for one another.
+            let never_here = self.queues.queue(queue).map_or(0, |state| state.next_seq()).max(from);
+            let lost = match self.awaits_from(to, queue, from) {
+                true => never_here..past.min(from + MEND_NUMBERS_MAX),
+                false => 0..0,
+            };
+            let mut frame = frame(FRAME_HAVE, number, queue, (from, past), 12 * lost.clone().count());
+            lost.for_each(|seq| put_lost(&mut frame, seq));
+            cx.out.frames.push((to, partition, frame.freeze()));
             return;
         };
         let place = run.place;
@@ -415,10 +423,7 @@ impl QueuePartition {
                     frame.put_u32_le(body.len() as u32);
                     frame.put_slice(body);
                 }
-                None => {
-                    frame.put_u64_le(seq);
-                    frame.put_u32_le(LOST);
-                }
+                None => put_lost(&mut frame, seq),
             }
         }
         cx.out.frames.push((to, self.replica.id(), frame.freeze()));
@@ -470,6 +475,11 @@ impl QueuePartition {
             mendings.look = true;
         }
     }
+}
+
+fn put_lost(frame: &mut BytesMut, seq: u64) {
+    frame.put_u64_le(seq);
+    frame.put_u32_le(LOST);
 }
 
 fn frame(kind: u8, number: u64, queue: QueueId, (from, past): (u64, u64), more: usize) -> BytesMut {

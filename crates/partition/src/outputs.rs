@@ -99,6 +99,8 @@ pub enum ReadPurpose {
         from: u64,
         /// Where it lay when the read was asked for.
         place: Place,
+        /// The first read of it was in vain: this one comes from the disk itself, whatever memory has.
+        is_second: bool,
     },
     /// Messages that another member asked for, because it cannot read them.
     Mending {
@@ -209,6 +211,29 @@ impl std::fmt::Display for Damage {
             }
             Fate::Told => write!(f, "Whoever leads decides what becomes of them. Check the disk"),
         }
+    }
+}
+
+/// An entry of the log that a follower needs and that its leader cannot read any more. Followers that need it, or one before,
+/// get a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostEntry {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The entry.
+    pub index: LogIndex,
+    /// Which file, where in it, what is wrong.
+    pub why: String,
+}
+
+impl std::fmt::Display for LostEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let LostEntry { partition, index, why } = self;
+        let number = partition.0;
+        write!(
+            f,
+            "entry {index} of partition {number} cannot be read: {why}. Members that need it get a snapshot. Check the disk"
+        )
     }
 }
 
@@ -324,6 +349,8 @@ pub struct Outputs {
     pub damage: Vec<Damage>,
     /// How many of them were set aside.
     pub set_aside: u64,
+    /// For the operator: entries that followers need and that cannot be read.
+    pub lost_entries: Vec<LostEntry>,
     /// For other members: one frame each, see [`crate::replica`].
     pub frames: Vec<(NodeId, PartitionId, Bytes)>,
 }

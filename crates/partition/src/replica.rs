@@ -424,6 +424,19 @@ impl Replica {
         self.group.fetched(from, entries);
     }
 
+    /// An applied entry that a follower needs cannot be read here any more: it is given up, with all before it, and who needs one
+    /// of them gets a snapshot. False if that was so already.
+    pub(crate) fn give_up_through(&mut self, index: LogIndex) -> bool {
+        let status = self.group.status();
+        if index <= status.compacted.index || index > status.applied {
+            return false;
+        }
+        // What is on the disk stays: a start reads it, and may find it readable.
+        self.group.compact(index);
+        self.table.compact(index);
+        true
+    }
+
     /// The next committed entry. The caller applies it and says so.
     pub fn next_committed(&mut self) -> Option<Committed> {
         let index = self.committed.front()?.index;

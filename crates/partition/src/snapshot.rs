@@ -31,6 +31,7 @@ use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFai
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::QueueId;
+use broker::queue::Run;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
 use image::Image;
@@ -257,15 +258,8 @@ impl QueuePartition {
             out.frames.push((to, partition, bodies_frame(term, index, (queue, from, u64::MAX), &[])));
             return;
         };
-        let at = match run.place {
-            Place::Wal { file, offset, bytes } => {
-                ReadAt::Wal(Location { file: FileNo(u64::from(file)), offset, bytes })
-            }
-            Place::Extent { id, run: number } => {
-                ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: BODIES_PART_BYTES }
-            }
-        };
-        let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place: run.place };
+        let at = bodies_at(run, seq);
+        let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place: run.place, is_second: false };
         out.reads.push(Read { partition, at, purpose });
     }
 
@@ -274,6 +268,7 @@ impl QueuePartition {
         &mut self,
         (to, term, index): (NodeId, Term, LogIndex),
         (queue, from, place): (QueueId, u64, Place),
+        is_second: bool,
         found: Result<ReadBytes, ReadFailed>,
         cx: &mut Context<'_>,
     ) {
@@ -287,46 +282,63 @@ impl QueuePartition {
             return self.serve_messages(to, term, index, queue, from, cx.out);
         };
         let run_past = run.past();
+        // Intact ones up to `past`, or that nothing up to there can be read.
         let (messages, past) = match found {
-            Ok(ReadBytes::Wal(bytes)) => {
-                let batch = Batch::parse(&bytes, 0).ok().filter(Batch::is_intact);
-                let Some(batch) = batch else { return self.mend_for_snapshot(queue, place, (seq, run_past), cx) };
-                let (mut messages, mut at) = (Vec::new(), batch.first_message_at());
-                for (number, view) in batch.iter().enumerate() {
-                    let seq = run.first + number as u64;
-                    if seq >= from && run.is_live(seq) {
-                        messages.push((seq, bytes.slice(at..at + view.len())));
+            Ok(ReadBytes::Wal(bytes)) => match Batch::parse(&bytes, 0).ok().filter(Batch::is_intact) {
+                Some(batch) => {
+                    let (mut messages, mut at) = (Vec::new(), batch.first_message_at());
+                    for (number, view) in batch.iter().enumerate() {
+                        let seq = run.first + number as u64;
+                        if seq >= from && run.is_live(seq) {
+                            messages.push((seq, bytes.slice(at..at + view.len())));
+                        }
+                        at += view.len();
                     }
-                    at += view.len();
+                    (Some(messages), run_past)
                 }
-                (messages, run_past)
-            }
+                None => (None, run_past),
+            },
             Ok(ReadBytes::Extent { messages, damage: None }) => {
                 let Some(past) = messages.last().map(|m| m.0 + 1) else { return };
-                (messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect(), past)
+                (Some(messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect()), past)
             }
             Ok(ReadBytes::Extent { messages, damage: Some(_) }) => {
                 // What is intact up to the first that is not can go; the rest is asked of the others.
                 let live = (seq..run_past).filter(|seq| run.is_live(*seq));
                 let intact: Vec<_> = messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect();
                 let sound = live.zip(&intact).take_while(|(seq, (number, _))| seq == number).count();
-                let Some((last, _)) = sound.checked_sub(1).map(|last| &intact[last]) else {
-                    let past = intact.first().map_or(run_past, |(first, _)| *first);
-                    return self.mend_for_snapshot(queue, place, (seq, past), cx);
-                };
-                let past = last + 1;
-                (intact.into_iter().take(sound).collect(), past)
+                match sound.checked_sub(1).map(|last| intact[last].0 + 1) {
+                    Some(past) => (Some(intact.into_iter().take(sound).collect()), past),
+                    None => (None, intact.first().map_or(run_past, |(first, _)| *first)),
+                }
             }
-            Err(ReadFailed::Damaged(_)) => return self.mend_for_snapshot(queue, place, (seq, run_past), cx),
+            Err(ReadFailed::Damaged(_)) => (None, run_past),
             Ok(_) | Err(ReadFailed::Refused(_)) => return,
         };
-        cx.out.frames.push((to, partition, bodies_frame(term, index, (queue, from, past), &messages)));
+        if let Some(messages) = messages {
+            cx.out.frames.push((to, partition, bodies_frame(term, index, (queue, from, past), &messages)));
+        } else if is_second {
+            // What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
+            let why = crate::deliver::batch_is_damaged(place);
+            self.mend_stretches((queue, place), vec![(seq, past - seq)], &why, true, cx);
+        } else {
+            let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second: true };
+            cx.out.reads.push(Read { partition, at: bodies_at(run, seq), purpose });
+        }
     }
 
-    /// What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
-    fn mend_for_snapshot(&mut self, queue: QueueId, place: Place, (first, past): (u64, u64), cx: &mut Context<'_>) {
-        let why = crate::deliver::batch_is_damaged(place);
-        self.mend_stretches((queue, place), vec![(first, past - first)], &why, false, cx);
+    /// Whether this member waits for these very messages, or for more than them, to go on with a snapshot of `leader`: then it
+    /// has none of them and will not get them from anybody else before that.
+    pub(crate) fn awaits_from(&self, leader: NodeId, queue: QueueId, first: u64) -> bool {
+        let Some(incoming) = &self.snapshots.incoming else { return false };
+        let group = self.replica.group().status();
+        // Entries that are not applied may hold them.
+        let has_no_more = self.replica.table().last() <= self.applied;
+        let stands_there = incoming.image.as_ref().and_then(|image| image.queues.get(incoming.queue));
+        incoming.message.from() == leader
+            && incoming.message.term() == group.term
+            && has_no_more
+            && stands_there.is_some_and(|at| at.id == queue && incoming.from <= first)
     }
 
     /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is done.
@@ -566,6 +578,16 @@ impl Incoming {
 
     fn is_complete(&self) -> bool {
         self.has_all() && !self.is_writing && self.received.is_empty()
+    }
+}
+
+/// What to read for a message of a run, and as many behind it as one answer brings.
+fn bodies_at(run: &Run<Place>, seq: u64) -> ReadAt {
+    match run.place {
+        Place::Wal { file, offset, bytes } => ReadAt::Wal(Location { file: FileNo(u64::from(file)), offset, bytes }),
+        Place::Extent { id, run: number } => {
+            ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: BODIES_PART_BYTES }
+        }
     }
 }
 

@@ -22,6 +22,9 @@ const QUEUE: QueueId = QueueId(7);
 const PUBLISHER: ChannelKey = ChannelKey(100);
 const READER: ChannelKey = ChannelKey(200);
 
+/// No test publishes more.
+const MESSAGES_MAX: u64 = 10;
+
 struct Open;
 
 impl Outlets for Open {
@@ -39,6 +42,10 @@ struct Member {
     extents: BTreeMap<u32, Vec<(u64, Bytes)>>,
     /// Messages that cannot be read in the log or an extent (0 is the log).
     rotten: BTreeSet<(u32, u64)>,
+    /// Where messages came in.
+    first_places: BTreeMap<u64, Location>,
+    /// Messages whose whole entry cannot be read for a follower.
+    rotten_entries: BTreeSet<u64>,
     effects: Vec<Effect>,
     damage: Vec<Damage>,
     jobs: u32,
@@ -50,6 +57,8 @@ struct Trio {
     now: u64,
     /// Hears nothing, and is not heard.
     cut: Option<usize>,
+    /// So many frames reach this member before it is cut.
+    cut_after: Option<(usize, u32)>,
 }
 
 impl Member {
@@ -66,6 +75,8 @@ impl Member {
             offset: 4096,
             extents: BTreeMap::new(),
             rotten: BTreeSet::new(),
+            first_places: BTreeMap::new(),
+            rotten_entries: BTreeSet::new(),
             effects: Vec::new(),
             damage: Vec::new(),
             jobs: 0,
@@ -82,6 +93,11 @@ impl Member {
 
     /// Carries out what waits; false if there was nothing.
     fn carry_out(&mut self, now: u64) -> bool {
+        for seq in 1..=MESSAGES_MAX {
+            if let Some(at) = self.run(seq).and_then(|place| place.in_wal()) {
+                self.first_places.insert(seq, at);
+            }
+        }
         let (writes, reads) = (std::mem::take(&mut self.out.wal), std::mem::take(&mut self.out.reads));
         let jobs = std::mem::take(&mut self.out.jobs);
         let any = !(writes.is_empty() && reads.is_empty() && jobs.is_empty());
@@ -172,8 +188,23 @@ impl Member {
                 let damage = self.rotten.iter().any(|r| r.0 == *id).then(|| "rot".to_owned());
                 Ok(ReadBytes::Extent { messages: wanted.take(2).cloned().collect(), damage })
             }
-            ReadAt::Records(places) => Ok(ReadBytes::Records(places.iter().map(|at| self.stored(*at)).collect())),
-            ReadAt::Wal(at) => Ok(ReadBytes::Wal(self.stored(*at))),
+            ReadAt::Records(places) => {
+                let within =
+                    |outer: &Location, at: &Location| (outer.offset..outer.offset + outer.bytes).contains(&at.offset);
+                let batch = |seq: &u64| self.first_places.get(seq).copied();
+                let rots = |at: &Location| self.rotten_entries.iter().filter_map(batch).any(|batch| within(at, &batch));
+                let sound: Vec<Bytes> = places.iter().take_while(|at| !rots(at)).map(|at| self.stored(*at)).collect();
+                match sound.is_empty() {
+                    true => Err(ReadFailed::Damaged("rot".to_owned())),
+                    false => Ok(ReadBytes::Records(sound)),
+                }
+            }
+            ReadAt::Wal(at) => {
+                let bytes = self.stored(*at);
+                let rots = |seq: &u64| self.first_places.get(seq) == Some(at);
+                let rots = self.rotten.iter().any(|(of, seq)| *of == 0 && rots(seq));
+                Ok(ReadBytes::Wal(if rots { bytes.iter().map(|byte| !byte).collect() } else { bytes }))
+            }
         }
     }
 
@@ -189,11 +220,18 @@ impl Member {
 impl Trio {
     /// With this many messages, each in a batch of its own, none of them in memory.
     fn filled(count: u64) -> Trio {
-        let mut trio = Trio { members: (1..=3).map(Member::new).collect(), now: 1_000, cut: None };
+        let mut trio = Trio { members: (1..=3).map(Member::new).collect(), now: 1_000, cut: None, cut_after: None };
         for _ in 0..200 {
             trio.tick();
         }
-        for seq in 1..=count {
+        trio.publish(1..=count);
+        trio.tick();
+        assert!(trio.members.iter().all(|m| m.live() == count), "all have all");
+        trio
+    }
+
+    fn publish(&mut self, seqs: std::ops::RangeInclusive<u64>) {
+        for seq in seqs {
             let message = Message {
                 exchange: Bytes::new(),
                 routing_key: Bytes::from_static(b"q"),
@@ -202,7 +240,7 @@ impl Trio {
             };
             let durability = Durability::Level(Level::Synced);
             let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
-            trio.command(Command::Publish(Publish {
+            self.command(Command::Publish(Publish {
                 channel: PUBLISHER,
                 publish_seq: seq,
                 targets,
@@ -210,9 +248,6 @@ impl Trio {
                 message,
             }));
         }
-        trio.tick();
-        assert!(trio.members.iter().all(|m| m.live() == count), "all have all");
-        trio
     }
 
     fn leader(&self) -> usize {
@@ -243,6 +278,15 @@ impl Trio {
                     let to = to.0 as usize - 1;
                     if self.cut != Some(at) && self.cut != Some(to) {
                         moved = true;
+                        if let Some((member, left)) = &mut self.cut_after
+                            && *member == to
+                        {
+                            *left -= 1;
+                            if *left == 0 {
+                                self.cut = Some(to);
+                                self.cut_after = None;
+                            }
+                        }
                         self.members[to].with(now, |p, cx| p.step(NodeId(at as u64 + 1), &frame, cx));
                     }
                 }
@@ -509,4 +553,97 @@ fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
     assert!([1, 4].iter().all(|seq| matches!(member.run(*seq), Some(Place::Extent { id: 3.., .. }))));
     assert_eq!(member.run(5), Some(Place::Extent { id: 2, run: 0 }));
     assert_eq!(member.live(), 3);
+}
+
+/// A follower that missed messages 4 to 6, of which its leader cannot read the entry of 4, and keeps nothing in memory.
+fn behind_rot() -> (Trio, usize, usize, usize) {
+    let mut trio = Trio::filled(3);
+    let (leader, [behind, other]) = (trio.leader(), trio.followers());
+    trio.cut = Some(behind);
+    trio.publish(4..=6);
+    trio.tick();
+    assert_eq!(trio.leader(), leader);
+    let group = trio.members[leader].partition.replica_mut().group_mut();
+    group.set_cache_bytes_max(0);
+    trio.members[leader].rotten_entries.insert(4);
+    trio.rot(leader, 0, &[4]);
+    (trio, leader, behind, other)
+}
+
+impl Trio {
+    fn ticks(&mut self, count: u32) {
+        (0..count).for_each(|_| self.tick());
+    }
+}
+
+#[test]
+fn a_follower_that_needs_an_entry_that_rotted_gets_a_snapshot() {
+    let (mut trio, leader, behind, _) = behind_rot();
+    trio.cut = None;
+    trio.ticks(30);
+    assert_eq!(trio.leader(), leader);
+    assert_eq!(trio.members[behind].live(), 6);
+    assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
+    let member = &trio.members[leader];
+    let lost: Vec<_> = member.out.lost_entries.iter().map(|lost| lost.why.as_str()).collect();
+    assert_eq!(lost, ["rot"], "it is told once");
+    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (1, 0), "the third member had the message");
+    trio.publish(7..=7);
+    trio.tick();
+    assert_eq!(trio.members[behind].live(), 7, "the log goes on behind the snapshot");
+    trio.assert_equal();
+}
+
+#[test]
+fn what_waits_for_a_snapshot_has_lost_what_never_came_to_it() {
+    let (mut trio, leader, behind, other) = behind_rot();
+    trio.rot(other, 0, &[4]);
+    trio.cut = None;
+    // Without the last word of who waits the snapshot would wait for the message, and the message for the snapshot.
+    trio.ticks(60);
+    assert_eq!(trio.members[leader].out.set_aside, 1);
+    assert_eq!(trio.fates(leader), [(Fate::Asked, vec![(4, 1)]), (Fate::SetAside, vec![(4, 1)])]);
+    assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
+    trio.consume();
+    assert_eq!(trio.delivered(), [1, 2, 3, 5, 6]);
+    trio.tick();
+    trio.assert_equal();
+}
+
+#[test]
+fn who_waits_for_a_snapshot_gives_what_it_alone_has() {
+    let (mut trio, leader, behind, other) = behind_rot();
+    trio.rot(leader, 0, &[2]);
+    trio.rot(other, 0, &[2]);
+    trio.cut = None;
+    trio.ticks(60);
+    let member = &trio.members[leader];
+    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (2, 0));
+    assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
+    trio.assert_equal();
+}
+
+#[test]
+fn who_may_have_it_in_its_log_has_not_lost_it() {
+    for frames in 1..8 {
+        let mut trio = Trio::filled(3);
+        let (leader, [behind, other]) = (trio.leader(), trio.followers());
+        trio.cut_after = Some((behind, frames));
+        trio.publish(4..=4);
+        let member = &trio.members[behind].partition;
+        if trio.cut.is_none() || member.replica().table().last() == member.applied() {
+            continue;
+        }
+        // It has the entry of 4, and has not heard that it is committed.
+        trio.publish(5..=6);
+        let applied = trio.members[leader].partition.applied();
+        trio.members[leader].partition.replica_mut().group_mut().compact(applied);
+        trio.rot(leader, 0, &[4]);
+        trio.rot(other, 0, &[4]);
+        trio.cut = None;
+        trio.ticks(60);
+        assert_eq!(trio.members[leader].out.set_aside, 0, "it may be what everybody asks for");
+        return;
+    }
+    panic!("no such moment was found");
 }

@@ -69,11 +69,13 @@ pub enum Bug {
     LossIsClaimed,
     /// Never answers another member that asks for a message.
     AskingIsInVain,
+    /// Says of an entry that cannot be read that the system refused to.
+    LostEntryIsHidden,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 31] = [
+    pub const ALL: [Bug; 32] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -105,6 +107,7 @@ impl Bug {
         Bug::KeysAreMixedUp,
         Bug::LossIsClaimed,
         Bug::AskingIsInVain,
+        Bug::LostEntryIsHidden,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

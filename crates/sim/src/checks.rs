@@ -176,6 +176,8 @@ pub struct Figures {
     pub repeats: u64,
     /// Messages that rotted, and were fetched from another member and written anew.
     pub mended: u64,
+    /// Entries that rotted in a leader's log before a follower had them.
+    pub lost_entries: u64,
 }
 
 impl Figures {
@@ -200,6 +202,7 @@ impl Figures {
             lapsed,
             repeats,
             mended,
+            lost_entries,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -219,6 +222,7 @@ impl Figures {
         self.lapsed += lapsed;
         self.repeats += repeats;
         self.mended += mended;
+        self.lost_entries += lost_entries;
     }
 }
 

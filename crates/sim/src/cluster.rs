@@ -99,7 +99,7 @@ impl Cluster {
                     g.iter().filter_map(|q| plan.rules.get_key_value(&q.id)).map(|(q, r)| (*q, r.clone())).collect()
                 })
                 .collect(),
-            has_rot: options.faults.rot,
+            has_rot: options.faults.rot || options.faults.log_rot,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
         let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
@@ -273,8 +273,9 @@ impl Cluster {
     /// Carries out what came out of a step of a node, and looks at how it stands.
     fn settle(&mut self, node: usize, out: Outcome) {
         let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
-        let Outcome { later, frames, effects, resets, appended, mended, stopped } = out;
+        let Outcome { later, frames, effects, resets, appended, mended, lost_entries, stopped } = out;
         self.checks.figures.mended += mended;
+        self.checks.figures.lost_entries += lost_entries;
         for (partition, term, index, body) in appended {
             let group = group_of(partition);
             self.trace.line(now, || format!("{id} p{group} append {index}@{} {}", term.0, brief_entry(&body)));

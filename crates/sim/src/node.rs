@@ -125,6 +125,8 @@ pub struct Outcome {
     pub appended: Vec<(PartitionId, Term, LogIndex, Bytes)>,
     /// Messages that were fetched from another member, because they had rotted.
     pub mended: u64,
+    /// Entries that a follower needed and that had rotted.
+    pub lost_entries: u64,
     /// What made the node stop, if it did.
     pub stopped: Option<String>,
 }
@@ -577,6 +579,10 @@ impl Node {
             if damage.fate != Fate::Asked {
                 violated("set aside", &format!("the others have them: {damage}"));
             }
+        }
+        for lost in r.out.lost_entries.drain(..) {
+            assert!(has_rot, "nothing is damaged here: {lost}");
+            out.lost_entries += 1;
         }
         let idle = r.jobs.is_empty();
         r.jobs.extend(r.out.jobs.drain(..));

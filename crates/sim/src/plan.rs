@@ -31,14 +31,24 @@ pub struct Faults {
     pub disks: bool,
     /// Bits of one node's extents flip. Not with a single node, which would have to set messages aside.
     pub rot: bool,
+    /// Bits of the same node's log flip, behind its back. It does not go down then: a start over such a log is refused.
+    pub log_rot: bool,
 }
 
 impl Faults {
-    /// Everything but rot.
-    pub const ALL: Faults = Faults { network: true, crashes: true, power: true, pauses: true, disks: true, rot: false };
     /// Nothing: to see that the cluster works at all.
-    pub const NONE: Faults =
-        Faults { network: false, crashes: false, power: false, pauses: false, disks: false, rot: false };
+    pub const NONE: Faults = Faults {
+        network: false,
+        crashes: false,
+        power: false,
+        pauses: false,
+        disks: false,
+        rot: false,
+        log_rot: false,
+    };
+    /// Everything but rot.
+    pub const ALL: Faults =
+        Faults { network: true, crashes: true, power: true, pauses: true, disks: true, ..Faults::NONE };
 
     /// Reads a list of names, such as `network,crashes`, or `all`, or `none`.
     pub fn parse(text: &str) -> Option<Faults> {
@@ -53,6 +63,7 @@ impl Faults {
                 "pauses" => faults.pauses = true,
                 "disks" => faults.disks = true,
                 "rot" => faults.rot = true,
+                "log-rot" => faults.log_rot = true,
                 _ => return None,
             }
         }
@@ -165,7 +176,8 @@ impl Plan {
             publishers: random.between(1, 3),
             readers: random.between(1, 3),
             unruly: random.chance(60),
-            tight: random.chance(50),
+            // With little in memory followers are served from the log.
+            tight: random.chance(50) || options.faults.log_rot,
             // What is due, or given up, together goes into one entry.
             file_bytes: match options.rules {
                 true => *random.pick(&[512 << 10, 1 << 20]),

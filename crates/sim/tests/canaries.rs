@@ -73,6 +73,11 @@ fn a_message_that_another_member_has_is_not_given_up() {
 }
 
 #[test]
+fn a_follower_that_needs_an_entry_that_rotted_does_not_wait_for_ever() {
+    found(Bug::LostEntryIsHidden, 3, "[liveness]", Faults { network: true, log_rot: true, ..Faults::NONE });
+}
+
+#[test]
 fn what_nobody_published_is_found_out() {
     found(Bug::BodyIsAltered, 3, "[published]", Faults::NONE);
 }

@@ -157,3 +157,11 @@ fn the_end_of_a_log_that_was_replaced_does_not_refuse_a_start() {
 fn a_get_takes_nothing_that_is_over() {
     run(64955, Options { faults: Faults { rot: true, ..Faults::ALL }, rules: true, ..Options::default() });
 }
+
+/// An entry of a leader's log rotted before a follower had it: the follower asked for it for as long as this leader led.
+#[test]
+fn rot_in_a_log_keeps_no_follower_behind() {
+    let faults = Faults { disks: false, rot: true, log_rot: true, ..Faults::ALL };
+    let total = run_all(82_000..82_030, Options { faults, ..Options::default() });
+    assert!(total.lost_entries > 3 && total.mended > 100 && total.snapshots > 20, "{total:?}");
+}

@@ -108,6 +108,9 @@ impl Turn {
         for damage in out.damage.drain(..) {
             tracing::error!(queue = damage.queue.0, messages = damage.count(), "DAMAGED: {damage}");
         }
+        for lost in out.lost_entries.drain(..) {
+            tracing::error!(partition = lost.partition.0, entry = lost.index.0, "DAMAGED: {lost}");
+        }
         if out.set_aside > 0 {
             self.set_aside.fetch_add(std::mem::take(&mut out.set_aside), Ordering::Relaxed);
         }

@@ -9,6 +9,7 @@ use crate::network::Weather;
 use crate::schedule::{MS, SECOND};
 use consensus::NodeId;
 
+use storage::Disk;
 use storage::disk::{Crash, Fault};
 use storage::extent::{extent_name, list_extents};
 
@@ -18,6 +19,12 @@ const OPERATIONS_AHEAD_MAX: u64 = 40;
 const ROT_PERCENT: u64 = 30;
 /// and to so many bits of an extent at most.
 const ROTTEN_BITS_MAX: u64 = 24;
+/// Of a log file that rots, so many bytes in a row stay sound at most: few followers need any of it.
+const SOUND_BYTES_MAX: u64 = 8 << 10;
+/// Where log files lie.
+const WAL_FOLDER: &str = "wal";
+/// A log file's header, which recovery alone looks at.
+const LOG_HEADER_BYTES: u64 = 4096;
 
 impl Cluster {
     /// Something changes, if the plan says so.
@@ -30,6 +37,9 @@ impl Cluster {
         let faults = self.options.faults;
         if faults.rot && self.nodes.len() > 1 && self.random.chance(ROT_PERCENT) {
             self.rot();
+        }
+        if faults.log_rot && self.nodes.len() > 1 && self.random.chance(ROT_PERCENT) {
+            self.rot_in_the_log();
         }
         match self.random.below(100) {
             0..22 if faults.network => self.network_weather(),
@@ -85,6 +95,29 @@ impl Cluster {
         self.note(node, &format!("finds rot in {name}"));
     }
 
+    /// Bits of a log file of the same node flip, but for the header's.
+    fn rot_in_the_log(&mut self) {
+        let node = self.victim;
+        let disk = self.nodes[node].disk.clone();
+        let files: Vec<String> = disk.list(WAL_FOLDER).into_iter().flatten().filter(|n| n.ends_with(".wal")).collect();
+        if files.is_empty() {
+            return;
+        }
+        let name = format!("{WAL_FOLDER}/{}", self.random.pick(&files));
+        let bytes = disk.contents(&name).map_or(0, |contents| contents.len() as u64);
+        let mut at = LOG_HEADER_BYTES + self.random.below(SOUND_BYTES_MAX);
+        while at < bytes {
+            disk.flip_bit(&name, at, self.random.below(8) as u8);
+            at += self.random.between(1, SOUND_BYTES_MAX);
+        }
+        self.note(node, &format!("finds rot in {name}"));
+    }
+
+    /// Whether this node must stay up: what it would find at a start it could not start over.
+    fn must_stay_up(&self, node: usize) -> bool {
+        self.options.faults.log_rot && node == self.victim
+    }
+
     fn note(&mut self, node: usize, what: &str) {
         let now = self.schedule.now();
         let id = self.nodes[node].id;
@@ -135,7 +168,7 @@ impl Cluster {
     /// A node goes down: now, or in the middle of one of its next disk operations.
     fn crash_one(&mut self, crash: Crash) {
         let node = self.any_node();
-        if !self.nodes[node].is_up() {
+        if !self.nodes[node].is_up() || self.must_stay_up(node) {
             return;
         }
         if self.random.chance(50) {
@@ -147,7 +180,7 @@ impl Cluster {
 
     fn crash_all(&mut self, crash: Crash) {
         for node in 0..self.nodes.len() {
-            if self.nodes[node].is_up() {
+            if self.nodes[node].is_up() && !self.must_stay_up(node) {
                 self.nodes[node].disk.crash(crash);
                 self.fall(node);
             }
@@ -155,6 +188,9 @@ impl Cluster {
     }
 
     fn strike(&mut self, node: usize, fault: Fault) {
+        if self.must_stay_up(node) && fault != Fault::Full {
+            return;
+        }
         let ahead = self.random.below(OPERATIONS_AHEAD_MAX);
         let disk = &self.nodes[node].disk;
         disk.schedule(disk.operations() + ahead, fault);

@@ -157,6 +157,11 @@ impl Node {
         });
         let is_claimed = bug == Some(Bug::LossIsClaimed) && matches!(read.purpose, ReadPurpose::Mending { .. });
         let found = if is_claimed { Err(ReadFailed::Damaged("so it says".to_owned())) } else { found };
+        let is_hidden = bug == Some(Bug::LostEntryIsHidden) && matches!(read.purpose, ReadPurpose::Entries { .. });
+        let found = match found {
+            Err(ReadFailed::Damaged(why)) if is_hidden => Err(ReadFailed::Refused(why)),
+            found => found,
+        };
         r.completions[number].push(Completion::Read(read.purpose, found));
         self.want_turn(out);
     }

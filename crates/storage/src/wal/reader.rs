@@ -72,6 +72,14 @@ impl<D: Disk> WalReader<D> {
         Ok(Record { group: header.group, kind: header.kind, term: header.term, index: header.index, body })
     }
 
+    /// As [`WalReader::read_record`], from the disk itself: what memory holds of the file counts for nothing.
+    pub fn read_record_past_cache(&self, location: Location) -> Result<Record, StorageError> {
+        let from = location.offset.saturating_sub(RECORD_HEADER_BYTES);
+        let bytes = location.offset - from + location.bytes;
+        self.live(location.file)?.file.advise(u64::from(from), u64::from(bytes), Advice::DontNeed);
+        self.read_record(location)
+    }
+
     /// The body at `location` whatever became of it, and the checksum that its record's header holds: for a repair that looks
     /// for what is still right in it.
     pub fn read_damaged(&self, location: Location) -> Result<(Bytes, u32), StorageError> {
