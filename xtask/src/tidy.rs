@@ -47,8 +47,9 @@ const LAYERS: &[Layer] = &[
         may_know: &["amqp", "broker", "consensus", "partition", "storage"],
         banned: &["std::net", "tokio::", "SystemTime"],
     },
-    Layer { name: "sizing", may_know: &[], banned: &["tokio::", "SystemTime"] },
-    Layer { name: "bench", may_know: &["amqp"], banned: &[] },
+    Layer { name: "cgroup", may_know: &[], banned: &["std::net", "tokio::", "SystemTime"] },
+    Layer { name: "sizing", may_know: &["cgroup"], banned: &["tokio::", "SystemTime"] },
+    Layer { name: "bench", may_know: &["amqp", "cgroup"], banned: &[] },
     Layer { name: "management", may_know: &["amqp", "broker", "partition", "server"], banned: &[] },
     Layer { name: "leveret", may_know: &["bench", "management", "server", "sizing", "storage"], banned: &[] },
 ];

@@ -3,18 +3,18 @@
 //! Invariant: what was started is stopped, with its cgroup and its folder, however the run ends; a broker that does not come up is
 //! told with its last words.
 
-mod cgroup;
-
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use cgroup::{Cgroup, Limits};
 
 use crate::Error;
 use crate::options::BrokerStart;
 use crate::uri::Uri;
-use cgroup::Cgroup;
 
 /// How long a broker may take to come up. RabbitMQ on a fraction of a core takes most of a minute.
 const START_PATIENCE: Duration = Duration::from_secs(120);
@@ -43,7 +43,7 @@ impl Broker {
         let port = free_port()?;
         let command = command(wanted, port, &folder.path().join("data"))?;
         let cgroup = match wanted.cpu.is_some() || wanted.memory_bytes.is_some() {
-            true => Some(Cgroup::create(wanted.cpu, wanted.memory_bytes)?),
+            true => Some(boxed(wanted)?),
             false => None,
         };
         let mut broker = Broker { command, port, folder, cgroup, child: None };
@@ -165,6 +165,18 @@ impl Drop for Broker {
         let _ = self.signal(rustix::process::Signal::KILL);
         let _ = child.kill();
         let _ = child.wait();
+    }
+}
+
+/// A box with all of its limits; one that does not hold is a run that would measure something else.
+fn boxed(wanted: &BrokerStart) -> Result<Cgroup, Error> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("leveret-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let limits = Limits { cpu: wanted.cpu, memory_bytes: wanted.memory_bytes, disk: None };
+    let cgroup = Cgroup::create(&name, &limits);
+    match cgroup.refused.first() {
+        Some(refused) => Err(Error::machine(format!("limiting the broker's {}", refused.what), &refused.why)),
+        None => Ok(cgroup),
     }
 }
 

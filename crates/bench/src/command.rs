@@ -51,7 +51,7 @@ pub fn bench(words: &[String], context: &Context) -> Result<Ended, Error> {
             Ok(Ended::Met)
         }
         Asked::Version => {
-            say(&format!("leveret bench {}", env!("CARGO_PKG_VERSION")));
+            say(&format!("leveret bench {}", context.version));
             Ok(Ended::Met)
         }
         Asked::Run(options) => one_run(&options, context),
@@ -62,7 +62,8 @@ fn one_run(options: &Options, context: &Context) -> Result<Ended, Error> {
     if options.broker.is_wanted() {
         let broker = Broker::start(&options.broker)?;
         let here = Options { uris: vec![broker.uri()], ..options.clone() };
-        let context = Context { interrupted: context.interrupted.clone(), broker_pids: broker.pids() };
+        let (interrupted, version) = (context.interrupted.clone(), context.version.clone());
+        let context = Context { interrupted, broker_pids: broker.pids(), version };
         return measured(&here, &context);
     }
     measured(options, context)

@@ -42,6 +42,12 @@ const SYNCS_PER_SECOND: f64 = 10.0;
 const VALUE_HEADER: &str = "x-value";
 const VALUE: u64 = 100;
 
+/// Messages a second that nobody asks of one connection.
+const RATE_MAX: f64 = 10_000_000.0;
+
+/// The largest cap on the value at risk.
+const CAP_MAX: u64 = 1_000_000_000_000_000;
+
 /// One of the article's figures.
 #[derive(Clone, Copy, Debug)]
 struct Figure {
@@ -106,8 +112,9 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     if let Some(word) = words.rest.first() {
         return Err(Error::usage(format!("{word:?} is not expected here; leveret bench durability --help tells more")));
     }
-    let seconds = words.number("seconds", 10.0, 1.0, 3600.0)? as u64;
-    let highest = words.number("rate", f64::MAX, 100.0, f64::MAX)?;
+    let seconds = words.whole("seconds", 10, 1, 3600)?;
+    let highest = words.number("rate", RATE_MAX, 100.0, RATE_MAX)?;
+    let cap = words.whole("cap", 5000, VALUE, CAP_MAX)?;
     let wanted: Vec<&str> = words.text("figures").unwrap_or("1,2,3,risk").split(',').collect();
     if let Some(other) = wanted.iter().find(|name| !["1", "2", "3", "risk"].contains(name)) {
         return Err(Error::usage(format!("--figures {other}: 1, 2, 3 or risk are expected")));
@@ -137,7 +144,7 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
         }
     }
     if wanted.contains(&"risk") && !series.is_interrupted() {
-        foreword.push_str(&risk::shown(&mut lab, &mut series)?);
+        foreword.push_str(&risk::shown(&mut lab, cap, &mut series)?);
     }
     foreword.push_str("<h2>All runs</h2>\n");
     series.finish(&foreword)
@@ -510,8 +517,9 @@ fn text(figure: &Figure, measured: &[Measured]) -> String {
 }
 
 fn section(figure: &Figure, measured: &[Measured], absent: &[String]) -> String {
-    let mut chart =
-        Chart::new(figure.title, "percentile", "ms from publish to the stage").x(Scale::Percentile).y(Scale::Log);
+    let mut chart = Chart::new("How long one waits", "percentile", "ms from publish to the stage")
+        .x(Scale::Percentile)
+        .y(Scale::Log);
     let mut table = String::from("<div class=\"wide\"><table><tr><th>waits for</th><th>msg/s</th>");
     for name in ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max"] {
         table.push_str(&format!("<th>{name}</th>"));

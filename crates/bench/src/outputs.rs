@@ -45,8 +45,10 @@ impl Target {
 }
 
 impl Files {
-    /// Creates the files that were asked for.
+    /// Creates the files that were asked for. A report is written at the end: that its file can be written is known now, before the
+    /// minutes that it takes.
     pub fn create(outputs: &Outputs) -> Result<Files, Error> {
+        outputs.html.iter().chain(&outputs.markdown).try_for_each(|name| reserve(name))?;
         Ok(Files {
             json: Target::create(&outputs.json)?,
             hdr_log: Target::create(&outputs.hdr_log)?,
@@ -109,6 +111,12 @@ impl Observer for Files {
     }
 }
 
+/// Makes sure that a file can be written at the end. What is in it stays until then.
+fn reserve(name: &str) -> Result<(), Error> {
+    let opened = File::options().create(true).append(true).open(name);
+    opened.map(drop).map_err(|why| Error::machine(format!("writing {name}"), why))
+}
+
 /// A line of HdrHistogram's log: start and length in seconds, the largest value in milliseconds, the histogram in nanoseconds.
 fn hdr_line(tag: &str, end_s: f64, histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
@@ -123,6 +131,23 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+    #[test]
+    fn a_report_that_could_not_be_written_is_told_before_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("none/x.html").display().to_string();
+        for outputs in [
+            Outputs { html: Some(name.clone()), ..Outputs::default() },
+            Outputs { markdown: Some(name.clone()), ..Outputs::default() },
+        ] {
+            let told = Files::create(&outputs).map(drop).unwrap_err().to_string();
+            assert!(told.contains("none/x.html: No such file"), "{told}");
+        }
+        let old = folder.path().join("x.html");
+        std::fs::write(&old, "of the run before").unwrap();
+        Files::create(&Outputs { html: Some(old.display().to_string()), ..Outputs::default() }).unwrap();
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "of the run before", "it stays until there is a new one");
+    }
 
     #[test]
     fn the_hdr_log_is_one_that_hdrhistogram_reads() {

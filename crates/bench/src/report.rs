@@ -12,6 +12,9 @@ use chart::{Chart, Scale, Series};
 use rows::{compared, overview};
 pub use rows::{markdown, rows};
 
+/// More runs than this share a chart with one curve each.
+const CROWD: usize = 4;
+
 /// Intervals of one curve; more are thinned out, or a night's run would be a file of megabytes.
 const POINTS_MAX: usize = 600;
 
@@ -63,14 +66,14 @@ const STYLE: &str = "
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem }
 .wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--line); white-space: nowrap }
 th:first-child, td:first-child { text-align: left } td.group { font-weight: 600; padding-top: .9rem }
 .good { color: var(--good) } .bad { color: var(--bad) } .faint { color: var(--faint) }
 figure { margin: 1.5rem 0; overflow-x: auto } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .faint { fill: var(--faint) } svg .grid { stroke: var(--line); stroke-width: 1 }
 svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round } svg .dashed { stroke-dasharray: 5 4 }
-@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem; white-space: normal } }
+@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem; white-space: normal } td:first-child { min-width: 8.5rem } }
 code, pre { font: 13px/1.5 ui-monospace, monospace } pre { white-space: pre-wrap; word-break: break-all }
 ";
 
@@ -123,7 +126,13 @@ fn charts(runs: &[Recorded]) -> Vec<Chart> {
     }
     charts.push(throughput);
 
-    let shown = if many { "p50 (dashed) and p99" } else { "p50 (dashed), p99 and p99.9" };
+    // Of many runs one curve each, or nobody finds one of them.
+    let is_crowd = runs.len() > CROWD;
+    let shown = match (is_crowd, many) {
+        (true, _) => "p99",
+        (false, true) => "p50 (dashed) and p99",
+        (false, false) => "p50 (dashed), p99 and p99.9",
+    };
     for (what, of) in [
         ("End to end", (|i: &Interval| i.end_to_end.clone()) as fn(&Interval) -> Option<Figures>),
         ("Publish to confirm", |i| i.confirm.clone()),
@@ -132,7 +141,9 @@ fn charts(runs: &[Recorded]) -> Vec<Chart> {
         for (at, run) in runs.iter().enumerate() {
             let step = if many { at } else { 0 };
             let of_percentile = |value: fn(&Figures) -> f64| points(run, move |i| of(i).map(|f| value(&f)));
-            chart.push(Series::new(named(run, "p50"), of_percentile(|f| f.p50_ms)).color(step).dashed());
+            if !is_crowd {
+                chart.push(Series::new(named(run, "p50"), of_percentile(|f| f.p50_ms)).color(step).dashed());
+            }
             chart.push(Series::new(named(run, "p99"), of_percentile(|f| f.p99_ms)).color(if many { at } else { 1 }));
             if !many {
                 chart.push(Series::new("p99.9".to_owned(), of_percentile(|f| f.p999_ms)).color(2));
@@ -149,11 +160,11 @@ fn charts(runs: &[Recorded]) -> Vec<Chart> {
             ("confirm", &run.run.confirm),
             ("handed to the socket", &run.run.handed),
         ];
-        for (place, (name, latency)) in latencies.into_iter().enumerate() {
-            if let Some(latency) = latency {
-                let series = Series::new(named(run, name), latency.curve.clone()).color(if many { at } else { place });
-                curves.push(if many && place > 0 { series.dashed() } else { series });
-            }
+        let measured =
+            latencies.into_iter().enumerate().filter_map(|(at, (name, latency))| Some((at, name, latency.as_ref()?)));
+        for (place, name, latency) in measured.take(if is_crowd { 1 } else { usize::MAX }) {
+            let series = Series::new(named(run, name), latency.curve.clone()).color(if many { at } else { place });
+            curves.push(if many && place > 0 && !is_crowd { series.dashed() } else { series });
         }
     }
     charts.push(curves);
@@ -281,6 +292,18 @@ mod tests {
         assert_eq!(report.matches("<svg").count(), report.matches("</svg>").count());
         assert!(report.matches("<svg").count() >= 5, "{}", report.matches("<svg").count());
         assert!(!report.contains("NaN") && !report.contains("inf"));
+    }
+
+    #[test]
+    fn of_many_runs_each_has_one_curve_a_chart() {
+        let runs: Vec<Recorded> = (0..=CROWD).map(|at| recorded(&format!("run {at}"), 4.0)).collect();
+        let of = |runs: &[Recorded]| {
+            let all = charts(runs);
+            let chart =
+                all.iter().map(Chart::svg).find(|svg| svg.contains("End to end over time")).expect("it is there");
+            chart.matches("<polyline").count()
+        };
+        assert_eq!((of(&runs), of(&runs[..CROWD])), (CROWD + 1, 2 * CROWD));
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub struct Context {
     pub interrupted: Arc<AtomicBool>,
     /// The broker's processes, when the caller has started them.
     pub broker_pids: Vec<u32>,
+    /// Which build this is, for reports.
+    pub version: String,
 }
 
 /// Makes a run.
@@ -79,8 +81,8 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     let finals = going.join();
     merge.finish(&going, observers);
     let left = if options.topology.exclusive { None } else { setup.depth(&names).ok() };
-    let mut run = merge.summary(options, &going, &found, machine);
-    run.correctness = verdict::correctness(options, &plan, &finals, left);
+    let mut run = merge.summary(options, &going, &found, (machine, context.version.clone()));
+    run.correctness = verdict::correctness(options, &plan, &finals, (found.backlog, left));
     run.correctness.nacked = merge.nacked;
     run.missed = verdict::missed(options, &run, failure);
     let recorded = Recorded { run, intervals: merge.intervals };
@@ -543,7 +545,7 @@ impl Merge {
         }
     }
 
-    fn summary(&self, options: &Options, going: &Going, found: &Found, machine: Machine) -> Run {
+    fn summary(&self, options: &Options, going: &Going, found: &Found, (machine, version): (Machine, String)) -> Run {
         let run_ns = going.running_end_ns.saturating_sub(going.start_ns);
         let warm_ns = run_ns.saturating_sub(self.warmup_secs * SECOND).max(1);
         let seconds = warm_ns as f64 / SECOND as f64;
@@ -558,7 +560,7 @@ impl Merge {
             label: if options.label.is_empty() { identity.product.clone() } else { options.label.clone() },
             scenario: options.scenario.clone(),
             command: format!("leveret bench {}", without_passwords(&options.words)),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version,
             started_s: going.start_ns / SECOND,
             broker: format!("{} {}{}", identity.product, identity.version, process_name(&self.pids)).trim().to_owned(),
             machine,

@@ -24,26 +24,80 @@ const OWN: &[Known] = &[
     ("kill-command", "COMMAND", "lose-a-broker: what kills one, half of the way into each intensity"),
 ];
 
+/// Messages of s4: more than any disk here holds.
+const MESSAGES_MAX: u64 = 10_000_000_000;
+
+/// A scenario, and which options of the list above it reads.
+struct Name {
+    name: &'static str,
+    about: &'static str,
+    reads: &'static [&'static str],
+}
+
 /// What there is, for `scenario --help`.
-const NAMES: &[(&str, &str)] = &[
-    ("s1", "one queue, 2 publishers, 2 consumers, as fast as it goes; 10, 100, 1000 and 5000 B"),
-    ("s2", "one queue at 10,000 msg/s; the same sizes; the rate must be held"),
-    ("s3", "500 queues, each with a publisher at 10 msg/s and a consumer; the rate must be held"),
-    ("s4", "a long queue: publish everything, then consume it; all of it must come back"),
-    ("sizing", "the sizing study: 100 queues, 200 publishers, 10 ms of work, rising rates; held with p99 below 1 s"),
-    ("lose-a-broker", "the same at three rates, and a broker is killed half of the way"),
-    ("slow-consumers", "work rises from 10 to 30 ms and falls back; publishers must not feel it"),
-    ("publisher-peak", "the rate rises by 10,000 msg/s and falls back; it must be followed"),
-    (
-        "box",
-        "S3's grid: 8 to 64 writers that wait for each confirm, in 0.9 cores and more, 512 MB and more, and a standing backlog",
-    ),
+const NAMES: &[Name] = &[
+    Name {
+        name: "s1",
+        about: "one queue, 2 publishers, 2 consumers, as fast as it goes; 10, 100, 1000 and 5000 B",
+        reads: &["kind", "seconds", "full"],
+    },
+    Name {
+        name: "s2",
+        about: "one queue at 10,000 msg/s; the same sizes; the rate must be held",
+        reads: &["kind", "seconds", "full"],
+    },
+    Name {
+        name: "s3",
+        about: "500 queues, each with a publisher at 10 msg/s and a consumer; the rate must be held",
+        reads: &["kind", "seconds", "full"],
+    },
+    Name {
+        name: "s4",
+        about: "a long queue: publish everything, then consume it; all of it must come back",
+        reads: &["kind", "messages", "full"],
+    },
+    Name {
+        name: "sizing",
+        about: "the sizing study: 100 queues, 200 publishers, 10 ms of work, rising rates; held with p99 below 1 s",
+        reads: &["seconds", "full", "max-rate", "initial-group-size"],
+    },
+    Name {
+        name: "lose-a-broker",
+        about: "the same at three rates, and a broker is killed half of the way",
+        reads: &["seconds", "full", "max-rate", "initial-group-size", "kill-command"],
+    },
+    Name {
+        name: "slow-consumers",
+        about: "work rises from 10 to 30 ms and falls back; publishers must not feel it",
+        reads: &["full", "rate", "initial-group-size"],
+    },
+    Name {
+        name: "publisher-peak",
+        about: "the rate rises by 10,000 msg/s and falls back; it must be followed",
+        reads: &["full", "rate", "initial-group-size"],
+    },
+    Name {
+        name: "box",
+        about: "S3's grid: 8 to 64 writers that wait for each confirm, in 0.9 cores and more, 512 MB and more, and a standing backlog",
+        reads: &["seconds", "full"],
+    },
 ];
+
+/// Seconds of a step: what was asked for, or the article's.
+fn seconds(words: &Words, full: u64, at_least: u64) -> Result<u64, Error> {
+    match (words.is_set("full"), words.is_set("seconds")) {
+        (true, true) => {
+            Err(Error::usage("--full and --seconds contradict each other: --full is the article's lengths"))
+        }
+        (true, false) => Ok(full),
+        (false, _) => words.whole("seconds", 15, at_least, 86_400),
+    }
+}
 
 /// Runs one.
 pub fn scenario(words: &[String], context: &Context) -> Result<Ended, Error> {
     if words.is_empty() || words.iter().any(|word| word == "--help" || word == "--list") {
-        let names: String = NAMES.iter().map(|(name, about)| format!("  {name:<16}{about}\n")).collect();
+        let names: String = NAMES.iter().map(|known| format!("  {:<16}{}\n", known.name, known.about)).collect();
         let options = help(&[OWN, ABOUT_BROKER, ABOUT_OUTPUT]);
         say(&format!("Usage: leveret bench scenario NAME [OPTIONS]\n\n{names}\n{options}"));
         return Ok(Ended::Met);
@@ -52,9 +106,13 @@ pub fn scenario(words: &[String], context: &Context) -> Result<Ended, Error> {
     let [name] = &words.rest[..] else {
         return Err(Error::usage("name one scenario; leveret bench scenario --list shows them"));
     };
-    let title = NAMES.iter().find(|(known, _)| known == name);
-    let (name, about) = title
+    let known = NAMES.iter().find(|known| known.name == name);
+    let Name { name, about, reads } = known
         .ok_or_else(|| Error::usage(format!("unknown scenario {name}; leveret bench scenario --list shows them")))?;
+    if let Some((other, ..)) = OWN.iter().find(|(option, ..)| words.is_set(option) && !reads.contains(option)) {
+        let reads: Vec<String> = reads.iter().map(|option| format!("--{option}")).collect();
+        return Err(Error::usage(format!("--{other} means nothing to {name}, which has {}", reads.join(", "))));
+    }
     let mut series = Series::new(&format!("{name}: {about}"), &words, context)?;
     match *name {
         "box" => boxed::run(&words, &mut series)?,
@@ -88,7 +146,7 @@ fn line(words: &Words, text: &str) -> Vec<String> {
 }
 
 fn one_node(name: &str, words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
-    let step = if words.is_set("full") { 900.0 } else { words.number("seconds", 15.0, 1.0, 86_400.0)? } as u64;
+    let step = seconds(words, 900, 1)?;
     let (queue, prefix) = (queue_words(words)?, prefix(words)?);
     let sizes = [10, 100, 1000, 5000].map(|size| format!("--variable-size {size}:{step}")).join(" ");
     let broker = broker_of(words)?;
@@ -129,8 +187,8 @@ fn long_queue(
     broker: Option<&Broker>,
     (queue, prefix): (&str, &str),
 ) -> Result<(), Error> {
-    let default = if words.is_set("full") { 10_000_000.0 } else { 1_000_000.0 };
-    let each = (words.number("messages", default, 2.0, 1e10)? as u64).div_ceil(2);
+    let default = if words.is_set("full") { 10_000_000 } else { 1_000_000 };
+    let each = words.whole("messages", default, 2, MESSAGES_MAX)?.div_ceil(2);
     let arguments = if prefix == "qq" { "--queue-args x-max-in-memory-length=0" } else { "" };
     let publish = format!(
         "--producers 2 --consumers 0 --confirm 3000 --pmessages {each} {arguments} {queue} --queue {prefix}-s4 --size 32"
@@ -157,6 +215,23 @@ mod tests {
         let words = ["s9".to_owned()];
         let error = scenario(&words, &Context::default()).unwrap_err().to_string();
         assert!(error.contains("unknown scenario s9"), "{error}");
+    }
+
+    #[test]
+    fn an_option_that_a_scenario_does_not_read_is_refused() {
+        let told = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            scenario(&words, &Context::default()).unwrap_err().to_string()
+        };
+        assert_eq!(told("s1 --rate 5"), "--rate means nothing to s1, which has --kind, --seconds, --full");
+        assert!(told("slow-consumers --seconds 5").contains("--seconds means nothing to slow-consumers"));
+        assert!(told("s2 --full --seconds 5").contains("contradict"));
+        assert!(told("s1 --seconds 1.7").contains("--seconds 1.7: a whole number"));
+        assert!(told("box --limit-cpu 1").contains("--limit-cpu"));
+        assert!(told("slow-consumers --rate 10001").contains("--rate 10001: a multiple of 200"));
+        assert!(told("lose-a-broker --broker x{port} --kill-command y").contains("contradict"));
+        let read: Vec<&str> = NAMES.iter().flat_map(|known| known.reads.iter().copied()).collect();
+        assert!(OWN.iter().all(|(option, ..)| read.contains(option)), "nobody reads one of the options");
     }
 
     #[test]

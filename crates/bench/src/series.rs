@@ -33,14 +33,15 @@ pub struct Series<'a> {
 impl<'a> Series<'a> {
     /// A series that writes where these words say.
     pub fn new(title: &str, words: &Words, context: &'a Context) -> Result<Series<'a>, Error> {
-        let outputs = Outputs { json: words.text("json").map(str::to_owned), ..Outputs::default() };
+        let owned = |name| words.text(name).map(str::to_owned);
+        let outputs = Outputs { json: owned("json"), html: owned("html"), markdown: owned("md"), ..Outputs::default() };
         Ok(Series {
             context,
             files: Files::create(&outputs)?,
             plain: words.is_set("plain") || !std::io::stdout().is_terminal(),
             title: title.to_owned(),
-            html: words.text("html").map(str::to_owned),
-            markdown: words.text("md").map(str::to_owned),
+            html: outputs.html,
+            markdown: outputs.markdown,
             name: words.text("id").unwrap_or_default().to_owned(),
             runs: Vec::new(),
         })
@@ -74,7 +75,8 @@ impl<'a> Series<'a> {
             options.broker = BrokerStart::default();
             pids = broker.pids();
         }
-        let context = Context { interrupted: self.context.interrupted.clone(), broker_pids: pids };
+        let (interrupted, version) = (self.context.interrupted.clone(), self.context.version.clone());
+        let context = Context { interrupted, broker_pids: pids, version };
         let mut screen: Box<dyn Observer> = match (!self.plain).then(Live::on_stdout).flatten() {
             Some(live) => Box::new(live),
             None => Box::new(Lines::default()),

@@ -12,9 +12,13 @@ use crate::record::{Correctness, Run};
 /// Lost messages that are named.
 const EXAMPLES_MAX: usize = 10;
 
-/// What became of the messages. `left` is what lies in the queues, if it could be counted; `had_backlog` says that messages of
-/// other runs were there before.
-pub fn correctness(options: &Options, plan: &Plan, finals: &[Final], left: Option<u64>) -> Correctness {
+/// What became of the messages. `left` is what lies in the queues, if it could be counted; `backlog` is what lay there before.
+pub fn correctness(
+    options: &Options,
+    plan: &Plan,
+    finals: &[Final],
+    (backlog, left): (u64, Option<u64>),
+) -> Correctness {
     let mut found = Correctness { left_in_queues: left, ..Correctness::default() };
     for books in finals.iter().map(|last| &last.books) {
         found.duplicated_flagged += books.duplicated_flagged;
@@ -46,9 +50,10 @@ pub fn correctness(options: &Options, plan: &Plan, finals: &[Final], left: Optio
             found.lost_examples.extend(named);
         }
     }
-    // What lies in the queues explains as many missing messages, whichever they are. Where they cannot be counted, only that nothing
-    // is missing can be told.
-    found.lost = match left {
+    // What lies in the queues explains as many missing messages, whichever they are, but for what is left of those that lay there
+    // before. Where they cannot be counted, only that nothing is missing can be told.
+    let older = backlog.saturating_sub(found.foreign);
+    found.lost = match left.map(|left| left.saturating_sub(older)) {
         Some(left) => Some(missing.saturating_sub(left)),
         None => (missing == 0).then_some(0),
     };
@@ -147,11 +152,14 @@ mod tests {
     fn lost_is_what_was_promised_and_is_nowhere() {
         let options = options("--confirm 5 -u q");
         let plan = Plan::of(&options, 1);
-        let of = |finals: &[Final], left| correctness(&options, &plan, finals, left);
+        let of = |finals: &[Final], left| correctness(&options, &plan, finals, (0, left));
         let all = finals(&[0, 1, 2, 3], &[3], &[0, 2]);
         let found = of(&all, Some(0));
         assert_eq!((found.lost, &found.lost_examples[..]), (Some(1), &["0:1".to_owned()][..]));
         assert_eq!(of(&all, Some(1)).lost, Some(0), "it may lie in the queue");
+        let beside = |backlog, left| correctness(&options, &plan, &all, (backlog, Some(left))).lost;
+        assert_eq!(beside(50, 50), Some(1), "what lies there is what lay there before");
+        assert_eq!(beside(50, 51), Some(0), "one more may be the one");
         assert_eq!(of(&all, None).lost, None, "who cannot count the queue claims nothing");
         assert_eq!(of(&finals(&[0], &[], &[0]), None).lost, Some(0), "except that nothing is missing");
         assert_eq!(of(&finals(&[0], &[], &[0, 1]), Some(0)).lost, Some(0), "more than confirmed may come");
@@ -161,7 +169,7 @@ mod tests {
     fn what_cannot_be_followed_is_not_claimed() {
         let options = options("--confirm 5 -u q -t headers -e h");
         let plan = Plan::of(&options, 1);
-        assert_eq!(correctness(&options, &plan, &finals(&[0, 1], &[], &[]), Some(0)).lost, None);
+        assert_eq!(correctness(&options, &plan, &finals(&[0, 1], &[], &[]), (0, Some(0))).lost, None);
     }
 
     #[test]

@@ -93,6 +93,15 @@ impl Words {
         }
     }
 
+    /// A whole number within bounds.
+    pub fn whole(&self, name: &str, default: u64, at_least: u64, at_most: u64) -> Result<u64, Error> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        match text.parse::<u64>() {
+            Ok(number) if number >= at_least && number <= at_most => Ok(number),
+            _ => Err(Error::usage(format!("--{name} {text}: a whole number from {at_least} to {at_most} is expected"))),
+        }
+    }
+
     /// Those options that are a run's own, as words for it.
     pub fn handed_on(&self) -> Vec<String> {
         let given = ABOUT_BROKER.iter().filter_map(|(name, takes, _)| {
@@ -110,12 +119,10 @@ fn unknown(tool: &str, name: &str) -> Error {
 
 /// Help for a tool's options.
 pub fn help(lists: &[&[Known]]) -> String {
-    let mut text = String::new();
-    for (name, takes, line) in lists.iter().flat_map(|list| list.iter()) {
-        let left = format!("  --{name} {takes}");
-        text.push_str(&format!("{left:<28}{line}\n"));
-    }
-    text
+    let left = |(name, takes, _): &Known| format!("  --{name} {takes}");
+    let all = || lists.iter().flat_map(|list| list.iter());
+    let width = all().map(|option| left(option).chars().count() + 2).max().unwrap_or(0);
+    all().map(|option| format!("{:<width$}{}\n", left(option), option.2)).collect()
 }
 
 #[cfg(test)]
@@ -125,6 +132,23 @@ mod tests {
     fn read(line: &str) -> Result<Words, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         Words::read("scenario", &words, &[ABOUT_BROKER, ABOUT_OUTPUT]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn no_option_runs_into_its_help() {
+        for line in help(&[ABOUT_BROKER, ABOUT_OUTPUT]).lines() {
+            let (left, right) = line.trim_start().split_once("  ").expect("two blanks part the columns");
+            assert!(left.starts_with("--") && !right.trim_start().is_empty(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_number_is_not_left_out_in_silence() {
+        let read = |text: &str| Words { options: [("cap", text.to_owned())].into(), rest: Vec::new() };
+        assert_eq!(read("7").whole("cap", 1, 1, 9).expect("it is whole"), 7);
+        let told = read("1.7").whole("cap", 1, 1, 9).expect_err("it is not").to_string();
+        assert_eq!(told, "--cap 1.7: a whole number from 1 to 9 is expected");
+        assert_eq!(Words::default().whole("cap", 5, 1, 9).expect("the default"), 5);
     }
 
     #[test]

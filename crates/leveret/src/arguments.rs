@@ -172,9 +172,9 @@ fn shown_or_error(error: &clap::Error) -> Result<Invocation, String> {
         Some(ContextValue::Strings(texts)) => texts.first().map(String::as_str),
         _ => None,
     };
-    let argument = text(ContextKind::InvalidArg).unwrap_or("an argument");
     // clap adds what stands for the value: `--partitions <COUNT>`.
-    let argument = argument.split_once(" <").map_or(argument, |(name, _)| name);
+    let without_value = |name| str::split_once(name, " <").map_or(name, |(name, _)| name);
+    let argument = without_value(text(ContextKind::InvalidArg).unwrap_or("an argument"));
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Invocation::Show(error.render().to_string())),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
@@ -210,7 +210,10 @@ fn shown_or_error(error: &clap::Error) -> Result<Invocation, String> {
             };
             Err(format!("{} is not allowed for {argument}; allowed: {allowed}", shown(value)))
         }
-        ErrorKind::ArgumentConflict => Err(format!("{argument} was given twice; give it once")),
+        ErrorKind::ArgumentConflict => Err(match text(ContextKind::PriorArg).map(without_value) {
+            Some(other) if other != argument => format!("{argument} and {other} contradict each other; give one"),
+            _ => format!("{argument} was given twice; give it once"),
+        }),
         ErrorKind::MissingRequiredArgument => Err(format!("{argument} is missing; --help tells more")),
         ErrorKind::InvalidUtf8 => Err("an argument is not UTF-8 text".to_owned()),
         _ => {

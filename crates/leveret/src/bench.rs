@@ -10,12 +10,13 @@ use bench::command::{Ended, bench};
 use bench::run::Context;
 
 use crate::exit::{Exit, say, usage};
+use crate::version::VERSION;
 
 pub(crate) fn run(words: &[String]) -> Exit {
     crate::descriptors::raise();
     let interrupted = Arc::new(AtomicBool::new(false));
     watch_signals(&interrupted);
-    let context = Context { interrupted, ..Context::default() };
+    let context = Context { interrupted, version: VERSION.clone(), ..Context::default() };
     match bench(words, &context) {
         Ok(Ended::Met) => Exit::Done,
         Ok(Ended::Missed) => Exit::Failed,

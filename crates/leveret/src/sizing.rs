@@ -25,6 +25,7 @@ use sizing::run::plan::Plan;
 use sizing::study;
 
 use crate::exit::{self, Exit};
+use crate::version::VERSION;
 
 /// What was asked of `leveret sizing`.
 #[derive(Debug)]
@@ -269,7 +270,8 @@ fn measure(asked: &Run) -> Result<Exit, String> {
         None => vec![own.clone(), "bench".to_owned()],
     };
     let mut generator = BenchProcess { command, folder: folder.join("load") };
-    let mut journal = Journal::open(&results, &plan, None)?;
+    generator.check()?;
+    let mut journal = Journal::open(&results, &plan, Some(where_from()))?;
     let mut shutdown = crate::signals::listen().map_err(|why| format!("signals cannot be watched: {why}"))?;
     let mut screen = progress::Screen::new();
     let workshop = Workshop { program: own, folder: folder.clone() };
@@ -296,6 +298,14 @@ fn measure(asked: &Run) -> Result<Exit, String> {
             Ok(Exit::Failed)
         }
     }
+}
+
+/// What measured, and where: it stands in the results file and under its reports.
+fn where_from() -> String {
+    let machine = bench::process::Machine::this();
+    let (memory_gb, cores) = (machine.memory_bytes as f64 / 1e9, machine.cores);
+    let (version, cpu, kernel) = (VERSION.as_str(), machine.cpu, machine.kernel);
+    format!("measured by leveret {version} on a machine with {cores} cores ({cpu}), {memory_gb:.1} GB, kernel {kernel}")
 }
 
 fn make_report(asked: &Report) -> Result<Exit, String> {

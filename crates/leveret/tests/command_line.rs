@@ -80,6 +80,7 @@ fn a_wrong_command_line_is_one_line_that_says_what_to_do() {
         (&["server", "a\nb"], "a\\nb is not expected here; --help tells more"),
         (&["server", "--partitions"], "--partitions needs a value"),
         (&["server", "--config"], "--config needs a value"),
+        (&["sizing", "report", "--study", "results.jsonl"], "--study and [RESULTS] contradict each other; give one"),
         (&["server", "--partitions", "1", "--partitions", "2"], "--partitions was given twice; give it once"),
         (
             &["server", "--amqp", "x", "--amqp", "y"],

@@ -124,6 +124,9 @@ pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Questio
     let used: Vec<&Outcome> = all.iter().filter(|outcome| !is_left(&outcome.configuration)).collect();
     let points: Vec<Point> = used.iter().map(|outcome| point(outcome)).collect();
     let mut assumptions = Vec::new();
+    if let Some(note) = results.header.note.as_ref().filter(|_| results.header.plan.is_some()) {
+        assumptions.push(format!("the measurements stand for clusters elsewhere: {note}"));
+    }
     let engine = Engine::choose(&points, &used, &mut assumptions)?;
     let tops: Vec<(String, f64)> = used
         .iter()

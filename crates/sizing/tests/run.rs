@@ -397,3 +397,13 @@ fn another_broker_on_a_nodes_port_is_not_taken_for_the_node() {
     });
     assert!(told, "nobody said whose port it is");
 }
+
+#[test]
+fn a_load_generator_that_is_not_there_is_told_before_any_cluster_is_brought_up() {
+    let of = |program: &str| BenchProcess { command: vec![program.to_owned()], folder: PathBuf::new() }.check();
+    assert_eq!((of("sh"), of("/bin/sh")), (Ok(()), Ok(())));
+    for absent in ["no-such-generator", "/etc/passwd", "/bin"] {
+        let told = of(absent).unwrap_err();
+        assert!(told.contains(absent) && told.contains("no program that can be started"), "{told}");
+    }
+}

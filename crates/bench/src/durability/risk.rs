@@ -27,7 +27,7 @@ const RATE: u64 = 5000;
 /// What the gauge is called in the log.
 const GAUGE: &str = "value_at_risk=";
 
-pub(super) fn shown(lab: &mut Lab<'_>, series: &mut Series<'_>) -> Result<String, Error> {
+pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Result<String, Error> {
     let title = "<h2>Value at risk under selective</h2>\n";
     let absent = |why: &str| {
         say(&format!("\nValue at risk: not shown, {why}"));
@@ -36,7 +36,6 @@ pub(super) fn shown(lab: &mut Lab<'_>, series: &mut Series<'_>) -> Result<String
     if !lab.abilities.chooses {
         return absent("this broker does not know x-durability");
     }
-    let cap = lab.words.number("cap", 5000.0, VALUE as f64, 1e15)? as u64;
     let Some(broker) = lab.broker.take() else {
         return absent("the broker was not started by this tool, so it cannot be killed; leave --uri out");
     };

@@ -103,6 +103,8 @@ pub struct Worker {
     timers: BinaryHeap<Reverse<(u64, usize, Timer)>>,
     epoll: OwnedFd,
     timer: OwnedFd,
+    /// When the timer goes off next; 0 once it has.
+    timer_at: u64,
     sample: Sample,
     books: Books,
     returned: (Sender<Reconnected>, Receiver<Reconnected>),
@@ -139,6 +141,7 @@ impl Worker {
             timers: BinaryHeap::new(),
             epoll,
             timer,
+            timer_at: 0,
             sample,
             books: Books::default(),
             returned: channel(),
@@ -218,6 +221,7 @@ impl Worker {
                 if token == TIMER_TOKEN {
                     let mut expirations = [0; 8];
                     let _ = rustix::io::read(&self.timer, &mut expirations);
+                    self.timer_at = 0;
                     continue;
                 }
                 self.on_socket(token as usize, event.flags, &mut buffer);
@@ -234,17 +238,27 @@ impl Worker {
         let timeout = if first <= now {
             Some(&zero)
         } else {
-            // A timer of its own: epoll's waits in milliseconds.
-            let wait = (first - now).max(TOGETHER_NS);
-            let value = Timespec { tv_sec: (wait / SECOND) as i64, tv_nsec: (wait % SECOND) as _ };
-            let spec = Itimerspec { it_interval: zero, it_value: value };
-            let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
+            self.set_timer(first, now);
             None
         };
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(why) => self.control.fail(format!("waiting for sockets: {why}")),
         }
+    }
+
+    /// A timer of its own: epoll's waits in milliseconds. One that goes off early enough already is left as it is: with writers that
+    /// wait for each confirm, setting it again would be a system call a message.
+    fn set_timer(&mut self, first: u64, now: u64) {
+        let at = first.max(now + TOGETHER_NS);
+        if self.timer_at != 0 && self.timer_at <= at {
+            return;
+        }
+        self.timer_at = at;
+        let wait = at - now;
+        let value = Timespec { tv_sec: (wait / SECOND) as i64, tv_nsec: (wait % SECOND) as _ };
+        let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
     }
 
     fn run_timers(&mut self, now: u64) {

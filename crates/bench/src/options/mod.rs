@@ -124,6 +124,8 @@ pub struct Outputs {
     pub json: Option<String>,
     /// A report with charts.
     pub html: Option<String>,
+    /// The comparing table, of tools that make several runs.
+    pub markdown: Option<String>,
     /// HdrHistogram log.
     pub hdr_log: Option<String>,
     /// CSV, a line an interval.

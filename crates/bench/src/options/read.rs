@@ -279,6 +279,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
         outputs: Outputs {
             json: given.text("json").map(str::to_owned),
             html: given.text("html").map(str::to_owned),
+            markdown: None,
             hdr_log: given.text("hdr-log").map(str::to_owned),
             csv: given.text("output-file").map(str::to_owned),
             plain: given.is_set("plain"),

@@ -56,7 +56,10 @@ pub struct Chart {
 }
 
 /// Colours that colour-blind readers can tell apart too, and that show on light and dark paper.
-const COLORS: [&str; 8] = ["#0b7bc1", "#d9541e", "#0d9a6c", "#b9509b", "#c99400", "#4aa3df", "#7a6fd0", "#8a8f98"];
+const COLORS: [&str; 12] = [
+    "#0b7bc1", "#d9541e", "#0d9a6c", "#b9509b", "#c99400", "#4aa3df", "#7a6fd0", "#8a8f98", "#8f4a1d", "#5c8a1f",
+    "#d46a8c", "#2f6f7a",
+];
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 340.0;
@@ -66,9 +69,12 @@ const RIGHT: f64 = 28.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
 
-/// Names of curves stand in columns: the longest that reports have, some forty letters, fits into one.
-const LEGEND_COLUMNS: usize = 3;
-const LEGEND_WIDTH: f64 = 295.0;
+/// Names of curves stand in columns, as many as the longest of them leaves room for.
+const LEGEND_COLUMNS_MAX: usize = 4;
+/// A line and the gaps around it.
+const LEGEND_MARK: f64 = 48.0;
+/// A letter of 12 pixels, with something to spare: fonts differ.
+const LETTER: f64 = 6.6;
 
 /// The rarest tail on a percentile axis: 1 in 100,000.
 const PERCENTILE_TENS: f64 = 5.0;
@@ -106,7 +112,8 @@ impl Chart {
 
     /// The chart.
     pub fn svg(&self) -> String {
-        let legend_rows = self.series.len().div_ceil(LEGEND_COLUMNS);
+        let (columns, column_width) = self.legend_columns();
+        let legend_rows = self.series.len().div_ceil(columns);
         let height = HEIGHT + 18.0 * legend_rows as f64;
         let x = Axis::of(self.x, self.series.iter().flat_map(|s| s.points.iter().map(|p| p.0)), false);
         let y = Axis::of(self.y, self.series.iter().flat_map(|s| s.points.iter().map(|p| p.1)), true);
@@ -153,10 +160,8 @@ impl Chart {
             svg.push_str(&curve(series, &at));
         }
         for (place, series) in self.series.iter().enumerate() {
-            let (lx, ly) = (
-                LEFT + (place % LEGEND_COLUMNS) as f64 * LEGEND_WIDTH,
-                HEIGHT + 12.0 + (place / LEGEND_COLUMNS) as f64 * 18.0,
-            );
+            let (lx, ly) =
+                (LEFT + (place % columns) as f64 * column_width, HEIGHT + 12.0 + (place / columns) as f64 * 18.0);
             let dash = if series.dashed { " dashed" } else { "" };
             svg.push_str(&format!(
                 "<line class=\"curve{dash}\" x1=\"{lx}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{}\"/>\
@@ -170,6 +175,15 @@ impl Chart {
             ));
         }
         svg + "</svg>"
+    }
+
+    /// How many columns of names there are, and how wide each is.
+    fn legend_columns(&self) -> (usize, f64) {
+        let longest = self.series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
+        let room = WIDTH - LEFT;
+        let fit = (room / (LEGEND_MARK + longest as f64 * LETTER)) as usize;
+        let columns = fit.clamp(1, LEGEND_COLUMNS_MAX);
+        (columns, room / columns as f64)
     }
 }
 
@@ -270,6 +284,16 @@ mod tests {
         assert_eq!(axis.ticks().iter().map(|t| number(*t)).collect::<Vec<_>>(), ["0.1", "1", "10", "100"]);
         let axis = Axis::of(Scale::Percentile, [].into_iter(), false);
         assert!((axis.place(99.9) - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn no_name_in_the_legend_runs_into_the_next() {
+        for letters in [5, 30, 46, 70] {
+            let mut chart = Chart::new("t", "x", "y");
+            (0..9).for_each(|_| chart.push(Series::new("n".repeat(letters), vec![(0.0, 1.0), (1.0, 2.0)])));
+            let (columns, width) = chart.legend_columns();
+            assert!(columns == 1 || letters as f64 * LETTER + LEGEND_MARK <= width, "{letters} letters in {columns}");
+        }
     }
 
     #[test]

@@ -9,13 +9,16 @@ use crate::broker::Broker;
 use crate::options::{Asked, BrokerStart, parse};
 use crate::screen::say;
 use crate::series::Series;
-use crate::words::Words;
+use crate::words::{ABOUT_BROKER, Words};
 
 /// RocketMQ's benchmark sends bodies of this size.
 const BODY_BYTES: u32 = 128;
 
 /// Messages of the standing backlog.
 const BACKLOG: u64 = 500_000;
+
+/// What its consumer takes a second when the cell without one was not measured.
+const CONSUMED_PER_S: f64 = 10_000.0;
 
 /// One cell: cores, megabytes, writers, whether a consumer takes the messages as they come, whether a backlog stands, and what
 /// RocketMQ 4.5.2 with asynchronous flush held in it on the reference machine, messages a second.
@@ -49,17 +52,27 @@ fn cells() -> Vec<Cell> {
 }
 
 pub(super) fn run(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
-    if words.text("uri").is_some() || words.text("uris").is_some() {
+    if words.is_set("uri") || words.is_set("uris") {
         return Err(Error::usage("box starts its brokers itself, each in its own box: give --broker and not --uri"));
     }
-    let seconds = if words.is_set("full") { 300.0 } else { words.number("seconds", 15.0, 1.0, 86_400.0)? } as u64;
+    // All that is about other brokers or other boxes; the broker's processes are found by their port.
+    let about = ABOUT_BROKER.iter().map(|(name, ..)| *name).filter(|name| *name != "broker");
+    if let Some(name) = about.into_iter().find(|name| words.is_set(name)) {
+        return Err(Error::usage(format!(
+            "--{name} means nothing to box, which makes its boxes and starts a broker in each"
+        )));
+    }
+    let seconds = super::seconds(words, 300, 1)?;
+    let mut free = None;
     let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     for cell in cells() {
         if cell.cpu > cores {
             say(&format!("\n{} cores, {} MB: left out, this machine has {cores} cores", cell.cpu, cell.memory_mb));
             continue;
         }
-        one(words, series, cell, seconds)?;
+        let held = one(words, series, cell, seconds, free)?;
+        // The box of the backlog is the first one: what it held without one is what its consumer takes.
+        free = free.or(Some(held));
         if series.is_interrupted() {
             break;
         }
@@ -67,7 +80,8 @@ pub(super) fn run(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64) -> Result<(), Error> {
+/// Measures a cell and returns what it held. `free` is what the first one did.
+fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64, free: Option<f64>) -> Result<f64, Error> {
     let wanted = BrokerStart {
         command: words.text("broker").map(str::to_owned),
         cpu: Some(cell.cpu),
@@ -78,22 +92,35 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64) -> Resu
     let queue = "-qq -u box";
     if cell.backlog {
         let fill = format!("-x 2 -y 0 -c 1000 -s {BODY_BYTES} -C {} {queue}", BACKLOG / 2);
-        series.run("filling the backlog", &plain(words, &fill)?, Some(&broker))?;
+        let filled = series.run("filling the backlog", &plain(&fill)?, Some(&broker))?;
+        if filled.run.missed.is_empty() {
+            // It is in the JSON file; beside the cells it would be one of them.
+            series.runs.pop();
+        }
     }
+    // A consumer without a limit takes half a million messages in a second, and nothing would stand any more.
+    let pace = if cell.backlog { format!(" -R {:.0}", free.unwrap_or(CONSUMED_PER_S)) } else { String::new() };
     let load = format!(
         "-x {} {} -c 1 -s {BODY_BYTES} -z {seconds} --warmup {} --drain-timeout {} {queue}",
         cell.writers,
-        if cell.consumes { "-y 1 -q 500 -A 50" } else { "-y 0" },
+        if cell.consumes { format!("-y 1 -q 500 -A 50{pace}") } else { "-y 0".to_owned() },
         (seconds / 5).min(10),
         if cell.backlog { 0 } else { 60 }
     );
     let backlog = if cell.backlog { format!(", {BACKLOG} messages standing") } else { String::new() };
     let alone = if cell.consumes { "" } else { " alone" };
     let label = format!("{} cores, {} MB, {} writers{alone}{backlog}", cell.cpu, cell.memory_mb, cell.writers);
-    let recorded = series.run(&label, &plain(words, &load)?, Some(&broker))?;
+    let recorded = series.run(&label, &plain(&load)?, Some(&broker))?;
     recorded.run.notes.push(format!("the broker ran in a box of {} cores and {} MB", cell.cpu, cell.memory_mb));
+    let held = recorded.run.confirmed_per_s.unwrap_or(0.0);
+    if cell.backlog {
+        let stands = recorded.run.correctness.left_in_queues.unwrap_or(0);
+        recorded.run.notes.push(format!("{BACKLOG} messages stood in the queue at the start, {stands} at the end"));
+        if stands < BACKLOG / 2 {
+            recorded.run.missed.push(format!("the backlog did not stand: {stands} of {BACKLOG} messages were left"));
+        }
+    }
     if let Some(rocketmq) = cell.rocketmq {
-        let held = recorded.run.confirmed_per_s.unwrap_or(0.0);
         let note = format!(
             "RocketMQ 4.5.2, asynchronous flush, same box: {rocketmq:.0} msg/s; here {held:.0}, {:.1} times that",
             held / rocketmq
@@ -107,13 +134,12 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64) -> Resu
                 .push(format!("{held:.0} messages a second, {:.0} are required", rocketmq * TIMES_ROCKETMQ));
         }
     }
-    Ok(())
+    Ok(held)
 }
 
 /// The words of a cell, without those about a broker: it is started here.
-fn plain(words: &Words, text: &str) -> Result<Vec<String>, Error> {
-    let pids = words.text("broker-pid").map_or(String::new(), |pids| format!("--broker-pid {pids} "));
-    let words = line(&Words::default(), &format!("{pids}{text}"));
+fn plain(text: &str) -> Result<Vec<String>, Error> {
+    let words = line(&Words::default(), text);
     match parse(&words)? {
         Asked::Run(_) => Ok(words),
         _ => Err(Error::usage("a run was expected")),
@@ -131,6 +157,6 @@ mod tests {
         assert!(beside.len() == 2 && beside.iter().all(|cell| !cell.consumes), "RocketMQ's producers ran alone");
         assert_eq!(cells.iter().filter(|cell| cell.backlog).count(), 1);
         assert!(cells.iter().any(|cell| cell.cpu == 3.6 && cell.writers == 16));
-        assert!(cells.iter().all(|cell| plain(&Words::default(), &format!("-x {}", cell.writers)).is_ok()));
+        assert!(cells.iter().all(|cell| plain(&format!("-x {}", cell.writers)).is_ok()));
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::line;
+use super::{line, seconds};
 use crate::Error;
 use crate::broker::Broker;
 use crate::screen::say;
@@ -36,7 +36,7 @@ pub(super) fn run(name: &str, words: &Words, series: &mut Series<'_>) -> Result<
 fn command(words: &Words, consumers: u64, rest: &str) -> Result<Vec<String>, Error> {
     let group = match words.text("initial-group-size") {
         Some(_) => {
-            format!(",x-quorum-initial-group-size={}", words.number("initial-group-size", 3.0, 1.0, 9.0)? as u64)
+            format!(",x-quorum-initial-group-size={}", words.whole("initial-group-size", 3, 1, 9)?)
         }
         None => String::new(),
     };
@@ -53,7 +53,7 @@ fn consumers(rate: f64) -> u64 {
 }
 
 fn rising(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
-    let seconds = if words.is_set("full") { 1800.0 } else { words.number("seconds", 15.0, 1.0, 86_400.0)? } as u64;
+    let seconds = seconds(words, 1800, 1)?;
     let highest = words.number("max-rate", 80_000.0, 1000.0, 10_000_000.0)?;
     let broker = broker_of(words)?;
     let rates =
@@ -92,7 +92,12 @@ fn hill(words: &Words, low: u64, high: u64, option: &str) -> String {
 }
 
 fn adverse(name: &str, words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
-    let rate = words.number("rate", 10_000.0, 200.0, 1_000_000.0)?;
+    let rate = words.number("rate", 10_000.0, PUBLISHERS, 1_000_000.0)?;
+    if rate % PUBLISHERS != 0.0 {
+        return Err(Error::usage(format!(
+            "--rate {rate}: a multiple of {PUBLISHERS} is expected, one share for each publisher"
+        )));
+    }
     let broker = broker_of(words)?;
     let time = minutes(words, 100);
     let per_publisher = (rate / PUBLISHERS) as u64;
@@ -119,14 +124,19 @@ fn adverse(name: &str, words: &Words, series: &mut Series<'_>) -> Result<(), Err
 
 /// A broker is killed hard half of the way into each intensity: with a command, or the one that we started, which comes back.
 fn lose_a_broker(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
-    let broker = broker_of(words)?.map(|broker| Arc::new(Mutex::new(broker)));
     let kill = words.text("kill-command").map(str::to_owned);
+    if kill.is_some() && words.is_set("broker") {
+        return Err(Error::usage(
+            "--broker and --kill-command contradict each other: a broker that is started here is killed and started again here",
+        ));
+    }
+    let broker = broker_of(words)?.map(|broker| Arc::new(Mutex::new(broker)));
     if broker.is_none() && kill.is_none() {
         return Err(Error::usage(
             "lose-a-broker needs --kill-command (what kills one of the cluster) or --broker (one to start, kill and start again)",
         ));
     }
-    let seconds = if words.is_set("full") { 1800.0 } else { words.number("seconds", 15.0, 2.0, 86_400.0)? } as u64;
+    let seconds = seconds(words, 1800, 2)?;
     let highest = words.number("max-rate", 30_000.0, 1000.0, 10_000_000.0)?;
     for rate in [10_000.0, 20_000.0, 30_000.0].into_iter().filter(|rate| *rate <= highest) {
         let rest = format!(

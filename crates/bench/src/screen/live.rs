@@ -24,6 +24,9 @@ use crate::setup::Found;
 /// Lines of the view.
 const HEIGHT: u16 = 10;
 
+/// Where the values of a verdict's rows begin.
+const VALUES_AT: usize = 20;
+
 /// Intervals that the sparklines remember; no terminal is wider.
 const REMEMBERED: usize = 512;
 
@@ -70,7 +73,8 @@ impl View {
     fn draw(&self, frame: &mut Frame<'_>) {
         let rows: [Rect; 10] = Layout::vertical([Constraint::Length(1); 10]).areas(frame.area());
         let i = &self.last;
-        frame.render_widget(Paragraph::new(self.title.as_str().bold()), rows[0]);
+        let title = parts_that_fit(&self.title, usize::from(frame.area().width));
+        frame.render_widget(Paragraph::new(title.bold()), rows[0]);
         let clock = match (self.time_secs, self.messages) {
             (Some(secs), _) => format!("{:.0} of {secs} s, {}", i.at_s, i.phase),
             (None, Some((all, went))) => {
@@ -116,6 +120,34 @@ impl View {
         let odd = if i.blocked_s > 0.0 { format!("{odd}  blocked {:.1} s", i.blocked_s) } else { odd };
         frame.render_widget(Line::from(if calm { odd.dim() } else { odd.red() }), rows[9]);
     }
+}
+
+/// A title of parts between commas, without those at its end that there is no room for.
+fn parts_that_fit(title: &str, columns: usize) -> &str {
+    let mut fits = title;
+    while fits.chars().count() > columns {
+        match fits.rfind(", ") {
+            Some(at) => fits = &fits[..at],
+            None => break,
+        }
+    }
+    fits
+}
+
+/// A verdict for a terminal of so many columns: a row that is wider goes on below its own values, and no number is cut in two.
+fn folded(text: &str, columns: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for row in text.lines() {
+        let mut line = String::new();
+        for word in row.split_inclusive(' ') {
+            if (line.chars().count() + word.trim_end().chars().count()) > columns && line.len() > VALUES_AT {
+                lines.push(std::mem::replace(&mut line, " ".repeat(VALUES_AT)).trim_end().to_owned());
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
 }
 
 fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> Line<'static> {
@@ -194,8 +226,12 @@ impl Observer for Live {
 
     fn finished(&mut self, run: &Recorded) {
         let _ = self.terminal.clear();
+        // The verdict takes the view's place; ratatui leaves the cursor below it, and ten empty lines would stand in between.
+        let top = self.terminal.get_frame().area().as_position();
+        let _ = self.terminal.backend_mut().set_cursor_position(top);
         let _ = self.terminal.backend_mut().show_cursor();
-        super::say(&summary(&run.run));
+        let columns = self.terminal.size().map_or(usize::MAX, |size| usize::from(size.width));
+        super::say(&folded(&summary(&run.run), columns));
     }
 }
 
@@ -233,6 +269,17 @@ mod tests {
         let narrow = line(60);
         assert!(narrow.len() <= 60 && narrow.contains("p50 1.500  p99 4.250") && narrow.ends_with("ms"), "{narrow}");
         assert!(!narrow.contains("p95") && line(20).contains("p99 4.250"));
+    }
+
+    #[test]
+    fn a_title_loses_whole_parts_and_a_verdict_goes_on_below_its_values() {
+        assert_eq!(parts_that_fit("Leveret at h:1, 2 producers, open loop", 30), "Leveret at h:1, 2 producers");
+        assert_eq!(parts_that_fit("Leveret", 3), "Leveret");
+        let verdict = "\nLeveret, 2.0 s measured\n  confirm           p50 1.0 p75 2.0 p90 3.0 ms\n  PASSED";
+        let told = "\nLeveret, 2.0 s measured\n  confirm           p50 1.0 p75\n                    2.0 p90 3.0\n                    ms\n  PASSED";
+        assert_eq!(folded(verdict, 31), told);
+        assert_eq!(folded(verdict, 80), verdict);
+        assert_eq!(folded("  checked           a_word_that_is_wider", 10).lines().count(), 1, "a word is not cut");
     }
 
     #[test]

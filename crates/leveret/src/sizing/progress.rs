@@ -11,6 +11,9 @@ use sizing::run::plan::Plan;
 use sizing::run::schedule::{seconds_left, trials};
 use sizing::table::{ms, rate};
 
+/// Columns of a terminal that does not say how wide it is.
+const COLUMNS: u16 = 80;
+
 /// Cells of the bar.
 const BAR: usize = 20;
 
@@ -35,11 +38,12 @@ impl Screen {
                     let part = (elapsed / seconds).clamp(0.0, 1.0);
                     let full = (part * BAR as f64) as usize;
                     let bar = format!("{}{}", "#".repeat(full), ".".repeat(BAR - full));
+                    // What matters most comes first: a narrow terminal cuts the end.
                     let line = format!(
-                        "[{}/{all}] {name} {test} at {} msg/s [{bar}] {elapsed:.0} of {seconds:.0} s, {} left",
+                        "[{}/{all}] {} left [{bar}] {elapsed:.0} of {seconds:.0} s, {name} {test} at {} msg/s",
                         done + 1,
-                        rate(*target),
-                        span(*left)
+                        span(*left),
+                        rate(*target)
                     );
                     self.live(&line);
                 } else if *elapsed < 0.5 && self.shown != done + 1 {
@@ -50,6 +54,7 @@ impl Screen {
                 }
             }
             Event::Starting { name } => self.line(&format!("bringing up {name}")),
+            Event::Up { name, seconds } => self.line(&format!("{name} is up after {}", span(*seconds))),
             Event::Note { text } => self.line(&format!("note: {text}")),
             Event::Measured { step } => self.line(&measured(step)),
             Event::Skipped { skipped } => {
@@ -71,7 +76,11 @@ impl Screen {
         }
     }
 
+    /// Draws the live line again. One that is wider than the terminal would go on in the next line, and each drawing would leave one
+    /// behind: it is cut.
     fn live(&mut self, line: &str) {
+        let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+        let line = cut(line, columns);
         let blanks = " ".repeat(self.shown.saturating_sub(line.chars().count()));
         let _ = write!(std::io::stderr(), "\r{line}{blanks}");
         self.shown = line.chars().count();
@@ -86,6 +95,13 @@ impl Screen {
         }
         let _ = writeln!(std::io::stderr());
     }
+}
+
+/// As much of a line as a terminal shows; 0 columns are a terminal that does not say.
+fn cut(line: &str, columns: u16) -> &str {
+    // The last column stays free: some terminals go on in the next line once it is full.
+    let room = usize::from(if columns == 0 { COLUMNS } else { columns }).saturating_sub(1);
+    line.char_indices().nth(room).map_or(line, |(end, _)| &line[..end])
 }
 
 fn measured(step: &Step) -> String {
@@ -131,5 +147,19 @@ fn span(seconds: f64) -> String {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
         (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_never_as_wide_as_the_terminal() {
+        assert_eq!(cut("0123456789", 80), "0123456789");
+        assert_eq!(cut("0123456789", 10), "012345678");
+        assert_eq!(cut("äöüß", 3), "äö");
+        assert_eq!(cut(&"x".repeat(100), 0).len(), 79);
+        assert_eq!(cut("x", 1), "");
     }
 }

@@ -6,13 +6,13 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cgroup::{Cgroup, DiskLimits, Limits};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::limits::Limits;
 use super::plan::{Candidate, Local, Place};
 use super::usage::{Usage, Used, mean};
 
@@ -42,7 +42,7 @@ pub struct Cluster {
 struct Node {
     index: u64,
     child: Option<Child>,
-    limits: Limits,
+    cgroup: Cgroup,
     seen: Option<Usage>,
 }
 
@@ -72,13 +72,13 @@ impl Cluster {
             let _ = fs::remove_dir_all(&data);
             fs::create_dir_all(&data).map_err(|why| format!("{}: {why}", data.display()))?;
             let name = format!("leveret-sizing-{}-{index}", std::process::id());
-            let limits = Limits::set(&name, local, &data);
-            for refused in &limits.refused {
-                if !self.notes.contains(refused) {
-                    self.notes.push(refused.clone());
+            let cgroup = Cgroup::create(&name, &limits(local, &data));
+            for note in cgroup.refused.iter().map(ToString::to_string).chain(cgroup.caveats.iter().cloned()) {
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
                 }
             }
-            self.nodes.push(Node { index, child: None, limits, seen: None });
+            self.nodes.push(Node { index, child: None, cgroup, seen: None });
             self.start_node(local, index, program)?;
             if index > 0
                 && let Some(join) = &local.join_command
@@ -137,12 +137,9 @@ impl Cluster {
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).map_err(told)?;
         let err = out.try_clone().map_err(told)?;
         let node = &mut self.nodes[index as usize];
-        // The shell enters the groups before it becomes the broker, so that nothing the broker does escapes them.
-        let script = "for door in $DOORS; do echo $$ > \"$door\" || exit 97; done; unset DOORS; exec \"$@\"";
-        let doors: Vec<String> = node.limits.doors().iter().map(|door| door.display().to_string()).collect();
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "node"]).args(&words).env("DOORS", doors.join(" ")).process_group(0);
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        let words = node.cgroup.wrapped(&words);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).process_group(0).stdin(Stdio::null()).stdout(out).stderr(err);
         node.child = Some(command.spawn().map_err(|why| format!("node {index} cannot be started: {why}"))?);
         let until = Instant::now() + Duration::from_secs_f64(local.start_seconds);
         while !answers(port) {
@@ -210,7 +207,7 @@ impl Cluster {
 
 impl Node {
     fn look(&self) -> Option<Usage> {
-        Usage::of_group(self.child.as_ref()?.id(), self.limits.disk_operations())
+        Usage::of_group(self.child.as_ref()?.id(), self.cgroup.disk_operations())
     }
 
     /// Ends the node's whole process group.
@@ -237,6 +234,17 @@ impl Drop for Cluster {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// What a node's box limits. `data` lies on the disk to limit.
+fn limits(local: &Local, data: &Path) -> Limits {
+    let bytes = |mib: f64| (mib * 1_048_576.0).round() as u64;
+    let disk = DiskLimits {
+        folder: data.to_owned(),
+        bytes_s: local.mib_s.map(bytes),
+        operations_s: local.iops.map(|iops| iops.round().max(1.0) as u64),
+    };
+    Limits { cpu: local.cpu, memory_bytes: local.memory_mib.map(bytes), disk: Some(disk) }
 }
 
 /// Runs a command of the plan to its end.

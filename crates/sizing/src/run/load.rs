@@ -61,6 +61,23 @@ pub struct BenchProcess {
     pub folder: PathBuf,
 }
 
+impl BenchProcess {
+    /// That its program is there, which is better known before a cluster is brought up than after.
+    pub fn check(&self) -> Result<(), String> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let program = self.command.first().ok_or("the load generator has no name")?;
+        let is_program = |path: PathBuf| {
+            path.metadata().is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let is_there = match program.contains('/') {
+            true => is_program(PathBuf::from(program)),
+            false => std::env::split_paths(&path).any(|folder| is_program(folder.join(program))),
+        };
+        if is_there { Ok(()) } else { Err(format!("the load generator {program} is no program that can be started")) }
+    }
+}
+
 /// Ends the generator when the run ends early.
 struct Running(Child);
 

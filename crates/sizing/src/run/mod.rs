@@ -1,12 +1,11 @@
 //! Measuring candidates: one after another is brought up, driven through its trials, and what was measured is written as it comes.
 //!
-//! Reading order: `plan` (what a person wrote), `schedule` (trials and words), `load` (who drives them), `cluster` with `limits` and
-//! `usage` (what is driven), `journal` (what is kept). Invariant: a trial is either measured, or skipped with its reason, or still to do;
+//! Reading order: `plan` (what a person wrote), `schedule` (trials and words), `load` (who drives them), `cluster` with `usage`
+//! (what is driven), `journal` (what is kept). Invariant: a trial is either measured, or skipped with its reason, or still to do;
 //! a run can be stopped at any moment and loses the trial under way and no other.
 
 pub mod cluster;
 pub mod journal;
-pub mod limits;
 pub mod load;
 pub mod plan;
 pub mod schedule;
@@ -19,7 +18,7 @@ use std::time::Instant;
 use self::cluster::Cluster;
 use self::journal::Journal;
 use self::load::{LoadGenerator, Measured};
-use self::plan::Plan;
+use self::plan::{Place, Plan};
 use self::schedule::{Trial, left, seconds_left};
 use self::usage::Used;
 use crate::outcome::is_matched;
@@ -32,6 +31,13 @@ pub enum Event {
     Starting {
         /// Cluster and volume.
         name: String,
+    },
+    /// A candidate is up.
+    Up {
+        /// Cluster and volume.
+        name: String,
+        /// How long that took.
+        seconds: f64,
     },
     /// Something that goes into the results as a note.
     Note {
@@ -114,6 +120,7 @@ pub fn run(
         let name = candidate.configuration.name();
         tell(watch, Event::Starting { name: name.clone() })?;
         let folder = workshop.folder.join(name.replace(['/', ' '], "-"));
+        let began = Instant::now();
         let mut cluster = match Cluster::up(candidate, &workshop.program, folder) {
             Ok(cluster) => cluster,
             Err(why) => {
@@ -122,6 +129,9 @@ pub fn run(
                 continue;
             }
         };
+        if let Place::Local(_) = candidate.place {
+            tell(watch, Event::Up { name, seconds: began.elapsed().as_secs_f64() })?;
+        }
         for text in &cluster.notes {
             tell(watch, Event::Note { text: text.clone() })?;
         }
