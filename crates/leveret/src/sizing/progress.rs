@@ -88,12 +88,12 @@ impl Screen {
 
     fn line(&mut self, line: &str) {
         if self.is_live {
-            self.live(line);
+            // A line that stays is whole, however wide: only what is drawn again must fit.
+            self.live("");
+            let _ = write!(std::io::stderr(), "\r");
             self.shown = 0;
-        } else {
-            let _ = write!(std::io::stderr(), "{line}");
         }
-        let _ = writeln!(std::io::stderr());
+        let _ = writeln!(std::io::stderr(), "{line}");
     }
 }
 
