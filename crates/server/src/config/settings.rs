@@ -334,7 +334,7 @@ settings! {
         elsewhere ["cache_size", "entry_cache_bytes"]
     }
     wal_index_bytes: u64 {
-        Memory, Kind::bytes(256 * KIB, TIB), Fixed("4194304"),
+        Memory, Kind::bytes(256 * KIB, TIB), Fixed("3145728"),
         "Memory for the index of messages that lie in the log, all threads together. A backlog of many small messages reaches it before \
          wal_retained_bytes; then the oldest are copied out of the log early.",
         elsewhere ["index_cache_size", "log_index_bytes"]
