@@ -321,23 +321,24 @@ impl TransientQueues {
         let mut key = None;
         for target in &publish.targets {
             let Some(queue) = self.queues.get_mut(&target.queue).filter(|q| !q.closed) else { continue };
-            let dedup = queue.rules.as_ref().and_then(|rules| rules.dedup);
-            if dedup.is_some() {
-                key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
-                if key.is_some_and(|key| queue.knows_key(key, self.now_ms)) {
-                    // A repeat: what it repeats is here.
-                    *self.repeats.entry(target.queue).or_insert(0) += 1;
+            let mut noted = None;
+            if let Some(rules) = &queue.rules {
+                if let Some(dedup) = rules.dedup {
+                    key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
+                    if key.is_some_and(|key| queue.knows_key(key, self.now_ms)) {
+                        // A repeat: what it repeats is here.
+                        *self.repeats.entry(target.queue).or_insert(0) += 1;
+                        continue;
+                    }
+                    noted = Some(dedup).zip(key);
+                }
+                if queue.is_full(rules, body_bytes) {
+                    is_refused = true;
+                    if life::buries_refused(rules) {
+                        effects.push(life::refused_letter(target.queue, &publish.message));
+                    }
                     continue;
                 }
-            }
-            if let Some(rules) = &queue.rules
-                && queue.is_full(rules, body_bytes)
-            {
-                is_refused = true;
-                if life::buries_refused(rules) {
-                    effects.push(life::refused_letter(target.queue, &publish.message));
-                }
-                continue;
             }
             let offset = *offset.get_or_insert_with(|| {
                 let offset = self.open.len() as u32;
@@ -349,7 +350,7 @@ impl TransientQueues {
             if queue.incoming.is_empty() {
                 self.open_queues.push(target.queue);
             }
-            if let Some((rule, key)) = dedup.zip(key) {
+            if let Some((rule, key)) = noted {
                 let seq = queue.state.next_seq() + queue.incoming.len() as u64;
                 queue.state.note_key(seq, key, rule, self.now_ms);
             }
@@ -596,10 +597,20 @@ impl TransientQueues {
         queue.dispatch.follow_levels(queue.state.levels());
         self.taken.clear();
         let share = queue.dispatch.share();
+        // A consumer gets several in a row: its room is looked up once for them.
+        let mut current: Option<(ConsumerKey, usize)> = None;
         while let Some(consumer) = queue.dispatch.next_consumer() {
             let (key, no_ack) = (consumer.key, consumer.no_ack);
             let Some(head) = queue.head() else { break };
-            let room = self.rooms.entry(key).or_insert(0);
+            let room = match &mut current {
+                Some((of, room)) if *of == key => room,
+                _ => {
+                    if let Some((of, room)) = current {
+                        self.rooms.insert(of, room);
+                    }
+                    &mut current.insert((key, self.rooms.get(&key).copied().unwrap_or(0))).1
+                }
+            };
             if *room == 0 {
                 *room = outlets.room(key);
             }
@@ -625,6 +636,7 @@ impl TransientQueues {
             }
             effects.push(Effect::Deliver(delivery));
         }
+        self.rooms.extend(current);
         for (first, count) in self.taken.drain(..) {
             queue.settle(first, count);
         }

@@ -340,13 +340,19 @@ impl Dispatch {
         if self.ready == 0 {
             return None;
         }
-        if let Some(lanes) = &self.lanes {
-            return lanes.head(levels, self.end, next_live);
+        if self.lanes.is_some() {
+            return self.head_of_lanes(levels, &next_live);
         }
         if let Some(&seq) = self.returned.first() {
             return Some(Head { seq, returned: true });
         }
         next_live(self.cursor).filter(|seq| *seq < self.end).map(|seq| Head { seq, returned: false })
+    }
+
+    /// Apart, so that a queue without levels pays for one question only.
+    #[inline(never)]
+    fn head_of_lanes(&self, levels: Option<&Levels>, next_live: &dyn Fn(u64) -> Option<u64>) -> Option<Head> {
+        self.lanes.as_ref().and_then(|lanes| lanes.head(levels, self.end, next_live))
     }
 
     /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes on to the next one.
@@ -378,10 +384,10 @@ impl Dispatch {
         }
     }
 
+    #[inline]
     fn take(&mut self, head: Head, levels: Option<&Levels>) {
-        if let Some(lanes) = &mut self.lanes {
-            lanes.take(head, levels);
-            self.cursor = self.cursor.max(head.seq + 1);
+        if self.lanes.is_some() {
+            self.take_from_lanes(head, levels);
         } else if head.returned {
             self.returned.remove(&head.seq);
         } else {
@@ -389,6 +395,12 @@ impl Dispatch {
             self.cursor = head.seq + 1;
         }
         self.ready -= 1;
+    }
+
+    #[inline(never)]
+    fn take_from_lanes(&mut self, head: Head, levels: Option<&Levels>) {
+        self.lanes.as_mut().expect("a queue with levels has lanes").take(head, levels);
+        self.cursor = self.cursor.max(head.seq + 1);
     }
 
     /// Takes `head` out for good: nobody gets it.
