@@ -22,6 +22,10 @@ const UNCONFIRMED_MAX: usize = 200;
 
 /// Consumers have publisher numbers from here on, for the barriers they publish.
 const BARRIERS: Publisher = 1000;
+/// A queue that says so often that it has something, and sends nothing, is taken at its silence.
+const LOOKS_MAX: u32 = 40;
+/// For what came before an answer on the same connection.
+const ARRIVED: Duration = Duration::from_millis(10);
 
 /// A queue under load, and what is known of it.
 pub struct LoadedQueue {
@@ -57,13 +61,26 @@ impl LoadedQueue {
         let channel = client.channel();
         client.confirm_select(channel).expect("confirm.select");
         client.consume(channel, &self.name, "audit").expect("basic.consume");
+        let eye = client.channel();
         let mut found = Vec::new();
-        // Until it falls silent, not as many as it says it has: a count may lag behind, a message may not be missing.
-        while let Some(event) = client.event_within(channel, SILENCE * 2) {
-            let Event::Delivery(delivery) = event else { panic!("a delivery was due, got {event:?}") };
-            match identify(&delivery.body) {
-                Ok(id) => found.push(Found { id, redelivered: delivery.redelivered }),
-                Err(broken) => return vec![broken],
+        // Until it falls silent, not as many as it says it has: a count may lag behind, a message may not be missing. But a
+        // machine that stood still is silent too: then the queue says that there is more, or has sent it meanwhile.
+        let mut patience = SILENCE * 2;
+        for _ in 0..LOOKS_MAX {
+            while let Some(event) = client.event_within(channel, patience) {
+                patience = SILENCE * 2;
+                let Event::Delivery(delivery) = event else { panic!("a delivery was due, got {event:?}") };
+                match identify(&delivery.body) {
+                    Ok(id) => found.push(Found { id, redelivered: delivery.redelivered }),
+                    Err(broken) => return vec![broken],
+                }
+            }
+            if patience == ARRIVED {
+                break;
+            }
+            let (ready, _) = client.counts(eye, &self.name).expect("the queue is there");
+            if ready == 0 {
+                patience = ARRIVED;
             }
         }
         let mut ledger = self.ledger();
