@@ -305,6 +305,8 @@ pub enum Reply {
     },
     /// This member does not lead; ask who does.
     NotLeader,
+    /// The queue was deleted while the question was on its way.
+    Gone,
 }
 
 /// What a partition tells channels.

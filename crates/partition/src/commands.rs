@@ -3,7 +3,7 @@
 
 use crate::command::{Command, DeadLetter, Durability, Effect, Level, Message, Outcome, Publish, Reply, Target};
 use crate::entry::{EntryBuilder, Reason};
-use crate::leader::{DELETED_MAX, Leader, LeaderQueue, Waiting, push_confirm};
+use crate::leader::{Leader, LeaderQueue, Waiting, push_confirm};
 use crate::life::Life;
 use crate::machine::{Queues, scheduled_for};
 use crate::message::{MessageView, Stamp};
@@ -15,6 +15,9 @@ use broker::queue::{DedupRule, LevelRule, Levels, Overflow, QueueState, Rules, S
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Queues that a channel may have used before its list is looked through for those that are gone.
+const CHANNEL_QUEUES_LOOKED_OVER: usize = 16;
 
 /// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
 fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
@@ -154,11 +157,16 @@ fn refuse(command: Command, cx: &mut Context<'_>) {
 impl QueuePartition {
     /// Takes a command in. Its effects come with this loop's [`QueuePartition::flush`] or later.
     pub fn command(&mut self, command: Command, cx: &mut Context<'_>) {
-        if let Command::Configure { queue, rules } = command {
-            return self.configure(queue, rules);
+        match command {
+            Command::Configure { queue, rules } => return self.configure(queue, rules),
+            Command::Delete { queue } => self.forget(queue),
+            _ => {}
         }
         if self.leader.is_none() {
             return refuse(command, cx);
+        }
+        if !self.deleted.is_empty() && self.answers_late(&command, cx) {
+            return;
         }
         match command {
             Command::Configure { .. } => unreachable!("handled above: every member is told"),
@@ -232,6 +240,9 @@ impl QueuePartition {
 
     /// Other rules hold for a queue: whoever leads it, now or later, goes by them.
     fn configure(&mut self, queue: QueueId, rules: Arc<Rules>) {
+        if self.deleted.contains(queue) {
+            return;
+        }
         match rules.is_plain() {
             true => self.rules.remove(&queue),
             false => self.rules.insert(queue, rules.clone()),
@@ -259,6 +270,10 @@ impl QueuePartition {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let queues = leader.channels.entry(channel).or_default();
         if !queues.contains(&queue) {
+            if queues.len() >= CHANNEL_QUEUES_LOOKED_OVER && queues.len().is_power_of_two() {
+                // A channel that uses one queue after the other knows those that are there, not all that ever were.
+                queues.retain(|id| leader.queues.contains_key(id));
+            }
             queues.push(queue);
         }
     }
@@ -283,7 +298,7 @@ impl QueuePartition {
         let (mut is_timed, mut is_refused) = (broker::properties::has_expiration(&publish.message.properties), false);
         let (mut key, mut is_known) = (None, false);
         for target in &publish.targets {
-            if !leader.deleted.is_empty() && leader.deleted.contains_key(&target.queue) {
+            if self.deleted.contains(target.queue) {
                 continue;
             }
             let lq = leader
@@ -419,6 +434,9 @@ impl QueuePartition {
         let leader = self.leader.as_deref_mut().expect("only a leader looks at times");
         let mut full = None;
         for (queue, due, stored) in std::mem::take(&mut leader.due) {
+            let leader = self.leader.as_deref().expect("publishing ends no office");
+            // While a delete is under way nothing comes in. It may come to nothing, so what is due waits as before a full queue.
+            let closes = leader.queues.get(&queue).is_some_and(|lq| lq.closing);
             let view = MessageView::parse(&stored).expect("partitions hold whole messages");
             let message = Message {
                 exchange: stored.slice_ref(view.exchange()),
@@ -434,7 +452,7 @@ impl QueuePartition {
                 delay_ms: 0,
                 message,
             };
-            let is_in = full != Some(queue) && self.publish(&publish, cx);
+            let is_in = !closes && full != Some(queue) && self.publish(&publish, cx);
             let leader = self.leader.as_deref_mut().expect("publishing ends no office");
             let id = scheduled_for(queue);
             if is_in {
@@ -535,10 +553,39 @@ impl QueuePartition {
         }
     }
 
+    /// A queue ends: every member is told, so that whoever leads next takes nothing late.
+    fn forget(&mut self, id: QueueId) {
+        self.rules.remove(&id);
+        self.deleted.insert(id);
+    }
+
+    /// Answers a question about a queue that ended while it was on its way. Publishes and outcomes look for themselves.
+    fn answers_late(&self, command: &Command, cx: &mut Context<'_>) -> bool {
+        let (queue, channel, request) = match command {
+            Command::Consume { queue, consumer, request } => (queue, consumer.key.channel, request),
+            Command::Cancel { queue, consumer, request } => (queue, consumer.channel, request),
+            Command::Get { queue, channel, request, .. }
+            | Command::Purge { queue, channel, request }
+            | Command::Stat { queue, channel, request }
+            | Command::Close { queue, channel, request, .. } => (queue, *channel, request),
+            Command::Reopen { queue } | Command::Grant { queue, .. } => return self.deleted.contains(*queue),
+            _ => return false,
+        };
+        let is_gone = self.deleted.contains(*queue);
+        if is_gone {
+            cx.out.effects.push(Effect::Reply { channel, request: *request, reply: Reply::Gone });
+        }
+        is_gone
+    }
+
     fn delete(&mut self, id: QueueId, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        leader.queues.remove(&scheduled_for(id));
         leader.repeats.remove(&id);
+        for id in [id, scheduled_for(id)] {
+            let at = leader.queues.get(&id).and_then(|lq| lq.life.as_ref()).and_then(|life| life.timer_ms());
+            at.map(|at| leader.timers.remove(&(at, id)));
+        }
+        leader.queues.remove(&scheduled_for(id));
         if let Some(mut lq) = leader.queues.remove(&id) {
             leader.at_risk -= lq.at_risk;
             for consumer in lq.dispatch.consumer_keys() {
@@ -550,11 +597,6 @@ impl QueuePartition {
             }
             leader.values.retain(|(q, _)| *q != id);
         }
-        self.rules.remove(&id);
         leader.builder.delete(id);
-        if leader.deleted.len() >= DELETED_MAX {
-            leader.deleted.clear();
-        }
-        leader.deleted.insert(id, ());
     }
 }

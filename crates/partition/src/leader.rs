@@ -297,8 +297,6 @@ pub(crate) struct Leader {
     /// The last publish number taken in of channels that publish here, ahead of the log.
     pub(crate) publishers: FixedMap<ChannelKey, u64>,
     pub(crate) last_publisher: (ChannelKey, u64),
-    /// Queues that this leader deleted: a publish that was routed before comes too late.
-    pub(crate) deleted: FixedMap<QueueId, ()>,
     /// Repeats that queues with deduplication dropped since this leader began; only those that did.
     pub(crate) repeats: FixedMap<QueueId, u64>,
     /// Barriers: answered once everything written before is synced.
@@ -315,9 +313,6 @@ pub(crate) struct Leader {
     /// Scheduled messages that this turn found due.
     pub(crate) due: Vec<DueMessage>,
 }
-
-/// Deleted queues remembered: late publishes come within milliseconds, so the oldest may be forgotten together.
-pub(crate) const DELETED_MAX: usize = 65_536;
 
 impl Leader {
     pub(crate) fn new(term: Term) -> Self {
@@ -339,7 +334,6 @@ impl Leader {
             channels: FixedMap::default(),
             publishers: FixedMap::default(),
             last_publisher: (ChannelKey::NOBODY, 0),
-            deleted: FixedMap::default(),
             barriers: VecDeque::new(),
             held: VecDeque::new(),
             targets: SmallVec::new(),

@@ -19,6 +19,7 @@ pub mod cold_read;
 pub mod command;
 mod commands;
 mod damage;
+mod deleted;
 mod deliver;
 pub mod entry;
 pub mod extent_copy;

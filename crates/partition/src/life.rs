@@ -206,6 +206,11 @@ impl Life {
         self.dying.len() + self.retrying.len() < before
     }
 
+    /// The timer that is set, if one is.
+    pub(crate) fn timer_ms(&self) -> Option<u64> {
+        self.timer_ms
+    }
+
     /// Somebody used the queue.
     pub(crate) fn used(&mut self, now_ms: u64) {
         self.used_ms = now_ms;

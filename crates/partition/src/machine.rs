@@ -36,10 +36,13 @@ pub fn schedule_of(queue: QueueId) -> Option<QueueId> {
     (queue.0 & SCHEDULED_BIT != 0).then_some(QueueId(queue.0 & !SCHEDULED_BIT))
 }
 
-/// What the leader wants to hear of while entries are applied. Followers and replays pass [`Unobserved`].
+/// What a member wants to hear of while entries are applied. Replays pass [`Unobserved`].
 pub trait Observer {
     /// A batch came in: `count` messages of `queue` from `first`.
     fn published(&mut self, queue: QueueId, first: u64, count: u32);
+
+    /// A queue ended; its id never comes again.
+    fn deleted(&mut self, queue: QueueId);
 }
 
 /// Nobody listens.
@@ -47,6 +50,8 @@ pub struct Unobserved;
 
 impl Observer for Unobserved {
     fn published(&mut self, _: QueueId, _: u64, _: u32) {}
+
+    fn deleted(&mut self, _: QueueId) {}
 }
 
 /// What of an extent file is still live here.
@@ -154,6 +159,10 @@ impl Queues {
         while let Some(command) = commands.next()? {
             match command {
                 LogCommand::Publish(batch) => self.publish(&batch, body, observer),
+                LogCommand::Delete { queue } => {
+                    self.note(LogCommand::Delete { queue }, u64::MAX);
+                    observer.deleted(queue);
+                }
                 other => self.note(other, u64::MAX),
             }
         }

@@ -5,10 +5,11 @@
 //! whatever arrived becomes one log entry (per MiB), without waiting for more.
 
 use crate::command::{Effect, Level, Outlets, Reply};
+use crate::deleted::Deleted;
 use crate::entry::Reason;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
 use crate::life::Life;
-use crate::machine::{FixedMap, Queues, Unobserved, schedule_of};
+use crate::machine::{FixedMap, Queues, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
 use crate::mend::{FRAME_ASK, FRAME_HAVE, Mendings};
 use crate::outputs::{Outputs, Ticket};
@@ -51,6 +52,8 @@ pub struct QueuePartition {
     pub(crate) mended_messages: u64,
     /// Rules of the queues that are not plain.
     pub(crate) rules: FixedMap<QueueId, Arc<Rules>>,
+    /// Queues that ended lately: what was routed to them before comes too late.
+    pub(crate) deleted: Deleted,
 }
 
 impl QueuePartition {
@@ -67,6 +70,7 @@ impl QueuePartition {
             mendings: Mendings::default(),
             mended_messages: 0,
             rules: FixedMap::default(),
+            deleted: Deleted::default(),
         }
     }
 
@@ -288,7 +292,7 @@ impl QueuePartition {
         if entry.kind != EntryKind::Command {
             return;
         }
-        if let Err(damage) = self.queues.apply(&entry.data, body, &mut Unobserved) {
+        if let Err(damage) = self.queues.apply(&entry.data, body, &mut self.deleted) {
             // Not skipped: members would part. The node stops; its log is kept for whoever finds out why.
             panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);
         }
@@ -419,6 +423,19 @@ impl QueuePartition {
         ids.sort_unstable();
         ids.dedup();
         ids
+    }
+
+    /// Whether anything of a queue is in memory here: messages, scheduled ones, consumers, timers, rules. For whoever looks
+    /// whether a deleted queue left something behind.
+    pub fn remembers(&self, queue: QueueId) -> bool {
+        let ids = [queue, scheduled_for(queue)];
+        let leads_it = |leader: &Leader| {
+            let is_timed = leader.timers.iter().any(|(_, id)| ids.contains(id));
+            is_timed || ids.iter().any(|id| leader.queues.contains_key(id))
+        };
+        ids.iter().any(|id| self.queues.queue(*id).is_some())
+            || self.rules.contains_key(&queue)
+            || self.leader.as_deref().is_some_and(leads_it)
     }
 
     /// Publishers that are remembered.

@@ -258,7 +258,7 @@ impl TransientQueues {
     ///
     /// - Order: the effects of a command come after those of the commands before it; deliveries come last.
     /// - Takes all of `commands`, whose memory stays with the caller for the next step.
-    /// - A command for a queue that is not here is answered [`Reply::NotLeader`]; a publish to it counts as unroutable
+    /// - A command for a queue that is not here is answered [`Reply::Gone`]; a publish to it counts as unroutable
     ///   and is confirmed.
     /// - `now_ms` never falls from step to step; time limits are measured by it.
     pub fn step(
@@ -727,7 +727,7 @@ fn push_confirm(effects: &mut Vec<Effect>, channel: ChannelKey, seq: u64) {
 }
 
 fn not_here(effects: &mut Vec<Effect>, channel: ChannelKey, request: RequestId) {
-    effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
+    effects.push(Effect::Reply { channel, request, reply: Reply::Gone });
 }
 
 fn mark_dirty(dirty: &mut Vec<QueueId>, queue: &mut Queue, id: QueueId) {

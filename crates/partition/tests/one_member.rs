@@ -3,7 +3,8 @@
 
 mod member;
 
-use member::{PUBLISHER, QUEUE, READER, Rig, texts};
+use broker::queue::Rules;
+use member::{PUBLISHER, QUEUE, READER, Rig, consumer, texts};
 use partition::command::{Command, Durability, Effect, Level, Outcome, Reply, RequestId, Selective};
 use partition::outputs::{ReadBytes, ReadPurpose};
 
@@ -300,4 +301,31 @@ fn a_deleted_queue_leaves_nothing_and_takes_nothing_late() {
     assert!(rig.effects.iter().any(|e| matches!(e, Effect::Cancelled { .. })));
     assert_eq!(rig.partition.queue_ids(), []);
     assert_eq!(rig.partition.in_flight_bytes(), 0);
+}
+
+#[test]
+fn who_asks_for_a_queue_after_its_end_hears_that_it_is_gone() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "a");
+    rig.run();
+    rig.command(Command::Delete { queue: QUEUE });
+    // Before the end is applied, when the message is there yet, and after.
+    for request in [2u64, 12] {
+        let (queue, channel, number) = (QUEUE, READER, |n: u64| RequestId(request + n));
+        rig.consume(1, 0, false);
+        rig.command(Command::Get { queue, channel, no_ack: true, request: number(0) });
+        rig.command(Command::Purge { queue, channel, request: number(1) });
+        rig.command(Command::Stat { queue, channel, request: number(2) });
+        rig.command(Command::Close { queue, if_unused: true, if_empty: true, channel, request: number(3) });
+        rig.command(Command::Cancel { queue, consumer: consumer(1), request: number(4) });
+        rig.command(Command::Reopen { queue });
+        rig.command(Command::Configure { queue, rules: Rules { length_max: Some(1), ..Rules::default() }.into() });
+        rig.run();
+    }
+    let gone = |e: &&Effect| matches!(e, Effect::Reply { reply: Reply::Gone, .. });
+    let replies = |e: &&Effect| matches!(e, Effect::Reply { .. });
+    assert_eq!(rig.effects.iter().filter(gone).count(), 12);
+    assert_eq!(rig.effects.iter().filter(replies).count(), 12);
+    assert_eq!(rig.delivered().len(), 0);
+    assert!(!rig.partition.remembers(QUEUE), "nobody brought it back");
 }

@@ -438,3 +438,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_due_while_a_delete_is_under_way_waits_for_its_outcome() {
+    for is_deleted in [false, true] {
+        let mut rig = Rig::new(Vec::new(), 1 << 20);
+        rig.publish_in(1, "is scheduled", 1_000);
+        rig.run();
+        assert!(rig.partition.due_ms().is_some());
+        let request = RequestId(9);
+        rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: false, channel: READER, request });
+        rig.pass(3_000);
+        let end = if is_deleted { Command::Delete { queue: QUEUE } } else { Command::Reopen { queue: QUEUE } };
+        rig.command(end);
+        rig.pass(3_000);
+        rig.effects.clear();
+        match is_deleted {
+            false => assert_eq!(text_of(&rig.get().unwrap().message), "is scheduled", "the delete came to nothing"),
+            true => assert_eq!((rig.partition.due_ms(), rig.partition.remembers(QUEUE)), (None, false)),
+        }
+    }
+}

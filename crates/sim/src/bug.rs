@@ -71,11 +71,33 @@ pub enum Bug {
     AskingIsInVain,
     /// Says of an entry that cannot be read that the system refused to.
     LostEntryIsHidden,
+    /// Nobody is told that a queue was deleted.
+    DeleteIsForgotten,
+    /// A node hands on what is for a queue that it knows to be gone.
+    GoneIsUnknown,
+    /// A delivery of a deleted queue goes out once more.
+    DeliveryOutlivesQueue,
+    /// A dead letter of a deleted queue leaves once more.
+    LetterOutlivesQueue,
+    /// Consumers are not told that their queue is gone.
+    CancelIsLost,
+    /// Extents that are used up stay on the disk.
+    SpaceIsKept,
+    /// A queue that is created again is not bound again.
+    BindingIsForgotten,
+    /// The partition is not told that a message is to wait.
+    DelayIsForgotten,
+    /// The partition is told three times the delay.
+    DelayIsStretched,
+    /// The partition's clock moves every eight seconds.
+    ClockIsCoarse,
+    /// A message that waited does not say so.
+    WaitIsHidden,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 32] = [
+    pub const ALL: [Bug; 43] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -108,6 +130,17 @@ impl Bug {
         Bug::LossIsClaimed,
         Bug::AskingIsInVain,
         Bug::LostEntryIsHidden,
+        Bug::DeleteIsForgotten,
+        Bug::GoneIsUnknown,
+        Bug::DeliveryOutlivesQueue,
+        Bug::LetterOutlivesQueue,
+        Bug::CancelIsLost,
+        Bug::SpaceIsKept,
+        Bug::BindingIsForgotten,
+        Bug::DelayIsForgotten,
+        Bug::DelayIsStretched,
+        Bug::ClockIsCoarse,
+        Bug::WaitIsHidden,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

@@ -3,25 +3,28 @@
 //! - [`raft`]: one leader a term, logs match, a leader has everything committed, what is committed never changes, members
 //!   are equal at equal index.
 //! - [`messages`]: a model of the queues, made from the committed log by rules of its own; [`fate`]: of one message.
-//! - [`consumers`]: one consumer at a time, where a queue asks for that.
+//! - [`consumers`]: one consumer at a time, where a queue asks for that; [`ends`]: queues that were deleted.
 //! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap, deliveries are of what was
 //!   published, in order, once without a flag, never of what is settled.
 //!
 //! Invariant: a checker that finds something panics with its name in brackets; a canary looks for that name.
 
 pub mod consumers;
+pub mod ends;
 pub mod fate;
 pub mod messages;
 pub mod raft;
 
 use crate::client::{is_burial, queue_of};
 use crate::node::{Restored, Said, View};
+use crate::registry::name_of;
 use crate::schedule::Micros;
 use broker::queue::{DedupKey, Rules};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
 use consumers::Holdings;
+use ends::Ends;
 use messages::{Found, Model, Moment};
 use partition::message::MessageView;
 use partition::{DeadLetter, Delivery, Effect, QueuePartition, Reply};
@@ -82,6 +85,10 @@ pub struct Published {
     pub at_mercy: bool,
     /// Its queues had one with its key, so that it was confirmed and dropped.
     pub repeats: bool,
+    /// It asked an exchange to let it wait.
+    pub waited_ms: Option<u32>,
+    /// Its queues were gone or going, so that it was confirmed and dropped.
+    pub is_nowhere: bool,
 }
 
 /// What is known of the queues before the run.
@@ -99,12 +106,29 @@ pub struct Expected {
     pub undelivered_max: BTreeMap<QueueId, u64>,
     /// How far the clocks of two nodes may be apart, milliseconds.
     pub slack_ms: u64,
+    /// How late a scheduled message may be taken out of its queue, where nothing goes wrong.
+    pub late_ms_max: Option<u64>,
 }
 
 impl Expected {
     /// Whether a message for `target` may come to stand in `queue`.
     fn leads_to(&self, target: QueueId, queue: QueueId) -> bool {
-        target == queue || self.graves.get(&target) == Some(&queue)
+        target == queue || self.grave_of(target) == Some(name_of(queue))
+    }
+
+    /// What a queue asks for.
+    fn rules_of(&self, queue: QueueId) -> Option<&Arc<Rules>> {
+        self.rules.get(&name_of(queue))
+    }
+
+    /// The name of the queue that takes a queue's dead letters.
+    fn grave_of(&self, queue: QueueId) -> Option<QueueId> {
+        self.graves.get(&name_of(queue)).copied()
+    }
+
+    /// Whether a queue takes dead letters.
+    fn is_grave(&self, queue: QueueId) -> bool {
+        self.graves.values().any(|grave| *grave == name_of(queue))
     }
 }
 
@@ -123,6 +147,8 @@ pub struct Checks {
     burials: BTreeMap<(QueueId, u64), (u64, u64)>,
     /// Who holds what where only one consumer may.
     holdings: Holdings,
+    /// Queues that were deleted.
+    pub ends: Ends,
     /// When a queue was used last, as far as that is seen.
     used_ms: BTreeMap<QueueId, u64>,
     /// Confirmed as written and not committed.
@@ -178,6 +204,12 @@ pub struct Figures {
     pub mended: u64,
     /// Entries that rotted in a leader's log before a follower had them.
     pub lost_entries: u64,
+    /// Queues deleted.
+    pub deleted: u64,
+    /// Publishes that were confirmed and dropped, as their queues were gone or going.
+    pub nowhere: u64,
+    /// Messages given out that an exchange had let wait.
+    pub waited: u64,
 }
 
 impl Figures {
@@ -203,6 +235,9 @@ impl Figures {
             repeats,
             mended,
             lost_entries,
+            deleted,
+            nowhere,
+            waited,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -223,6 +258,9 @@ impl Figures {
         self.repeats += repeats;
         self.mended += mended;
         self.lost_entries += lost_entries;
+        self.deleted += deleted;
+        self.nowhere += nowhere;
+        self.waited += waited;
     }
 }
 
@@ -240,6 +278,7 @@ impl Checks {
             letters: BTreeSet::new(),
             burials: BTreeMap::new(),
             holdings: Holdings::default(),
+            ends: Ends::default(),
             used_ms: BTreeMap::new(),
             at_risk: BTreeSet::new(),
             unflagged: BTreeSet::new(),
@@ -341,7 +380,7 @@ impl Checks {
                 }
                 Found::Buried { queue, id } => {
                     self.figures.buried += 1;
-                    let (left, arrived) = self.burials.entry((queue, id)).or_default();
+                    let (left, arrived) = self.burials.entry((name_of(queue), id)).or_default();
                     *arrived += 1;
                     if *arrived > *left {
                         let what = format!("message {id} came to queue {} more often than it left for it", queue.0);
@@ -354,11 +393,12 @@ impl Checks {
 
     /// A message ended: at least once, it is where its dead letter goes by now.
     fn check_buried(&self, queue: QueueId, seq: u64, id: u64) {
-        let rule = self.expected.rules.get(&queue).and_then(|rules| rules.dead_letter.as_ref());
-        let Some(grave) = self.expected.graves.get(&queue).filter(|_| rule.is_some_and(|r| r.at_least_once)) else {
+        let rule = self.expected.rules_of(queue).and_then(|rules| rules.dead_letter.as_ref());
+        let Some(grave) = self.expected.grave_of(queue).filter(|_| rule.is_some_and(|r| r.at_least_once)) else {
             return;
         };
-        if self.burials.get(&(*grave, id)).is_none_or(|(_, arrived)| *arrived == 0) {
+        let is_lost = self.burials.get(&(grave, id)).is_none_or(|(_, arrived)| *arrived == 0);
+        if is_lost && !self.ends.excuses_letter(grave, id) {
             let what = format!("message {seq} of queue {} ended, and is not in queue {}", queue.0, grave.0);
             violated("dead letter", &what);
         }
@@ -366,7 +406,7 @@ impl Checks {
 
     fn flag(&mut self, queue: QueueId, id: u64, redelivered: bool) {
         // Of one message several dead letters may come to one queue.
-        let is_grave = self.expected.graves.values().any(|grave| *grave == queue);
+        let is_grave = self.expected.is_grave(queue);
         let is_second = !redelivered && !self.unflagged.insert((queue, id));
         if is_second && !is_grave && !self.published[id as usize].at_mercy {
             violated("duplicate", &format!("message {id} went out of queue {} twice without redelivered", queue.0));
@@ -381,7 +421,9 @@ impl Checks {
                     self.confirmed(*channel, seq);
                 }
             }
+            Effect::Cancelled { queue, .. } => self.ends.cancelled(*queue, said.term),
             Effect::Deliver(delivery) => {
+                self.ends.given(delivery.queue, delivery.seq, said.term);
                 if self.rule(delivery.queue, |rules| rules.single_active.is_some()) {
                     self.holdings.given(delivery, said.term);
                 }
@@ -399,13 +441,13 @@ impl Checks {
             }
             Effect::Unused { queue } => _ = self.used_ms.insert(*queue, said.now_ms),
             Effect::Lapsed { queue } => self.lapsed(*queue, said.now_ms),
-            Effect::DeadLetter(letter) => self.letter(group, letter),
+            Effect::DeadLetter(letter) => self.letter(group, said, letter),
             _ => {}
         }
     }
 
     fn rule(&self, queue: QueueId, asks: impl Fn(&Rules) -> bool) -> bool {
-        self.expected.rules.get(&queue).is_some_and(|rules| asks(rules))
+        self.expected.rules_of(queue).is_some_and(|rules| asks(rules))
     }
 
     /// Nobody sees a queue that drops what is too much beyond its length.
@@ -454,7 +496,7 @@ impl Checks {
     /// A leader says that a queue was not used for as long as its rules say.
     fn lapsed(&mut self, queue: QueueId, now_ms: u64) {
         self.figures.lapsed += 1;
-        let expires_ms = self.expected.rules.get(&queue).and_then(|rules| rules.expires_ms).unwrap_or(u64::MAX);
+        let expires_ms = self.expected.rules_of(queue).and_then(|rules| rules.expires_ms).unwrap_or(u64::MAX);
         let used_ms = self.used_ms.insert(queue, now_ms).unwrap_or(0);
         if now_ms + self.expected.slack_ms < used_ms.saturating_add(expires_ms) {
             let what = format!("queue {} was used at {used_ms} and lapsed at {now_ms}", queue.0);
@@ -463,14 +505,15 @@ impl Checks {
     }
 
     /// A dead letter left: at most once, its message has ended in the log before; at least once, it may leave again.
-    fn letter(&mut self, group: usize, letter: &DeadLetter) {
+    fn letter(&mut self, group: usize, said: Said, letter: &DeadLetter) {
         let (queue, seq) = (letter.queue, letter.seq);
         self.figures.dead_letters += 1;
         let id = MessageView::parse(&letter.message).and_then(|view| id_of(view.body()));
         let Some(id) = id else { violated("published", &format!("a dead letter of queue {} is of nothing", queue.0)) };
-        if let Some(grave) = self.expected.graves.get(&queue) {
-            self.burials.entry((*grave, id)).or_default().0 += 1;
+        if let Some(grave) = self.expected.grave_of(queue) {
+            self.burials.entry((grave, id)).or_default().0 += 1;
         }
+        self.models[group].check_gone(queue, said.applied_before.0, || format!("a dead letter of message {seq}"));
         if seq == 0 {
             // It was refused, so it never had a number.
             return;
@@ -495,7 +538,12 @@ impl Checks {
             violated("confirm", &format!("publish {seq} of channel {} was confirmed and never published", channel.0));
         };
         let group = self.published[id as usize].group;
-        let repeats = self.models[group].knows(&self.published[id as usize]);
+        let is_excused = |queue: QueueId| self.ends.excuses(queue, id);
+        let repeats = self.models[group].knows(&self.published[id as usize], &is_excused);
+        let targets = &self.published[id as usize].targets;
+        let is_nowhere = targets.iter().all(|queue| is_excused(*queue));
+        // What one of its queues asked for counts only as long as that is there.
+        let asks_less = targets.iter().any(|queue| is_excused(*queue));
         let published = &mut self.published[id as usize];
         if std::mem::replace(&mut published.confirmed, true) {
             return;
@@ -504,15 +552,20 @@ impl Checks {
         if published.committed {
             return;
         }
+        if is_nowhere {
+            self.figures.nowhere += 1;
+            published.is_nowhere = true;
+            return;
+        }
         if repeats {
             self.figures.repeats += 1;
             published.repeats = true;
             return;
         }
-        if published.asked == Asked::Synced && published.key.is_some() {
+        if published.asked == Asked::Synced && published.key.is_some() && !asks_less {
             violated("dedup", &format!("message {id} was confirmed, is not committed, and repeats nothing"));
         }
-        if published.asked == Asked::Synced {
+        if published.asked == Asked::Synced && !asks_less {
             violated("confirm", &format!("message {id} was confirmed as synced and is not committed"));
         }
         self.at_risk.insert(id);
@@ -523,11 +576,13 @@ impl Checks {
     }
 
     fn check_cap(&self, queue: QueueId) {
-        let Some(&cap) = self.expected.caps.get(&queue) else { return };
+        let Some(&cap) = self.expected.caps.get(&name_of(queue)) else { return };
         let value = |id: &u64| {
             let published = &self.published[*id as usize];
             match published.asked {
-                Asked::Selective { value } if published.targets.contains(&queue) => value,
+                Asked::Selective { value } if published.targets.contains(&queue) && !self.ends.excuses(queue, *id) => {
+                    value
+                }
                 _ => 0,
             }
         };
@@ -541,6 +596,7 @@ impl Checks {
         self.figures.delivered += 1;
         self.figures.redelivered += u64::from(delivery.redelivered);
         let id = self.identify(delivery);
+        self.check_wait(delivery, id);
         if !delivery.needs_ack {
             self.settle_asked.insert((delivery.queue, delivery.seq));
         }
@@ -570,7 +626,7 @@ impl Checks {
     fn level_of(&self, delivery: &Delivery) -> u8 {
         let view = MessageView::parse(&delivery.message).expect("it was identified");
         let priority = broker::queue::levels::priority_of(view.properties());
-        self.expected.rules.get(&delivery.queue).map_or(0, |rules| rules.levels.level(priority))
+        self.expected.rules_of(delivery.queue).map_or(0, |rules| rules.levels.level(priority))
     }
 
     /// Which message a delivery is of; it must be one that was published, to this queue, with these bytes.
@@ -594,7 +650,8 @@ impl Checks {
     /// At the end: confirmed means present, and nothing is left behind.
     pub fn finish(&mut self, now: Micros) {
         for (id, published) in self.published.iter().enumerate() {
-            if published.confirmed && !published.committed && !published.repeats {
+            let is_gone = published.targets.iter().all(|queue| self.ends.excuses(*queue, id as u64));
+            if published.confirmed && !published.committed && !published.repeats && !published.is_nowhere && !is_gone {
                 if !published.at_mercy {
                     violated("lost", &format!("message {id} was confirmed ({:?}) and is gone", published.asked));
                 }
@@ -606,6 +663,50 @@ impl Checks {
                 let queue = queue.0;
                 violated("liveness", &format!("message {seq} (id {id}) of queue {queue} is still there at {now}"));
             }
+        }
+    }
+
+    /// A message goes through an exchange: it leads where a plain reading of its bindings says.
+    pub fn routed(&self, key: &broker::topology::Name, to: &[QueueId], meant: &[QueueId]) {
+        if to != meant {
+            violated("route", &format!("a message with the key {key:?} goes to {to:?}, and {meant:?} was meant"));
+        }
+    }
+
+    /// A delete begins: the leader may refuse publishes from now on.
+    pub fn closing(&mut self, queue: QueueId) {
+        self.ends.closing(queue);
+    }
+
+    /// It came to nothing.
+    pub fn reopened(&mut self, queue: QueueId) {
+        self.ends.reopened(queue, self.published.len() as u64);
+    }
+
+    /// The topology has deleted a queue: what was confirmed for it alone, and is not in the log, need not come there.
+    pub fn deleted(&mut self, queue: QueueId) {
+        self.figures.deleted += 1;
+        self.ends.deleted(queue);
+        let is_gone = |id: &u64| self.published[*id as usize].targets.iter().all(|q| self.ends.excuses(*q, *id));
+        let gone: Vec<u64> = self.at_risk.iter().copied().filter(is_gone).collect();
+        for id in gone {
+            self.at_risk.remove(&id);
+            self.published[id as usize].is_nowhere = true;
+        }
+    }
+
+    /// A message that an exchange let wait says so: its delay stands there below zero.
+    fn check_wait(&mut self, delivery: &Delivery, id: u64) {
+        let Some(ms) = self.published[id as usize].waited_ms else { return };
+        if self.expected.is_grave(delivery.queue) {
+            // Its letter has headers of its own.
+            return;
+        }
+        self.figures.waited += 1;
+        let found = delay_header(&delivery.message).map(|(_, ms)| ms);
+        if found != Some(-i64::from(ms)) {
+            let (queue, seq) = (delivery.queue.0, delivery.seq);
+            violated("schedule", &format!("message {seq} of queue {queue} waited for {ms} ms and says {found:?}"));
         }
     }
 
@@ -628,6 +729,13 @@ impl Checks {
     pub fn committed(&self, group: usize) -> LogIndex {
         self.groups[group].committed()
     }
+}
+
+/// Where in a stored message the delay of one that waited stands, and which.
+pub fn delay_header(message: &[u8]) -> Option<(usize, i64)> {
+    const FIELD: &[u8] = b"\x07x-delayl";
+    let at = message.windows(FIELD.len()).position(|bytes| bytes == FIELD)? + FIELD.len();
+    Some((at, i64::from_be_bytes(message.get(at..at + 8)?.try_into().ok()?)))
 }
 
 /// The number of a message, as its body begins with it.

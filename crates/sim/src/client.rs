@@ -7,6 +7,7 @@
 use crate::checks::{Asked, Checks, Published, body_of};
 use crate::node::SessionId;
 use crate::random::Random;
+use crate::registry::Registry;
 use crate::schedule::{MS, Micros, SECOND};
 use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -68,6 +69,9 @@ pub fn queue_of(request: RequestId) -> QueueId {
     QueueId(request.0 >> 32)
 }
 
+/// The header of a delay up to its value, which is four bytes.
+const DELAY_FIELD: &[u8] = b"\x07x-delayI";
+
 /// What publishers to the queues of a partition do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habits {
@@ -75,6 +79,8 @@ pub struct Habits {
     pub varied: bool,
     /// A publish that was refused is given up: one of the queues refuses what is too much.
     pub gives_up: bool,
+    /// Some messages go through an exchange that lets them wait.
+    pub delays: bool,
 }
 
 /// What a client wants of the world.
@@ -129,6 +135,10 @@ struct Publisher {
 
 struct Reader {
     consumers: BTreeMap<u32, (QueueId, u32)>,
+    /// Requests for a consumer, not answered yet.
+    asked: BTreeMap<RequestId, u32>,
+    /// Queues that were created since it connected.
+    new_queues: Vec<QueueId>,
     next_consumer: u32,
     next_request: u64,
     /// What it holds: queue, holder, number, when it is settled.
@@ -149,6 +159,8 @@ pub struct Now<'a> {
     pub draining: bool,
     /// Where it says what it does.
     pub checks: &'a mut Checks,
+    /// Where exchanges lead.
+    pub registry: &'a Registry,
     /// What it wants.
     pub wishes: &'a mut Vec<Wish>,
 }
@@ -202,6 +214,8 @@ impl Client {
     pub fn reader(number: u64, group: usize, queues: &[QueueSettings], mut random: Random, unruly: bool) -> Client {
         let reader = Reader {
             consumers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            new_queues: Vec::new(),
             next_consumer: 1,
             next_request: 1,
             held: VecDeque::new(),
@@ -227,7 +241,28 @@ impl Client {
     pub fn is_done(&self) -> bool {
         match &self.part {
             Part::Publisher(p) => p.unconfirmed.is_empty(),
-            Part::Reader(_) => true,
+            Part::Reader(r) => {
+                let is_there = |queue: &QueueId| self.queues.iter().any(|known| known.id == *queue);
+                r.consumers.values().all(|(queue, _)| is_there(queue))
+            }
+        }
+    }
+
+    /// Whether it reads.
+    pub fn is_reader(&self) -> bool {
+        matches!(self.part, Part::Reader(_))
+    }
+
+    /// A queue is gone: it is not published to any more. Its readers are told by their partition.
+    pub fn queue_gone(&mut self, queue: QueueId) {
+        self.queues.retain(|known| known.id != queue);
+    }
+
+    /// There is a new queue.
+    pub fn queue_created(&mut self, queue: QueueSettings) {
+        self.queues.push(queue);
+        if let Part::Reader(r) = &mut self.part {
+            r.new_queues.push(queue.id);
         }
     }
 
@@ -288,8 +323,7 @@ impl Client {
                 n.wishes.extend(p.unconfirmed.iter().map(|(_, _, command)| Wish::Send(command.clone())));
             }
             Part::Reader(r) => {
-                r.held.clear();
-                r.consumers.clear();
+                r.forget();
                 if !r.gets || draining {
                     for queue in self.queues.clone() {
                         self.consume(queue.id, n);
@@ -316,6 +350,7 @@ impl Client {
         };
         let request = question(queue, r.next_request);
         r.next_request += 1;
+        r.asked.insert(request, number);
         n.wishes.push(Wish::Send(Command::Consume { queue, consumer, request }));
     }
 
@@ -323,8 +358,7 @@ impl Client {
     pub fn lost(&mut self) {
         self.session = None;
         if let Part::Reader(r) = &mut self.part {
-            r.held.clear();
-            r.consumers.clear();
+            r.forget();
         }
     }
 
@@ -367,12 +401,23 @@ impl Client {
                 let count = self.random.between(1, 5) as u32;
                 n.wishes.push(Wish::Send(Command::Grant { queue, consumer, count }));
             }
-            Effect::Reply { .. }
-            | Effect::Cancelled { .. }
-            | Effect::Unused { .. }
-            | Effect::DeadLetter(_)
-            | Effect::Lapsed { .. }
-            | Effect::GrantReturned { .. } => {}
+            Effect::Cancelled { consumer, queue } => {
+                let settles_late = self.random.chance(50);
+                if let Part::Reader(r) = &mut self.part {
+                    r.consumers.remove(&consumer.number);
+                    // What it holds is gone; it may try to settle it all the same.
+                    r.held.retain(|held| held.0 != queue || settles_late);
+                }
+            }
+            Effect::Reply { request, reply, .. } => {
+                if let Part::Reader(r) = &mut self.part
+                    && let Some(number) = r.asked.remove(&request)
+                    && reply == Reply::Gone
+                {
+                    r.consumers.remove(&number);
+                }
+            }
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::GrantReturned { .. } => {}
         }
     }
 
@@ -408,7 +453,7 @@ impl Client {
             self.channel = next;
             return;
         }
-        let burst = self.random.between(1, 4);
+        let burst = if self.queues.is_empty() { 0 } else { self.random.between(1, 4) };
         for _ in 0..burst {
             if p.unconfirmed.len() >= WINDOW {
                 break;
@@ -419,7 +464,15 @@ impl Client {
             let seq = if p.confirms { p.next_seq } else { 0 };
             let bytes = self.random.between(16, p.body_bytes_max) as usize;
             let sender = Sender { group: self.group, channel: self.channel, habits: p.habits };
-            let (command, id) = compose(sender, seq, p.number, &self.queues, bytes, &mut self.random, n.checks);
+            let way = match p.habits.delays && self.random.chance(DELAYED_PERCENT) {
+                true => Way::delayed(self.group, n, &mut self.random),
+                false => Way::straight(&self.queues, &mut self.random),
+            };
+            if way.chosen.is_empty() {
+                // Confirmed by the node that looks where it goes: no partition hears of it.
+                continue;
+            }
+            let (command, id) = compose(sender, seq, p.number, way, bytes, &mut self.random, n.checks);
             p.next_seq += 1;
             p.number += 1;
             if p.confirms {
@@ -473,6 +526,15 @@ impl Client {
             let outcome = Outcome::Ack;
             n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count: 1, outcome }));
         }
+        if !r.gets || n.draining {
+            for queue in std::mem::take(&mut r.new_queues) {
+                self.consume(queue, n);
+            }
+        }
+        let Part::Reader(r) = &mut self.part else { return };
+        if group_queues.is_empty() {
+            return;
+        }
         if r.gets && r.held.len() < 8 {
             let queue = self.random.pick(&group_queues).id;
             let (no_ack, request) = (r.no_ack, ask(r, queue));
@@ -516,6 +578,15 @@ impl Client {
     }
 }
 
+impl Reader {
+    fn forget(&mut self) {
+        self.held.clear();
+        self.consumers.clear();
+        self.asked.clear();
+        self.new_queues.clear();
+    }
+}
+
 /// Who publishes.
 struct Sender {
     group: usize,
@@ -532,26 +603,39 @@ const KEYS: u64 = 12;
 /// What a wrong shell makes of a message with a key.
 pub fn mix_up_key(publish: &mut Publish) {
     let properties = &publish.message.properties;
-    if u16::from_be_bytes([properties[0], properties[1]]) & HEADERS != 0 {
+    let has_headers = u16::from_be_bytes([properties[0], properties[1]]) & HEADERS != 0;
+    if has_headers && properties[2 + 4..].starts_with(KEY_FIELD) {
         let mut changed = properties.to_vec();
         changed[2 + 4 + KEY_FIELD.len()] = 0;
         publish.message.properties = changed.into();
     }
 }
 
-/// The properties of a message: its delivery mode, and at times a key, a priority and a time limit.
-fn properties(random: &mut Random) -> Bytes {
+/// The properties of a message: its delivery mode, the delay that it asks its exchange for, and with `varied` at times a
+/// key, a priority and a time limit.
+fn properties(varied: bool, asked_ms: Option<u32>, random: &mut Random) -> Bytes {
     const DELIVERY_MODE: u16 = 1 << 12;
     const PRIORITY: u16 = 1 << 11;
     const EXPIRATION: u16 = 1 << 8;
     let (mut flags, mut list) = (DELIVERY_MODE, Vec::new());
-    if random.chance(25) {
+    let mut fields = Vec::new();
+    if varied && random.chance(25) {
+        fields.extend_from_slice(KEY_FIELD);
+        fields.push(random.below(KEYS) as u8);
+    }
+    if let Some(ms) = asked_ms {
+        fields.extend_from_slice(DELAY_FIELD);
+        fields.extend_from_slice(&ms.to_be_bytes());
+    }
+    if !fields.is_empty() {
         flags |= HEADERS;
-        list.extend_from_slice(&((KEY_FIELD.len() + 1) as u32).to_be_bytes());
-        list.extend_from_slice(KEY_FIELD);
-        list.push(random.below(KEYS) as u8);
+        list.extend_from_slice(&(fields.len() as u32).to_be_bytes());
+        list.append(&mut fields);
     }
     list.push(2);
+    if !varied {
+        return [&flags.to_be_bytes()[..], &list].concat().into();
+    }
     if random.chance(50) {
         flags |= PRIORITY;
         list.push(random.below(8) as u8);
@@ -565,23 +649,54 @@ fn properties(random: &mut Random) -> Bytes {
     [&flags.to_be_bytes()[..], &list].concat().into()
 }
 
-/// A publish to one queue, or to two at times.
+/// Of a hundred messages so many go through the exchange that lets them wait, where there is one.
+const DELAYED_PERCENT: u64 = 30;
+
+/// Where a message goes, and how.
+struct Way {
+    exchange: Bytes,
+    routing_key: Bytes,
+    /// The delay in its header.
+    asked_ms: Option<u32>,
+    chosen: Vec<QueueSettings>,
+}
+
+impl Way {
+    /// To one queue, or to two at times.
+    fn straight(queues: &[QueueSettings], random: &mut Random) -> Way {
+        let mut chosen = vec![*random.pick(queues)];
+        if random.chance(20) {
+            let second = *random.pick(queues);
+            if second.id != chosen[0].id {
+                chosen.push(second);
+            }
+        }
+        let (exchange, routing_key) = (Bytes::from_static(b"amq.direct"), Bytes::from_static(b"q"));
+        Way { exchange, routing_key, asked_ms: None, chosen }
+    }
+
+    /// Through the `x-delayed-message` exchange of the partition, to the queues that it leads to.
+    fn delayed(group: usize, n: &mut Now<'_>, random: &mut Random) -> Way {
+        let key = random.pick(&n.registry.keys(group)).clone();
+        let ids = n.registry.route(group, &key);
+        n.checks.routed(&key, &ids, &n.registry.leads_to(group, &key));
+        let asked_ms = Some(if random.chance(80) { random.between(1, 1_500) as u32 } else { 0 });
+        let chosen = ids.into_iter().map(|id| n.registry.settings(id)).collect();
+        Way { exchange: Bytes::from_static(b"later"), routing_key: Bytes::copy_from_slice(&key), asked_ms, chosen }
+    }
+}
+
+/// A publish to the queues that were chosen.
 fn compose(
     Sender { group, channel, habits }: Sender,
     seq: u64,
     number: u64,
-    queues: &[QueueSettings],
+    way: Way,
     bytes: usize,
     random: &mut Random,
     checks: &mut Checks,
 ) -> (Command, u64) {
-    let mut chosen = vec![*random.pick(queues)];
-    if random.chance(20) {
-        let second = *random.pick(queues);
-        if second.id != chosen[0].id {
-            chosen.push(second);
-        }
-    }
+    let Way { exchange, routing_key, asked_ms, chosen } = way;
     let value = random.between(1, 40);
     let mut asked = Asked::Written;
     let targets = chosen.iter().map(|queue| {
@@ -607,10 +722,16 @@ fn compose(
     let body = body_of(id, bytes);
     let mut varied = (Bytes::from_static(&[0x10, 0, 2]), 0);
     if habits.varied {
-        let delay_ms = if random.chance(10) { random.between(1, 1_500) } else { 0 };
-        varied = (properties(random), delay_ms);
+        let delay_ms = if asked_ms.is_none() && random.chance(10) { random.between(1, 1_500) } else { 0 };
+        varied = (properties(true, asked_ms, random), delay_ms);
+    } else if asked_ms.is_some() {
+        varied.0 = properties(false, asked_ms, random);
     }
-    let (properties, delay_ms) = varied;
+    let (properties, mut delay_ms) = varied;
+    if asked_ms.is_some() {
+        // As the server reads it.
+        delay_ms = broker::properties::delay_ms(&properties);
+    }
     let published = Published {
         group,
         channel,
@@ -626,13 +747,10 @@ fn compose(
         committed: false,
         at_mercy: false,
         repeats: false,
+        waited_ms: asked_ms.filter(|ms| *ms > 0),
+        is_nowhere: false,
     };
     assert_eq!(checks.publish(published), id, "a message gets the number that stands in it");
-    let message = Message {
-        exchange: Bytes::from_static(b"amq.direct"),
-        routing_key: Bytes::from_static(b"q"),
-        properties,
-        body,
-    };
+    let message = Message { exchange, routing_key, properties, body };
     (Command::Publish(Publish { channel, publish_seq: seq, targets, delay_ms, message }), id)
 }

@@ -7,8 +7,9 @@ use crate::checks::{Checks, Expected, Figures, violated};
 use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
 use crate::network::Network;
 use crate::node::{Happening, Node, Outcome, SessionId, Settings};
-use crate::plan::{Options, Plan};
+use crate::plan::{Faults, Options, Plan};
 use crate::random::Random;
+use crate::registry::Registry;
 use crate::schedule::{MS, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use broker::queue::Rules;
@@ -21,12 +22,15 @@ use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
 
 mod burial;
+mod turnover;
 mod weather;
 
 /// After this long without faults everything must be confirmed, settled, and equal.
 const LIVENESS_MAX: Micros = 120 * SECOND;
 /// Clocks step by 10 s in either direction.
 const CLOCKS_APART_MS: u64 = 20_000;
+/// Where nothing goes wrong, a scheduled message comes within this time of its own: a delete that came to nothing may be between.
+const LATE_MS_MAX: u64 = 3_000;
 /// Every partition has a number that a group of the log can have, 0 being the topology's.
 const FIRST_PARTITION: u32 = 1;
 
@@ -40,6 +44,7 @@ enum Event {
     Effect { session: SessionId, effect: Effect },
     Reset { session: SessionId },
     Burial(burial::Step),
+    Turnover(turnover::Step),
     Weather,
     Restart { node: usize, life: u32 },
     Look,
@@ -65,6 +70,8 @@ pub struct Cluster {
     next_session: u64,
     checks: Checks,
     burials: burial::Burials,
+    registry: Registry,
+    turnover: turnover::Turnover,
     trace: Trace,
     plan: Plan,
     options: Options,
@@ -92,14 +99,8 @@ impl Cluster {
             tight: plan.tight,
             upkeep: plan.upkeep,
             bug: options.bug,
-            rules: plan
-                .groups
-                .iter()
-                .map(|g| {
-                    g.iter().filter_map(|q| plan.rules.get_key_value(&q.id)).map(|(q, r)| (*q, r.clone())).collect()
-                })
-                .collect(),
             has_rot: options.faults.rot || options.faults.log_rot,
+            turnover: options.turnover,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
         let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
@@ -111,9 +112,10 @@ impl Cluster {
             gives_up: settings.gives_up.clone(),
             undelivered_max: BTreeMap::new(),
             slack_ms: if options.faults.pauses { CLOCKS_APART_MS } else { 0 },
+            late_ms_max: (options.faults == Faults::NONE).then_some(LATE_MS_MAX),
         };
         for (group, queues) in plan.groups.iter().enumerate() {
-            let habits = Habits { varied: options.rules, gives_up: settings.gives_up[group] };
+            let habits = Habits { varied: options.rules, gives_up: settings.gives_up[group], delays: options.turnover };
             for _ in 0..plan.publishers {
                 clients.push(Client::publisher(clients.len() as u64, group, queues, random.fork(), habits));
             }
@@ -139,6 +141,8 @@ impl Cluster {
             next_session: 1,
             checks: Checks::new(&partitions, expected),
             burials: burial::Burials::default(),
+            registry: Registry::new(&plan, options.bug),
+            turnover: turnover::Turnover::default(),
             trace: Trace::new(options.trace),
             deadline: plan.duration + LIVENESS_MAX,
             plan,
@@ -158,6 +162,9 @@ impl Cluster {
             self.schedule.after(self.random.below(100) * MS, Event::Client { client });
         }
         self.schedule.after(500 * MS, Event::Weather);
+        if self.options.turnover {
+            self.schedule.after(500 * MS, Event::Turnover(turnover::Step::Begin));
+        }
         self.schedule.at(self.plan.duration, Event::Look);
         while let Some(event) = self.schedule.next() {
             if matches!(event, Event::Look) {
@@ -205,10 +212,14 @@ impl Cluster {
             let committed = self.checks.committed(group);
             self.nodes.iter().all(|n| n.view(group).is_some_and(|v| v.applied == committed))
         });
-        if quiet && all_up && equal {
+        if quiet && all_up && equal && self.is_turnover_over() {
             return true;
         }
         if now > self.deadline {
+            self.remains().into_iter().for_each(|what| violated("deleted", &what));
+            if quiet && all_up && equal {
+                self.waste().into_iter().for_each(|what| violated("space", &what));
+            }
             self.checks.finish(now);
             let what = format!("quiet {quiet} all up {all_up} equal {equal}\n{}", self.describe());
             violated("liveness", &what);
@@ -259,6 +270,7 @@ impl Cluster {
                 }
             }
             Event::Burial(step) => self.bury(step),
+            Event::Turnover(step) => self.turn_over(step),
             Event::Client { client } => self.with_client(client, Client::wake),
             Event::Weather => self.weather(),
             Event::Restart { node, life } => {
@@ -307,6 +319,7 @@ impl Cluster {
             if let Effect::DeadLetter(letter) = &effect {
                 self.send_letter(node, group, letter);
             }
+            self.note_answer(&effect);
             if self.note_burial(node, &effect) {
                 continue;
             }
@@ -339,7 +352,13 @@ impl Cluster {
     fn with_client(&mut self, client: usize, act: impl FnOnce(&mut Client, &mut Now<'_>)) {
         let now = self.schedule.now();
         let mut wishes = Vec::new();
-        let mut n = Now { now, draining: self.draining, checks: &mut self.checks, wishes: &mut wishes };
+        let mut n = Now {
+            now,
+            draining: self.draining,
+            checks: &mut self.checks,
+            registry: &self.registry,
+            wishes: &mut wishes,
+        };
         let before = self.clients[client].session;
         act(&mut self.clients[client], &mut n);
         let mut session = before;
@@ -394,6 +413,8 @@ impl Cluster {
         let now = self.schedule.now();
         let id = self.nodes[node].id;
         let mut out = Outcome::default();
+        let known = self.known_queues();
+        self.nodes[node].knows(known);
         match self.nodes[node].start(now, &mut out) {
             Ok(restored) => {
                 self.trace.line(now, || {

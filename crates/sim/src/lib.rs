@@ -5,6 +5,7 @@
 //!
 //! In reading order:
 //! - [`plan`]: what a run is like; [`random`], [`schedule`], [`trace`]: what everything here stands on.
+//! - [`registry`]: which queues there are, under which names, and how an exchange leads to them.
 //! - [`node`]: partitions over a faulty disk; [`network`]: what happens to frames; [`client`]: who publishes and reads.
 //! - [`cluster`]: all of it under one clock, with its weather.
 //! - [`checks`]: what must hold; [`bug`]: what is done wrong on purpose, to see that a checker bites.
@@ -17,6 +18,7 @@ pub mod network;
 pub mod node;
 pub mod plan;
 pub mod random;
+pub mod registry;
 pub mod schedule;
 pub mod trace;
 

@@ -15,7 +15,6 @@ use crate::bug::Bug;
 use crate::checks::violated;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
-use broker::queue::Rules;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
@@ -28,8 +27,10 @@ use storage::wal::SparePreparer;
 use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record, RecordKind, Wal};
 
 mod files;
+mod queues;
 mod start;
 
+pub use queues::Known;
 pub use start::Restored;
 
 /// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
@@ -68,8 +69,8 @@ pub struct Settings {
     pub upkeep: bool,
     /// What the shell does wrong.
     pub bug: Option<Bug>,
-    /// Rules of the queues of each partition.
-    pub rules: Vec<BTreeMap<QueueId, Arc<Rules>>>,
+    /// Queues come and go.
+    pub turnover: bool,
     /// Extents may rot.
     pub has_rot: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
@@ -220,7 +221,7 @@ struct Running {
     consumed: BTreeMap<ConsumerKey, QueueId>,
     held_back: Vec<(usize, Said, Effect)>,
     /// A delivery that a wrong shell sends once more, and since when.
-    kept: Option<(Micros, Effect)>,
+    kept: Option<(Micros, PartitionId, Effect)>,
     /// Dead letters for this node's partitions, and answers to those of its own.
     buried: Vec<(usize, Command)>,
     /// The latest that its clock showed.
@@ -246,6 +247,8 @@ pub struct Node {
     /// Percent of asks whether a connection has room that find none.
     pub full_outlets: u64,
     settings: Settings,
+    /// Queues of each partition, as far as this node has heard.
+    known: Vec<Known>,
     random: Random,
     running: Option<Running>,
     now: Micros,
@@ -281,6 +284,7 @@ impl Node {
             clock_ms: 0,
             has_faults: false,
             full_outlets: 0,
+            known: vec![Known::new(); settings.partitions.len()],
             settings,
             random,
             running: None,
@@ -367,6 +371,7 @@ impl Node {
 
     /// A command of a client arrives.
     pub fn command(&mut self, session: SessionId, command: Command, out: &mut Outcome) {
+        let Some(command) = self.look_up(session, command, out) else { return };
         let Some(r) = &mut self.running else { return };
         r.commands.push_back((session, Input::Command(command)));
         self.want_turn(out);
@@ -450,7 +455,11 @@ impl Node {
     fn turn(&mut self, out: &mut Outcome) {
         let now_ms = self.wall_ms();
         let (bug, upkeep) = (self.settings.bug, self.settings.upkeep);
-        let told_ms = if bug == Some(Bug::ClockRunsFast) { now_ms + 3 * (now_ms - EPOCH_MS) } else { now_ms };
+        let told_ms = match bug {
+            Some(Bug::ClockRunsFast) => now_ms + 3 * (now_ms - EPOCH_MS),
+            Some(Bug::ClockIsCoarse) => now_ms - now_ms % 8_000,
+            _ => now_ms,
+        };
         let r = self.running.as_mut().expect("only a node that is up is asked");
         r.latest_ms = r.latest_ms.max(now_ms);
         r.turn_due = false;
@@ -592,11 +601,18 @@ impl Node {
         let mut said: Vec<_> = r.held_back.drain(..).map(|(at, said, e)| (r.partitions[at].id(), said, e)).collect();
         if let Some(bug) = bug {
             spoil_effects(&mut said, bug, &mut self.random);
-            if bug == Bug::DeliveryComesBack {
-                bring_back(&mut said, &mut r.kept, self.now);
+            match bug {
+                Bug::DeliveryComesBack => bring_back(&mut said, &mut r.kept, self.now),
+                Bug::DeliveryOutlivesQueue | Bug::LetterOutlivesQueue => {
+                    queues::outlive(&mut said, r, (bug, self.now), &self.known);
+                }
+                _ => {}
             }
         }
         out.effects.append(&mut said);
+        if self.settings.turnover && bug != Some(Bug::DeleteIsForgotten) {
+            r.delete_orphans(&self.known);
+        }
         r.note_serving(&mut out.resets);
         for (at, key) in std::mem::take(&mut r.stalled) {
             let (Some(session), Some(queue)) = (r.channels.get(&key.channel), r.consumed.get(&key)) else { continue };
@@ -699,6 +715,8 @@ fn spoil(mut command: Command, bug: Option<Bug>) -> Option<Command> {
         (Command::Consume { consumer, .. }, Some(Bug::PrefetchIsDoubled)) => consumer.prefetch *= 2,
         (Command::Publish(publish), Some(Bug::KeysAreMixedUp)) => crate::client::mix_up_key(publish),
         (Command::Publish(publish), Some(Bug::DelayIsShortened)) => publish.delay_ms = publish.delay_ms.div_ceil(4),
+        (Command::Publish(publish), Some(Bug::DelayIsForgotten)) => publish.delay_ms = 0,
+        (Command::Publish(publish), Some(Bug::DelayIsStretched)) => publish.delay_ms *= 3,
         _ => {}
     }
     Some(command)
@@ -737,6 +755,8 @@ fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: 
                 }
             }
         }
+        Bug::CancelIsLost => said.retain(|s| !matches!(s.2, Effect::Cancelled { .. })),
+        Bug::WaitIsHidden => queues::hide_waits(said),
         Bug::DeliveriesSwap => {
             if let [first, second, ..] = deliveries[..] {
                 said.swap(first, second);
@@ -758,11 +778,15 @@ fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: 
 }
 
 /// Lets a delivery come back after some seconds, flagged.
-fn bring_back(said: &mut Vec<(PartitionId, Said, Effect)>, kept: &mut Option<(Micros, Effect)>, now: Micros) {
+fn bring_back(
+    said: &mut Vec<(PartitionId, Said, Effect)>,
+    kept: &mut Option<(Micros, PartitionId, Effect)>,
+    now: Micros,
+) {
     let Some(at) = said.iter().position(|s| matches!(s.2, Effect::Deliver(_))) else { return };
     match kept.take() {
-        Some((since, effect)) if now < since + 2_000 * MS => *kept = Some((since, effect)),
-        Some((_, Effect::Deliver(mut delivery))) => {
+        Some(young) if now < young.0 + 2_000 * MS => *kept = Some(young),
+        Some((_, _, Effect::Deliver(mut delivery))) => {
             let Effect::Deliver(of) = &said[at].2 else { return };
             if of.queue == delivery.queue {
                 delivery.redelivered = true;
@@ -770,7 +794,7 @@ fn bring_back(said: &mut Vec<(PartitionId, Said, Effect)>, kept: &mut Option<(Mi
                 said.push(again);
             }
         }
-        _ => *kept = Some((now, said[at].2.clone())),
+        _ => *kept = Some((now, said[at].0, said[at].2.clone())),
     }
 }
 

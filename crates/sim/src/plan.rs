@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::schedule::{Micros, SECOND};
 use broker::QueueId;
 use broker::queue::{DeadLetterRule, DedupRule, LevelRule, Overflow, Retried, RetryRule, Rules, SingleActive};
-use broker::topology::Name;
+use broker::topology::{ExchangeType, Name};
 use partition::command::Selective;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,11 +89,22 @@ pub struct Options {
     /// Queues have rules: limits of all kinds, dead letters, retries, priorities, one active consumer; messages have
     /// priorities, time limits and delays.
     pub rules: bool,
+    /// Queues are deleted and created again; some publishes go through an `x-delayed-message` exchange.
+    pub turnover: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { nodes: 3, faults: Faults::ALL, bug: None, upkeep: None, trace: false, duration: None, rules: false }
+        Options {
+            nodes: 3,
+            faults: Faults::ALL,
+            bug: None,
+            upkeep: None,
+            trace: false,
+            duration: None,
+            rules: false,
+            turnover: false,
+        }
     }
 }
 
@@ -126,6 +137,8 @@ pub struct Plan {
     pub upkeep: bool,
     /// Longest time between two changes of the weather.
     pub calm_max: Micros,
+    /// What the delaying exchange of each partition chooses by; empty if no queue ever goes.
+    pub routes_as: Vec<ExchangeType>,
 }
 
 impl Plan {
@@ -186,9 +199,16 @@ impl Plan {
             tail_bytes: *random.pick(&[1 << 10, 32 << 10, 1 << 20]),
             upkeep: options.upkeep.unwrap_or(true),
             calm_max: *random.pick(&[200, 600, 2_000]) * crate::schedule::MS,
+            routes_as: match options.turnover {
+                true => (0..group_count).map(|_| *random.pick(&ROUTES_AS)).collect(),
+                false => Vec::new(),
+            },
         }
     }
 }
+
+/// What a delaying exchange may choose by.
+const ROUTES_AS: [ExchangeType; 3] = [ExchangeType::Direct, ExchangeType::Topic, ExchangeType::Fanout];
 
 /// Some of what a queue may ask for.
 fn rules_of(random: &mut Random) -> Arc<Rules> {

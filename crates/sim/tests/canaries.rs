@@ -17,6 +17,11 @@ fn found_with_rules(bug: Bug, checker: &str) {
     look_for(checker, Options { bug: Some(bug), faults, rules: true, ..Options::default() });
 }
 
+/// The same, where queues come and go.
+fn found_in_turnover(bug: Bug, checker: &str, faults: Faults) {
+    look_for(checker, Options { bug: Some(bug), faults, turnover: true, ..Options::default() });
+}
+
 fn look_for(checker: &str, options: Options) {
     let bug = options.bug;
     let mut others = Vec::new();
@@ -128,4 +133,27 @@ fn keys_are_looked_after() {
 fn dead_letters_are_looked_after() {
     found_with_rules(Bug::LetterIsLost, "[dead letter]");
     found_with_rules(Bug::LetterIsDoubled, "[dead letter]");
+}
+
+#[test]
+fn what_a_delaying_exchange_does_is_looked_after() {
+    found_in_turnover(Bug::BindingIsForgotten, "[route]", Faults::NONE);
+    found_in_turnover(Bug::DelayIsForgotten, "[schedule]", Faults::NONE);
+    found_in_turnover(Bug::DelayIsStretched, "[schedule]", Faults::NONE);
+    found_in_turnover(Bug::ClockIsCoarse, "ms late", Faults::NONE);
+    found_in_turnover(Bug::WaitIsHidden, "ms and says", Faults::NONE);
+}
+
+#[test]
+fn what_a_deleted_queue_leaves_is_looked_after() {
+    found_in_turnover(Bug::DeleteIsForgotten, "remembers queue", Faults::NONE);
+    found_in_turnover(Bug::DeliveryOutlivesQueue, "after its consumers were cancelled", Faults::NONE);
+    found_in_turnover(Bug::CancelIsLost, "[liveness]", Faults::NONE);
+    found_in_turnover(Bug::SpaceIsKept, "[space]", Faults::NONE);
+    let options = Options { rules: true, turnover: true, ..Options::default() };
+    let faults = Faults { pauses: false, disks: false, ..Faults::ALL };
+    look_for("a dead letter of message", Options { bug: Some(Bug::LetterOutlivesQueue), faults, ..options });
+    // One member that starts anew remembers nothing itself.
+    let alone = Options { nodes: 1, faults, turnover: true, ..Options::default() };
+    look_for("takes in message", Options { bug: Some(Bug::GoneIsUnknown), ..alone });
 }

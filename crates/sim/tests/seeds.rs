@@ -39,6 +39,19 @@ fn rules_of_queues_hold_in_all_weathers() {
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
+/// Queues are deleted under load and created again; messages come through an exchange that lets them wait.
+#[test]
+fn queues_come_and_go_in_all_weathers() {
+    let turnover = Options { turnover: true, ..Options::default() };
+    let mut total = run_all(7_000..7_030, turnover);
+    total.add(&run_all(7_100..7_130, Options { rules: true, faults: Faults { rot: true, ..Faults::ALL }, ..turnover }));
+    total.add(&run_all(7_200..7_210, Options { faults: Faults::NONE, ..turnover }));
+    total.add(&run_all(7_300..7_310, Options { nodes: 1, rules: true, ..turnover }));
+    assert!(total.deleted > 500 && total.nowhere > 1_000, "queues go while messages are on their way: {total:?}");
+    assert!(total.waited > 3_000 && total.dead_letters > 300, "messages wait, and die: {total:?}");
+    assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
+}
+
 /// Where clocks agree, times are held to the millisecond.
 #[test]
 fn rules_of_queues_keep_their_times_where_clocks_agree() {

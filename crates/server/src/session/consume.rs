@@ -213,10 +213,13 @@ impl Session {
                 self.fail(at, ChannelError::new(ReplyCode::PreconditionFailed, text), cx);
             }
             // The queue went while the request was on its way: for a delete that is as it should be.
-            (Pending::Close { .. }, Reply::NotLeader) => {
+            (Pending::Close { .. }, Reply::NotLeader | Reply::Gone) => {
                 cx.amqp.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
             }
-            (Pending::Stat { name } | Pending::Get { name, .. } | Pending::Purge { name }, Reply::NotLeader) => {
+            (
+                Pending::Stat { name } | Pending::Get { name, .. } | Pending::Purge { name },
+                Reply::NotLeader | Reply::Gone,
+            ) => {
                 self.refuse_gone(at, &name, cx);
             }
             (pending, reply) => panic!("{reply:?} does not answer {pending:?}"),

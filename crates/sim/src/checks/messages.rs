@@ -7,13 +7,14 @@
 use super::fate::{End, Fate};
 use super::{Expected, Published, id_of, violated};
 use crate::client::is_burial;
+use crate::registry::name_of;
 use broker::queue::{DedupKey, Rules};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::Term;
 use partition::Delivery;
 use partition::entry::{Batch, Commands, LogCommand, Reason};
-use partition::machine::schedule_of;
+use partition::machine::{schedule_of, scheduled_for};
 use partition::message::MessageView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -131,6 +132,8 @@ pub struct Model {
     queues: BTreeMap<QueueId, Queue>,
     publishers: BTreeMap<ChannelKey, u64>,
     early: BTreeMap<(QueueId, u64), Vec<Early>>,
+    /// Queues that are gone, the entry that ended each, and how they stood.
+    gone: BTreeMap<QueueId, (u64, Queue)>,
     expected: Arc<Expected>,
     applied: u64,
 }
@@ -142,18 +145,26 @@ impl Model {
     }
 
     fn rules(&self, queue: QueueId) -> Arc<Rules> {
-        self.expected.rules.get(&queue).cloned().unwrap_or_default()
+        self.expected.rules_of(queue).cloned().unwrap_or_default()
     }
 
     /// Whether a message has ended in the committed log.
     pub fn is_settled(&self, queue: QueueId, seq: u64) -> bool {
-        let fate = self.queues.get(&queue).and_then(|q| q.fates.get(seq as usize - 1));
+        let of = self.queues.get(&queue).or_else(|| self.gone.get(&queue).map(|gone| &gone.1));
+        let fate = of.and_then(|q| q.fates.get(seq as usize - 1));
         fate.is_some_and(|fate| fate.settled_at.is_some())
     }
 
     /// How many messages of a queue have ended.
     pub fn ended(&self, queue: QueueId) -> u64 {
         self.queues.get(&queue).map_or(0, |q| q.taken_in.len() as u64 - q.live)
+    }
+
+    /// Whoever has applied the end of a queue neither takes anything in for it nor lets anything out.
+    pub fn check_gone(&self, queue: QueueId, applied: u64, what: impl Fn() -> String) {
+        if let Some((index, _)) = self.gone.get(&queue).filter(|(index, _)| *index <= applied) {
+            violated("deleted", &format!("{}, and queue {} was deleted by entry {index}", what(), queue.0));
+        }
     }
 
     /// An entry is committed at `index`.
@@ -198,7 +209,11 @@ impl Model {
                 }
                 LogCommand::Sent { .. } => {}
                 LogCommand::Delete { queue } => {
-                    self.queues.remove(&queue);
+                    for id in [queue, scheduled_for(queue)] {
+                        let was = self.queues.remove(&id).unwrap_or_default();
+                        self.early.retain(|(of, _), _| *of != id);
+                        self.gone.entry(id).or_insert((index, was));
+                    }
                 }
                 LogCommand::Closed { publisher } => {
                     self.publishers.remove(&publisher);
@@ -206,14 +221,16 @@ impl Model {
             }
         }
         // What an entry ends stands behind what it takes in.
-        for (id, bound) in &self.expected.undelivered_max {
-            let fresh = self.queues.get(id).map_or(0, |queue| queue.fresh_count);
+        for (id, queue) in &self.queues {
+            let Some(bound) = self.expected.undelivered_max.get(&name_of(*id)) else { continue };
+            let fresh = queue.fresh_count;
             if fresh > *bound {
                 violated("limit", &format!("{fresh} messages wait in queue {}, which refuses beyond {bound}", id.0));
             }
         }
         for (id, key) in &entry.keys {
-            let queue = &self.queues[id];
+            // It may have ended behind them.
+            let Some(queue) = self.queues.get(id) else { continue };
             let live = |seq: &u64| queue.fates[*seq as usize - 1].settled_at.is_none();
             let there: Vec<u64> = queue.keys[key].iter().map(|(seq, _)| *seq).filter(live).collect();
             if there.len() > 1 {
@@ -238,9 +255,9 @@ impl Model {
 
     /// Whether each queue of a message takes a key in once and had one with its key after it was published, or within the
     /// window before.
-    pub fn knows(&self, message: &Published) -> bool {
+    pub fn knows(&self, message: &Published, is_excused: &dyn Fn(QueueId) -> bool) -> bool {
         let Some(key) = message.key else { return false };
-        message.targets.iter().all(|id| {
+        message.targets.iter().filter(|id| !is_excused(**id)).all(|id| {
             let Some(rule) = self.rules(*id).dedup else { return false };
             let Some(queue) = self.queues.get(id) else { return false };
             let was_there = |(seq, _): &(u64, u64)| {
@@ -285,7 +302,8 @@ impl Model {
         found: &mut Vec<Found>,
     ) {
         let of = &entry.published[message as usize];
-        let (is_schedule, is_grave) = (schedule_of(id).is_some(), self.expected.graves.values().any(|g| *g == id));
+        self.check_gone(id, entry.index, || format!("entry {} takes in message {message}", entry.index));
+        let (is_schedule, is_grave) = (schedule_of(id).is_some(), self.expected.is_grave(id));
         let rules = self.rules(id);
         let mut fate = Fate::new(message, entry.index, view, &rules);
         let queue = self.queues.entry(id).or_default();
@@ -312,7 +330,8 @@ impl Model {
                 entry.keys.push((id, key));
             }
             if is_schedule {
-                if fate.due_ms + self.expected.slack_ms < entry.time_ms + of.delay_ms {
+                let is_late = fate.due_ms > entry.time_ms + of.delay_ms + self.expected.slack_ms;
+                if is_late || fate.due_ms + self.expected.slack_ms < entry.time_ms + of.delay_ms {
                     let (delay, due) = (of.delay_ms, fate.due_ms);
                     violated("schedule", &format!("message {message} asked for {delay} ms and is due at {due}"));
                 }
@@ -365,6 +384,10 @@ impl Model {
             queue.not_fresh(seq, of.level);
             if let Some(target) = schedule_of(id).filter(|_| reason == Reason::Due) {
                 entry.due.push((target, of.id));
+                let late_ms = entry.time_ms.saturating_sub(of.due_ms);
+                if !rules.overflow.is_reject() && self.expected.late_ms_max.is_some_and(|max| late_ms > max) {
+                    violated("schedule", &format!("message {seq} of queue {} came {late_ms} ms late", target.0));
+                }
                 Self::check_turn(queue, seq, of);
             }
         }
@@ -413,6 +436,11 @@ impl Model {
     pub fn delivered(&mut self, delivery: &Delivery, id: u64, at: Moment) -> Option<Found> {
         let (id_of_queue, seq) = (delivery.queue, delivery.seq);
         let (applied, what) = (self.applied, format!("message {seq} of queue {}", delivery.queue.0));
+        self.check_gone(id_of_queue, at.applied, || format!("message {seq} went out"));
+        if self.gone.contains_key(&id_of_queue) {
+            // By a leader that has not applied its end.
+            return None;
+        }
         let queue = self.queues.entry(id_of_queue).or_default();
         let Some(fate) = queue.fate(seq) else {
             let early = Early { id, redelivered: delivery.redelivered };

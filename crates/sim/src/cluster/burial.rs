@@ -6,7 +6,9 @@
 
 use super::{Cluster, Event};
 use crate::bug::Bug;
+use crate::checks::id_of;
 use crate::client::burial_channel;
+use crate::registry::name_of;
 use crate::schedule::{MS, Micros, SECOND};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
@@ -50,18 +52,25 @@ impl Cluster {
     /// A queue gave a message up.
     pub(super) fn send_letter(&mut self, node: usize, group: usize, letter: &DeadLetter) {
         let bug = self.options.bug;
-        let &(target, queue) = self.plan.buried_in.get(&letter.queue).expect("every queue that buries has a place");
+        let &(target, name) = self.plan.buried_in.get(&name_of(letter.queue)).expect("who buries has a place");
+        let grave = self.registry.current(name);
+        if let Some(id) = MessageView::parse(&letter.message).and_then(|view| id_of(view.body())) {
+            self.checks.ends.letter(name, id, grave);
+        }
+        // Whoever publishes it asks the topology, which may know neither the queue nor its grave any more.
+        let grave = grave.filter(|_| self.registry.exists(letter.queue));
         let life = self.nodes[node].life;
         let origin = Origin { node, life, group, queue: letter.queue, seq: letter.seq };
         let origin = letter.wants_answer.then_some(origin);
         if let Some(origin) = origin {
             let unrouted = !self.draining && self.random.chance(UNROUTED);
-            if bug == Some(Bug::LetterIsLost) || unrouted {
+            if bug == Some(Bug::LetterIsLost) || unrouted || grave.is_none() {
                 self.answer(50, origin, bug == Some(Bug::LetterIsLost));
                 return;
             }
             self.answer(ANSWER_TIMEOUT, origin, false);
         }
+        let Some(queue) = grave else { return };
         let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
         let message = Message {
             exchange: Bytes::from_static(b"dlx"),
@@ -95,6 +104,13 @@ impl Cluster {
     pub(super) fn bury(&mut self, step: Step) {
         let mut out = crate::node::Outcome::default();
         let node = match step {
+            Step::Arrives { to, group, queue, .. } if !self.nodes[to].knows_queue(group, queue) => {
+                // Its grave went meanwhile: it has no place.
+                if let Step::Arrives { origin: Some(origin), .. } = step {
+                    self.answer(50, origin, false);
+                }
+                return;
+            }
             Step::Arrives { to, group, queue, message, origin } => {
                 let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
                 if let Some(origin) = origin {

@@ -167,7 +167,7 @@ impl Node {
     }
 
     pub(super) fn job(&mut self, out: &mut Outcome) {
-        let (disk, folder_id) = (self.disk.clone(), self.folder_id());
+        let (disk, folder_id, bug) = (self.disk.clone(), self.folder_id(), self.settings.bug);
         let slowness = self.disk_slowness;
         let takes = self.random.between(500, 20_000) * slowness;
         let r = self.up();
@@ -189,6 +189,7 @@ impl Node {
                 let written = write_received(&disk, folder_id, id, messages);
                 written.map(|ready| Some((*partition, Completion::Received(ready))))
             }
+            Job::DropExtent { .. } if bug == Some(Bug::SpaceIsKept) => Ok(None),
             Job::DropExtent { id } => {
                 let removed = remove_extent(&*disk, ExtentId(u64::from(*id)));
                 removed.and_then(|()| sync_extent_removals(&*disk)).map(|()| None)

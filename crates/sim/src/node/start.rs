@@ -11,7 +11,6 @@ use consensus::{Config, LogIndex, Term};
 use partition::place::file_u32;
 use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use storage::extent::{list_extents, remove_extent};
 use storage::{
     CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError, WalOptions,
@@ -107,14 +106,11 @@ impl Node {
                 partition.log_is_at(file_u32(wal.position().file));
                 let number =
                     self.settings.partitions.iter().position(|p| *p == partition.id()).expect("one of this node");
-                for (queue, rules) in &self.settings.rules[number] {
+                let ruled = self.known[number].iter().filter_map(|(queue, rules)| Some((queue, rules.as_ref()?)));
+                for (queue, rules) in ruled {
                     let (mut tail, mut out) = (Tail::new(0), Outputs::default());
                     let mut cx = Context { now_ms: 0, tail: &mut tail, outlets: &mut Nobody, out: &mut out };
-                    let mut rules = (**rules).clone();
-                    if let Some(bug) = self.settings.bug {
-                        bug.spoil_rules(&mut rules);
-                    }
-                    partition.command(Command::Configure { queue: *queue, rules: Arc::new(rules) }, &mut cx);
+                    partition.command(Command::Configure { queue: *queue, rules: self.told(rules) }, &mut cx);
                 }
                 partition
             })
