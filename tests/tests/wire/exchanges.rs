@@ -265,6 +265,44 @@ fn recent_history_is_sent_to_who_binds_later() {
     }
 }
 
+/// RabbitMQ has it in a plugin that is off by default, rabbitmq_jms_topic_exchange.
+#[test]
+fn jms_topic_selects_by_an_expression_over_the_headers() {
+    for kind in Kind::ALL {
+        let (mut client, channel, blue) = with_queue(kind);
+        let [heavy, odd, never] = [(); 3].map(|()| new_queue(&mut client, channel, kind));
+        let Ok(x) = declare(&mut client, channel, "x-jms-topic", &[]) else {
+            assert!(is_foreign(), "it is there");
+            return;
+        };
+        for (queue, selector) in [
+            (&blue, r#"{'like',{'ident',<<"colour">>},<<"bl%">>,no_escape}."#),
+            (&heavy, r#"{'or',{'>=',{'ident',<<"weight">>},10.5},{'in',{'ident',<<"colour">>},[<<"lead">>]}}."#),
+            (&odd, r#"{'not_between',{'+',{'ident',<<"weight">>},1},{'range',2,12}}."#),
+        ] {
+            client.bind(channel, queue, &x, "key", &[("rjms_erlang_selector", Value::from(selector))]).unwrap();
+        }
+        client.bind(channel, &never, &x, "#", &[]).unwrap();
+        let headers =
+            |colour: &'static str, weight: i32| [("colour", Value::from(colour)), ("weight", Value::from(weight))];
+        assert!(!put(&mut client, (&x, "other"), &headers("blue", 11), b"1"), "the key plays no part");
+        assert!(!put(&mut client, (&x, ""), &headers("black", 12), b"2"));
+        assert!(!put(&mut client, (&x, "key"), &[("colour", Value::from("lead"))], b"3"));
+        assert!(put(&mut client, (&x, "key"), &headers("red", 1), b"4"), "nobody selects it");
+        assert!(put(&mut client, (&x, "key"), &[], b"5"), "what is not there is unknown");
+        assert_eq!(bodies(&mut client, channel, &blue), [b"1", b"2"], "{kind:?}");
+        assert_eq!(bodies(&mut client, channel, &heavy), [b"1", b"2", b"3"], "{kind:?}");
+        assert_eq!(bodies(&mut client, channel, &odd), [b"2"], "{kind:?}");
+        assert!(bodies(&mut client, channel, &never).is_empty(), "{kind:?}: without a selector");
+        if !is_foreign() {
+            // RabbitMQ takes what it cannot read, and selects nothing by it.
+            let wrong = [("rjms_erlang_selector", Value::from("{'similar',1}."))];
+            let closed = client.bind(channel, &never, &x, "key", &wrong).unwrap_err();
+            assert_closed(&closed, Scope::Channel, 406, "cannot parse selector '{'similar',1}.'", QUEUE_BIND);
+        }
+    }
+}
+
 #[test]
 fn arguments_and_bindings_of_the_types_are_checked() {
     let declared = [

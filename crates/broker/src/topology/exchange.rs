@@ -12,6 +12,7 @@ use super::hash;
 use super::headers::HeadersTable;
 use super::name::{NAME_BYTES_MAX, Name};
 use super::refusal::{Kind, Refusal, Resource};
+use super::selector::SelectorTable;
 use super::spread::SpreadTable;
 use super::topic::TopicTrie;
 use super::{arguments, encoding};
@@ -38,6 +39,8 @@ pub(super) enum Router {
     Fanout(Destinations),
     Topic(Box<TopicTrie>),
     Headers(HeadersTable),
+    /// By expressions over the message's headers.
+    Selectors(SelectorTable),
     /// One by the hash of the message, weighted.
     Hash(SpreadTable),
     /// One by the hash of the routing key.
@@ -60,6 +63,7 @@ impl Router {
             }
             ExchangeType::Topic => Router::Topic(Box::default()),
             ExchangeType::Headers => Router::Headers(HeadersTable::default()),
+            ExchangeType::JmsTopic => Router::Selectors(SelectorTable::default()),
             ExchangeType::ConsistentHash => Router::Hash(SpreadTable::default()),
             ExchangeType::ModulusHash => Router::Modulus(SpreadTable::default()),
             // Every queue that a local one may be bound to is on this node as long as there is one node.
@@ -79,6 +83,7 @@ impl Router {
             Router::Fanout(all) => all.add(destination),
             Router::Topic(trie) => trie.add(key, destination),
             Router::Headers(table) => table.add(arguments, destination),
+            Router::Selectors(table) => table.add(arguments, destination),
             Router::Hash(table) => table.add(destination, identity, binding_weight(key)),
             Router::Modulus(table) | Router::Random(table) => table.add(destination, identity, 1),
         }
@@ -91,6 +96,7 @@ impl Router {
             Router::Fanout(all) => all.remove(destination),
             Router::Topic(trie) => trie.remove(key, destination),
             Router::Headers(table) => table.remove(arguments, destination),
+            Router::Selectors(table) => table.remove(arguments, destination),
             Router::Hash(table) => table.remove(destination, identity, binding_weight(key)),
             Router::Modulus(table) | Router::Random(table) => table.remove(destination, identity, 1),
         }

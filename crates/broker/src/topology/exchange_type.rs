@@ -10,7 +10,7 @@ use super::name::Name;
 use super::refusal::{Refusal, Resource};
 use super::settings::QueueType;
 use super::wording::{integer, term, type_name};
-use super::{headers, topic};
+use super::{headers, selector, topic};
 
 /// The largest weight of a binding to an `x-consistent-hash` exchange: RabbitMQ 4's.
 pub const BINDING_WEIGHT_MAX: u32 = 10_000;
@@ -48,11 +48,13 @@ pub enum ExchangeType {
     /// As the type in its argument `x-delayed-type`. Messages wait in the queues that they go to, as the header `x-delay`
     /// says, which it does on any exchange: this type is there for those who declare it.
     DelayedMessage,
+    /// By an expression over the message's headers, in the argument of the binding.
+    JmsTopic,
 }
 
 impl ExchangeType {
     /// All of them, in the order of their numbers in commands and snapshots.
-    pub const ALL: [ExchangeType; 10] = [
+    pub const ALL: [ExchangeType; 11] = [
         ExchangeType::Direct,
         ExchangeType::Fanout,
         ExchangeType::Topic,
@@ -63,6 +65,7 @@ impl ExchangeType {
         ExchangeType::LocalRandom,
         ExchangeType::RecentHistory,
         ExchangeType::DelayedMessage,
+        ExchangeType::JmsTopic,
     ];
 
     /// The type's word in declares and texts.
@@ -78,6 +81,7 @@ impl ExchangeType {
             ExchangeType::LocalRandom => "x-local-random",
             ExchangeType::RecentHistory => "x-recent-history",
             ExchangeType::DelayedMessage => "x-delayed-message",
+            ExchangeType::JmsTopic => "x-jms-topic",
         }
     }
 
@@ -204,6 +208,7 @@ pub(super) fn check_binding(
 ) -> Result<(), Refusal> {
     match kind {
         ExchangeType::Headers => headers::check(table),
+        ExchangeType::JmsTopic => selector::check(table),
         ExchangeType::Topic => match topic::hash_wildcards(key) {
             n if n > topic::TOPIC_HASH_WILDCARDS_MAX => Err(Refusal::precondition_failed(&format!(
                 "Topic binding key '{}' uses {n} '#' wildcards, at most {} are allowed",

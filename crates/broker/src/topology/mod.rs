@@ -31,6 +31,7 @@ mod policy;
 mod queue;
 mod refusal;
 mod route;
+mod selector;
 mod settings;
 mod snapshot;
 mod spread;
@@ -60,6 +61,7 @@ pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, c
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;
+pub use selector::SELECTOR_DEPTH_MAX;
 pub use settings::{
     ConsumerSettings, Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap,
     Wishes, effective,

@@ -75,6 +75,7 @@ impl Topology {
                 Router::Fanout(all) => all.each(&mut visit),
                 Router::Topic(trie) => keys.iter().for_each(|key| trie.each(key, &mut visit)),
                 Router::Headers(table) => table.each(headers.get(), &mut visit),
+                Router::Selectors(table) => table.each(headers.get(), &mut visit),
                 Router::Hash(table) => {
                     let hash = headers.hash(&exchange.settings.hash_on, own_key(keys));
                     table.weighted(hash).into_iter().for_each(visit);

@@ -1,0 +1,586 @@
+//! The rule of an `x-jms-topic` exchange: a binding selects messages by an expression over their headers.
+//!
+//! RabbitMQ's client for JMS compiles the selector, which JMS writes in a dialect of SQL, and sends it as the text of an
+//! Erlang term in the binding's argument `rjms_erlang_selector`. The routing key plays no part, and a binding without the
+//! argument selects nothing. Three values, as in SQL: what a header that is not there is compared with is unknown, and
+//! only what is true is selected.
+//!
+//! ```text
+//!   term  = 'atom' | atom | <<"text">> | number | [term, ...] | {term, ...}          with a full stop behind it
+//!   value = {'ident', <<"header">>} | <<"text">> | number | true | false
+//!   expr  = value | {'not', expr} | {'and' | 'or', expr, expr} | {'is_null' | 'not_null', value}
+//!         | {'=' | '<>' | '<' | '<=' | '>' | '>=' | '+' | '-' | '*' | '/', expr, expr} | {'+' | '-', expr}
+//!         | {'in' | 'not_in', expr, [value, ...]} | {'like' | 'not_like', value, <<"a%b_">>, no_escape | <<"\">>}
+//!         | {'between' | 'not_between', expr, {'range', expr, expr}}
+//! ```
+//!
+//! Invariants: an expression that cannot be evaluated is refused when it is bound; evaluating one costs no more than its
+//! length times that of the texts in it, and recurs no deeper than [`SELECTOR_DEPTH_MAX`].
+//! Source: RabbitMQ's guide on JMS, the names in the terms of its plugin rabbitmq_jms_topic_exchange.
+
+use std::cmp::Ordering;
+
+use amqp::{Table, Value};
+use bytes::Bytes;
+
+use super::destination::Destination;
+use super::encoding;
+use super::refusal::Refusal;
+use super::wording::integer;
+
+mod term;
+
+use term::Term;
+
+/// The binding's argument.
+const SELECTOR: &str = "rjms_erlang_selector";
+/// How deep terms and expressions may be nested. A chain of as many `OR` is as deep; people write some tens.
+pub const SELECTOR_DEPTH_MAX: usize = 512;
+
+/// Refuses a selector that cannot be read: 406. RabbitMQ takes it, and selects nothing.
+pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
+    match arguments.get(SELECTOR) {
+        None => Ok(()),
+        Some(Value::LongString(text)) if parse(text).is_some() => Ok(()),
+        Some(Value::LongString(text)) => {
+            let text = String::from_utf8_lossy(text);
+            Err(Refusal::precondition_failed(&format!("cannot parse selector '{text}'")))
+        }
+        Some(_) => Err(Refusal::precondition_failed(&format!("'{SELECTOR}' is no string"))),
+    }
+}
+
+/// One binding, or several that differ in their routing key only.
+#[derive(Debug)]
+struct Selection {
+    expression: Option<Expression>,
+    /// The encoded arguments: what tells one binding from another.
+    identity: Box<[u8]>,
+    destination: Destination,
+    bindings: u32,
+}
+
+/// The bindings of one exchange. Every message is held against each.
+#[derive(Debug, Default)]
+pub(super) struct SelectorTable(Vec<Selection>);
+
+impl SelectorTable {
+    pub(super) fn add(&mut self, arguments: &[u8], destination: Destination) {
+        if let Some(at) = self.position(arguments, destination) {
+            self.0[at].bindings += 1;
+            return;
+        }
+        let expression = match encoding::table_from(arguments).get(SELECTOR) {
+            Some(Value::LongString(text)) => parse(text),
+            _ => None,
+        };
+        self.0.push(Selection { expression, identity: arguments.into(), destination, bindings: 1 });
+    }
+
+    /// Takes one binding away; it must be there.
+    pub(super) fn remove(&mut self, arguments: &[u8], destination: Destination) {
+        let at = self.position(arguments, destination).expect("only what was added is removed");
+        self.0[at].bindings -= 1;
+        if self.0[at].bindings == 0 {
+            self.0.swap_remove(at);
+        }
+    }
+
+    pub(super) fn each(&self, headers: Option<&Table>, visit: &mut impl FnMut(Destination)) {
+        for selection in &self.0 {
+            if selection.expression.as_ref().is_some_and(|e| e.evaluate(headers) == Known::Bool(true)) {
+                visit(selection.destination);
+            }
+        }
+    }
+
+    fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {
+        self.0.iter().position(|s| s.destination == destination && *s.identity == *arguments)
+    }
+}
+
+/// A selector, ready to be evaluated.
+#[derive(Debug)]
+enum Expression {
+    Constant(Constant),
+    Header(Bytes),
+    Not(Box<Expression>),
+    Minus(Box<Expression>),
+    IsNull(Box<Expression>),
+    Both(Box<Expression>, Box<Expression>),
+    Either(Box<Expression>, Box<Expression>),
+    Compare(Comparison, Box<Expression>, Box<Expression>),
+    Calculate(Calculation, Box<Expression>, Box<Expression>),
+    In(Box<Expression>, Vec<Constant>),
+    Like(Box<Expression>, Vec<Part>),
+    Between(Box<Expression>, Box<Expression>, Box<Expression>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Constant {
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(Bytes),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Comparison {
+    Equal,
+    Different,
+    Less,
+    AtMost,
+    More,
+    AtLeast,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Calculation {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+}
+
+/// A part of a pattern of `like`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Byte(u8),
+    /// `_`: any one, but no end of a line, which RabbitMQ's pattern does not match either.
+    AnyOne,
+    /// `%`: any number of those.
+    AnyMany,
+}
+
+/// What an expression comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Known<'a> {
+    Nothing,
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(&'a [u8]),
+}
+
+fn parse(text: &[u8]) -> Option<Expression> {
+    expression(&term::parse(text)?)
+}
+
+fn expression(of: &Term) -> Option<Expression> {
+    let Term::Tuple(parts) = of else { return Some(Expression::Constant(constant(of)?)) };
+    let (Term::Atom(name), operands) = parts.split_first()? else { return None };
+    let boxed = |term: &Term| expression(term).map(Box::new);
+    let not = |found: Expression| Expression::Not(Box::new(found));
+    Some(match (&name[..], operands) {
+        (b"ident", [Term::Text(header)]) => Expression::Header(header.clone()),
+        (b"not", [a]) => Expression::Not(boxed(a)?),
+        (b"-", [a]) => Expression::Minus(boxed(a)?),
+        (b"+", [a]) => expression(a)?,
+        (b"is_null", [a]) => Expression::IsNull(boxed(a)?),
+        (b"not_null", [a]) => not(Expression::IsNull(boxed(a)?)),
+        (b"and", [a, b]) => Expression::Both(boxed(a)?, boxed(b)?),
+        (b"or", [a, b]) => Expression::Either(boxed(a)?, boxed(b)?),
+        (b"in", [a, Term::List(all)]) => Expression::In(boxed(a)?, all.iter().map(constant).collect::<Option<_>>()?),
+        (b"not_in", [a, Term::List(all)]) => {
+            not(Expression::In(boxed(a)?, all.iter().map(constant).collect::<Option<_>>()?))
+        }
+        (b"like", [a, Term::Text(pattern), escape]) => Expression::Like(boxed(a)?, parts_of(pattern, escape)?),
+        (b"not_like", [a, Term::Text(pattern), escape]) => not(Expression::Like(boxed(a)?, parts_of(pattern, escape)?)),
+        (b"between" | b"not_between", [a, Term::Tuple(range)]) => {
+            let [Term::Atom(word), low, high] = &range[..] else { return None };
+            let between = (**word == *b"range").then_some(Expression::Between(boxed(a)?, boxed(low)?, boxed(high)?))?;
+            if name[0] == b'n' { not(between) } else { between }
+        }
+        (name, [a, b]) => match (comparison(name), calculation(name)) {
+            (Some(how), _) => Expression::Compare(how, boxed(a)?, boxed(b)?),
+            (_, Some(how)) => Expression::Calculate(how, boxed(a)?, boxed(b)?),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn constant(of: &Term) -> Option<Constant> {
+    Some(match of {
+        Term::Atom(word) if **word == *b"true" => Constant::Bool(true),
+        Term::Atom(word) if **word == *b"false" => Constant::Bool(false),
+        Term::Integer(number) => Constant::Integer(*number),
+        Term::Float(number) => Constant::Float(*number),
+        Term::Text(text) => Constant::Text(text.clone()),
+        _ => return None,
+    })
+}
+
+fn comparison(name: &[u8]) -> Option<Comparison> {
+    Some(match name {
+        b"=" => Comparison::Equal,
+        b"<>" => Comparison::Different,
+        b"<" => Comparison::Less,
+        b"<=" => Comparison::AtMost,
+        b">" => Comparison::More,
+        b">=" => Comparison::AtLeast,
+        _ => return None,
+    })
+}
+
+fn calculation(name: &[u8]) -> Option<Calculation> {
+    Some(match name {
+        b"+" => Calculation::Add,
+        b"-" => Calculation::Subtract,
+        b"*" => Calculation::Multiply,
+        b"/" => Calculation::Divide,
+        _ => return None,
+    })
+}
+
+/// A pattern of `like`, in parts; the byte behind the escape stands for itself.
+fn parts_of(pattern: &[u8], escape: &Term) -> Option<Vec<Part>> {
+    let escape = match escape {
+        Term::Atom(word) if **word == *b"no_escape" => None,
+        Term::Text(text) if text.len() == 1 => Some(text[0]),
+        _ => return None,
+    };
+    let (mut parts, mut bytes) = (Vec::new(), pattern.iter());
+    while let Some(&byte) = bytes.next() {
+        parts.push(match byte {
+            _ if Some(byte) == escape => Part::Byte(bytes.next().copied().unwrap_or(byte)),
+            b'_' => Part::AnyOne,
+            b'%' => Part::AnyMany,
+            _ => Part::Byte(byte),
+        });
+    }
+    Some(parts)
+}
+
+impl Expression {
+    fn evaluate<'a>(&'a self, headers: Option<&'a Table>) -> Known<'a> {
+        match self {
+            Expression::Constant(constant) => constant.known(),
+            Expression::Header(name) => header(headers, name),
+            Expression::Not(of) => match of.evaluate(headers) {
+                Known::Bool(is) => Known::Bool(!is),
+                _ => Known::Nothing,
+            },
+            Expression::Minus(of) => match of.evaluate(headers) {
+                Known::Integer(number) => number.checked_neg().map_or(Known::Nothing, Known::Integer),
+                Known::Float(number) => Known::Float(-number),
+                _ => Known::Nothing,
+            },
+            Expression::IsNull(of) => Known::Bool(of.evaluate(headers) == Known::Nothing),
+            Expression::Both(a, b) => match (a.evaluate(headers), b.evaluate(headers)) {
+                (Known::Bool(false), _) | (_, Known::Bool(false)) => Known::Bool(false),
+                (Known::Bool(true), Known::Bool(true)) => Known::Bool(true),
+                _ => Known::Nothing,
+            },
+            Expression::Either(a, b) => match (a.evaluate(headers), b.evaluate(headers)) {
+                (Known::Bool(true), _) | (_, Known::Bool(true)) => Known::Bool(true),
+                (Known::Bool(false), Known::Bool(false)) => Known::Bool(false),
+                _ => Known::Nothing,
+            },
+            Expression::Compare(how, a, b) => compare(*how, a.evaluate(headers), b.evaluate(headers)),
+            Expression::Calculate(how, a, b) => calculate(*how, a.evaluate(headers), b.evaluate(headers)),
+            Expression::In(of, all) => match of.evaluate(headers) {
+                Known::Nothing => Known::Nothing,
+                // Exactly one of them: a whole number is no float here, as in RabbitMQ.
+                found => Known::Bool(all.iter().any(|one| one.known() == found)),
+            },
+            Expression::Like(of, parts) => match of.evaluate(headers) {
+                Known::Text(text) => Known::Bool(is_like(text, parts)),
+                _ => Known::Nothing,
+            },
+            Expression::Between(of, low, high) => {
+                let [of, low, high] = [of, low, high].map(|e| e.evaluate(headers));
+                match (order(low, of), order(of, high)) {
+                    (Some(low), Some(high)) => Known::Bool(low.is_le() && high.is_le()),
+                    _ => Known::Nothing,
+                }
+            }
+        }
+    }
+}
+
+impl Constant {
+    fn known(&self) -> Known<'_> {
+        match self {
+            Constant::Bool(is) => Known::Bool(*is),
+            Constant::Integer(number) => Known::Integer(*number),
+            Constant::Float(number) => Known::Float(*number),
+            Constant::Text(text) => Known::Text(text),
+        }
+    }
+}
+
+/// A header that is neither text nor number nor truth is as good as none. Of two with one name the first counts.
+fn header<'a>(headers: Option<&'a Table>, name: &[u8]) -> Known<'a> {
+    let found = headers.and_then(|headers| headers.iter().find(|(n, _)| **n == *name));
+    match found.map(|(_, value)| value) {
+        Some(Value::LongString(text)) => Known::Text(text),
+        Some(Value::Bool(is)) => Known::Bool(*is),
+        Some(Value::F32(number)) => Known::Float(f64::from(*number)),
+        Some(Value::F64(number)) => Known::Float(*number),
+        Some(value) => integer(value).map_or(Known::Nothing, Known::Integer),
+        None => Known::Nothing,
+    }
+}
+
+/// Numbers by their value; what is of different kinds in Erlang's order of kinds, as RabbitMQ compares it.
+fn order(a: Known<'_>, b: Known<'_>) -> Option<Ordering> {
+    let rank = |known: Known<'_>| match known {
+        Known::Nothing => None,
+        Known::Integer(_) | Known::Float(_) => Some(0),
+        Known::Bool(_) => Some(1),
+        Known::Text(_) => Some(2),
+    };
+    match (a, b) {
+        (Known::Integer(a), Known::Integer(b)) => Some(a.cmp(&b)),
+        (Known::Bool(a), Known::Bool(b)) => Some(a.cmp(&b)),
+        (Known::Text(a), Known::Text(b)) => Some(a.cmp(b)),
+        _ => match (number(a), number(b)) {
+            (Some(a), Some(b)) => a.partial_cmp(&b),
+            _ => Some(rank(a)?.cmp(&rank(b)?)),
+        },
+    }
+}
+
+fn number(known: Known<'_>) -> Option<f64> {
+    match known {
+        Known::Integer(number) => Some(number as f64),
+        Known::Float(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn compare<'a>(how: Comparison, a: Known<'_>, b: Known<'_>) -> Known<'a> {
+    let Some(order) = order(a, b) else { return Known::Nothing };
+    Known::Bool(match how {
+        Comparison::Equal => order.is_eq(),
+        Comparison::Different => order.is_ne(),
+        Comparison::Less => order.is_lt(),
+        Comparison::AtMost => order.is_le(),
+        Comparison::More => order.is_gt(),
+        Comparison::AtLeast => order.is_ge(),
+    })
+}
+
+/// Whole numbers stay whole but for a division, as in RabbitMQ; one that gets too long is unknown.
+fn calculate<'a>(how: Calculation, a: Known<'_>, b: Known<'_>) -> Known<'a> {
+    if let (Known::Integer(a), Known::Integer(b)) = (a, b) {
+        let whole = match how {
+            Calculation::Add => Some(a.checked_add(b)),
+            Calculation::Subtract => Some(a.checked_sub(b)),
+            Calculation::Multiply => Some(a.checked_mul(b)),
+            Calculation::Divide => None,
+        };
+        if let Some(whole) = whole {
+            return whole.map_or(Known::Nothing, Known::Integer);
+        }
+    }
+    let Some((a, b)) = number(a).zip(number(b)) else { return Known::Nothing };
+    Known::Float(match how {
+        Calculation::Add => a + b,
+        Calculation::Subtract => a - b,
+        Calculation::Multiply => a * b,
+        Calculation::Divide => a / b,
+    })
+}
+
+/// Goes back to the last `%` only: what an earlier one took can be left to it.
+fn is_like(text: &[u8], parts: &[Part]) -> bool {
+    let (mut at, mut part) = (0, 0);
+    let mut last_many = None;
+    loop {
+        let is_met = match (parts.get(part), text.get(at)) {
+            (None, None) => return true,
+            (Some(Part::AnyMany), _) => {
+                last_many = Some((part, at));
+                part += 1;
+                continue;
+            }
+            (Some(Part::Byte(wanted)), Some(byte)) => wanted == byte,
+            (Some(Part::AnyOne), Some(byte)) => *byte != b'\n',
+            _ => false,
+        };
+        if is_met {
+            (at, part) = (at + 1, part + 1);
+            continue;
+        }
+        match last_many {
+            Some((many, from)) if text.get(from).is_some_and(|byte| *byte != b'\n') => {
+                last_many = Some((many, from + 1));
+                (at, part) = (from + 1, many + 1);
+            }
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers() -> Table {
+        let mut table = Table::new();
+        table.push("colour", Value::LongString(Bytes::from_static(b"blue")));
+        table.push("weight", Value::I32(12));
+        table.push("price", Value::F64(2.5));
+        table.push("open", Value::Bool(true));
+        table.push("list", Value::Array(Vec::new()));
+        table
+    }
+
+    fn selects(text: &str) -> bool {
+        let found = parse(text.as_bytes()).unwrap_or_else(|| panic!("{text} cannot be read"));
+        found.evaluate(Some(&headers())) == Known::Bool(true)
+    }
+
+    #[test]
+    fn headers_are_compared_by_kind_and_value() {
+        for (text, is) in [
+            ("{'=',{'ident',<<\"colour\">>},<<\"blue\">>}.", true),
+            ("{'=',{'ident',<<\"colour\">>},<<\"red\">>}.", false),
+            ("{'<>',{'ident',<<\"colour\">>},<<\"red\">>}.", true),
+            ("{'>',{'ident',<<\"weight\">>},11}.", true),
+            ("{'>',{'ident',<<\"weight\">>},12}.", false),
+            ("{'>=',{'ident',<<\"weight\">>},12.0}.", true),
+            ("{'<',{'ident',<<\"price\">>},3}.", true),
+            ("{'<=',{'ident',<<\"price\">>},2.4}.", false),
+            ("{'ident',<<\"open\">>}.", true),
+            ("{'not',{'ident',<<\"open\">>}}.", false),
+            ("true.", true),
+            ("false.", false),
+            // A text is never a number, and comes behind all of them.
+            ("{'=',{'ident',<<\"weight\">>},<<\"12\">>}.", false),
+            ("{'>',{'ident',<<\"colour\">>},1000000}.", true),
+        ] {
+            assert_eq!(selects(text), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_unknown_and_not_false() {
+        for (text, is) in [
+            ("{'=',{'ident',<<\"none\">>},1}.", false),
+            ("{'not',{'=',{'ident',<<\"none\">>},1}}.", false),
+            ("{'is_null',{'ident',<<\"none\">>}}.", true),
+            ("{'not_null',{'ident',<<\"none\">>}}.", false),
+            ("{'is_null',{'ident',<<\"list\">>}}.", true),
+            ("{'not_null',{'ident',<<\"colour\">>}}.", true),
+            ("{'or',{'=',{'ident',<<\"none\">>},1},true}.", true),
+            ("{'or',{'=',{'ident',<<\"none\">>},1},false}.", false),
+            ("{'not',{'and',{'=',{'ident',<<\"none\">>},1},false}}.", true),
+            ("{'not_in',{'ident',<<\"none\">>},[<<\"a\">>]}.", false),
+            ("{'not_like',{'ident',<<\"none\">>},<<\"a\">>,no_escape}.", false),
+        ] {
+            assert_eq!(selects(text), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_ranges_and_sums() {
+        for (text, is) in [
+            ("{'in',{'ident',<<\"colour\">>},[<<\"red\">>,<<\"blue\">>]}.", true),
+            ("{'not_in',{'ident',<<\"colour\">>},[<<\"red\">>]}.", true),
+            ("{'in',{'ident',<<\"weight\">>},[12.0]}.", false),
+            ("{'between',{'ident',<<\"weight\">>},{'range',10,12}}.", true),
+            ("{'not_between',{'ident',<<\"weight\">>},{'range',10,12}}.", false),
+            ("{'between',{'ident',<<\"weight\">>},{'range',13,20}}.", false),
+            ("{'=',{'+',{'ident',<<\"weight\">>},{'-',2}},10}.", true),
+            ("{'=',{'*',{'ident',<<\"weight\">>},{'ident',<<\"price\">>}},30}.", true),
+            ("{'=',{'/',{'ident',<<\"weight\">>},8},1.5}.", true),
+            ("{'>',{'/',{'ident',<<\"weight\">>},0},1000}.", true),
+            ("{'=',{'+',{'ident',<<\"colour\">>},1},1}.", false),
+            ("{'>',{'*',9223372036854775807,2},0}.", false),
+        ] {
+            assert_eq!(selects(text), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns_meet_whole_texts() {
+        let like = |text: &str, pattern: &str, escape: &str| {
+            let escape = if escape.is_empty() {
+                Term::Atom(b"no_escape".to_vec())
+            } else {
+                Term::Text(escape.to_owned().into())
+            };
+            is_like(text.as_bytes(), &parts_of(pattern.as_bytes(), &escape).expect("a pattern"))
+        };
+        for (text, pattern, escape, is) in [
+            ("blue", "b%", "", true),
+            ("blue", "%u%", "", true),
+            ("blue", "_lu_", "", true),
+            ("blue", "lu", "", false),
+            ("blue", "b_e", "", false),
+            ("", "%", "", true),
+            ("", "", "", true),
+            ("", "_", "", false),
+            ("aXbXc", "a%X_", "", true),
+            ("aaab", "%aab", "", true),
+            ("a.c", "a.c", "", true),
+            ("abc", "a.c", "", false),
+            ("100%", "100\\%", "\\", true),
+            ("100x", "100\\%", "\\", false),
+            ("a_b", "a!_b", "!", true),
+            ("line\nend", "line%", "", false),
+        ] {
+            assert_eq!(like(text, pattern, escape), is, "{text:?} like {pattern:?}");
+        }
+        assert!(selects("{'like',{'ident',<<\"colour\">>},<<\"bl%\">>,no_escape}."));
+        assert!(parts_of(b"a", &Term::Text(Bytes::from_static(b"ab"))).is_none(), "an escape is one character");
+    }
+
+    #[test]
+    fn what_cannot_be_evaluated_is_refused_when_it_is_bound() {
+        let refused = |text: &'static str| {
+            let mut table = Table::new();
+            table.push(SELECTOR, Value::LongString(Bytes::from_static(text.as_bytes())));
+            check(&table).is_err()
+        };
+        for text in [
+            "",
+            "{",
+            "{'='}.",
+            "{'=',1}.",
+            "{'similar',1,2}.",
+            "{ident,1}.",
+            "maybe.",
+            "{'in',1,2}.",
+            "[1].",
+            "{'=',1,2}. 3",
+        ] {
+            assert!(refused(text), "{text:?}");
+        }
+        assert!(!refused("{'=',1,2}."));
+        let mut table = Table::new();
+        assert!(check(&table).is_ok(), "without one it is lawful, and selects nothing");
+        table.push(SELECTOR, Value::I32(1));
+        assert!(check(&table).is_err());
+    }
+
+    #[test]
+    fn bindings_select_each_for_itself() {
+        let arguments = |text: &'static str| {
+            let mut table = Table::new();
+            table.push(SELECTOR, Value::LongString(Bytes::from_static(text.as_bytes())));
+            encoding::table_bytes(&table)
+        };
+        let (heavy, red) =
+            (arguments("{'>',{'ident',<<\"weight\">>},10}."), arguments("{'=',{ident,<<\"colour\">>},<<\"red\">>}."));
+        let none = encoding::table_bytes(&Table::new());
+        let mut exchange = SelectorTable::default();
+        exchange.add(&heavy, Destination::queue(0));
+        exchange.add(&heavy, Destination::queue(0));
+        exchange.add(&red, Destination::queue(1));
+        exchange.add(&none, Destination::queue(2));
+        let found = |exchange: &SelectorTable| {
+            let mut found = Vec::new();
+            exchange.each(Some(&headers()), &mut |destination| found.push(destination));
+            found
+        };
+        assert_eq!(found(&exchange), [Destination::queue(0)]);
+        exchange.remove(&heavy, Destination::queue(0));
+        assert_eq!(found(&exchange), [Destination::queue(0)], "the second binding is there");
+        exchange.remove(&heavy, Destination::queue(0));
+        assert!(found(&exchange).is_empty());
+    }
+}
