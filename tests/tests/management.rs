@@ -546,6 +546,9 @@ fn the_event_exchange_tells_what_happens_on_the_broker() {
         };
         assert_eq!((told.exchange.as_str(), told.body.len()), ("amq.rabbitmq.event", 0));
         assert!(matches!(told.properties.header("timestamp_in_ms"), Some(Field::I64(ms)) if ms > 1_600_000_000_000));
+        if ["consumer.", "connection.", "channel."].iter().any(|of| told.routing_key.starts_with(of)) {
+            assert_eq!(text("user_who_performed_action"), "guest", "{}", told.routing_key);
+        }
         match &told.routing_key[..] {
             "binding.created" | "binding.deleted" => {
                 format!("{} {} {}", told.routing_key, text("source_name"), text("destination_name"))
@@ -562,6 +565,7 @@ fn the_event_exchange_tells_what_happens_on_the_broker() {
     client.bind(channel, "q", "amq.fanout", "", &[]).unwrap();
     client.consume(channel, "q", "c").unwrap();
     client.cancel(channel, "c").unwrap();
+    client.consume(channel, "q", "d").unwrap();
     client.delete(channel, "q", false, false).unwrap();
     http.put("/api/users/somebody", r#"{"password":"secret","tags":""}"#).with(201);
     for told in [
@@ -569,8 +573,10 @@ fn the_event_exchange_tells_what_happens_on_the_broker() {
         "binding.created amq.fanout q",
         "consumer.created q c",
         "consumer.deleted q c",
+        "consumer.created q d",
         "binding.deleted amq.fanout q",
         "queue.deleted q",
+        "consumer.deleted q d",
         "user.created somebody",
     ] {
         assert_eq!(next(&mut client), told);

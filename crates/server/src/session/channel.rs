@@ -5,6 +5,7 @@
 
 use super::Cx;
 use super::credit::Credit;
+use super::events::Told;
 use super::history::NewBinding;
 use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
@@ -58,6 +59,8 @@ pub(super) struct Consumer {
     pub(super) tells_counts: bool,
     /// How long it has held what it holds; absent without a timeout.
     pub(super) aging: Option<Box<Aging>>,
+    /// What the event exchange was told of it; absent where nobody is.
+    pub(super) told: Option<Box<Told>>,
 }
 
 /// What the request under way waits for.

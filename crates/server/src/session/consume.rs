@@ -92,6 +92,7 @@ impl Session {
             unacked: 0,
             tells_counts,
             aging,
+            told: None,
         };
         let told = channel.partition_consumer(&consumer);
         channel.consumers.push(consumer);
@@ -176,7 +177,7 @@ impl Session {
                 channel.consumers[found].state = State::Active;
                 let consumer_tag = channel.consumers[found].tag.clone();
                 if cx.local.shared.tells_events() {
-                    channel.consumers[found].tell_begin(cx.local);
+                    channel.consumers[found].tell_begin(&self.user, cx.local);
                 }
                 cx.amqp.reply(channel.id, amqp::Reply::Consuming { consumer_tag });
             }
@@ -264,6 +265,7 @@ impl Session {
                 unacked: 0,
                 tells_counts: false,
                 aging: None,
+                told: None,
             });
             channel.consumers.len() - 1
         });

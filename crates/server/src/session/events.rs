@@ -7,7 +7,19 @@ use super::Session;
 use super::channel::{Consumer, State};
 use crate::shard::thread::Local;
 use amqp::{ChannelId, Mechanism, Value};
-use broker::topology::News;
+use broker::topology::{Name, News};
+use bytes::Bytes;
+
+/// Who did it: the user of the connection.
+const ACTOR: &str = "user_who_performed_action";
+
+/// What a consumer that was told of is told by in the end, when its queue may be gone.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    queue: Name,
+    vhost: Name,
+    user: Bytes,
+}
 
 impl Session {
     /// The connection as RabbitMQ names it: both ends of its socket.
@@ -47,6 +59,7 @@ impl Session {
     pub(super) fn tell_connection(&self, key: &'static str, reason: Option<&str>, local: &Local) {
         let news = News::new(key).text("name", self.connection_name().as_bytes());
         let news = self.with_peer(news.text("user", &self.user).text("vhost", &self.vhost_name));
+        let news = news.text(ACTOR, &self.user);
         local.shared.tell(match reason {
             Some(reason) => news.text("reason", reason.as_bytes()),
             None => news,
@@ -59,25 +72,31 @@ impl Session {
         let news = News::new(key).text("name", format!("{} ({})", self.connection_name(), channel.number()).as_bytes());
         let news = news.text("connection", self.connection_name().as_bytes());
         let news = news.value("number", Value::I32(channel.number().into()));
-        local.shared.tell(news.text("user", &self.user).text("vhost", &self.vhost_name));
+        let news = news.text("user", &self.user).text("vhost", &self.vhost_name);
+        local.shared.tell(news.text(ACTOR, &self.user));
     }
 }
 
 impl Consumer {
-    fn news(&self, key: &'static str, local: &Local) -> News {
-        let topology = local.shared.topology();
-        let queue = topology.queue(self.queue);
-        let vhost = queue.and_then(|queue| topology.vhost_of(queue.vhost));
+    fn news(&self, key: &'static str, told: &Told) -> News {
+        let Told { queue, vhost, user } = told;
         News::new(key)
             .text("consumer_tag", self.tag.as_bytes())
-            .text("queue", queue.map_or(&b""[..], |queue| &queue.name))
-            .text("vhost", vhost.map_or(&b""[..], |vhost| &vhost.name))
+            .text("queue", queue)
+            .text("vhost", vhost)
+            .text(ACTOR, user)
     }
 
     /// It gets messages from now on.
     #[cold]
-    pub(super) fn tell_begin(&self, local: &Local) {
-        let news = self.news("consumer.created", local);
+    pub(super) fn tell_begin(&mut self, user: &Bytes, local: &Local) {
+        let topology = local.shared.topology();
+        let Some(queue) = topology.queue(self.queue) else { return };
+        let Some(vhost) = topology.vhost_of(queue.vhost) else { return };
+        let told = Told { queue: queue.name.clone(), vhost: vhost.name.clone(), user: user.clone() };
+        drop(topology);
+        let news = self.news("consumer.created", &told);
+        self.told = Some(Box::new(told));
         local.shared.tell(
             news.flag("ack_required", !self.no_ack)
                 .flag("exclusive", self.exclusive)
@@ -88,8 +107,8 @@ impl Consumer {
     /// It gets nothing more.
     #[cold]
     pub(super) fn tell_end(&self, local: &Local) {
-        if matches!(self.state, State::Active | State::Stopping) {
-            local.shared.tell(self.news("consumer.deleted", local));
+        if let (Some(told), State::Active | State::Stopping) = (&self.told, self.state) {
+            local.shared.tell(self.news("consumer.deleted", told));
         }
     }
 }
