@@ -567,6 +567,7 @@ fn the_event_exchange_tells_what_happens_on_the_broker() {
     client.cancel(channel, "c").unwrap();
     client.consume(channel, "q", "d").unwrap();
     client.delete(channel, "q", false, false).unwrap();
+    assert!(matches!(client.event(channel), clients::Event::Cancelled(tag) if tag == "d"));
     http.put("/api/users/somebody", r#"{"password":"secret","tags":""}"#).with(201);
     for told in [
         "queue.created q",
