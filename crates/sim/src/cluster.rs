@@ -216,9 +216,15 @@ impl Cluster {
             return true;
         }
         if now > self.deadline {
-            self.remains().into_iter().for_each(|what| violated("deleted", &what));
-            if quiet && all_up && equal {
-                self.waste().into_iter().for_each(|what| violated("space", &what));
+            if let Some(what) = self.remains() {
+                violated("deleted", &what);
+            }
+            if quiet
+                && all_up
+                && equal
+                && let Some(what) = self.waste()
+            {
+                violated("space", &what);
             }
             self.checks.finish(now);
             let what = format!("quiet {quiet} all up {all_up} equal {equal}\n{}", self.describe());
