@@ -9,7 +9,7 @@ use broker::ids::{PartitionId, VhostId};
 use broker::queue::DedupRule;
 use broker::topology::{
     Actor, Binding, Checked, Command, Effect, ExchangeDeclare, Kind, Name, OpenConnections, PasswordHash, Pattern,
-    Permission, QueueDeclare, QueueDeclared, Refusal, Topology, UserLimits, VhostLimits,
+    Permission, QueueDeclare, QueueDeclared, QueueType, Redeclaration, Refusal, Topology, UserLimits, VhostLimits,
 };
 use bytes::Bytes;
 
@@ -688,4 +688,25 @@ fn arguments_too_deep_or_too_large_to_store_are_refused() {
         406,
         "PRECONDITION_FAILED - arguments for queue 'q' in vhost '/' take more than 131072 bytes",
     );
+}
+
+#[test]
+fn a_quorum_queue_may_be_declared_again_as_a_classic_one_where_that_is_set() {
+    let mut topology = Topology::new();
+    let of = |word: &str| ("x-queue-type", text(word));
+    declare(&mut topology, "q", "d", &[of("quorum")]).unwrap();
+    declare(&mut topology, "c", "d", &[of("classic")]).unwrap();
+    let differs = |refusal: Result<(), Refusal>| assert_eq!(refusal.unwrap_err().code, 406);
+    differs(declare(&mut topology, "q", "d", &[of("classic")]));
+    differs(declare(&mut topology, "q", "d", &[]));
+    topology.set_redeclaration(Redeclaration::Relaxed);
+    for fields in [vec![of("classic")], vec![], vec![of("quorum")]] {
+        declare(&mut topology, "q", "d", &fields).unwrap();
+    }
+    let queue = topology.find_queue(SLASH, b"q").unwrap();
+    assert_eq!(queue.shape.queue_type, QueueType::Quorum, "it stays what it is");
+    // All else has to be the same, and a classic queue becomes no quorum queue.
+    differs(declare(&mut topology, "q", "", &[of("classic")]));
+    differs(declare(&mut topology, "q", "d", &[of("classic"), ("x-max-length", Value::I32(5))]));
+    differs(declare(&mut topology, "c", "d", &[of("quorum")]));
 }

@@ -113,7 +113,8 @@ pub fn run<G>(
         stamps: Stamps::new(config.stamp_time, config.stamp_node),
         on_quiet,
     };
-    let topology = std::mem::take(&mut opened.topology);
+    let mut topology = std::mem::take(&mut opened.topology);
+    topology.set_redeclaration(config.redeclaration);
     let mut engine = None;
     let mut failed = None;
     let node = Node::prepare(node_config, topology, |wiring| match opened.start(&wiring) {

@@ -219,9 +219,14 @@ pub(super) fn completed(arguments: &Table, default: QueueType) -> Table {
     if type_asked(arguments) == TypeAsked::Named {
         return arguments.clone();
     }
+    with_type_of(arguments, default)
+}
+
+/// `arguments` with this queue type spelled out, whatever they ask for, and then sorted.
+pub(super) fn with_type_of(arguments: &Table, queue_type: QueueType) -> Table {
     let others = arguments.iter().filter(|(name, _)| &name[..] != QUEUE_TYPE.as_bytes());
     let mut fields: Vec<(bytes::Bytes, Value)> = others.map(|(n, v)| (n.clone(), v.clone())).collect();
-    let word = bytes::Bytes::from_static(default.word().as_bytes());
+    let word = bytes::Bytes::from_static(queue_type.word().as_bytes());
     fields.push((bytes::Bytes::from_static(QUEUE_TYPE.as_bytes()), Value::LongString(word)));
     fields.sort_by(|a, b| a.0.cmp(&b.0));
     let mut table = Table::new();

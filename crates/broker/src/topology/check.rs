@@ -16,7 +16,7 @@ use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
 use super::settings::{ConsumerSettings, LeaderLocator, QueueType};
 use super::user::Access;
-use super::{ARGUMENTS_BYTES_MAX, Topology, arguments, arguments::TypeAsked};
+use super::{ARGUMENTS_BYTES_MAX, Redeclaration, Topology, arguments, arguments::TypeAsked};
 use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// Who asks.
@@ -247,8 +247,15 @@ impl Topology {
             partition: PartitionId(0),
         };
         if let Some(at) = self.queues.find(declare.vhost, &name) {
-            self.check_queue_equivalent(&self.queues[at], &command)?;
-            return Ok(QueueDeclared::Existing(self.queues[at].id));
+            let queue = &self.queues[at];
+            if self.redeclaration == Redeclaration::Relaxed
+                && queue.shape.queue_type == QueueType::Quorum
+                && arguments::queue_type(resource, &command.arguments)? == QueueType::Classic
+            {
+                command.arguments = arguments::with_type_of(&command.arguments, QueueType::Quorum);
+            }
+            self.check_queue_equivalent(queue, &command)?;
+            return Ok(QueueDeclared::Existing(queue.id));
         }
         self.check_queue_limit(&command, self.queues.count_in(command.vhost).iter().sum())?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "x-dead-letter-exchange")?;

@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(ExchangeType::of_number(kind.number()), Some(kind));
             assert_eq!(ExchangeType::parse(kind.word().as_bytes()).unwrap(), kind);
         }
-        assert_eq!(ExchangeType::of_number(10), None);
+        assert_eq!(ExchangeType::of_number(11), None);
         let refusal = ExchangeType::parse(b"x-nothing").unwrap_err();
         assert_eq!(refusal.text, "PRECONDITION_FAILED - unknown exchange type 'x-nothing'");
     }

@@ -96,6 +96,18 @@ pub struct Topology {
     queue_next: u64,
     /// The next id, without its bit, of a queue of this node only.
     local_queue_next: u64,
+    /// How a redeclare is held against what exists: this node's choice, no part of what is replicated.
+    redeclaration: Redeclaration,
+}
+
+/// How the type of a queue that is declared again is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Redeclaration {
+    /// It has to be the same.
+    #[default]
+    Strict,
+    /// A quorum queue may be declared again as a classic one, for programs that still do; it stays what it is.
+    Relaxed,
 }
 
 impl Default for Topology {
@@ -129,7 +141,13 @@ impl Topology {
             bindings: binding::Bindings::default(),
             queue_next: 1,
             local_queue_next: 1,
+            redeclaration: Redeclaration::Strict,
         }
+    }
+
+    /// Chooses how a redeclare is compared from now on.
+    pub fn set_redeclaration(&mut self, redeclaration: Redeclaration) {
+        self.redeclaration = redeclaration;
     }
 
     /// A durable queue of the default type in virtual host `/` for messages of which nobody knows any more where they

@@ -13,6 +13,7 @@ use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
 use crate::session::Stamp;
 use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
+use broker::topology::Redeclaration;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -239,6 +240,11 @@ settings! {
         Connections, Kind::Choice(&["none", "fill", "overwrite"]), Fixed("none"),
         "Whether the name of the node that a message comes in at is written into it, into the header `x-routed-by`.",
         elsewhere ["message_interceptors.incoming.set_header_routing_node.overwrite"]
+    }
+    redeclaration: Redeclaration {
+        Connections, Kind::Choice(&["strict", "relaxed"]), Fixed("strict"),
+        "Whether a quorum queue may be declared again as a classic one, by programs that still do: relaxed lets them, and the queue stays          what it is. All else has to be the same.",
+        elsewhere ["quorum_queue.property_equivalence.relaxed_checks_on_redeclaration"]
     }
     event_exchange_vhost: Vec<String> {
         Connections, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),

@@ -10,6 +10,7 @@ use super::levels::{LogFormat, LogLevels};
 use super::setting::{Kind, Unit, bytes_text};
 use crate::session::Stamp;
 use crate::tls::{LoginFrom, VerifyClients};
+use broker::topology::Redeclaration;
 
 /// The word for no file, and for an empty list where a list is written as text. An empty text is not one: an unset variable in a compose file
 /// would otherwise open `guest` to the network.
@@ -313,4 +314,5 @@ choice_field! {
     VerifyClients: VerifyClients::Never, VerifyClients::Optional, VerifyClients::Required;
     LoginFrom: LoginFrom::DistinguishedName, LoginFrom::CommonName;
     Stamp: Stamp::None, Stamp::Fill, Stamp::Overwrite;
+    Redeclaration: Redeclaration::Strict, Redeclaration::Relaxed;
 }
