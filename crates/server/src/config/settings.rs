@@ -243,7 +243,8 @@ settings! {
     }
     redeclaration: Redeclaration {
         Connections, Kind::Choice(&["strict", "relaxed"]), Fixed("strict"),
-        "Whether a quorum queue may be declared again as a classic one, by programs that still do: relaxed lets them, and the queue stays what it is. All else has to be the same.",
+        "Whether a quorum queue may be declared again as a classic one, by programs that still do: relaxed lets them, and the queue stays \
+         what it is. All else has to be the same.",
         elsewhere ["quorum_queue.property_equivalence.relaxed_checks_on_redeclaration"]
     }
     event_exchange_vhost: Vec<String> {
