@@ -5,9 +5,8 @@
 
 use amqp::{Table, Value};
 
-use super::destination::Destination;
-use super::encoding;
 use super::refusal::Refusal;
+use super::selections::{Rule, Selections};
 use super::wording::{same, same_number, term, type_name};
 
 const X_MATCH: &str = "x-match";
@@ -18,20 +17,15 @@ struct Mode {
     with_x: bool,
 }
 
-/// One binding of a headers exchange, or several that differ in their routing key only.
+/// What the arguments of a binding ask for.
 #[derive(Debug)]
-struct Selection {
+pub(super) struct HeadersRule {
     mode: Mode,
     fields: Table,
-    /// The encoded arguments: what tells one binding from another.
-    identity: Box<[u8]>,
-    destination: Destination,
-    bindings: u32,
 }
 
-/// The bindings of one headers exchange. Every message is held against each, as in RabbitMQ.
-#[derive(Debug, Default)]
-pub(super) struct HeadersTable(Vec<Selection>);
+/// The bindings of one headers exchange.
+pub(super) type HeadersTable = Selections<HeadersRule>;
 
 /// Refuses a bad `x-match`: 406 with RabbitMQ's text.
 pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
@@ -59,40 +53,11 @@ fn mode(arguments: &Table) -> Mode {
     }
 }
 
-impl HeadersTable {
-    pub(super) fn add(&mut self, arguments: &[u8], destination: Destination) {
-        if let Some(at) = self.position(arguments, destination) {
-            self.0[at].bindings += 1;
-            return;
-        }
-        let fields = encoding::table_from(arguments);
-        let mode = mode(&fields);
-        self.0.push(Selection { mode, fields, identity: arguments.into(), destination, bindings: 1 });
+impl Rule for HeadersRule {
+    fn of(arguments: Table) -> Self {
+        HeadersRule { mode: mode(&arguments), fields: arguments }
     }
 
-    /// Takes one binding away; it must be there.
-    pub(super) fn remove(&mut self, arguments: &[u8], destination: Destination) {
-        let at = self.position(arguments, destination).expect("only what was added is removed");
-        self.0[at].bindings -= 1;
-        if self.0[at].bindings == 0 {
-            self.0.swap_remove(at);
-        }
-    }
-
-    pub(super) fn each(&self, headers: Option<&Table>, visit: &mut impl FnMut(Destination)) {
-        for selection in &self.0 {
-            if selection.selects(headers) {
-                visit(selection.destination);
-            }
-        }
-    }
-
-    fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {
-        self.0.iter().position(|s| s.destination == destination && *s.identity == *arguments)
-    }
-}
-
-impl Selection {
     fn selects(&self, headers: Option<&Table>) -> bool {
         let mut fields = self.fields.iter().filter(|(name, _)| self.counts(name));
         let is_met = |(name, wanted): (&bytes::Bytes, &Value)| {
@@ -100,7 +65,9 @@ impl Selection {
         };
         if self.mode.any { fields.any(is_met) } else { fields.all(is_met) }
     }
+}
 
+impl HeadersRule {
     fn counts(&self, name: &[u8]) -> bool {
         if self.mode.with_x { name != X_MATCH.as_bytes() } else { !name.starts_with(b"x-") }
     }
@@ -119,6 +86,8 @@ fn meets(wanted: &Value, given: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::destination::Destination;
+    use crate::topology::encoding;
     use bytes::Bytes;
 
     fn table(fields: &[(&'static str, Value)]) -> Table {

@@ -31,6 +31,7 @@ mod policy;
 mod queue;
 mod refusal;
 mod route;
+mod selections;
 mod selector;
 mod settings;
 mod snapshot;

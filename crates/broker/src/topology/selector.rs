@@ -23,9 +23,8 @@ use std::cmp::Ordering;
 use amqp::{Table, Value};
 use bytes::Bytes;
 
-use super::destination::Destination;
-use super::encoding;
 use super::refusal::Refusal;
+use super::selections::{Rule, Selections};
 use super::wording::integer;
 
 mod term;
@@ -50,52 +49,23 @@ pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
     }
 }
 
-/// One binding, or several that differ in their routing key only.
+/// What the arguments of a binding ask for; without a selector, nothing.
 #[derive(Debug)]
-struct Selection {
-    expression: Option<Expression>,
-    /// The encoded arguments: what tells one binding from another.
-    identity: Box<[u8]>,
-    destination: Destination,
-    bindings: u32,
-}
+pub(super) struct SelectorRule(Option<Expression>);
 
-/// The bindings of one exchange. Every message is held against each.
-#[derive(Debug, Default)]
-pub(super) struct SelectorTable(Vec<Selection>);
+/// The bindings of one exchange.
+pub(super) type SelectorTable = Selections<SelectorRule>;
 
-impl SelectorTable {
-    pub(super) fn add(&mut self, arguments: &[u8], destination: Destination) {
-        if let Some(at) = self.position(arguments, destination) {
-            self.0[at].bindings += 1;
-            return;
-        }
-        let expression = match encoding::table_from(arguments).get(SELECTOR) {
+impl Rule for SelectorRule {
+    fn of(arguments: Table) -> Self {
+        SelectorRule(match arguments.get(SELECTOR) {
             Some(Value::LongString(text)) => parse(text),
             _ => None,
-        };
-        self.0.push(Selection { expression, identity: arguments.into(), destination, bindings: 1 });
+        })
     }
 
-    /// Takes one binding away; it must be there.
-    pub(super) fn remove(&mut self, arguments: &[u8], destination: Destination) {
-        let at = self.position(arguments, destination).expect("only what was added is removed");
-        self.0[at].bindings -= 1;
-        if self.0[at].bindings == 0 {
-            self.0.swap_remove(at);
-        }
-    }
-
-    pub(super) fn each(&self, headers: Option<&Table>, visit: &mut impl FnMut(Destination)) {
-        for selection in &self.0 {
-            if selection.expression.as_ref().is_some_and(|e| e.evaluate(headers) == Known::Bool(true)) {
-                visit(selection.destination);
-            }
-        }
-    }
-
-    fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {
-        self.0.iter().position(|s| s.destination == destination && *s.identity == *arguments)
+    fn selects(&self, headers: Option<&Table>) -> bool {
+        self.0.as_ref().is_some_and(|expression| expression.evaluate(headers) == Known::Bool(true))
     }
 }
 
@@ -417,6 +387,8 @@ fn is_like(text: &[u8], parts: &[Part]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::destination::Destination;
+    use crate::topology::encoding;
 
     fn headers() -> Table {
         let mut table = Table::new();

@@ -1,0 +1,69 @@
+//! Bindings whose arguments are a rule over a message's headers: every message is held against each of them.
+//!
+//! Invariant: a binding is told from another by its encoded arguments and its destination; those that differ in their
+//! routing key only are counted as one.
+
+use amqp::Table;
+
+use super::destination::Destination;
+use super::encoding;
+
+/// What the arguments of a binding ask for.
+pub(super) trait Rule {
+    /// The rule of arguments that were checked when they were bound.
+    fn of(arguments: Table) -> Self;
+
+    /// Whether a message with these headers meets it.
+    fn selects(&self, headers: Option<&Table>) -> bool;
+}
+
+#[derive(Debug)]
+struct Selection<R> {
+    rule: R,
+    /// The encoded arguments.
+    identity: Box<[u8]>,
+    destination: Destination,
+    bindings: u32,
+}
+
+/// The bindings of one exchange.
+#[derive(Debug)]
+pub(super) struct Selections<R>(Vec<Selection<R>>);
+
+impl<R> Default for Selections<R> {
+    fn default() -> Self {
+        Selections(Vec::new())
+    }
+}
+
+impl<R: Rule> Selections<R> {
+    pub(super) fn add(&mut self, arguments: &[u8], destination: Destination) {
+        if let Some(at) = self.position(arguments, destination) {
+            self.0[at].bindings += 1;
+            return;
+        }
+        let rule = R::of(encoding::table_from(arguments));
+        self.0.push(Selection { rule, identity: arguments.into(), destination, bindings: 1 });
+    }
+
+    /// Takes one binding away; it must be there.
+    pub(super) fn remove(&mut self, arguments: &[u8], destination: Destination) {
+        let at = self.position(arguments, destination).expect("only what was added is removed");
+        self.0[at].bindings -= 1;
+        if self.0[at].bindings == 0 {
+            self.0.swap_remove(at);
+        }
+    }
+
+    pub(super) fn each(&self, headers: Option<&Table>, visit: &mut impl FnMut(Destination)) {
+        for selection in &self.0 {
+            if selection.rule.selects(headers) {
+                visit(selection.destination);
+            }
+        }
+    }
+
+    fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {
+        self.0.iter().position(|s| s.destination == destination && *s.identity == *arguments)
+    }
+}
