@@ -1,6 +1,6 @@
 //! What one entry costs, from proposal to commit, in nanoseconds and allocations.
 //!
-//! `cargo run --release -p consensus --example cost`. The disk is a counter and the network a vector, so all of the time
+//! `cargo run --release -p consensus --example entry_cost`. The disk is a counter and the network a vector, so all of the time
 //! is this crate's and the library's. One member: propose, ready (append), persisted, ready (committed), applied. Three
 //! members: the same, with every message encoded and decoded.
 

@@ -1,6 +1,6 @@
 //! What the hot paths cost: nanoseconds and allocations per publish read, delivery written, ack read, confirm sent.
 //!
-//! Run with `cargo run --release -p amqp --example cost`. Each figure is the best of several rounds on a warm cache, so it
+//! Run with `cargo run --release -p amqp --example wire_cost`. Each figure is the best of several rounds on a warm cache, so it
 //! is the price of the code and not of the machine's other guests.
 
 #![allow(clippy::print_stdout, reason = "printing is what an example is for")]
