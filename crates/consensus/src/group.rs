@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
-use raft::{RaftState, RawNode, SnapshotStatus, StateRole};
+use raft::{GetEntriesContext, RaftState, RawNode, SnapshotStatus, StateRole};
 use slog::o;
 use thiserror::Error;
 
@@ -403,6 +403,33 @@ impl Group {
         is_follower
     }
 
+    /// Learns from a snapshot that is offered, and not taken in yet, that this member's log is committed to its end. It is if its last
+    /// entry stands before the snapshot and has the same term: one leader appended both, and leaders only append. `false` if
+    /// nothing new can be told.
+    ///
+    /// - Source: Raft paper, leader append-only and log matching.
+    pub fn learn_from_offer(&mut self, offer: &SnapshotOffer) -> bool {
+        // Who stands for election must not find a change of voters committed under it.
+        if self.raw.raft.state != StateRole::Follower {
+            return false;
+        }
+        let log = &mut self.raw.raft.raft_log;
+        let last = log.last_index();
+        let is_prefix = last < offer.position.index.0 && log.last_term() == offer.position.term.0;
+        let is_new = is_prefix && log.committed < last;
+        if is_new {
+            log.commit_to(last);
+        }
+        is_new
+    }
+
+    /// The entries behind what is applied, committed or not, in order. They are in memory. None while a snapshot is installed.
+    pub fn unapplied(&self) -> Vec<Entry> {
+        let log = &self.raw.raft.raft_log;
+        let entries = log.slice(log.applied + 1, log.last_index() + 1, None, GetEntriesContext::empty(false));
+        entries.unwrap_or_default().into_iter().map(Entry::from_raft).collect()
+    }
+
     /// No snapshot can be made for `to` now. It is wanted again if it is still needed.
     pub fn refuse_snapshot(&mut self, to: NodeId) {
         self.raw.mut_store().forget_snapshot(to);
@@ -583,10 +610,10 @@ impl Group {
         }
     }
 
-    /// Takes the commit index from a refused vote of an older term.
+    /// Takes the commit index from a vote of an older term. Only a refused one names one; none is not beyond ours.
     fn learn_commit(&mut self, reply: &eraftpb::Message) {
         let raft = &mut self.raw.raft;
-        if !reply.reject || reply.term >= raft.term || raft.state == StateRole::Leader {
+        if reply.term >= raft.term || raft.state == StateRole::Leader {
             return;
         }
         // What is committed is so in every term.

@@ -218,6 +218,84 @@ fn a_new_term_of_office_asks_anew() {
 }
 
 #[test]
+fn who_steps_down_wants_nothing_for_others_any_more() {
+    let (mut cluster, mut ready) = with_a_laggard();
+    leader(&mut cluster).compact(LogIndex(3));
+    leader(&mut cluster).fetched(LogIndex(3), Vec::new());
+    leader(&mut cluster).tick();
+    while leader(&mut cluster).ready(&mut ready) {
+        cluster.network.append(&mut ready.messages);
+    }
+    for message in std::mem::take(&mut cluster.network) {
+        cluster.deliver(message);
+    }
+    for answer in std::mem::take(&mut cluster.network) {
+        leader(&mut cluster).step(answer).expect("it is for n1");
+    }
+    // From now on it hears nobody, and leads no more before it could say what it wants.
+    for _ in 0..100 {
+        leader(&mut cluster).tick();
+    }
+    assert_ne!(cluster.status(N1).expect("up").role, Role::Leader);
+    while leader(&mut cluster).ready(&mut ready) {
+        assert_eq!((ready.snapshots_wanted.len(), ready.fetches.len()), (0, 0));
+    }
+}
+
+#[test]
+fn a_follower_asks_for_a_read_though_it_knows_nothing_of_this_term_to_be_committed() {
+    let mut cluster = Cluster::new(3, 1, |config| config);
+    cluster.with(N1, |group| group.campaign());
+    while cluster.status(N2).expect("up").leader != Some(N1) {
+        (1..=3).for_each(|node| cluster.sync(NodeId(node)));
+        cluster.deliver_at(0);
+    }
+    let status = cluster.status(N2).expect("up");
+    assert!(status.commit < status.last.index, "{status:?}");
+    assert_eq!(cluster.with(N2, |group| group.read_index(1)), Some(Ok(())));
+}
+
+/// A follower that has entries of the leader's term and has not heard that they are committed.
+fn with_an_uncommitted_tail() -> Cluster {
+    let mut cluster = led_by_n1(|config| config);
+    cluster.propose(N1, "m1").expect("up").expect("leads");
+    cluster.propose(N1, "m2").expect("up").expect("leads");
+    while cluster.status(N3).expect("up").last.index < LogIndex(4) {
+        (1..=3).for_each(|node| cluster.sync(NodeId(node)));
+        let to_n3 = cluster.network.iter().position(|message| message.to() == N3).expect("there is one for n3");
+        cluster.deliver_at(to_n3);
+    }
+    cluster.network.clear();
+    cluster
+}
+
+#[test]
+fn an_offered_snapshot_of_the_term_of_its_last_entry_tells_that_its_log_is_committed() {
+    let membership = with_an_uncommitted_tail().with(N1, |group| group.membership()).expect("up");
+    let learned = |index, term| {
+        let mut cluster = with_an_uncommitted_tail();
+        let before = cluster.status(N3).expect("up");
+        assert_eq!((before.commit, before.last), (LogIndex(2), Position::new(4, 2)), "{before:?}");
+        let unapplied = cluster.with(N3, |group| group.unapplied()).expect("up");
+        assert_eq!(unapplied.iter().map(|entry| &entry.data[..]).collect::<Vec<_>>(), [b"m1", b"m2"]);
+        let (membership, manifest) = (membership.clone(), Bytes::new());
+        let offer = SnapshotOffer { position: Position::new(index, term), membership, manifest };
+        let is_new = cluster.with(N3, |group| group.learn_from_offer(&offer)).expect("up");
+        let commit = cluster.status(N3).expect("up").commit.0;
+        assert!(!cluster.with(N3, |group| group.learn_from_offer(&offer)).expect("up"), "nothing is new twice");
+        (is_new, commit)
+    };
+    assert_eq!(learned(9, 2), (true, 4));
+    assert_eq!(learned(9, 3), (false, 2), "another leader may have replaced them");
+    // Of what is not behind its log it tells nothing about the end.
+    assert_eq!(learned(4, 2), (false, 2));
+    assert_eq!(learned(3, 2), (false, 2));
+    let mut cluster = with_an_uncommitted_tail();
+    let offer = SnapshotOffer { position: Position::new(9, 2), membership, manifest: Bytes::new() };
+    assert_eq!(cluster.with(N1, |group| group.learn_from_offer(&offer)), Some(false), "a leader knows better");
+}
+
+#[test]
 fn a_snapshot_is_wanted_once_and_one_that_is_too_old_is_refused() {
     let (mut cluster, mut ready) = with_a_laggard();
     leader(&mut cluster).compact(LogIndex(3));

@@ -159,7 +159,7 @@ impl QueuePartition {
                     self.set_aside(queue, place, seqs, why, cx.out);
                 }
                 (true, false) => cx.out.damage.push(Damage { queue, place, messages, why, fate: Fate::Told }),
-                (false, _) => self.mend_stretches((queue, place), messages, &why, true, cx),
+                (false, _) => self.mend_stretches((queue, place), messages, &why, cx),
             }
         }
     }

@@ -147,7 +147,7 @@ impl QueuePartition {
         let first = if matches!(place, Place::Wal { .. }) { run.first } else { seq };
         if self.is_only_copy() {
             self.set_aside(id, place, first..past, why, cx.out);
-        } else if self.mend((id, place), (first, past), why, true, cx) {
+        } else if self.mend((id, place), (first, past), why, cx) {
             // As if the read did not come back yet: the other queues go on.
             self.touched(id).reading = true;
         } else {

@@ -58,8 +58,6 @@ struct Mending {
     first: u64,
     past: u64,
     why: String,
-    /// Read twice in vain, the second time from the disk itself.
-    is_certain: bool,
     has: BTreeMap<u64, Bytes>,
     has_bytes: usize,
     /// What others said that they lost.
@@ -111,20 +109,19 @@ impl QueuePartition {
         others.into_iter().collect()
     }
 
-    /// Begins to fetch messages `first..past` of one run from the others. False if there is no room for another stretch now.
+    /// Begins to fetch messages `first..past` of one run from the others: they were read twice in vain, the second time from the
+    /// disk itself. False if there is no room for another stretch now.
     pub(crate) fn mend(
         &mut self,
         (queue, place): (QueueId, Place),
         (first, past): (u64, u64),
         why: String,
-        is_certain: bool,
         cx: &mut Context<'_>,
     ) -> bool {
         let m = &mut self.mendings;
         m.look = true;
-        let overlapping = |r: &&mut Mending| (r.queue, r.place) == (queue, place) && r.first < past && first < r.past;
-        if let Some(running) = m.running.iter_mut().find(overlapping) {
-            running.is_certain |= is_certain;
+        let overlapping = |r: &Mending| (r.queue, r.place) == (queue, place) && r.first < past && first < r.past;
+        if m.running.iter().any(overlapping) {
             return true;
         }
         if m.running.len() >= MENDINGS_MAX {
@@ -148,7 +145,6 @@ impl QueuePartition {
             first,
             past,
             why,
-            is_certain,
             has: BTreeMap::new(),
             has_bytes: 0,
             lost_by: BTreeMap::new(),
@@ -168,16 +164,15 @@ impl QueuePartition {
         (queue, place): (QueueId, Place),
         stretches: Vec<(u64, u64)>,
         why: &str,
-        is_certain: bool,
         cx: &mut Context<'_>,
     ) {
         let run = |first| self.queues.queue(queue).and_then(|state| state.runs().covering(first));
         let whole = stretches.first().and_then(|(first, _)| run(*first)).map(|run| (run.first, run.past()));
         match (place, whole) {
-            (Place::Wal { .. }, Some(whole)) => _ = self.mend((queue, place), whole, why.to_owned(), is_certain, cx),
+            (Place::Wal { .. }, Some(whole)) => _ = self.mend((queue, place), whole, why.to_owned(), cx),
             _ => {
                 for (first, count) in stretches {
-                    self.mend((queue, place), (first, first + count), why.to_owned(), is_certain, cx);
+                    self.mend((queue, place), (first, first + count), why.to_owned(), cx);
                 }
             }
         }
@@ -241,7 +236,7 @@ impl QueuePartition {
             None => missing.first(),
         };
         if others.iter().all(|node| unheard(node).is_none()) {
-            if self.leader.is_none() || !m.is_certain {
+            if self.leader.is_none() {
                 // A leader that wants them asks for itself.
                 return Step::GivenUp;
             }
@@ -348,10 +343,9 @@ impl QueuePartition {
         let Some((seq, run)) = next.filter(|(seq, _)| *seq < past) else {
             // Ended here, or not here yet. Whoever asks hears of it, and asks again if it lives there. To a leader whose snapshot
             // stops at these very messages that is the last word: without it the two would wait for one another.
-            let never_here = self.queues.queue(queue).map_or(0, |state| state.next_seq()).max(from);
-            let lost = match self.awaits_from(to, queue, from) {
-                true => never_here..past.min(from + MEND_NUMBERS_MAX),
-                false => 0..0,
+            let lost = match self.has_nothing_from(to, queue, from) {
+                Some(never_here) => never_here.max(from)..past.min(from + MEND_NUMBERS_MAX),
+                None => 0..0,
             };
             let mut frame = frame(FRAME_HAVE, number, queue, (from, past), 12 * lost.clone().count());
             lost.for_each(|seq| put_lost(&mut frame, seq));

@@ -25,15 +25,15 @@
 mod image;
 
 use crate::checkpoint::Head;
-use crate::entry::Batch;
+use crate::entry::{Batch, Commands, LogCommand};
 use crate::machine::Queues;
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::QueueId;
-use broker::queue::Run;
+use broker::queue::{QueueState, Run};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use consensus::{LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
+use consensus::{EntryKind, LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
 use image::Image;
 use std::collections::BTreeMap;
 use storage::{FileNo, Location};
@@ -320,25 +320,38 @@ impl QueuePartition {
         } else if is_second {
             // What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
             let why = crate::deliver::batch_is_damaged(place);
-            self.mend_stretches((queue, place), vec![(seq, past - seq)], &why, true, cx);
+            self.mend_stretches((queue, place), vec![(seq, past - seq)], &why, cx);
         } else {
             let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second: true };
             cx.out.reads.push(Read { partition, at: bodies_at(run, seq), purpose });
         }
     }
 
-    /// Whether this member waits for these very messages, or for more than them, to go on with a snapshot of `leader`: then it
-    /// has none of them and will not get them from anybody else before that.
-    pub(crate) fn awaits_from(&self, leader: NodeId, queue: QueueId, first: u64) -> bool {
-        let Some(incoming) = &self.snapshots.incoming else { return false };
-        let group = self.replica.group().status();
-        // Entries that are not applied may hold them.
-        let has_no_more = self.replica.table().last() <= self.applied;
-        let stands_there = incoming.image.as_ref().and_then(|image| image.queues.get(incoming.queue));
-        incoming.message.from() == leader
-            && incoming.message.term() == group.term
-            && has_no_more
-            && stands_there.is_some_and(|at| at.id == queue && incoming.from <= first)
+    /// If this member waits for these very messages, or for more than them, to go on with a snapshot of `leader`: from which number of
+    /// the queue on it has nothing, not even in entries that it has not applied. It will not get them from anybody else before that.
+    pub(crate) fn has_nothing_from(&self, leader: NodeId, queue: QueueId, first: u64) -> Option<u64> {
+        let incoming = self.snapshots.incoming.as_ref()?;
+        let stands_at = incoming.image.as_ref().and_then(|image| image.queues.get(incoming.queue))?;
+        let is_asked_by_its_leader =
+            incoming.message.from() == leader && incoming.message.term() == self.replica.group().status().term;
+        if !is_asked_by_its_leader || stands_at.id != queue || incoming.from > first {
+            return None;
+        }
+        let fresh = QueueState::default();
+        let mut next = self.queues.queue(queue).unwrap_or(&fresh).next_seq();
+        let entries = self.replica.group().unapplied();
+        // Whether they are what was committed cannot be told. If they are, these are the numbers of what they publish; if they are not,
+        // it stands in them no more than elsewhere.
+        for entry in entries.iter().filter(|entry| entry.index > self.applied && entry.kind == EntryKind::Command) {
+            let mut commands = Commands::parse(&entry.data).ok()?;
+            while let Some(command) = commands.next().ok()? {
+                if let LogCommand::Publish(batch) = command {
+                    let times = batch.targets().filter(|target| *target == queue).count() as u64;
+                    next += times * u64::from(batch.messages());
+                }
+            }
+        }
+        Some(next)
     }
 
     /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is done.
@@ -366,6 +379,10 @@ impl QueuePartition {
             return;
         }
         self.forget_incoming(cx.out);
+        // What it has of the log it may be the only one to have whole: applied, it can be given to others.
+        if self.replica.group_mut().learn_from_offer(&offer) {
+            self.drive(cx);
+        }
         let mut manifest = offer.manifest;
         if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != image::VERSION {
             return;

@@ -14,11 +14,12 @@ use partition::outputs::{
 use partition::place::Place;
 use partition::reader::Reader;
 use partition::{Context, QueuePartition, Recovery, Tail, WalState};
-use smallvec::smallvec;
 use std::collections::{BTreeMap, BTreeSet};
 use storage::{FileNo, Location, RecordKind};
 
 const QUEUE: QueueId = QueueId(7);
+/// Has the same messages, where a test wants two queues.
+const OTHER: QueueId = QueueId(8);
 const PUBLISHER: ChannelKey = ChannelKey(100);
 const READER: ChannelKey = ChannelKey(200);
 
@@ -118,12 +119,15 @@ impl Member {
             let found = self.read(&read);
             self.with(now, |p, cx| p.read_done(read.purpose, found, cx));
         }
+        let written = jobs.iter().filter(|job| matches!(job, Job::WriteReceived { .. })).count();
+        assert!(written <= 1, "one after the other: an answer does not say for whom it is");
         for job in jobs {
             self.jobs += 1;
             match job {
                 Job::WriteReceived { messages, .. } => {
+                    let queue = messages[0].0;
                     let messages = messages.into_iter().map(|(_, seq, body)| (seq, body)).collect();
-                    let ready = self.write_extent(messages, Vec::new());
+                    let ready = self.write_extent(queue, messages, Vec::new());
                     self.partition.received_written(Some(ready));
                 }
                 Job::WriteExtent { runs, .. } => {
@@ -133,7 +137,7 @@ impl Member {
                         messages.extend(seqs.map(|seq| (seq, self.body(run.place, run.first, run.count, seq))));
                     }
                     let copied = runs.iter().map(|run| (QUEUE, run.place, run.first)).collect();
-                    let ready = self.write_extent(messages, copied);
+                    let ready = self.write_extent(QUEUE, messages, copied);
                     self.partition.extent_ready(&ready);
                 }
                 Job::SaveCheckpoint { .. } => self.with(now, |p, cx| p.checkpoint_saved(cx)),
@@ -143,10 +147,15 @@ impl Member {
         any
     }
 
-    fn write_extent(&mut self, messages: Vec<(u64, Bytes)>, copied: Vec<(QueueId, Place, u64)>) -> ExtentReady {
+    fn write_extent(
+        &mut self,
+        queue: QueueId,
+        messages: Vec<(u64, Bytes)>,
+        copied: Vec<(QueueId, Place, u64)>,
+    ) -> ExtentReady {
         let id = self.extents.keys().last().copied().unwrap_or_default() + 1;
         let (first, past) = (messages[0].0, messages[messages.len() - 1].0 + 1);
-        let runs = vec![ExtentRun { queue: QUEUE, run: 0, first, past }];
+        let runs = vec![ExtentRun { queue, run: 0, first, past }];
         let ready = ExtentReady { id, bytes: 1_000, messages: messages.len() as u64, runs, copied };
         self.extents.insert(id, messages);
         ready
@@ -231,6 +240,10 @@ impl Trio {
     }
 
     fn publish(&mut self, seqs: std::ops::RangeInclusive<u64>) {
+        self.publish_to(&[QUEUE], seqs);
+    }
+
+    fn publish_to(&mut self, queues: &[QueueId], seqs: std::ops::RangeInclusive<u64>) {
         for seq in seqs {
             let message = Message {
                 exchange: Bytes::new(),
@@ -239,7 +252,7 @@ impl Trio {
                 body: format!("m{seq}").into(),
             };
             let durability = Durability::Level(Level::Synced);
-            let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
+            let targets = queues.iter().map(|queue| Target { queue: *queue, durability, selective: None }).collect();
             self.command(Command::Publish(Publish {
                 channel: PUBLISHER,
                 publish_seq: seq,
@@ -623,27 +636,179 @@ fn who_waits_for_a_snapshot_gives_what_it_alone_has() {
     trio.assert_equal();
 }
 
-#[test]
-fn who_may_have_it_in_its_log_has_not_lost_it() {
+/// A follower that was cut off when it had the entry of message `count`, and had not heard that it is committed.
+fn with_more_in_its_log(count: u64) -> (Trio, usize, usize, usize) {
     for frames in 1..8 {
-        let mut trio = Trio::filled(3);
+        let mut trio = Trio::filled(count - 1);
         let (leader, [behind, other]) = (trio.leader(), trio.followers());
         trio.cut_after = Some((behind, frames));
-        trio.publish(4..=4);
+        trio.publish(count..=count);
         let member = &trio.members[behind].partition;
-        if trio.cut.is_none() || member.replica().table().last() == member.applied() {
-            continue;
+        if trio.cut.is_some() && member.replica().table().last() > member.applied() {
+            return (trio, leader, behind, other);
         }
-        // It has the entry of 4, and has not heard that it is committed.
-        trio.publish(5..=6);
-        let applied = trio.members[leader].partition.applied();
-        trio.members[leader].partition.replica_mut().group_mut().compact(applied);
-        trio.rot(leader, 0, &[4]);
-        trio.rot(other, 0, &[4]);
+    }
+    panic!("no such moment was found");
+}
+
+impl Trio {
+    /// The leader's log begins behind all that it has.
+    fn compact(&mut self) {
+        let leader = self.leader();
+        let applied = self.members[leader].partition.applied();
+        self.members[leader].partition.replica_mut().group_mut().compact(applied);
+    }
+}
+
+#[test]
+fn who_waits_for_a_snapshot_gives_what_it_did_not_know_to_be_committed() {
+    let (mut trio, leader, behind, other) = with_more_in_its_log(4);
+    trio.publish(5..=6);
+    trio.compact();
+    trio.rot(leader, 0, &[4]);
+    trio.rot(other, 0, &[4]);
+    trio.cut = None;
+    trio.ticks(60);
+    assert_eq!(trio.leader(), leader);
+    let member = &trio.members[leader];
+    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (1, 0), "it was the only one to have it");
+    assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
+    assert_eq!(trio.members[behind].live(), 6);
+    trio.tick();
+    trio.assert_equal();
+}
+
+/// The same, and another member leads since.
+fn with_more_in_its_log_of_an_older_term(count: u64) -> (Trio, usize, usize) {
+    let (mut trio, leader, behind, other) = with_more_in_its_log(count);
+    let group = trio.members[leader].partition.replica_mut().group_mut();
+    group.transfer_leadership(NodeId(other as u64 + 1)).unwrap();
+    trio.ticks(3);
+    assert_eq!(trio.leader(), other);
+    trio.publish(count + 1..=count + 2);
+    trio.compact();
+    (trio, behind, leader)
+}
+
+#[test]
+fn what_cannot_be_in_a_log_is_lost_to_it_whatever_is_not_applied_of_it() {
+    let (mut trio, behind, other) = with_more_in_its_log_of_an_older_term(4);
+    let leader = trio.leader();
+    trio.rot(leader, 0, &[5]);
+    trio.rot(other, 0, &[5]);
+    trio.cut = None;
+    trio.ticks(60);
+    assert_eq!(trio.leader(), leader);
+    assert_eq!(trio.members[leader].out.set_aside, 1, "message 5 is none of those that may be in it");
+    assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
+    trio.tick();
+    assert!(trio.members.iter().all(|m| m.live() == 5));
+    trio.assert_equal();
+}
+
+#[test]
+fn who_may_have_it_in_its_log_has_not_lost_it() {
+    // In the second case it has not heard of the queue.
+    for count in [4, 1] {
+        let (mut trio, behind, other) = with_more_in_its_log_of_an_older_term(count);
+        let leader = trio.leader();
+        trio.rot(leader, 0, &[count]);
+        trio.rot(other, 0, &[count]);
         trio.cut = None;
         trio.ticks(60);
         assert_eq!(trio.members[leader].out.set_aside, 0, "it may be what everybody asks for");
-        return;
+        assert_eq!(trio.members[behind].partition.snapshots_installed(), 0, "and nobody can tell");
     }
-    panic!("no such moment was found");
+}
+
+#[test]
+fn a_question_without_an_answer_goes_to_the_next_member() {
+    let mut trio = Trio::filled(3);
+    let (leader, [one, other]) = (trio.leader(), trio.followers());
+    trio.rot(leader, 0, &[2]);
+    // Members are asked in their order.
+    trio.cut = Some(one.min(other));
+    trio.consume();
+    assert_eq!(trio.delivered(), [1]);
+    trio.ticks(3);
+    assert_eq!(trio.delivered(), [2, 3]);
+}
+
+impl Trio {
+    /// What upkeep says of these stretches of a queue.
+    fn runs_damaged(&mut self, member: usize, queue: QueueId, stretches: &[&[(u64, u64)]]) {
+        let damaged = stretches.iter().map(|messages| {
+            let state = self.members[member].partition.queues().queue(queue).unwrap();
+            let place = state.runs().covering(messages[0].0).unwrap().place;
+            DamagedRun { queue, place, messages: messages.to_vec(), why: "rot".to_owned() }
+        });
+        let (damaged, now) = (damaged.collect(), self.now);
+        self.members[member].with(now, |p, cx| p.runs_damaged(damaged, cx));
+    }
+}
+
+#[test]
+fn of_many_stretches_a_few_are_mended_at_a_time_and_each_is_written_alone() {
+    let mut trio = Trio::filled(10);
+    let [one, _] = trio.followers();
+    trio.cut = Some(one);
+    let all: Vec<[(u64, u64); 1]> = (1..=10).map(|seq| [(seq, 1)]).collect();
+    let all: Vec<&[(u64, u64)]> = all.iter().map(|run| &run[..]).collect();
+    trio.runs_damaged(one, QUEUE, &all);
+    assert_eq!(trio.fates(one).len(), 8, "there is room for so many");
+    trio.cut = None;
+    trio.ticks(4);
+    assert_eq!(trio.members[one].partition.messages_mended(), 8);
+    trio.runs_damaged(one, QUEUE, &all[8..]);
+    trio.ticks(4);
+    assert_eq!(trio.members[one].partition.messages_mended(), 10);
+    trio.assert_equal();
+}
+
+#[test]
+fn stretches_side_by_side_and_of_two_queues_are_different_ones() {
+    let mut trio = Trio::filled(0);
+    trio.publish_to(&[QUEUE, OTHER], 1..=9);
+    let [one, _] = trio.followers();
+    trio.runs_damaged(one, QUEUE, &[&[(2, 1)]]);
+    trio.runs_damaged(one, OTHER, &[&[(2, 1)]]);
+    trio.ticks(2);
+    assert_eq!(trio.members[one].partition.messages_mended(), 2);
+    let mut trio = Trio::filled(9);
+    trio.move_to_extents();
+    let [one, _] = trio.followers();
+    trio.rot(one, 1, &[3, 4, 6, 7]);
+    trio.runs_damaged(one, QUEUE, &[&[(3, 1), (4, 1), (7, 1), (6, 1)]]);
+    trio.ticks(4);
+    assert_eq!(trio.members[one].partition.messages_mended(), 4);
+}
+
+#[test]
+fn an_answer_to_another_question_is_none() {
+    let mut trio = Trio::filled(2);
+    let (leader, [one, other]) = (trio.leader(), trio.followers());
+    trio.runs_damaged(leader, QUEUE, &[&[(1, 1)]]);
+    // The others hear nothing; what they would say is made up here.
+    let now = trio.now;
+    let member = &mut trio.members[leader];
+    member.with(now, |p, cx| p.flush(cx));
+    let question = member.out.frames.drain(..).find(|(_, _, frame)| frame[0] == 4).expect("somebody is asked").2;
+    let answer = |number: u64, queue: QueueId| {
+        let mut frame = vec![5];
+        frame.extend_from_slice(&number.to_le_bytes());
+        frame.extend_from_slice(&queue.0.to_le_bytes());
+        frame.extend_from_slice(&question[17..33]);
+        frame.extend_from_slice(&1u64.to_le_bytes());
+        frame.extend_from_slice(&u32::MAX.to_le_bytes());
+        Bytes::from(frame)
+    };
+    let number = u64::from_le_bytes(question[1..9].try_into().unwrap());
+    for (number, queue, set_aside) in [(number + 1, QUEUE, 0), (number, OTHER, 0), (number, QUEUE, 1)] {
+        for from in [one, other] {
+            let frame = answer(number, queue);
+            member.with(now, |p, cx| p.step(NodeId(from as u64 + 1), &frame, cx));
+        }
+        member.with(now, |p, cx| p.flush(cx));
+        assert_eq!(member.out.set_aside, set_aside);
+    }
 }
