@@ -15,6 +15,10 @@ enum Step {
     Deliver(u8),
     Ack(u8),
     Return(u8),
+    /// One is taken out for good, wherever it stands.
+    Drop(u8),
+    /// The same, if it came back.
+    DropReturned(u8),
     /// The leader changes: what is held is ready again, what is known is what was replicated.
     Restart,
     /// The channel ends.
@@ -30,6 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1u8..9).prop_map(Step::Deliver),
         4 => any::<u8>().prop_map(Step::Ack),
         3 => any::<u8>().prop_map(Step::Return),
+        2 => any::<u8>().prop_map(Step::Drop),
+        2 => any::<u8>().prop_map(Step::DropReturned),
         1 => Just(Step::Restart),
         1 => Just(Step::Detach),
         1 => Just(Step::Purge),
@@ -51,13 +57,22 @@ struct Queue {
     model: Model,
     levels: BTreeMap<u64, u8>,
     held: Vec<u64>,
+    /// Ready again under this leader.
+    back: BTreeSet<u64>,
 }
 
 impl Queue {
     fn new(rule: LevelRule) -> Queue {
         let (state, dispatch) = (QueueState::default(), Dispatch::new(1, 1, 0));
-        let mut queue =
-            Queue { rule, state, dispatch, model: Model::default(), levels: BTreeMap::new(), held: Vec::new() };
+        let mut queue = Queue {
+            rule,
+            state,
+            dispatch,
+            model: Model::default(),
+            levels: BTreeMap::new(),
+            held: Vec::new(),
+            back: BTreeSet::new(),
+        };
         queue.attach();
         queue
     }
@@ -73,6 +88,9 @@ impl Queue {
     }
 
     fn ready(&mut self, seq: u64, came_back: bool) {
+        if came_back {
+            self.back.insert(seq);
+        }
         // Without levels everything has its old place.
         if came_back && self.returned_first() && self.state.levels().is_some() {
             self.model.returned.push(seq);
@@ -85,7 +103,15 @@ impl Queue {
         self.model.returned.first().copied().or_else(|| self.model.fresh.first().map(|(_, seq)| *seq))
     }
 
+    /// Some live message.
+    fn live(&self, which: u8) -> Option<u64> {
+        let ranges = self.state.runs().iter().flat_map(|run| run.live_ranges());
+        let live: Vec<u64> = ranges.flat_map(|(first, count)| first..first + count).collect();
+        live.get(usize::from(which) % live.len().max(1)).copied()
+    }
+
     fn forget(&mut self, seq: u64) {
+        self.back.remove(&seq);
         self.model.returned.retain(|s| *s != seq);
         self.model.fresh.retain(|(_, s)| *s != seq);
     }
@@ -128,6 +154,7 @@ impl Queue {
                     self.dispatch.assign(head, 1, self.state.levels());
                     self.forget(head.seq);
                     self.held.push(head.seq);
+                    assert!(self.dispatch.cursor() > head.seq, "{} was handed out", head.seq);
                 }
             }
             Step::Ack(which) if !self.held.is_empty() => {
@@ -142,6 +169,25 @@ impl Queue {
                 self.ready(seq, true);
             }
             Step::Ack(_) | Step::Return(_) => {}
+            Step::Drop(which) => {
+                let Some(seq) = self.live(which) else { return };
+                let was_ready = self.dispatch.drop_ready(seq, self.state.levels());
+                assert_eq!(was_ready, !self.held.contains(&seq), "{seq}");
+                if was_ready {
+                    self.forget(seq);
+                    self.settle(seq);
+                }
+            }
+            Step::DropReturned(which) => {
+                let Some(seq) = self.live(which) else { return };
+                let was_there = self.dispatch.drop_returned(seq, self.state.levels());
+                assert!(was_there || !self.back.contains(&seq), "{seq} came back");
+                assert!(!was_there || !self.held.contains(&seq), "{seq} is held");
+                if was_there {
+                    self.forget(seq);
+                    self.settle(seq);
+                }
+            }
             Step::Detach => {
                 let back: Vec<u64> = self.dispatch.detach(CHANNEL, self.state.levels()).seqs().collect();
                 self.held.sort_unstable();
@@ -165,7 +211,8 @@ impl Queue {
                 };
                 self.attach();
                 self.held.clear();
-                self.model.returned.clear();
+                self.back.clear();
+                self.model = Model::default();
                 seqs.into_iter().for_each(|seq| self.ready(seq, false));
             }
             Step::Purge => {
@@ -175,6 +222,7 @@ impl Queue {
                 all.iter().for_each(|seq| assert!(!self.held.contains(seq), "held messages stay"));
                 all.into_iter().for_each(|seq| self.settle(seq));
                 self.model = Model::default();
+                self.back.clear();
             }
         }
     }

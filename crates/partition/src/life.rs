@@ -259,7 +259,7 @@ impl LeaderQueue {
             return has_window || self.has(*seq, state);
         }
         let seen = state.and_then(|state| state.seen(key));
-        seen.is_some_and(|seen| seen.until_ms > now_ms || (!seen.is_gone && self.has(seen.seq, state)))
+        seen.is_some_and(|seen| seen.until_ms > now_ms || self.has(seen.seq, state))
     }
 
     /// Whether a message is here, as this leader knows it, which is ahead of the log.
@@ -641,6 +641,7 @@ impl Leader {
             self.timers.remove(&(at, id));
             let Some(lq) = self.queues.get_mut(&id) else { continue };
             if let Some(life) = &mut lq.life {
+                // It is set no more: the same time again, which a leader's clock that never goes back hardly gives, is a new one.
                 life.timer_ms = life.timer_ms.filter(|set| *set != at);
             }
             Leader::touch(&mut self.dirty, id, lq);

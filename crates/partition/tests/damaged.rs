@@ -94,6 +94,28 @@ fn damaged_messages_are_set_aside_and_those_around_them_go_on_in_order() {
 }
 
 #[test]
+fn what_is_set_aside_is_passed_over_before_the_log_says_so() {
+    let (mut rig, places) = filled(3);
+    rig.rotten = vec![places[1]];
+    rig.consume(1, 0, false);
+    let mut reads = 0;
+    for _ in 0..40 {
+        rig.with(|p, cx| p.flush(cx));
+        if rig.out.damage.is_empty() {
+            rig.write();
+            rig.sync();
+            reads = rig.reads.len();
+        }
+        rig.read();
+    }
+    assert_eq!(ranges(&told(&mut rig)), [(2, 1)]);
+    assert_eq!(live(&rig), 3, "its end is not in the log yet");
+    assert!(rig.reads.len() <= reads + 3, "it is not read again and again: {:?}", rig.reads);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["m1", "m3"]);
+}
+
+#[test]
 fn a_restart_does_not_bring_back_what_was_set_aside() {
     let (mut rig, places) = filled(4);
     rig.rotten = vec![places[0], places[2]];

@@ -103,10 +103,33 @@ fn a_strategy_that_changes_lets_go_of_what_nobody_confirmed() {
     rig.run();
     let got = rig.get().unwrap();
     rig.decide(&got, Outcome::Discard);
-    assert_eq!(rig.letters().len(), 1);
+    let letters = rig.letters();
+    assert_eq!(letters.len(), 1);
+    rig.command(Command::Buried { queue: QUEUE, seq: letters[0].seq, is_safe: false });
+    rig.run();
+    assert!(rig.partition.due_ms().is_some(), "it would be offered again");
     rules.dead_letter = dead_letter(false);
     rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
     rig.run();
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
+    assert_eq!(rig.partition.due_ms(), None, "there is nothing to offer");
+}
+
+#[test]
+fn a_message_comes_back_as_often_as_its_limit_says() {
+    let mut rig = configured(Vec::new(), &Rules { delivery_limit: Some(2), ..Rules::default() });
+    rig.publish_synced(1, "a");
+    rig.run();
+    for counted in 0..=2 {
+        let got = rig.get().unwrap();
+        assert_eq!(got.counts.delivery, counted);
+        // A nack does not count.
+        rig.decide(&got, Outcome::Nack);
+        let got = rig.get().unwrap();
+        assert_eq!(got.counts.delivery, counted);
+        rig.decide(&got, Outcome::Reject);
+    }
+    assert!(rig.get().is_none());
     assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
 }
 

@@ -1,7 +1,7 @@
 //! Transient queues against a model that keeps every message for ever and knows what became of it.
 #![allow(clippy::unwrap_used)]
 
-use broker::queue::{Consumer, DeadLetterRule, Rules};
+use broker::queue::{Consumer, DeadLetterRule, Overflow, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::command::{Durability, Target};
@@ -443,4 +443,40 @@ fn of_gets_in_one_step_none_brings_what_is_too_old() {
         other => panic!("{other:?} answers no get"),
     });
     assert_eq!(answers.collect::<Vec<_>>(), [Some((vec![1], 3)), Some((vec![4], 0)), None]);
+}
+
+/// A queue that holds so many bytes of bodies, and what became of publishes to it.
+fn limited(overflow: Overflow) -> TransientQueues {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let rules = Rules { length_bytes_max: Some(10), overflow, ..Rules::default() };
+    run(&mut queues, vec![Command::Configure { queue: Q, rules: rules.into() }]);
+    queues
+}
+
+fn is_confirmed(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Confirm { .. }))
+}
+
+#[test]
+fn bytes_that_were_taken_or_purged_count_no_more() {
+    let get = Command::Get { queue: Q, channel: B, no_ack: true, request: RequestId(1) };
+    let purge = Command::Purge { queue: Q, channel: B, request: RequestId(1) };
+    for leaves in [get, purge] {
+        let mut queues = limited(Overflow::RejectPublish);
+        assert!(is_confirmed(&run(&mut queues, vec![publish(A, 1, &[Q], vec![0; 8])])));
+        assert!(!is_confirmed(&run(&mut queues, vec![publish(A, 2, &[Q], vec![0; 8])])), "it is full");
+        run(&mut queues, vec![leaves.clone()]);
+        assert!(is_confirmed(&run(&mut queues, vec![publish(A, 3, &[Q], vec![0; 8])])), "after {leaves:?}");
+    }
+}
+
+#[test]
+fn what_is_too_much_goes_and_no_more_than_that() {
+    let mut queues = limited(Overflow::DropHead);
+    run(&mut queues, vec![publish(A, 1, &[Q], vec![1; 6]), publish(A, 2, &[Q], vec![2; 6])]);
+    let get = Command::Get { queue: Q, channel: B, no_ack: true, request: RequestId(1) };
+    let effects = run(&mut queues, vec![get]);
+    let Effect::Reply { reply: Reply::Got { delivery, .. }, .. } = &effects[0] else { panic!("{effects:?}") };
+    assert_eq!(body(delivery), [2; 6]);
 }

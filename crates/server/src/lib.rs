@@ -6,6 +6,10 @@
 //!
 //! It carries rules out and makes none: AMQP's are in `amqp`, the topology's and the queues' in `broker`.
 
+// Helpers of the tests beside this crate name it.
+#[cfg(test)]
+extern crate self as server;
+
 mod channel_key;
 pub mod config;
 mod connection;

@@ -246,3 +246,39 @@ impl Footer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two messages of 10 bytes behind the header, their index, and behind it the table.
+    const TRUE: Run = Run {
+        queue: 1,
+        first_seq: 5,
+        last_seq: 6,
+        count: 2,
+        bodies_offset: HEADER_BYTES,
+        bodies_bytes: 10,
+        index_offset: HEADER_BYTES + 10,
+        index_crc: 0,
+    };
+    const TABLE: u32 = HEADER_BYTES + 10 + 2 * INDEX_ENTRY_BYTES;
+
+    #[test]
+    fn a_row_is_believed_only_where_all_its_numbers_can_be_true() {
+        assert!(TRUE.is_sound(TABLE) && TRUE.is_sound(TABLE + 1));
+        assert!(Run { last_seq: 5 + u64::from(u32::MAX), ..TRUE }.is_sound(TABLE), "with holes");
+        let untrue = [
+            ("no messages", Run { count: 0, ..TRUE }),
+            ("more messages than numbers", Run { last_seq: 5, ..TRUE }),
+            ("numbers that fall", Run { last_seq: 4, ..TRUE }),
+            ("numbers that no index can hold", Run { last_seq: 5 + (1 << 32), ..TRUE }),
+            ("bodies in the header", Run { bodies_offset: HEADER_BYTES - 1, bodies_bytes: 11, ..TRUE }),
+            ("bodies in the index", Run { bodies_bytes: 11, ..TRUE }),
+            ("an index in the table", Run { index_offset: TRUE.index_offset + 1, ..TRUE }),
+        ];
+        for (what, run) in untrue {
+            assert!(!run.is_sound(TABLE), "{what}");
+        }
+    }
+}

@@ -445,3 +445,16 @@ fn no_frame_is_durable_by_half() {
         assert_eq!((outcome.records, outcome.damage), (0, damage));
     }
 }
+
+#[test]
+fn the_very_first_file_gets_its_header_back_from_its_first_frame() {
+    let (disk, locations) = written(true);
+    for copy in [0, 2_048] {
+        disk.flip_bit("wal/00000001.wal", copy + 20, 3);
+    }
+    let (_, recovery, seen) = open(&disk, 1);
+    assert_eq!((recovery.headers_rebuilt, recovery.damage.len()), (1, 0), "{recovery:?}");
+    assert_eq!(seen.len(), locations.len());
+    let (_, again, _) = open(&disk, 2);
+    assert_eq!(again.headers_rebuilt, 0, "it was written");
+}

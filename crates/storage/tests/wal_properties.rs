@@ -572,3 +572,22 @@ fn kept_files_are_read_from_though_nothing_of_them_is_replayed() {
     assert_eq!(recovery.damage.iter().map(|damage| damage.file).collect::<Vec<_>>(), [FileNo(4)]);
     assert!(wal.reader().read(locations[3]).is_err() && wal.reader().read(locations[2]).is_ok());
 }
+
+#[test]
+fn a_record_that_fits_exactly_begins_no_new_file() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let (mut wal, _, _) = open(&disk, 1, WalPosition::START).unwrap();
+    wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap();
+    wal.sync().unwrap();
+    let taken = wal.position().offset.next_multiple_of(4_096);
+    // Its frame's header and its own.
+    let room = (64 << 10) - taken as usize - 48 - 40;
+    wal.append(&[entry(2, room)], &mut Vec::new()).unwrap();
+    assert_eq!(wal.position(), WalPosition { file: FileNo(1), offset: 64 << 10 });
+    wal.append(&[entry(3, 0)], &mut Vec::new()).unwrap();
+    assert_eq!(wal.position().file, FileNo(2));
+    wal.sync().unwrap();
+    drop(wal);
+    let (_, recovery, seen) = open(&disk, 2, WalPosition::START).unwrap();
+    assert_eq!((recovery.damage.len(), seen.len()), (0, 3));
+}

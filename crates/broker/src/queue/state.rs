@@ -252,3 +252,24 @@ impl<P> QueueState<P> {
         self.dispatched_below = self.dispatched_below.max(below);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_out_of_its_turn_is_forgotten_and_what_lives_is_not() {
+        let mut state: QueueState<()> = QueueState::default();
+        state.publish(4, ());
+        state.set_aside(2, Aside::Until(5));
+        state.set_aside(3, Aside::Dead(1));
+        let aside = |state: &QueueState<()>| state.extras().map_or(Vec::new(), |e| e.aside.keys().copied().collect());
+        assert_eq!(aside(&state), [2, 3]);
+        state.settle(1, 2, &mut |_| {});
+        assert_eq!(aside(&state), [3]);
+        state.set_aside(2, Aside::Until(5));
+        assert_eq!(aside(&state), [3], "it has ended");
+        state.settle(3, 2, &mut |_| {});
+        assert_eq!(state.extras(), None, "as in a plain queue");
+    }
+}

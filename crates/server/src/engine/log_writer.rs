@@ -127,6 +127,8 @@ pub(crate) struct LogWriter {
     /// Writes go through the page cache until so many bytes are written.
     cached_until: u64,
     places: Vec<Location>,
+    #[cfg(test)]
+    before_syncs: Option<super::hanging_sync::Hook>,
 }
 
 impl LogWriter {
@@ -146,6 +148,8 @@ impl LogWriter {
             pushed_out_seen: 0,
             cached_until: 0,
             places: Vec::new(),
+            #[cfg(test)]
+            before_syncs: super::hanging_sync::hook_of_this_thread(),
         }
     }
 
@@ -231,6 +235,10 @@ impl LogWriter {
     /// Makes all that is written durable, for whoever waits for it and everybody else.
     pub(crate) fn sync(&mut self) {
         let begin = Instant::now();
+        #[cfg(test)]
+        if let Some(hook) = &self.before_syncs {
+            hook();
+        }
         if let Err(error) = self.parts.wal.sync() {
             fatal("the log could not be synced", &error);
         }

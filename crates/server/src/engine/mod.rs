@@ -12,6 +12,8 @@
 
 mod completions;
 mod durable;
+#[cfg(test)]
+mod hanging_sync;
 mod log_writer;
 mod metadata;
 mod reader_thread;

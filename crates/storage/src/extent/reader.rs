@@ -96,11 +96,6 @@ impl<D: Disk> Extent<D> {
         self.bytes
     }
 
-    /// Checksum of everything before the footer, as the writer computed it.
-    pub fn contents_crc(&self) -> u32 {
-        self.footer.contents_crc
-    }
-
     /// Its runs.
     pub fn runs(&self) -> &[Run] {
         &self.runs
