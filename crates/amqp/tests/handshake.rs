@@ -327,6 +327,7 @@ fn a_peer_that_is_silent_for_two_intervals_is_gone() {
     client.raw(&HEARTBEAT[..3]);
     client.sleep(19_999);
     assert!(client.connection.is_running(), "half a frame is a sign of life");
+    assert!(!client.connection.is_silent(client.now) && client.connection.is_silent(client.now + 1));
     client.sleep(1);
     assert!(client.connection.is_finished());
     let events = client.events();

@@ -16,6 +16,7 @@ use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
+use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -247,8 +248,9 @@ impl Client {
     pub(crate) fn handle_timer(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();
         inner.wheel_at = NEVER;
-        if inner.was_paused {
-            // Nobody listened, so silence proves nothing.
+        // Nobody listened, so silence proves nothing. Nor does it where a sync held this thread up for seconds: what the client sent
+        // lies in the socket then.
+        if inner.was_paused || (inner.amqp.is_silent(now) && inner.has_unread()) {
             inner.amqp.resume_reading(now);
         }
         if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
@@ -437,6 +439,12 @@ impl Inner {
     }
 
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
+    /// Whether bytes of the client wait in the socket.
+    fn has_unread(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(self.stream.socket(), &mut [0u8; 1], flags).is_ok_and(|(_, count)| count > 0)
+    }
+
     fn is_over(&mut self) -> bool {
         self.is_broken || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent())
     }

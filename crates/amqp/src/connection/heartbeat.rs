@@ -62,6 +62,10 @@ impl Timers {
         (next != NEVER).then_some(next)
     }
 
+    pub(crate) fn is_due(&self, timer: Timer, now: Millis) -> bool {
+        self.at[timer as usize] <= now
+    }
+
     /// Takes one timer that is due.
     pub(crate) fn take_due(&mut self, now: Millis) -> Option<Timer> {
         let due = TIMERS.into_iter().find(|timer| self.at[*timer as usize] <= now)?;

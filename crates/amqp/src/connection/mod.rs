@@ -285,6 +285,12 @@ impl Connection {
         self.timers.next()
     }
 
+    /// Whether [`handle_timeout`](Self::handle_timeout) would take the client for gone at `now`. Who was kept from reading the socket
+    /// looks first whether something lies there, and calls [`resume_reading`](Self::resume_reading) then.
+    pub fn is_silent(&self, now: Millis) -> bool {
+        self.timers.is_due(Timer::Silence, now)
+    }
+
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Millis) {
         self.now = now;
