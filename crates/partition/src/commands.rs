@@ -587,6 +587,7 @@ impl QueuePartition {
         }
         leader.queues.remove(&scheduled_for(id));
         if let Some(mut lq) = leader.queues.remove(&id) {
+            lq.let_go(self.queues.queue(id), cx.tail);
             leader.at_risk -= lq.at_risk;
             for consumer in lq.dispatch.consumer_keys() {
                 cx.out.effects.push(Effect::Cancelled { consumer, queue: id });

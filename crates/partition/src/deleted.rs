@@ -7,28 +7,33 @@
 use crate::machine::{FixedMap, Observer};
 use broker::QueueId;
 
-/// Deleted queues remembered: what is late comes within milliseconds, so the oldest may be forgotten together.
-const DELETED_MAX: usize = 65_536;
+/// Deleted queues remembered: what is late comes within milliseconds.
+const DELETED_MAX: usize = 4_096;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Deleted(FixedMap<QueueId, ()>);
+pub(crate) struct Deleted {
+    /// The last ones, fewer than half of [`DELETED_MAX`].
+    young: FixedMap<QueueId, ()>,
+    /// Those before, which are forgotten together.
+    old: FixedMap<QueueId, ()>,
+}
 
 impl Deleted {
     /// Whether none is remembered: nearly always so where queues stay.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.young.is_empty() && self.old.is_empty()
     }
 
     pub(crate) fn contains(&self, queue: QueueId) -> bool {
-        !self.0.is_empty() && self.0.contains_key(&queue)
+        !self.is_empty() && (self.young.contains_key(&queue) || self.old.contains_key(&queue))
     }
 
     pub(crate) fn insert(&mut self, queue: QueueId) {
-        if self.0.len() >= DELETED_MAX {
-            self.0.clear();
+        self.young.insert(queue, ());
+        if self.young.len() >= DELETED_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
         }
-        self.0.insert(queue, ());
     }
 }
 
@@ -37,5 +42,24 @@ impl Observer for Deleted {
 
     fn deleted(&mut self, queue: QueueId) {
         self.insert(queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_ones_are_known_however_many_there_were_and_no_more_than_the_limit() {
+        let mut deleted = Deleted::default();
+        assert!(deleted.is_empty() && !deleted.contains(QueueId(1)));
+        let all = 5 * DELETED_MAX as u64;
+        for id in 1..=all {
+            deleted.insert(QueueId(id));
+            let first = id.saturating_sub(DELETED_MAX as u64 / 2 - 1).max(1);
+            assert!(deleted.contains(QueueId(first)) && deleted.contains(QueueId(id)), "{id}");
+        }
+        let known = (1..=all).filter(|id| deleted.contains(QueueId(*id))).count();
+        assert!((DELETED_MAX / 2..=DELETED_MAX).contains(&known), "{known}");
     }
 }

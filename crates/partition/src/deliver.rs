@@ -183,6 +183,18 @@ impl LeaderQueue {
         }
         self.reader = reader;
     }
+
+    /// Nobody will be given what waits: what of it is in memory need not stay there.
+    pub(crate) fn let_go(&mut self, state: Option<&QueueState<Place>>, tail: &mut Tail) {
+        self.put_reader(None, tail);
+        let Some(state) = state else { return };
+        let cursor = self.dispatch.cursor();
+        // The newest are at hand, if any.
+        for run in state.runs().iter().rev().take_while(|run| run.past() > cursor) {
+            let Some((_, (file, offset))) = in_tail(run, tail) else { return };
+            tail.used(file, offset, (run.past() - cursor.max(run.first)).min(run.live().into()));
+        }
+    }
 }
 
 /// A batch that was read, if it is whole and its run still lies there.
@@ -430,7 +442,7 @@ impl Turn<'_> {
                 }
                 Waiting::Purge { channel, request } => {
                     let ready = self.lq.dispatch.ready();
-                    self.purge();
+                    self.purge(cx.tail);
                     (channel, request, Reply::Counted(ready))
                 }
                 Waiting::Stat { channel, request } => {
@@ -471,8 +483,9 @@ impl Turn<'_> {
         out.effects.push(Effect::Reply { channel, request, reply });
     }
 
-    fn purge(&mut self) {
+    fn purge(&mut self, tail: &mut Tail) {
         let state = self.state;
+        self.lq.let_go(state, tail);
         let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
             // What is ready before it is applied (written level) is not in the state yet, and live.
             Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),

@@ -1,8 +1,8 @@
 //! The newest log entries of a shard, in memory until they are delivered or the budget is reached.
 //!
 //! Consumers that keep up are served from here, without a read. So is who gets a message again that was just given back: small
-//! entries stay for a while after they were delivered. Invariant: `bytes` is the sum over all entries and never passes the
-//! budget once `put` has returned, whatever consumers do; the oldest go first.
+//! entries stay for a while after they were delivered. Invariant: `bytes` is the sum over all entries, with what each costs
+//! beside its body, and never passes the budget once `put` has returned, whatever consumers do; the oldest go first.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,10 +16,20 @@ const DELIVERED_ENTRY_BYTES_MAX: usize = 4 << 10;
 
 const _: () = assert!(DELIVERED_ENTRY_BYTES_MAX <= DELIVERED_BYTES_MAX);
 
+/// What an entry costs beside its body: its share of the map's nodes, the owner of its bytes, what the allocator rounds up.
+const ENTRY_OVERHEAD_BYTES: usize = 128;
+
 struct Entry {
     body: Bytes,
     /// Messages (times their queues) that nobody has been given yet.
     waiting: u64,
+}
+
+impl Entry {
+    /// What it takes of the budget.
+    fn bytes(&self) -> usize {
+        self.body.len() + ENTRY_OVERHEAD_BYTES
+    }
 }
 
 /// A byte-bounded cache of log entries by where they lie in the WAL. One a shard, shared by its partitions.
@@ -56,16 +66,17 @@ impl Tail {
         if waiting == 0 {
             return;
         }
-        if body.len() > self.bytes_max {
-            self.pushed_out_bytes += body.len() as u64;
+        let entry = Entry { body, waiting };
+        if entry.bytes() > self.bytes_max {
+            self.pushed_out_bytes += entry.body.len() as u64;
             return;
         }
-        self.bytes += body.len();
-        let before = self.entries.insert((crate::place::file_u32(at.file), at.offset), Entry { body, waiting });
+        self.bytes += entry.bytes();
+        let before = self.entries.insert((crate::place::file_u32(at.file), at.offset), entry);
         assert!(before.is_none(), "a place in the WAL is written once");
         while self.bytes > self.bytes_max {
             let (_, oldest) = self.entries.pop_first().expect("bytes are held by entries");
-            self.bytes -= oldest.body.len();
+            self.bytes -= oldest.bytes();
             if oldest.waiting > 0 {
                 self.pushed_out_bytes += oldest.body.len() as u64;
             }
@@ -98,7 +109,7 @@ impl Tail {
         if entry.waiting > 0 {
             return;
         }
-        let bytes = entry.body.len();
+        let bytes = entry.bytes();
         if bytes > DELIVERED_ENTRY_BYTES_MAX {
             self.bytes -= bytes;
             self.entries.remove(&key);
@@ -124,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_makes_room_undelivered_is_counted_once() {
-        let mut tail = Tail::new(10);
+        let mut tail = Tail::new(10 + 2 * ENTRY_OVERHEAD_BYTES);
         let place = |offset| Location { file: FileNo(1), offset, bytes: 4 };
         for offset in [0, 100, 200, 300] {
             tail.put(place(offset), Bytes::from_static(b"body"), 1);
@@ -133,15 +144,16 @@ mod tests {
         tail.used(1, 200, 1);
         tail.put(place(400), Bytes::from_static(b"body"), 1);
         assert_eq!(tail.take_pushed_out_bytes(), 0, "what was delivered makes room for nothing");
-        tail.put(place(500), Bytes::from_static(b"longer than all"), 1);
-        assert_eq!((tail.take_pushed_out_bytes(), tail.bytes()), (15, 8));
+        tail.put(place(500), Bytes::from(vec![1; 11 + ENTRY_OVERHEAD_BYTES]), 1);
+        assert_eq!(tail.bytes(), 2 * (4 + ENTRY_OVERHEAD_BYTES));
+        assert_eq!(tail.take_pushed_out_bytes(), 11 + ENTRY_OVERHEAD_BYTES as u64, "it is larger than all there is");
     }
 
     #[test]
     fn small_entries_outlive_their_delivery_for_a_while_and_large_ones_do_not() {
         let mut tail = Tail::new(1 << 20);
         let place = |offset| Location { file: FileNo(1), offset, bytes: 4 };
-        let small = Bytes::from(vec![1; DELIVERED_ENTRY_BYTES_MAX]);
+        let small = Bytes::from(vec![1; DELIVERED_ENTRY_BYTES_MAX - ENTRY_OVERHEAD_BYTES]);
         tail.put(place(0), small.clone(), 2);
         tail.used(1, 0, 2);
         assert_eq!(tail.get(1, 0, 4).as_deref(), Some(&[1; 4][..]), "who gets it again needs no read");
@@ -153,7 +165,7 @@ mod tests {
         }
         assert_eq!(tail.get(1, 0, 4), None, "the one that was delivered first goes first");
         assert_eq!(tail.bytes(), DELIVERED_BYTES_MAX);
-        let large = Bytes::from(vec![1; DELIVERED_ENTRY_BYTES_MAX + 1]);
+        let large = Bytes::from(vec![1; DELIVERED_ENTRY_BYTES_MAX - ENTRY_OVERHEAD_BYTES + 1]);
         tail.put(place(1_000_000), large, 1);
         tail.used(1, 1_000_000, 1);
         assert_eq!((tail.get(1, 1_000_000, 4), tail.bytes()), (None, DELIVERED_BYTES_MAX));
@@ -161,16 +173,17 @@ mod tests {
 
     #[test]
     fn delivered_entries_that_made_room_are_forgotten() {
-        let mut tail = Tail::new(10);
+        let mut tail = Tail::new(10 + 2 * ENTRY_OVERHEAD_BYTES);
         let place = |offset| Location { file: FileNo(1), offset, bytes: 4 };
         for offset in [0, 100, 200, 300, 400] {
             tail.put(place(offset), Bytes::from_static(b"body"), 1);
             tail.used(1, offset, 1);
         }
-        assert_eq!((tail.bytes(), tail.take_pushed_out_bytes()), (8, 0), "what was delivered is no loss");
-        let filler = Bytes::from(vec![1; 10]);
+        let two = 2 * (4 + ENTRY_OVERHEAD_BYTES);
+        assert_eq!((tail.bytes(), tail.take_pushed_out_bytes()), (two, 0), "what was delivered is no loss");
+        let filler = Bytes::from(vec![1; 10 + ENTRY_OVERHEAD_BYTES]);
         tail.put(place(500), filler, 1);
-        assert_eq!((tail.bytes(), tail.take_pushed_out_bytes()), (10, 0));
+        assert_eq!((tail.bytes(), tail.take_pushed_out_bytes()), (10 + 2 * ENTRY_OVERHEAD_BYTES, 0));
     }
 
     #[test]

@@ -8,6 +8,9 @@ use member::{PUBLISHER, QUEUE, READER, Rig, consumer, texts};
 use partition::command::{Command, Durability, Effect, Level, Outcome, Reply, RequestId, Selective};
 use partition::outputs::{ReadBytes, ReadPurpose};
 
+/// A cache of a few entries.
+const SMALL_CACHE: usize = 600;
+
 #[test]
 fn a_synced_publish_is_confirmed_by_the_sync_and_a_written_one_by_the_write() {
     let mut rig = Rig::new(Vec::new(), 1 << 20);
@@ -98,21 +101,44 @@ fn a_restart_brings_back_what_was_not_settled_and_flags_what_may_have_been_sent(
 
 #[test]
 fn messages_that_left_memory_are_read_back() {
-    let mut rig = Rig::new(Vec::new(), 300);
+    let mut rig = Rig::new(Vec::new(), SMALL_CACHE);
     for seq in 1..=40 {
         rig.publish_synced(seq, &format!("message number {seq}"));
         rig.run();
     }
-    assert!(rig.tail.bytes() <= 300);
+    assert!(rig.tail.bytes() <= SMALL_CACHE);
     rig.consume(1, 0, true);
     rig.run();
     assert_eq!(texts(&rig.delivered()), (1..=40).map(|i| format!("message number {i}")).collect::<Vec<_>>());
     assert_eq!(rig.stat(), (0, 0, 1));
 }
 
+#[test]
+fn what_waited_in_a_queue_that_is_deleted_or_purged_does_not_stay_in_memory() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    let body = "x".repeat(2000);
+    for round in 0..4 {
+        for seq in 1..=60 {
+            rig.publish_synced(round * 60 + seq, &body);
+            rig.run();
+        }
+        // One was fetched, the others wait.
+        rig.command(Command::Get { queue: QUEUE, channel: READER, no_ack: true, request: RequestId(round) });
+        rig.run();
+        assert!(rig.tail.bytes() > 59 * 2000, "they wait in memory: {}", rig.tail.bytes());
+        match round < 3 {
+            true => rig.command(Command::Purge { queue: QUEUE, channel: READER, request: RequestId(round) }),
+            false => rig.command(Command::Delete { queue: QUEUE }),
+        }
+        rig.run();
+        // Small ones stay a little while, as if they had been delivered.
+        assert!(rig.tail.bytes() <= 64 << 10, "round {round}: {}", rig.tail.bytes());
+    }
+}
+
 /// A queue of forty batches, of which only the last few are in memory.
 fn long_queue() -> Rig {
-    let mut rig = Rig::new(Vec::new(), 300);
+    let mut rig = Rig::new(Vec::new(), SMALL_CACHE);
     for seq in 1..=40 {
         rig.publish_synced(seq, &format!("m{seq}"));
         rig.run();

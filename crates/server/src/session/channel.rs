@@ -63,6 +63,36 @@ pub(super) struct Consumer {
     pub(super) told: Option<Box<Told>>,
 }
 
+impl Consumer {
+    /// Who holds what `basic.get` takes from a queue.
+    fn getter(number: u32, queue: QueueId, partition: PartitionId) -> Self {
+        Consumer {
+            number,
+            state: State::Get,
+            tag: ConsumerTag::default(),
+            queue,
+            partition,
+            remote: None,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            prefetch: 0,
+            granted_only: false,
+            granted: 0,
+            unacked: 0,
+            tells_counts: false,
+            aging: None,
+            told: None,
+        }
+    }
+}
+
+/// The place of who is to hold what is fetched from a queue: who holds something of it, or else nothing at all.
+fn getter_for(consumers: &[Consumer], queue: QueueId) -> Option<usize> {
+    let place_of = |is_it: &dyn Fn(&Consumer) -> bool| consumers.iter().position(|c| c.state == State::Get && is_it(c));
+    place_of(&|c| c.queue == queue).or_else(|| place_of(&|c| c.unacked == 0))
+}
+
 /// What the request under way waits for.
 #[derive(Debug, Default)]
 pub(super) enum Pending {
@@ -231,6 +261,20 @@ impl Channel {
         }
     }
 
+    /// Who holds what is fetched one by one from a queue: the same for all of a queue, and one that holds nothing serves the
+    /// next queue, so that a channel that fetches from queues that come and go remembers none of them, and runs out of no
+    /// numbers.
+    pub(super) fn holder_of_got(&mut self, queue: QueueId, partition: PartitionId) -> usize {
+        if let Some(at) = getter_for(&self.consumers, queue) {
+            let consumer = &mut self.consumers[at];
+            (consumer.queue, consumer.partition) = (queue, partition);
+            return at;
+        }
+        let number = self.next_number();
+        self.consumers.push(Consumer::getter(number, queue, partition));
+        self.consumers.len() - 1
+    }
+
     /// Forgets a consumer that gets nothing more and holds nothing.
     pub(super) fn forget_if_done(&mut self, at: usize) {
         let consumer = &self.consumers[at];
@@ -296,5 +340,23 @@ impl Channel {
         }
         self.forget_if_done(at);
         self.hand_out(cx.local);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_nothing_of_one_queue_holds_what_is_fetched_from_the_next() {
+        let (first, second, third) = (QueueId(1), QueueId(2), QueueId(3));
+        let mut consumers =
+            vec![Consumer::getter(1, first, PartitionId(0)), Consumer::getter(2, second, PartitionId(0))];
+        consumers[0].state = State::Active;
+        assert_eq!(getter_for(&consumers, first), Some(1), "a consumer proper is something else");
+        assert_eq!(getter_for(&consumers, third), Some(1));
+        consumers[1].unacked = 1;
+        assert_eq!(getter_for(&consumers, second), Some(1), "the same for all of a queue");
+        assert_eq!(getter_for(&consumers, third), None, "an ack has to find its queue");
     }
 }

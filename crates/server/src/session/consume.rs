@@ -246,29 +246,7 @@ impl Session {
             self.trace_delivery(at, Some(queue), delivery, cx);
         }
         let channel = &mut self.channels[at];
-        let known = channel.consumers.iter().position(|c| c.state == State::Get && c.queue == queue);
-        let holder = known.unwrap_or_else(|| {
-            let number = channel.next_number();
-            channel.consumers.push(Consumer {
-                number,
-                state: State::Get,
-                tag: ConsumerTag::default(),
-                queue,
-                partition,
-                remote: None,
-                no_ack: false,
-                exclusive: false,
-                priority: 0,
-                prefetch: 0,
-                granted_only: false,
-                granted: 0,
-                unacked: 0,
-                tells_counts: false,
-                aging: None,
-                told: None,
-            });
-            channel.consumers.len() - 1
-        });
+        let holder = channel.holder_of_got(queue, partition);
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
         let counted;
         let mut properties = view.properties();
