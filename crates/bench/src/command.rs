@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::durability::durability;
 use crate::options::{Asked, Options, parse, table};
 use crate::outputs::Files;
-use crate::record::read_lines;
+use crate::record::{Book, read_lines};
 use crate::report;
 use crate::run::{Context, Observer, run};
 use crate::scenario::scenario;
@@ -81,7 +81,7 @@ fn measured(options: &Options, context: &Context) -> Result<Ended, Error> {
     let ended = if recorded.run.missed.is_empty() { Ended::Met } else { Ended::Missed };
     if let Some(name) = &outputs.html {
         let title = format!("{} under load", recorded.run.label);
-        write(name, &report::html(&title, &[recorded]))?;
+        write(name, &report::html(&title, &Book { runs: vec![recorded], figures: Vec::new() }))?;
     }
     Ok(ended)
 }
@@ -98,18 +98,20 @@ fn compare(words: &[String]) -> Result<Ended, Error> {
         return Ok(Ended::Met);
     }
     let words = Words::read("report", words, &[OWN])?;
-    let mut runs = Vec::new();
+    let mut book = Book::default();
     for name in &words.rest {
         let text = std::fs::read_to_string(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
-        runs.extend(read_lines(name, &text)?);
+        let read = read_lines(name, &text)?;
+        book.runs.extend(read.runs);
+        book.figures.extend(read.figures);
     }
-    if runs.is_empty() {
+    if book.runs.is_empty() {
         return Err(Error::usage("name at least one JSON file of a run"));
     }
     let title = words.text("title").unwrap_or("Runs compared");
-    let table = report::markdown(&runs);
+    let table = report::markdown(&book);
     if let Some(name) = words.text("html") {
-        write(name, &report::html(title, &runs))?;
+        write(name, &report::html(title, &book))?;
     }
     match words.text("md") {
         Some(name) => write(name, &format!("# {title}\n\n{table}"))?,

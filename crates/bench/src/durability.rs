@@ -13,10 +13,8 @@ use crate::Error;
 use crate::broker::Broker;
 use crate::client::{Client, QueueDeclare, Settings};
 use crate::command::Ended;
-use crate::options::{Asked, BrokerStart, Options, parse};
-use crate::record::{Latency, Recorded, Run};
-use crate::report::chart::{Chart, Scale, Series as Curve};
-use crate::report::escape;
+use crate::options::{self, BrokerStart, Options, parse};
+use crate::record::{Curve, Figure, Latency, Recorded, Run};
 use crate::run::Context;
 use crate::screen::{ms, rate_text, say};
 use crate::series::{Series, broker_of};
@@ -50,22 +48,22 @@ const CAP_MAX: u64 = 1_000_000_000_000_000;
 
 /// One of the article's figures.
 #[derive(Clone, Copy, Debug)]
-struct Figure {
+struct Asked {
     number: &'static str,
     title: &'static str,
     body_bytes: u64,
     rate: f64,
 }
 
-const FIGURES: [Figure; 3] = [
-    Figure {
+const FIGURES: [Asked; 3] = [
+    Asked {
         number: "1",
         title: "256 B, up to 200,000 msg/s: which stage one waits for",
         body_bytes: 256,
         rate: 200_000.0,
     },
-    Figure { number: "2", title: "1 KB, up to 50,000 msg/s: what each policy costs", body_bytes: 1024, rate: 50_000.0 },
-    Figure {
+    Asked { number: "2", title: "1 KB, up to 50,000 msg/s: what each policy costs", body_bytes: 1024, rate: 50_000.0 },
+    Asked {
         number: "3",
         title: "1 KB, up to 200,000 msg/s: what each policy costs",
         body_bytes: 1024,
@@ -81,6 +79,23 @@ struct Stage {
     durable: bool,
     arguments: Table,
     has_value: bool,
+}
+
+impl Stage {
+    /// How its queue was declared, in words.
+    fn told(&self) -> String {
+        let kind = if self.durable { "durable" } else { "transient" };
+        let value = |value: &Value| match value {
+            Value::LongString(text) => String::from_utf8_lossy(text).into_owned(),
+            Value::I32(number) => number.to_string(),
+            Value::I64(number) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        let arguments =
+            self.arguments.iter().map(|(name, of)| format!("{}={}", String::from_utf8_lossy(name), value(of)));
+        let arguments: Vec<String> = std::iter::once(kind.to_owned()).chain(arguments).collect();
+        format!("queue {} ({})", self.queue, arguments.join(", "))
+    }
 }
 
 /// What the broker under test can do.
@@ -126,33 +141,32 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     let mut lab = Lab { words: &words, broker, seconds, abilities: Abilities { chooses: false, is_cluster: false } };
     lab.abilities = lab.abilities()?;
     let mut series = Series::new("Durability against latency", &words, context)?;
-    let mut foreword = String::new();
     for figure in FIGURES.iter().filter(|figure| wanted.contains(&figure.number)) {
         let mut absent = lab.absent();
         if highest < figure.rate {
             absent.push(format!("Rates above {} were not tried: --rate.", rate_text(highest)));
         }
-        let figure = Figure { rate: figure.rate.min(highest), ..*figure };
+        let figure = Asked { rate: figure.rate.min(highest), ..*figure };
         let measured = match figure.number {
             "1" => lab.stages(&figure, &mut series)?,
             _ => lab.policies(&figure, &mut series)?,
         };
         say(&text(&figure, &measured));
-        foreword.push_str(&section(&figure, &measured, &absent));
+        series.figure(drawn(&figure, measured, absent));
         if series.is_interrupted() {
             break;
         }
     }
     if wanted.contains(&"risk") && !series.is_interrupted() {
-        foreword.push_str(&risk::shown(&mut lab, cap, &mut series)?);
+        let figure = risk::shown(&mut lab, cap, &mut series)?;
+        series.figure(figure);
     }
-    foreword.push_str("<h2>All runs</h2>\n");
-    series.finish(&foreword)
+    series.finish("")
 }
 
 fn start_of(words: &Words) -> Result<BrokerStart, Error> {
     match parse(&words.handed_on())? {
-        Asked::Run(options) => Ok(options.broker),
+        options::Asked::Run(options) => Ok(options.broker),
         _ => Ok(BrokerStart::default()),
     }
 }
@@ -170,7 +184,7 @@ impl Lab<'_> {
         let words: Vec<String> =
             self.words.handed_on().into_iter().chain(text.split_whitespace().map(str::to_owned)).collect();
         match parse(&words)? {
-            Asked::Run(mut options) => {
+            options::Asked::Run(mut options) => {
                 if let Some(broker) = &self.broker {
                     options.uris = vec![broker.uri()];
                 }
@@ -287,7 +301,7 @@ impl Lab<'_> {
     }
 
     /// Figure 1: all stages in the same run, each a channel of one connection.
-    fn stages(&mut self, figure: &Figure, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
+    fn stages(&mut self, figure: &Asked, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
         let stages: Vec<Stage> =
             [Some(self.first_node()), self.replicated(), Some(self.synced())].into_iter().flatten().collect();
         let (run, asked) = self.at_a_held_rate(figure, &stages, "stages", series)?;
@@ -304,7 +318,7 @@ impl Lab<'_> {
     }
 
     /// Figures 2 and 3: one policy after the other, all at the same rate, which is the highest tried that all of them held.
-    fn policies(&mut self, figure: &Figure, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
+    fn policies(&mut self, figure: &Asked, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
         let mut rate = figure.rate;
         let mut why = None;
         for attempt in 1.. {
@@ -343,7 +357,7 @@ impl Lab<'_> {
     /// Runs at the figure's rate, and lower until one is held. Returns the last run and the rate that it was asked for.
     fn at_a_held_rate(
         &mut self,
-        figure: &Figure,
+        figure: &Asked,
         stages: &[Stage],
         label: &str,
         series: &mut Series<'_>,
@@ -361,7 +375,7 @@ impl Lab<'_> {
 
     fn at(
         &mut self,
-        figure: &Figure,
+        figure: &Asked,
         stages: &[Stage],
         label: &str,
         rate: f64,
@@ -403,12 +417,17 @@ impl Lab<'_> {
         let mut options = self.options(&text)?;
         options.topology.spreads_channels = true;
         options.stages = stages.iter().map(|stage| stage.name.to_owned()).collect();
-        series.run_options(label, options, self.broker.as_ref())?;
+        let recorded = series.run_options(label, options, self.broker.as_ref())?;
+        // The line of the run does not declare them, and whoever repeats it must.
+        recorded
+            .run
+            .notes
+            .push(format!("declared before: {}", stages.iter().map(Stage::told).collect::<Vec<_>>().join("; ")));
         for stage in stages {
             delete(&mut client, stage.queue)?;
         }
         client.close();
-        Ok(series.runs.last_mut().expect("it was run above"))
+        Ok(series.last())
     }
 }
 
@@ -490,7 +509,7 @@ fn round_down(rate: f64) -> f64 {
     (rate / ten).floor() * ten
 }
 
-fn text(figure: &Figure, measured: &[Measured]) -> String {
+fn text(figure: &Asked, measured: &[Measured]) -> String {
     let mut text = format!("\nFigure {}: {}\n", figure.number, figure.title);
     for curve in measured {
         let f = &curve.latency.figures;
@@ -516,41 +535,25 @@ fn text(figure: &Figure, measured: &[Measured]) -> String {
     text
 }
 
-fn section(figure: &Figure, measured: &[Measured], absent: &[String]) -> String {
-    let mut chart = Chart::new("How long one waits", "percentile", "ms from publish to the stage")
-        .x(Scale::Percentile)
-        .y(Scale::Log);
-    let mut table = String::from("<div class=\"wide\"><table><tr><th>waits for</th><th>msg/s</th>");
-    for name in ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max"] {
-        table.push_str(&format!("<th>{name}</th>"));
-    }
-    table.push_str("</tr>\n");
-    let mut notes: Vec<String> = absent.to_vec();
-    for (at, curve) in measured.iter().enumerate() {
-        // S4's curves begin at the median.
-        let tail = curve.latency.curve.iter().copied().filter(|(percentile, _)| *percentile >= 49.0).collect();
-        chart.push(Curve::new(curve.name.clone(), tail).color(at));
-        table.push_str(&format!("<tr><td>{}</td><td>{}</td>", escape(&curve.name), rate_text(curve.held)));
-        for value in curve.latency.figures.told().into_iter().chain([curve.latency.figures.max_ms]) {
-            table.push_str(&format!("<td>{}</td>", ms(value)));
-        }
-        table.push_str("</tr>\n");
-        if let Some(why) = &curve.why {
-            notes.push(format!(
-                "{}: {} msg/s were held, not {}: {why}.",
-                curve.name,
-                rate_text(curve.held),
-                rate_text(figure.rate)
-            ));
+/// The figure as it is written down.
+fn drawn(asked: &Asked, measured: Vec<Measured>, absent: Vec<String>) -> Figure {
+    // Curves at one rate for one reason share a sentence.
+    let mut not_held: Vec<(&str, f64, Vec<&str>)> = Vec::new();
+    for curve in &measured {
+        let Some(why) = &curve.why else { continue };
+        match not_held.iter_mut().find(|(of, at, _)| of == why && *at == curve.asked) {
+            Some((_, _, names)) => names.push(&curve.name),
+            None => not_held.push((why, curve.asked, vec![&curve.name])),
         }
     }
-    let mut html = format!("<h2>Figure {}: {}</h2>\n", figure.number, escape(figure.title));
-    if !chart.is_empty() {
-        html.push_str(&format!("<figure>{}</figure>\n", chart.svg()));
-    }
-    html.push_str(&format!("{table}</table></div>\n<ul>\n"));
-    notes.iter().for_each(|note| html.push_str(&format!("<li>{}</li>\n", escape(note))));
-    html + "</ul>\n"
+    let not_held = not_held.into_iter().map(|(why, at, names)| {
+        let (held, wanted) = (rate_text(at), rate_text(asked.rate));
+        format!("{}: measured at {held} msg/s, not {wanted}: {why}.", names.join(", "))
+    });
+    let notes = absent.into_iter().chain(not_held).collect();
+    let curve = |curve: Measured| Curve { name: curve.name, held_per_s: curve.held, latency: curve.latency };
+    let title = format!("Figure {}: {}", asked.number, asked.title);
+    Figure { title, notes, curves: measured.into_iter().map(curve).collect(), shown: None }
 }
 
 #[cfg(test)]
@@ -570,6 +573,25 @@ mod tests {
         // What was sent and not confirmed was not held either.
         run.confirmed_per_s = Some(50_000.0);
         assert!(why_not_held(&run, 100_000.0).is_some());
+    }
+
+    #[test]
+    fn curves_that_one_reason_held_back_share_a_sentence() {
+        let curve = |name: &str, why: Option<&str>| Measured {
+            name: name.to_owned(),
+            latency: Latency::default(),
+            held: 139_999.0,
+            asked: 140_000.0,
+            why: why.map(str::to_owned),
+        };
+        let measured = vec![curve("synced", Some("the disk")), curve("async", Some("the disk")), curve("other", None)];
+        let figure = drawn(&FIGURES[2], measured, vec!["Replicated: one node.".to_owned()]);
+        let told = ["Replicated: one node.", "synced, async: measured at 140000 msg/s, not 200000: the disk."];
+        assert_eq!(figure.notes, told);
+        assert_eq!(
+            (figure.title.as_str(), figure.curves.len()),
+            ("Figure 3: 1 KB, up to 200,000 msg/s: what each policy costs", 3)
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
 use crate::Error;
 use crate::options::{Options, Outputs};
-use crate::record::{Interval, Line, Recorded};
+use crate::record::{Figure, Interval, Line, Recorded};
 use crate::run::Observer;
 use crate::setup::Found;
 
@@ -54,6 +54,11 @@ impl Files {
             hdr_log: Target::create(&outputs.hdr_log)?,
             csv: Target::create(&outputs.csv)?,
         })
+    }
+
+    /// Writes down a figure of the runs before it.
+    pub fn figure(&mut self, figure: &Figure) {
+        self.line(&Line::Figure(Box::new(figure.clone())));
     }
 
     fn line(&mut self, line: &Line) {

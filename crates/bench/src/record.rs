@@ -132,6 +132,12 @@ pub struct Run {
     pub scenario: String,
     /// The words that repeat it.
     pub command: String,
+    /// The command that made it and others in one go; empty for a run by itself.
+    #[serde(default)]
+    pub made_by: String,
+    /// It prepared another one (filled a queue, say) and is not compared with others.
+    #[serde(default)]
+    pub is_preparation: bool,
     /// Version of this tool.
     pub version: String,
     /// Seconds since the epoch at its start.
@@ -177,6 +183,30 @@ pub struct Run {
     pub notes: Vec<String>,
 }
 
+/// A curve of a figure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Curve {
+    /// What was waited for.
+    pub name: String,
+    /// Messages a second that were sent while it was measured.
+    pub held_per_s: f64,
+    /// How long it took.
+    pub latency: Latency,
+}
+
+/// What several runs say together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Its heading.
+    pub title: String,
+    /// What was measured, in the order in which it is shown.
+    pub curves: Vec<Curve>,
+    /// Sentences on what the figure does not show, and why.
+    pub notes: Vec<String>,
+    /// What was to be shown, in words, and whether it was; absent where nothing was.
+    pub shown: Option<(String, bool)>,
+}
+
 /// A line of a JSON file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -185,6 +215,8 @@ pub enum Line {
     Interval(Box<Interval>),
     /// The end of a run: all intervals before it, back to the run before, are its own.
     Run(Box<Run>),
+    /// A figure of the runs before it.
+    Figure(Box<Figure>),
 }
 
 /// A run with its intervals.
@@ -196,13 +228,23 @@ pub struct Recorded {
     pub intervals: Vec<Interval>,
 }
 
+/// What a file of lines, or several, say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Book {
+    /// The runs, in their order.
+    pub runs: Vec<Recorded>,
+    /// The figures, in theirs.
+    pub figures: Vec<Figure>,
+}
+
 /// Reads a file of lines; an error names the line.
-pub fn read_lines(name: &str, text: &str) -> Result<Vec<Recorded>, crate::Error> {
-    let (mut runs, mut intervals) = (Vec::new(), Vec::new());
+pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
+    let (mut runs, mut figures, mut intervals) = (Vec::new(), Vec::new(), Vec::new());
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
             Ok(Line::Interval(interval)) => intervals.push(*interval),
             Ok(Line::Run(run)) => runs.push(Recorded { run: *run, intervals: std::mem::take(&mut intervals) }),
+            Ok(Line::Figure(figure)) => figures.push(*figure),
             Err(why) => return Err(crate::Error::usage(format!("{name}, line {}: {why}", at + 1))),
         }
     }
@@ -215,7 +257,7 @@ pub fn read_lines(name: &str, text: &str) -> Result<Vec<Recorded>, crate::Error>
     if runs.is_empty() {
         return Err(crate::Error::usage(format!("{name}: there is no run in it")));
     }
-    Ok(runs)
+    Ok(Book { runs, figures })
 }
 
 #[cfg(test)]
@@ -228,8 +270,10 @@ mod tests {
         let interval = Line::Interval(Box::new(Interval { at_s: 1.0, ..Interval::default() }));
         let run = Line::Run(Box::new(Run { label: "x".into(), ..Run::default() }));
         let text = |lines: &[&Line]| lines.iter().map(|l| serde_json::to_string(l).unwrap() + "\n").collect::<String>();
-        let runs = read_lines("f", &text(&[&interval, &run, &interval, &interval, &run])).unwrap();
-        assert_eq!(runs.iter().map(|r| r.intervals.len()).collect::<Vec<_>>(), [1, 2]);
+        let figure = Line::Figure(Box::new(Figure { title: "1".into(), ..Figure::default() }));
+        let book = read_lines("f", &text(&[&interval, &run, &interval, &interval, &run, &figure])).unwrap();
+        assert_eq!(book.runs.iter().map(|r| r.intervals.len()).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(book.figures.iter().map(|figure| figure.title.as_str()).collect::<Vec<_>>(), ["1"]);
         let cut = read_lines("f", &text(&[&interval])).unwrap_err().to_string();
         assert!(cut.contains("cut off"), "{cut}");
         let broken = read_lines("f", "{}\n").unwrap_err().to_string();

@@ -3,14 +3,15 @@
 //! Invariant: the report shows what was recorded and computes nothing new but ratios; a value that was not measured is a dash.
 
 pub mod chart;
+mod figure;
 mod rows;
 
 use crate::latency::Figures;
-use crate::record::{Interval, Recorded};
+use crate::record::{Book, Interval, Recorded};
 use chart::{Chart, Scale, Series};
 
+pub use rows::rows;
 use rows::{compared, overview};
-pub use rows::{markdown, rows};
 
 /// More runs than this share a chart with one curve each.
 const CROWD: usize = 4;
@@ -19,8 +20,13 @@ const CROWD: usize = 4;
 const POINTS_MAX: usize = 600;
 
 /// The report as one file.
-pub fn html(title: &str, runs: &[Recorded]) -> String {
+pub fn html(title: &str, book: &Book) -> String {
+    let runs = &to_compare(&book.runs)[..];
     let mut body = format!("<h1>{}</h1>\n", escape(title));
+    if !book.figures.is_empty() {
+        book.figures.iter().for_each(|figure| body.push_str(&figure::html(figure)));
+        body.push_str("<h2>All runs</h2>\n");
+    }
     body.push_str(&verdicts(runs));
     if runs.len() > 2 {
         body.push_str(&overview_table(runs));
@@ -33,6 +39,18 @@ pub fn html(title: &str, runs: &[Recorded]) -> String {
     }
     body.push_str(&appendix(runs));
     page(title, &body)
+}
+
+/// Figures and tables in Markdown.
+pub fn markdown(book: &Book) -> String {
+    let figures: String = book.figures.iter().map(figure::markdown).collect();
+    figures + &rows::markdown(&to_compare(&book.runs))
+}
+
+/// The runs without those that only prepared another one; all of them where there is nothing else.
+fn to_compare(runs: &[Recorded]) -> Vec<Recorded> {
+    let compared: Vec<Recorded> = runs.iter().filter(|recorded| !recorded.run.is_preparation).cloned().collect();
+    if compared.is_empty() { runs.to_vec() } else { compared }
 }
 
 /// The table and the charts of runs that are compared with each other.
@@ -65,15 +83,15 @@ const STYLE: &str = "
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --faint: #97a1ad; --line: #39414b; --paper: #14181d; --good: #4cc38a; --bad: #ff8a80 } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem }
-.wide { overflow-x: auto }
+.wide { overflow-x: auto } .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper) }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
-th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--line); white-space: nowrap }
-th:first-child, td:first-child { text-align: left } td.group { font-weight: 600; padding-top: .9rem }
+th, td { text-align: right; padding: .25rem .8rem; border-bottom: 1px solid var(--line); vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; white-space: nowrap } td.group { font-weight: 600; padding-top: .9rem }
 .good { color: var(--good) } .bad { color: var(--bad) } .faint { color: var(--faint) }
 figure { margin: 1.5rem 0; overflow-x: auto } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .faint { fill: var(--faint) } svg .grid { stroke: var(--line); stroke-width: 1 }
 svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round } svg .dashed { stroke-dasharray: 5 4 }
-@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem; white-space: normal } td:first-child { min-width: 8.5rem } }
+@media (max-width: 44rem) { body { margin: 1rem auto } svg { min-width: 42rem } th, td { padding: .25rem .5rem } th:first-child, td:first-child { white-space: normal; min-width: 8.5rem } }
 code, pre { font: 13px/1.5 ui-monospace, monospace } pre { white-space: pre-wrap; word-break: break-all }
 ";
 
@@ -96,8 +114,9 @@ fn table(runs: &[Recorded]) -> String {
     }
     text.push_str("</tr>\n");
     for row in rows(runs) {
-        let class = if row.is_group() { " class=\"group\"" } else { "" };
-        text.push_str(&format!("<tr><td{class}>{}</td>", escape(&row.name)));
+        let across = format!(" class=\"group\" colspan=\"{}\"", runs.len() + 1);
+        let across = if row.is_group() { across.as_str() } else { "" };
+        text.push_str(&format!("<tr><td{across}>{}</td>", escape(&row.name)));
         row.values.iter().for_each(|value| text.push_str(&format!("<td>{}</td>", escape(value))));
         text.push_str("</tr>\n");
     }
@@ -208,6 +227,13 @@ fn points(run: &Recorded, value: impl Fn(&Interval) -> Option<f64>) -> Vec<(f64,
 
 fn appendix(runs: &[Recorded]) -> String {
     let mut text = String::from("<h2>How it was measured</h2>\n");
+    let mut made_by: Vec<&str> = runs.iter().map(|recorded| recorded.run.made_by.as_str()).collect();
+    made_by.dedup();
+    made_by.retain(|command| !command.is_empty());
+    if !made_by.is_empty() {
+        let lines = escape(&made_by.join("\n"));
+        text.push_str(&format!("<p>All of it again, with <code>leveret</code> in the path:</p>\n<pre>{lines}</pre>\n"));
+    }
     for Recorded { run, .. } in runs {
         let m = &run.machine;
         text.push_str(&format!(
@@ -260,7 +286,11 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Latency, Run};
+    use crate::record::{Figure, Latency, Run};
+
+    fn book(runs: &[Recorded]) -> Book {
+        Book { runs: runs.to_vec(), figures: Vec::new() }
+    }
 
     fn recorded(label: &str, p99: f64) -> Recorded {
         let figures = Figures { count: 9, p50_ms: p99 / 3.0, p99_ms: p99, p999_ms: p99 * 2.0, ..Figures::default() };
@@ -284,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_report_is_one_file_that_asks_no_network_and_shows_both_runs() {
-        let report = html("A <b> comparison", &[recorded("Leveret", 4.0), recorded("Rabbit & Co", 400.0)]);
+        let report = html("A <b> comparison", &book(&[recorded("Leveret", 4.0), recorded("Rabbit & Co", 400.0)]));
         assert!(report.contains("A &lt;b&gt; comparison") && report.contains("Rabbit &amp; Co"));
         for outside in ["http://", "https://", "<script", "src=", "@import", "url("] {
             assert!(!report.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside}");
@@ -307,6 +337,22 @@ mod tests {
     }
 
     #[test]
+    fn figures_come_first_and_what_prepared_a_run_is_not_compared_with_it() {
+        let mut runs = [recorded("filling", 4.0), recorded("cell", 4.0), recorded("other", 4.0)];
+        runs[0].run.is_preparation = true;
+        runs.iter_mut().for_each(|recorded| recorded.run.made_by = "leveret bench scenario 'x'".to_owned());
+        let figures = vec![Figure { title: "Figure 1".to_owned(), ..Figure::default() }];
+        let book = Book { runs: runs.to_vec(), figures };
+        let (page, text) = (html("x", &book), markdown(&book));
+        for told in [&page, &text] {
+            assert!(told.contains("cell") && !told.contains("filling"), "{told}");
+            assert!(told.find("Figure 1") < told.find("cell"), "{told}");
+        }
+        assert_eq!(page.matches("<pre>leveret bench scenario 'x'</pre>").count(), 1, "{page}");
+        assert!(html("x", &Book { runs: runs[..1].to_vec(), figures: Vec::new() }).contains("filling"));
+    }
+
+    #[test]
     fn a_start_is_a_date() {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
@@ -322,23 +368,23 @@ mod tests {
             recorded
         };
         let runs = [of("Leveret", "fast"), of("Leveret", "slow"), of("RabbitMQ", "fast"), of("RabbitMQ", "slow")];
-        let report = html("x", &runs);
+        let report = html("x", &book(&runs));
         for heading in ["<h2>s: fast</h2>", "<h2>s: slow</h2>"] {
             assert_eq!(report.matches(heading).count(), 1, "{heading}");
         }
         let section = report.split("<h2>s: slow</h2>").nth(1).and_then(|rest| rest.split("<h2>").next());
         let section = section.expect("a section of its own");
         assert!(section.contains("<th>Leveret</th><th>RabbitMQ</th>"), "{section}");
-        let text = markdown(&runs);
+        let text = markdown(&book(&runs));
         assert!(text.contains("## s: fast\n\n| | Leveret | RabbitMQ |\n"), "{text}");
         // Runs that nothing can be compared with stay in one table.
-        let alone = html("x", &runs[..2]);
+        let alone = html("x", &book(&runs[..2]));
         assert!(!alone.contains("<h2>s:") && alone.contains("<th>Leveret fast</th><th>Leveret slow</th>"));
     }
 
     #[test]
     fn nothing_measured_is_a_dash_and_no_chart() {
-        let report = html("x", &[Recorded::default()]);
+        let report = html("x", &book(&[Recorded::default()]));
         assert!(report.contains("–") && !report.contains("NaN"));
     }
 }

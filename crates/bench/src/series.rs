@@ -1,19 +1,23 @@
 //! Several runs one after the other, with one screen, one set of files and one report.
 //!
-//! Invariant: the files hold every run that was made, also when a later one could not be.
+//! Invariant: the files hold every run that was made, also when a later one could not be, with everything that the series found out
+//! about it: a report from the files says what the report of the series says.
 
 use std::io::IsTerminal as _;
+
+use hdrhistogram::Histogram;
 
 use crate::Error;
 use crate::broker::Broker;
 use crate::command::Ended;
 use crate::options::{Asked, BrokerStart, Options, Outputs, parse};
 use crate::outputs::Files;
-use crate::record::Recorded;
+use crate::record::{Book, Figure, Interval, Recorded};
 use crate::report;
 use crate::run::{Context, Observer, run};
 use crate::screen::live::Live;
 use crate::screen::{Lines, say};
+use crate::setup::Found;
 use crate::uri::without_passwords;
 use crate::words::Words;
 
@@ -26,8 +30,23 @@ pub struct Series<'a> {
     html: Option<String>,
     markdown: Option<String>,
     name: String,
-    /// What was run so far.
-    pub runs: Vec<Recorded>,
+    command: String,
+    book: Book,
+    /// The last run is over and still being judged.
+    is_unwritten: bool,
+}
+
+/// Hands on everything about a run but its end: it is written down once it was judged.
+struct Unjudged<'a>(&'a mut Files);
+
+impl Observer for Unjudged<'_> {
+    fn started(&mut self, options: &Options, found: &Found) {
+        self.0.started(options, found);
+    }
+
+    fn interval(&mut self, interval: &Interval, confirm: &Histogram<u64>, end_to_end: &Histogram<u64>) {
+        self.0.interval(interval, confirm, end_to_end);
+    }
 }
 
 impl<'a> Series<'a> {
@@ -43,7 +62,9 @@ impl<'a> Series<'a> {
             html: outputs.html,
             markdown: outputs.markdown,
             name: words.text("id").unwrap_or_default().to_owned(),
-            runs: Vec::new(),
+            command: words.command.clone(),
+            book: Book::default(),
+            is_unwritten: false,
         })
     }
 
@@ -68,6 +89,7 @@ impl<'a> Series<'a> {
         mut options: Options,
         broker: Option<&Broker>,
     ) -> Result<&mut Recorded, Error> {
+        self.write_down();
         options.label = format!("{} {label}", self.name).trim().to_owned();
         let mut pids = Vec::new();
         if let Some(broker) = broker {
@@ -86,32 +108,66 @@ impl<'a> Series<'a> {
             Some((name, _)) => format!("{name}: {label}"),
             None => label.to_owned(),
         };
-        let recorded = run(&options, &context, &mut [&mut *screen, &mut self.files])?;
-        self.runs.push(recorded);
-        Ok(self.runs.last_mut().expect("it was pushed above"))
+        let mut recorded = run(&options, &context, &mut [&mut *screen, &mut Unjudged(&mut self.files)])?;
+        recorded.run.made_by.clone_from(&self.command);
+        self.book.runs.push(recorded);
+        self.is_unwritten = true;
+        Ok(self.last())
+    }
+
+    /// The last run; until the next one begins, more can be said of it.
+    pub fn last(&mut self) -> &mut Recorded {
+        self.book.runs.last_mut().expect("a run was made before it is asked for")
+    }
+
+    /// Adds a figure of the runs so far.
+    pub fn figure(&mut self, mut figure: Figure) {
+        self.write_down();
+        if !self.name.is_empty() {
+            figure.title = format!("{}: {}", self.name, figure.title);
+        }
+        self.files.figure(&figure);
+        self.book.figures.push(figure);
+    }
+
+    fn write_down(&mut self) {
+        if std::mem::take(&mut self.is_unwritten)
+            && let Some(recorded) = self.book.runs.last()
+        {
+            self.files.finished(recorded);
+        }
     }
 
     /// Writes the reports, with more HTML behind the title if there is any, and tells how it ended.
-    pub fn finish(self, foreword: &str) -> Result<Ended, Error> {
-        if self.runs.is_empty() {
+    pub fn finish(mut self, foreword: &str) -> Result<Ended, Error> {
+        self.write_down();
+        let runs = &self.book.runs;
+        if runs.is_empty() {
             return Err(Error::usage("nothing was run"));
         }
         let write = |name: &str, text: &str| {
             std::fs::write(name, text).map_err(|why| Error::machine(format!("writing {name}"), why))
         };
         if let Some(name) = &self.html {
-            let page = report::html(&self.title, &self.runs).replacen("</h1>\n", &format!("</h1>\n{foreword}"), 1);
+            let page = report::html(&self.title, &self.book).replacen("</h1>\n", &format!("</h1>\n{foreword}"), 1);
             write(name, &page)?;
         }
         if let Some(name) = &self.markdown {
-            write(name, &format!("# {}\n\n{}", self.title, report::markdown(&self.runs)))?;
+            write(name, &format!("# {}\n\n{}", self.title, report::markdown(&self.book)))?;
         }
-        let missed: Vec<&Recorded> = self.runs.iter().filter(|recorded| !recorded.run.missed.is_empty()).collect();
-        say(&format!("\n{}: {} of {} runs passed", self.title, self.runs.len() - missed.len(), self.runs.len()));
+        let missed: Vec<&Recorded> = runs.iter().filter(|recorded| !recorded.run.missed.is_empty()).collect();
+        say(&format!("\n{}: {} of {} runs passed", self.title, runs.len() - missed.len(), runs.len()));
         for recorded in &missed {
             say(&format!("  {} FAILED: {}", recorded.run.label, recorded.run.missed.join("; ")));
         }
         Ok(if missed.is_empty() { Ended::Met } else { Ended::Missed })
+    }
+}
+
+impl Drop for Series<'_> {
+    /// When the next run could not be made, the last one is written all the same.
+    fn drop(&mut self) {
+        self.write_down();
     }
 }
 

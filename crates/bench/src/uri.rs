@@ -70,7 +70,8 @@ impl Uri {
     }
 }
 
-/// Words of a command line as they may be shown: passwords in URIs are left out, except the one that everybody knows.
+/// Words of a command line as a shell takes them and as they may be shown: passwords in URIs are left out, except the one that
+/// everybody knows.
 pub fn without_passwords(words: &[String]) -> String {
     let hidden = |uri: &str| {
         let (start, end) = (uri.find("://")? + 3, uri.rfind('@')?);
@@ -81,7 +82,16 @@ pub fn without_passwords(words: &[String]) -> String {
         let parts = word.split(',').map(|part| hidden(part).unwrap_or_else(|| part.to_owned()));
         parts.collect::<Vec<_>>().join(",")
     };
-    words.iter().map(shown).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| quoted(shown(word))).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it for one: in quotes if the shell would see more in it than letters.
+fn quoted(word: String) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+{}…".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// The URI without its password.
@@ -149,6 +159,14 @@ mod tests {
         let words = words.map(str::to_owned);
         let shown = "--uris amqp://guest:guest@h,amqps://u:…@h/v --uri=amqp://u:…@h -k a@b:c";
         assert_eq!(without_passwords(&words), shown);
+    }
+
+    #[test]
+    fn a_command_line_that_is_shown_can_be_typed() {
+        let words =
+            ["--broker", "leveret server --amqp 127.0.0.1:{port}", "-k", "it's", "--id", "", "-mp", "x-value=100"];
+        let shown = "--broker 'leveret server --amqp 127.0.0.1:{port}' -k 'it'\\''s' --id '' -mp x-value=100";
+        assert_eq!(without_passwords(&words.map(str::to_owned)), shown);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::Error;
+use crate::uri::without_passwords;
 
 /// One option of a tool: its name, what follows it (nothing for a flag), and a line of help.
 pub type Known = (&'static str, &'static str, &'static str);
@@ -38,6 +39,8 @@ pub const ABOUT_OUTPUT: &[Known] = &[
 #[derive(Debug, Default)]
 pub struct Words {
     options: BTreeMap<&'static str, String>,
+    /// The command line, as it may be shown.
+    pub command: String,
     /// What is no option.
     pub rest: Vec<String>,
 }
@@ -45,7 +48,8 @@ pub struct Words {
 impl Words {
     /// Reads the words of `tool`.
     pub fn read(tool: &str, words: &[String], known: &[&[Known]]) -> Result<Words, Error> {
-        let mut read = Words::default();
+        let command = format!("leveret bench {tool} {}", without_passwords(words));
+        let mut read = Words { command, ..Words::default() };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let Some(text) = word.strip_prefix("--") else {
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_number_is_not_left_out_in_silence() {
-        let read = |text: &str| Words { options: [("cap", text.to_owned())].into(), rest: Vec::new() };
+        let read = |text: &str| Words { options: [("cap", text.to_owned())].into(), ..Words::default() };
         assert_eq!(read("7").whole("cap", 1, 1, 9).expect("it is whole"), 7);
         let told = read("1.7").whole("cap", 1, 1, 9).expect_err("it is not").to_string();
         assert_eq!(told, "--cap 1.7: a whole number from 1 to 9 is expected");
@@ -157,6 +161,7 @@ mod tests {
         assert_eq!(words.handed_on(), ["--uri", "amqps://h", "--tls-ca", "f", "--sasl-external"]);
         let words = read("s1 --uri amqp://h --plain").expect("all are known");
         assert_eq!((&words.rest[..], words.is_set("plain")), (&["s1".to_owned()][..], true));
+        assert_eq!(words.command, "leveret bench scenario s1 --uri amqp://h --plain");
         assert_eq!(words.handed_on(), ["--uri", "amqp://h"]);
         assert!(read("--rate 5").expect_err("not of this tool").contains("unknown option --rate"));
         assert!(read("--uri").expect_err("no value").contains("--uri needs a value"));

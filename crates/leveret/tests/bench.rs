@@ -60,8 +60,18 @@ fn a_wrong_word_is_exit_code_2_and_no_broker_is_3() {
 
 #[test]
 fn the_value_at_risk_stays_within_its_cap_when_the_broker_is_killed() {
-    let output = with_own_server("durability --figures risk --seconds 3");
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (json, html, again) = (file("risk.json"), file("risk.html"), file("again.html"));
+    let output = with_own_server(&format!("durability --figures risk --seconds 3 --json {json} --html {html}"));
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("the cap held"), "{text}");
+    // The page can be made again from the file, with the figure and the command that makes both.
+    let mut report = Command::new(env!("CARGO_BIN_EXE_leveret"));
+    report.args(["bench", "report", &json, "--html", &again, "--title", "Durability against latency"]);
+    assert_eq!(report.env_clear().output().unwrap().status.code(), Some(0));
+    let page = std::fs::read_to_string(html).unwrap();
+    assert_eq!(std::fs::read_to_string(again).unwrap(), page);
+    assert!(page.contains("The cap held.") && page.contains("<pre>leveret bench durability --figures risk"), "{page}");
 }

@@ -15,6 +15,7 @@ use amqp::Value;
 use super::{Lab, Stage, VALUE, VALUE_HEADER, declare, delete, durable};
 use crate::Error;
 use crate::broker::Broker;
+use crate::record::Figure;
 use crate::screen::say;
 use crate::series::Series;
 
@@ -27,11 +28,11 @@ const RATE: u64 = 5000;
 /// What the gauge is called in the log.
 const GAUGE: &str = "value_at_risk=";
 
-pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Result<String, Error> {
-    let title = "<h2>Value at risk under selective</h2>\n";
+pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Result<Figure, Error> {
+    let title = "Value at risk under selective".to_owned();
     let absent = |why: &str| {
         say(&format!("\nValue at risk: not shown, {why}"));
-        Ok(format!("{title}<p>Not shown: {why}.</p>\n"))
+        Ok(Figure { title: title.clone(), notes: vec![format!("Not shown: {why}.")], ..Figure::default() })
     };
     if !lab.abilities.chooses {
         return absent("this broker does not know x-durability");
@@ -82,12 +83,9 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
     );
     say(&format!("\nValue at risk: {told}: {}", if holds { "the cap held" } else { "THE CAP DID NOT HOLD" }));
     if !holds {
-        let last = series.runs.last_mut().expect("it was run above");
-        last.run.missed.push(format!("value at risk {largest}, lost {lost}, cap {cap}"));
+        series.last().run.missed.push(format!("value at risk {largest}, lost {lost}, cap {cap}"));
     }
-    let class = if holds { "good" } else { "bad" };
-    let verdict = if holds { "The cap held." } else { "The cap did not hold." };
-    Ok(format!("{title}<p>{told}. <b class=\"{class}\">{verdict}</b></p>\n"))
+    Ok(Figure { title, shown: Some((told, holds)), ..Figure::default() })
 }
 
 /// Asks for the gauge until told to stop; returns how often.

@@ -298,15 +298,73 @@ mod tests {
 
     #[test]
     fn what_is_drawn_lies_within_the_frame() {
-        let mut chart = Chart::new("t", "x", "y").y(Scale::Log);
-        chart.push(Series::new("s".into(), vec![(0.0, 0.0), (1.0, f64::NAN), (2.0, 5.0), (3.0, 1e12)]));
-        let svg = chart.svg();
-        let points = svg.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
-        assert_eq!(points.split(' ').count(), 3);
-        for point in points.split(' ') {
-            let (x, y) = point.split_once(',').expect("x,y");
-            let (x, y): (f64, f64) = (x.parse().expect("a number"), y.parse().expect("a number"));
-            assert!((LEFT..=WIDTH).contains(&x) && (TOP..=HEIGHT).contains(&y), "{point}");
+        let frame = (LEFT..=WIDTH - RIGHT, TOP..=HEIGHT - BOTTOM);
+        let scales = [Scale::Linear, Scale::Log, Scale::Percentile];
+        for (x, y) in scales.into_iter().flat_map(|x| [(x, Scale::Linear), (x, Scale::Log)]) {
+            let points = [(0.0, 0.0), (1.0, f64::NAN), (2.0, 5.0), (40.0, -3.0), (99.99999, 700.0), (100.0, 1e12)];
+            let drawn = places(&Chart::new("t", "x", "y").x(x).y(y), &points);
+            assert_eq!(drawn.len(), points.len() - 1, "what is no number is left out: {x:?} {y:?}");
+            for (px, py) in &drawn {
+                assert!(frame.0.contains(px) && frame.1.contains(py), "{px},{py} of {x:?} {y:?}");
+            }
+            // A curve that was squeezed into a corner would lie within the frame too.
+            let (first, last) = (drawn[0], drawn[drawn.len() - 1]);
+            assert_eq!((first.0, last.0), (LEFT, WIDTH - RIGHT), "from edge to edge: {x:?} {y:?}");
+            assert!(last.1 < TOP + 0.1 * HEIGHT && last.1 < first.1, "the largest is at the top: {x:?} {y:?}");
         }
+        // A value beyond its axis: percentiles end at one in 100,000, and tens have no place for nothing.
+        assert_eq!(
+            places(&Chart::new("t", "x", "y").x(Scale::Percentile), &[(50.0, 1.0), (100.0, 2.0)])[1].0,
+            WIDTH - RIGHT
+        );
+        assert_eq!(places(&Chart::new("t", "x", "y").y(Scale::Log), &[(0.0, 0.0), (1.0, 9.0)])[0].1, HEIGHT - BOTTOM);
+    }
+
+    /// Where the points of a curve are drawn.
+    fn places(chart: &Chart, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+        let mut chart = chart.clone();
+        chart.push(Series::new("s".into(), points.to_vec()));
+        let svg = chart.svg();
+        let drawn = svg.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        let number = |text: &str| text.parse::<f64>().expect("a number");
+        let point = |text: &str| text.split_once(',').map(|(x, y)| (number(x), number(y))).expect("x,y");
+        drawn.split(' ').map(point).collect()
+    }
+
+    #[test]
+    fn labels_and_names_of_curves_lie_within_the_picture() {
+        let mut chart = Chart::new("t", "x", "y").x(Scale::Percentile).y(Scale::Log);
+        (0..30).for_each(|at| chart.push(Series::new(format!("curve {at}"), vec![(0.0, 0.001), (99.0, 1e9)])));
+        let svg = chart.svg();
+        let height: f64 = svg
+            .split("viewBox=\"0 0 960 ")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .expect("a size")
+            .parse()
+            .expect("a number");
+        let attribute = |tag: &str, name: &str| -> Option<f64> {
+            tag.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?.parse().ok()
+        };
+        let texts: Vec<&str> = svg.split("<text").skip(1).collect();
+        assert!(texts.len() > 40, "ticks, names of axes and of curves: {}", texts.len());
+        for text in texts {
+            let (x, y) = (attribute(text, "x").expect("x"), attribute(text, "y").expect("y"));
+            let letters = text.split('>').nth(1).and_then(|rest| rest.split('<').next()).unwrap_or_default();
+            let width = letters.chars().count() as f64 * LETTER;
+            let (left, right) = match attribute_text(text) {
+                Some("end") => (x - width, x),
+                Some("middle") => (x - width / 2.0, x + width / 2.0),
+                _ => (x, x + width),
+            };
+            let is_turned = text.contains("rotate");
+            assert!(is_turned || (left >= 0.0 && right <= WIDTH), "{letters} from {left} to {right}");
+            assert!(y > 0.0 && y < height, "{letters} at {y} of {height}");
+        }
+    }
+
+    /// How a text lies around its place.
+    fn attribute_text(tag: &str) -> Option<&str> {
+        tag.split("text-anchor=\"").nth(1)?.split('"').next()
     }
 }

@@ -127,7 +127,7 @@ pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
 }
 
 /// The tables in Markdown: an overview of more than two runs, and the rows of what is compared.
-pub fn markdown(runs: &[Recorded]) -> String {
+pub(super) fn markdown(runs: &[Recorded]) -> String {
     let mut text = String::new();
     if runs.len() > 2 {
         for (at, row) in overview(runs).iter().enumerate() {

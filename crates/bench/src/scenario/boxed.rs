@@ -90,13 +90,14 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64, free: O
     let is_own = wanted.command.is_none();
     let broker = Broker::start(&wanted)?;
     let queue = "-qq -u box";
+    let within = within(words, cell);
+    let mut prepared = None;
     if cell.backlog {
         let fill = format!("-x 2 -y 0 -c 1000 -s {BODY_BYTES} -C {} {queue}", BACKLOG / 2);
         let filled = series.run("filling the backlog", &plain(&fill)?, Some(&broker))?;
-        if filled.run.missed.is_empty() {
-            // It is in the JSON file; beside the cells it would be one of them.
-            series.runs.pop();
-        }
+        // Beside the cells it would be one of them.
+        filled.run.is_preparation = filled.run.missed.is_empty();
+        prepared = Some(format!("the backlog was made before, in the same box, by {}", filled.run.command));
     }
     // A consumer without a limit takes half a million messages in a second, and nothing would stand any more.
     let pace = if cell.backlog { format!(" -R {:.0}", free.unwrap_or(CONSUMED_PER_S)) } else { String::new() };
@@ -110,8 +111,9 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64, free: O
     let backlog = if cell.backlog { format!(", {BACKLOG} messages standing") } else { String::new() };
     let alone = if cell.consumes { "" } else { " alone" };
     let label = format!("{} cores, {} MB, {} writers{alone}{backlog}", cell.cpu, cell.memory_mb, cell.writers);
-    let recorded = series.run(&label, &plain(&load)?, Some(&broker))?;
+    let recorded = series.run(&label, &[within, plain(&load)?].concat(), Some(&broker))?;
     recorded.run.notes.push(format!("the broker ran in a box of {} cores and {} MB", cell.cpu, cell.memory_mb));
+    recorded.run.notes.extend(prepared);
     let held = recorded.run.confirmed_per_s.unwrap_or(0.0);
     if cell.backlog {
         let stands = recorded.run.correctness.left_in_queues.unwrap_or(0);
@@ -137,6 +139,14 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64, free: O
     Ok(held)
 }
 
+/// The words that would start the cell's broker, for whoever repeats its line; here it is started already.
+fn within(words: &Words, cell: Cell) -> Vec<String> {
+    let own = words.text("broker").map(|command| ["--broker".to_owned(), command.to_owned()]);
+    let limits =
+        ["--limit-cpu".to_owned(), cell.cpu.to_string(), "--limit-memory".to_owned(), format!("{}M", cell.memory_mb)];
+    own.into_iter().flatten().chain(limits).collect()
+}
+
 /// The words of a cell, without those about a broker: it is started here.
 fn plain(text: &str) -> Result<Vec<String>, Error> {
     let words = line(&Words::default(), text);
@@ -149,6 +159,15 @@ fn plain(text: &str) -> Result<Vec<String>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cells_line_starts_the_box_that_it_ran_in() {
+        let words = Words::read("scenario", &["--broker".to_owned(), "b {port}".to_owned()], &[ABOUT_BROKER]);
+        let line = [within(&words.expect("it is known"), cells()[0]), plain("-x 8").expect("it is a run")].concat();
+        let Ok(Asked::Run(options)) = parse(&line) else { panic!("{line:?} is a run") };
+        let start = (options.broker.command.as_deref(), options.broker.cpu, options.broker.memory_bytes);
+        assert_eq!(start, (Some("b {port}"), Some(0.9), Some(512 << 20)));
+    }
 
     #[test]
     fn the_grid_is_the_articles_and_adds_a_backlog() {

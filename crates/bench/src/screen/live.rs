@@ -1,7 +1,8 @@
 //! The live view: a few lines at the bottom of the terminal that are drawn again each interval.
 //!
 //! Invariant: it takes no keyboard and leaves the terminal's modes alone, so that Ctrl-C and scrolling work as always, and what is
-//! left on the screen at the end is the verdict. A terminal that is too narrow for a line is not given its less important parts.
+//! left on the screen at the end is the verdict. A terminal that is too narrow for a line is not given its less important parts, and
+//! one with fewer lines than the view has is not given the less important lines: no number is ever cut in two.
 
 use std::collections::VecDeque;
 use std::io::{Stdout, stdout};
@@ -23,6 +24,10 @@ use crate::setup::Found;
 
 /// Lines of the view.
 const HEIGHT: u16 = 10;
+
+/// The lines of the view, the most important one first: progress, rates, what consumers and publishers wait, what went wrong, the
+/// broker, the course of the rate and of the tail, the title, the network.
+const IMPORTANCE: [usize; HEIGHT as usize] = [1, 2, 5, 4, 9, 7, 3, 6, 0, 8];
 
 /// Where the values of a verdict's rows begin.
 const VALUES_AT: usize = 20;
@@ -71,7 +76,7 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
-        let rows: [Rect; 10] = Layout::vertical([Constraint::Length(1); 10]).areas(frame.area());
+        let rows = rows(frame.area());
         let i = &self.last;
         let title = parts_that_fit(&self.title, usize::from(frame.area().width));
         frame.render_widget(Paragraph::new(title.bold()), rows[0]);
@@ -86,40 +91,79 @@ impl View {
             Gauge::default().ratio(self.share()).label(clock).gauge_style(Style::new().fg(Color::Blue)),
             rows[1],
         );
-        let target = i.target_per_s.map_or(String::new(), |target| format!(" of {}", rate_text(target)));
-        let rates = Line::from(vec![
-            Span::from("msg/s      "),
-            Span::from(format!("sent {}{target}  ", rate_text(i.published_per_s))),
-            Span::from(format!("confirmed {}  ", rate_text(i.confirmed_per_s))),
-            Span::from(format!("received {}", rate_text(i.received_per_s))).bold(),
-        ]);
-        frame.render_widget(rates, rows[2]);
-        sparkline(frame, rows[3], "rate       ", &self.rates, Color::Green);
         let width = usize::from(frame.area().width);
+        let target = i.target_per_s.map(|target| (3, format!("target {}", rate_text(target))));
+        let rates = [
+            Some((2, format!("sent {}", rate_text(i.published_per_s)))),
+            target,
+            Some((1, format!("confirmed {}", rate_text(i.confirmed_per_s)))),
+            Some((0, format!("received {}", rate_text(i.received_per_s)))),
+        ];
+        frame.render_widget(line_of("msg/s      ", rates.into_iter().flatten().collect(), width), rows[2]);
+        sparkline(frame, rows[3], "rate       ", &self.rates, Color::Green);
         frame.render_widget(latency_line("confirm    ", &i.confirm, width), rows[4]);
         frame.render_widget(latency_line("end to end ", &i.end_to_end, width), rows[5]);
         sparkline(frame, rows[6], "p99        ", &self.tails, Color::Yellow);
-        let broker = i.broker.map_or("not on this machine".to_owned(), |load| {
-            format!(
-                "{:.2} cores  {} MB  disk write {:.1} MB/s",
-                load.cpu_cores,
-                load.rss_bytes / 1_000_000,
-                load.write_bytes_s / 1e6
-            )
+        let broker = i.broker.map_or(vec![(1, "not on this machine".to_owned())], |load| {
+            vec![
+                (1, format!("{:.2} cores", load.cpu_cores)),
+                (2, format!("{} MB", load.rss_bytes / 1_000_000)),
+                (3, format!("disk write {:.1} MB/s", load.write_bytes_s / 1e6)),
+            ]
         });
-        frame.render_widget(Line::from(format!("broker     {broker}")), rows[7]);
-        let network = format!(
-            "network    out {:.1}  in {:.1} MB/s  this load {:.2} cores",
-            i.to_broker_bytes_s / 1e6,
-            i.from_broker_bytes_s / 1e6,
-            i.generator_cores
-        );
-        frame.render_widget(Line::from(network), rows[8]);
-        let odd = format!("{} nacked  {} returned  {} connections lost", i.nacked, i.returned, i.connections_lost);
-        let calm = i.nacked + i.returned + i.connections_lost == 0 && i.blocked_s == 0.0;
-        let odd = if i.blocked_s > 0.0 { format!("{odd}  blocked {:.1} s", i.blocked_s) } else { odd };
-        frame.render_widget(Line::from(if calm { odd.dim() } else { odd.red() }), rows[9]);
+        frame.render_widget(line_of("broker     ", broker, width), rows[7]);
+        let network = vec![
+            (1, format!("out {:.1} MB/s", i.to_broker_bytes_s / 1e6)),
+            (2, format!("in {:.1} MB/s", i.from_broker_bytes_s / 1e6)),
+            (3, format!("this load {:.2} cores", i.generator_cores)),
+        ];
+        frame.render_widget(line_of("network    ", network, width), rows[8]);
+        let is_calm = i.nacked + i.returned + i.connections_lost == 0 && i.blocked_s == 0.0;
+        let mut odd = vec![
+            (2, format!("{} nacked", i.nacked)),
+            (4, format!("{} returned", i.returned)),
+            (1, format!("{} connections lost", i.connections_lost)),
+        ];
+        if i.blocked_s > 0.0 {
+            odd.push((3, format!("blocked {:.1} s", i.blocked_s)));
+        }
+        let odd = line_of("", odd, width);
+        frame.render_widget(if is_calm { odd.dim() } else { odd.red() }, rows[9]);
     }
+}
+
+/// A line for each part of the view, from the top; where there are too few, the least important parts get none.
+fn rows(area: Rect) -> [Rect; HEIGHT as usize] {
+    let kept = &IMPORTANCE[..usize::from(area.height.min(HEIGHT))];
+    let mut next = area.y;
+    std::array::from_fn(|at| {
+        let height = u16::from(kept.contains(&at));
+        next += height;
+        Rect { y: next - height, height, ..area }
+    })
+}
+
+/// Parts with their importance, the lowest number the most important, without those that there is no room for beside the name.
+fn parts_with_room(name: &str, mut parts: Vec<(u8, String)>, width: usize) -> Vec<(u8, String)> {
+    let taken = |parts: &[(u8, String)]| {
+        let gaps = 2 * parts.len().saturating_sub(1);
+        name.len() + gaps + parts.iter().map(|(_, text)| text.chars().count()).sum::<usize>()
+    };
+    while parts.len() > 1 && taken(&parts) > width {
+        let least = parts.iter().map(|(importance, _)| *importance).max();
+        parts.retain(|(importance, _)| Some(*importance) != least);
+    }
+    parts
+}
+
+/// Those parts as a line; a part of importance 0 stands out.
+fn line_of(name: &'static str, parts: Vec<(u8, String)>, width: usize) -> Line<'static> {
+    let mut spans = vec![Span::from(name)];
+    for (at, (importance, text)) in parts_with_room(name, parts, width).into_iter().enumerate() {
+        spans.push(Span::from(if at > 0 { "  " } else { "" }));
+        spans.push(if importance == 0 { Span::from(text).bold() } else { Span::from(text) });
+    }
+    Line::from(spans)
 }
 
 /// A title of parts between commas, without those at its end that there is no room for.
@@ -152,8 +196,7 @@ fn folded(text: &str, columns: usize) -> String {
 
 fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> Line<'static> {
     let Some(f) = figures else { return Line::from(format!("{name}-")) };
-    // Each with its importance: the highest number goes first when there is no room.
-    let mut parts = vec![
+    let parts = [
         (1, "p50", f.p50_ms),
         (5, "p95", f.p95_ms),
         (0, "p99", f.p99_ms),
@@ -161,21 +204,11 @@ fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> 
         (4, "p99.99", f.p9999_ms),
         (3, "max", f.max_ms),
     ];
-    let told = |(_, percentile, value): &(u8, &str, f64)| format!("{percentile} {}  ", ms(*value).trim_end());
-    let fits = |parts: &[(u8, &str, f64)]| {
-        name.len() + parts.iter().map(|part| told(part).len()).sum::<usize>() + "ms".len() <= width
-    };
-    while parts.len() > 1 && !fits(&parts) {
-        let least = parts.iter().map(|(importance, ..)| *importance).max();
-        parts.retain(|(importance, ..)| Some(*importance) != least);
-    }
-    let mut spans = vec![Span::from(name)];
-    spans.extend(parts.iter().map(|part| match part.1 {
-        "p99" => Span::from(told(part)).bold(),
-        _ => Span::from(told(part)),
-    }));
-    spans.push(Span::from("ms"));
-    Line::from(spans)
+    let parts = parts.map(|(importance, percentile, value)| (importance, format!("{percentile} {}", ms(value))));
+    let unit = "  ms";
+    let mut line = line_of(name, parts.to_vec(), width.saturating_sub(unit.len()));
+    line.push_span(unit);
+    line
 }
 
 fn sparkline(frame: &mut Frame<'_>, row: Rect, name: &'static str, values: &VecDeque<u64>, color: Color) {
@@ -259,6 +292,42 @@ mod tests {
         for part in ["10 of 20 s", "received 8000", "p99 4.250", "█"] {
             assert!(drawn.contains(part), "{part} is missing in\n{drawn}");
         }
+    }
+
+    #[test]
+    fn a_small_terminal_is_given_the_lines_and_parts_that_matter_most_and_no_number_in_two() {
+        let figures = Figures { count: 5, p99_ms: 4.25, ..Figures::default() };
+        let mut view = View { title: "Leveret".to_owned(), time_secs: Some(20), ..View::default() };
+        view.push(&Interval {
+            at_s: 10.0,
+            target_per_s: Some(1_234_567.0),
+            published_per_s: 1_234_567.0,
+            confirmed_per_s: 1_234_568.0,
+            received_per_s: 1_234_569.0,
+            connections_lost: 3,
+            end_to_end: Some(figures),
+            ..Interval::default()
+        });
+        let drawn = |columns, lines| {
+            let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+            terminal.draw(|frame| view.draw(frame)).unwrap();
+            terminal.backend().to_string()
+        };
+        let whole = drawn(100, HEIGHT);
+        assert!(whole.contains("target 1234567") && whole.contains("network") && whole.contains("Leveret"), "{whole}");
+        let small = drawn(60, 8);
+        assert!(!small.contains("network") && !small.contains("Leveret"), "{small}");
+        for part in
+            ["10 of 20 s", "sent 1234567  confirmed 1234568  received 1234569", "p99 4.250", "3 connections lost"]
+        {
+            assert!(small.contains(part), "{part} is missing in\n{small}");
+        }
+        let tiny = drawn(30, 3);
+        assert!(
+            tiny.contains("10 of 20 s") && tiny.contains("received 1234569") && tiny.contains("p99 4.250"),
+            "{tiny}"
+        );
+        assert!(!tiny.contains("sent") && !tiny.contains("confirm"), "{tiny}");
     }
 
     #[test]
