@@ -42,6 +42,8 @@ pub struct Axes<'a> {
 
 struct Frame {
     x: (f64, f64),
+    /// The lowest and the highest x that there is.
+    x_values: (f64, f64),
     y: (f64, f64),
     is_log: bool,
 }
@@ -71,20 +73,6 @@ impl Frame {
             )
             .expect(WRITES);
         }
-        if let Some((level, name)) = axes.level
-            && (self.y.0..=self.y.1).contains(&level)
-        {
-            let at = self.py(level);
-            write!(
-                svg,
-                "<line class=\"level\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                WIDTH - RIGHT,
-                LEFT + 6.0,
-                at - 4.0,
-                escape(name)
-            )
-            .expect(WRITES);
-        }
         write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
@@ -94,6 +82,23 @@ impl Frame {
             escape(axes.x),
             (TOP + HEIGHT - BOTTOM) / 2.0,
             escape(axes.y)
+        )
+        .expect(WRITES);
+    }
+
+    /// The level to compare with. Drawn last: what lies under it must not hide it.
+    fn level(&self, axes: &Axes<'_>, svg: &mut String) {
+        let Some((level, name)) = axes.level.filter(|(level, _)| (self.y.0..=self.y.1).contains(level)) else { return };
+        let at = self.py(level);
+        // Below its line where it would stand above the chart.
+        let below = if at - 4.0 < TOP { 16.0 } else { 0.0 };
+        write!(
+            svg,
+            "<line class=\"level\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text class=\"h\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT + 6.0,
+            at - 4.0 + below,
+            escape(name)
         )
         .expect(WRITES);
     }
@@ -138,6 +143,7 @@ pub fn lines(series: &[Series], axes: &Axes<'_>) -> Option<String> {
         write!(svg, "<polyline class=\"l{}\"{dash} points=\"{}\"/>", at % COLOURS, path.join(" ")).expect(WRITES);
         dots(one, at, &frame, &mut svg);
     }
+    frame.level(axes, &mut svg);
     legend(&names(series), &mut svg);
     svg.push_str("</svg>\n");
     Some(svg)
@@ -161,6 +167,7 @@ pub fn scatter(series: &[Series], axes: &Axes<'_>) -> Option<String> {
             write!(svg, "<text class=\"s\" x=\"{x:.1}\" y=\"{y:.1}\"{anchor}>{}</text>", escape(word)).expect(WRITES);
         }
     }
+    frame.level(axes, &mut svg);
     legend(&names(series), &mut svg);
     svg.push_str("</svg>\n");
     Some(svg)
@@ -170,7 +177,8 @@ pub fn scatter(series: &[Series], axes: &Axes<'_>) -> Option<String> {
 pub fn bars(groups: &[String], names: &[String], values: &[Vec<Option<f64>>], axes: &Axes<'_>) -> Option<String> {
     let highest = values.iter().flatten().flatten().copied().reduce(f64::max)?;
     let highest = axes.level.map_or(highest, |(level, _)| level.max(highest));
-    let frame = Frame { x: (0.0, groups.len() as f64), y: (0.0, nice(highest)), is_log: false };
+    let x = (0.0, groups.len() as f64);
+    let frame = Frame { x, x_values: x, y: (0.0, nice(highest)), is_log: false };
     let mut svg = String::new();
     open(&mut svg);
     frame.grid(axes, &mut svg);
@@ -201,6 +209,7 @@ pub fn bars(groups: &[String], names: &[String], values: &[Vec<Option<f64>>], ax
         )
         .expect(WRITES);
     }
+    frame.level(axes, &mut svg);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     legend(&names, &mut svg);
     svg.push_str("</svg>\n");
@@ -227,7 +236,9 @@ fn dots(one: &Series, at: usize, frame: &Frame, svg: &mut String) {
 }
 
 fn x_ticks(frame: &Frame, svg: &mut String) {
-    for x in ticks(frame.x, false) {
+    // Of one value alone there is nothing to read off between round numbers.
+    let only = (frame.x_values.0 == frame.x_values.1).then(|| vec![frame.x_values.0]);
+    for x in only.unwrap_or_else(|| ticks(frame.x, false)) {
         let at = frame.px(x);
         write!(
             svg,
@@ -246,12 +257,17 @@ fn frame(series: &[Series], axes: &Axes<'_>, is_loose: bool) -> Option<Frame> {
     let y_low = points().map(|point| point.1).filter(|y| *y > 0.0).reduce(f64::min).unwrap_or(0.1);
     let y_high = points().map(|point| point.1).reduce(f64::max)?;
     let y_high = axes.level.map_or(y_high, |(level, _)| level.max(y_high));
-    let x = if is_loose { (0.0, nice(x_high)) } else { (x_low.min(0.0), nice(x_high)) };
+    let x = match (is_loose, x_low == x_high && x_low > 0.0) {
+        (true, _) => (0.0, nice(x_high)),
+        // One value stands in the middle, not on the edge.
+        (false, true) => (0.0, 2.0 * x_low),
+        (false, false) => (x_low.min(0.0), nice(x_high)),
+    };
     let y = match axes.is_log {
         true => (10f64.powf(y_low.log10().floor()), 10f64.powf(y_high.max(y_low * 10.0).log10().ceil())),
         false => (0.0, nice(y_high)),
     };
-    Some(Frame { x, y, is_log: axes.is_log })
+    Some(Frame { x, x_values: (x_low, x_high), y, is_log: axes.is_log })
 }
 
 /// The next round number: one, two, two and a half or five times a power of ten.
@@ -302,6 +318,29 @@ mod tests {
             }
         }
         assert_eq!(lines(&[], &AXES), None);
+    }
+
+    #[test]
+    fn one_target_stands_in_the_middle_under_its_own_number() {
+        let point = |y: f64| Series { name: "n".to_owned(), points: vec![(1000.0, y, String::new())] };
+        let svg = lines(&[point(5.0), point(7.0)], &AXES).unwrap();
+        let middle = format!("{:.1}", (LEFT + WIDTH - RIGHT) / 2.0);
+        assert_eq!(svg.matches(&format!("cx=\"{middle}\"")).count(), 2, "{svg}");
+        let tick =
+            format!("<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">1000</text>", HEIGHT - BOTTOM + 15.0);
+        assert!(svg.contains(&tick) && !svg.contains(">400</text>"), "{svg}");
+    }
+
+    #[test]
+    fn a_level_lies_over_bars_and_its_name_within_the_chart() {
+        let axes = |level| Axes { level: Some((level, "required")), ..AXES };
+        for level in [10.0, 100.0] {
+            let svg = bars(&["g".to_owned()], &["n".to_owned()], &[vec![Some(100.0)]], &axes(level)).unwrap();
+            assert!(svg.find("class=\"level\"") > svg.find("class=\"f0\""), "{svg}");
+            let name = svg.split("class=\"h\"").nth(1).and_then(|rest| rest.split("y=\"").nth(1)).unwrap();
+            let y: f64 = name.split('"').next().unwrap().parse().unwrap();
+            assert!((TOP..HEIGHT - BOTTOM).contains(&y), "{y}");
+        }
     }
 
     #[test]

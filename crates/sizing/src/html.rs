@@ -15,10 +15,11 @@ const STYLE: &str = "\
 --c2:#3fcf8e;--c3:#f0a6d0;--c4:#e3c04b;--c5:#9fdcff;--c6:#c39bff;--c7:#aaa}}\
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1080px;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.4rem 0 .3rem}.soft{color:var(--soft)}\
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px;margin:.4rem 0}\
+.scroll{overflow-x:auto}.scroll th:first-child,.scroll td:first-child{position:sticky;left:0;background:var(--paper)}\
+table{border-collapse:collapse;font-size:13px;margin:.4rem 0}\
 th,td{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}.n{text-align:right}\
 .find td:last-child{white-space:normal;min-width:22rem}.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));gap:0 2rem}\
-svg{width:100%;height:auto;max-width:860px}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .s{font-size:10px}\
+svg{width:100%;height:auto;max-width:860px}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .s{font-size:10px}svg .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px}\
 .g{stroke:var(--line)}.level{stroke:var(--ink);stroke-dasharray:3 3}polyline{fill:none;stroke-width:1.8}\
 .l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}\
 .l6{stroke:var(--c6)}.l7{stroke:var(--c7)}.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\

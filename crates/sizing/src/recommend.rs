@@ -1,7 +1,7 @@
 //! Which configuration to take, and what would change that.
 //!
-//! Invariant: the cheapest configuration wins that fails nothing asked for. What was not measured is said beside it and, where a dearer
-//! one has everything shown, that one is named too.
+//! Invariant: the cheapest configuration wins that fails nothing asked for, and of two at one price the one that held more. What was not
+//! measured is said beside it and, where a dearer one has everything shown, that one is named too.
 
 use serde::Serialize;
 
@@ -91,16 +91,28 @@ impl Adviser<'_> {
     }
 
     fn candidates(&self, all: &[Outcome], requirement: &Requirement) -> Result<Vec<Candidate>, String> {
+        self.candidates_at(all, requirement, Basis::Corrected)
+    }
+
+    /// Those that fail nothing, the cheapest first; of two at one price the one that held more.
+    fn candidates_at(
+        &self,
+        all: &[Outcome],
+        requirement: &Requirement,
+        basis: Basis,
+    ) -> Result<Vec<Candidate>, String> {
         let mut candidates = Vec::new();
         for outcome in all.iter().filter(|outcome| outcome.verdict(requirement) != Shown::No) {
-            candidates.push(Candidate {
+            let candidate = Candidate {
                 name: outcome.configuration.name(),
-                month: self.prices.month(&outcome.configuration, Basis::Corrected)?,
+                month: self.prices.month(&outcome.configuration, basis)?,
                 not_shown: of_standing(outcome, requirement, Shown::NotShown),
-            });
+            };
+            candidates.push((candidate, capacity(outcome)));
         }
-        candidates.sort_by(|a, b| a.month.total_cmp(&b.month));
-        Ok(candidates)
+        let more = |a: &(f64, f64), b: &(f64, f64)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1));
+        candidates.sort_by(|(a, of_a), (b, of_b)| a.month.total_cmp(&b.month).then_with(|| more(of_a, of_b)));
+        Ok(candidates.into_iter().map(|(candidate, _)| candidate).collect())
     }
 
     /// Who would win with another requirement.
@@ -177,8 +189,14 @@ impl Adviser<'_> {
 
     /// The prices at which the second becomes the first.
     fn break_even(&self, first: &Candidate, second: &Candidate) -> Vec<String> {
-        let of = |name: &str| self.all.iter().map(|outcome| &outcome.configuration).find(|known| known.name() == name);
+        let of = |name: &str| self.all.iter().find(|outcome| outcome.configuration.name() == name);
         let (Some(one), Some(two)) = (of(&first.name), of(&second.name)) else { return Vec::new() };
+        if first.month == second.month {
+            let held = |outcome: &Outcome| capacity(outcome).0;
+            let less = if held(two) < held(one) { ", and held less" } else { "" };
+            return vec![format!("{} costs the same{less}: a lower price of it decides", second.name)];
+        }
+        let (one, two) = (&one.configuration, &two.configuration);
         let gap = second.month - first.month;
         let part = 100.0 * gap / first.month;
         let mut changes =
@@ -195,16 +213,16 @@ impl Adviser<'_> {
 
     /// What the totals as published would have chosen, where that is another one or another price.
     fn as_given(&self, chosen: &Candidate) -> Result<Option<String>, String> {
-        let mut best: Option<Candidate> = None;
-        for outcome in self.all.iter().filter(|outcome| outcome.verdict(self.requirement) != Shown::No) {
-            let month = self.prices.month(&outcome.configuration, Basis::AsGiven)?;
-            if best.as_ref().is_none_or(|least| month < least.month) {
-                best = Some(Candidate { name: outcome.configuration.name(), month, not_shown: Vec::new() });
-            }
-        }
+        let candidates = self.candidates_at(&self.all, self.requirement, Basis::AsGiven)?;
+        let best = candidates.into_iter().next();
         let best = best.filter(|best| best.name != chosen.name || best.month != chosen.month);
         Ok(best.map(|best| format!("with the totals as the price file states them: {}", self.priced(&best))))
     }
+}
+
+/// What it held, and its top rate: between two at one price they decide, in this order.
+fn capacity(outcome: &Outcome) -> (f64, f64) {
+    (outcome.held.unwrap_or(0.0), outcome.top_rate)
 }
 
 /// The conditions of a requirement in words, with how an outcome stands to each.

@@ -50,6 +50,11 @@ fn a_cluster_left_out_is_predicted_beside_what_was_measured() {
         assert!(error.abs() < 0.17, "{} {error}", one.configuration.name());
         assert!(one.top_with_one_lost.unwrap().rate < one.top.rate);
     }
+    // Nobody is advised to measure what was measured, nor to buy it for what is predicted of it.
+    assert!(!prediction.text().contains("heapest"), "{}", prediction.text());
+    assert!(
+        of_study(&question(&["9x16/gp2"], &["7x8"])).text().contains("heapest that holds it within the band: 9x16")
+    );
 }
 
 #[test]

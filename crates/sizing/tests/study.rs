@@ -5,10 +5,12 @@
 
 use sizing::board::{Kind, board, cost_per_thousand, whole};
 use sizing::check::{Check, Fault, Finding, check};
+use sizing::input::Document;
 use sizing::outcome::{Shown, outcomes};
-use sizing::prices::Basis;
+use sizing::prices::{Basis, PriceList};
 use sizing::report::report;
 use sizing::requirement::{Requirement, Wish};
+use sizing::results::{Results, Tolerance};
 use sizing::study;
 
 fn requirement() -> Requirement {
@@ -176,9 +178,41 @@ fn the_requirement_of_the_study_leaves_one_cluster_and_each_condition_has_its_pr
 }
 
 #[test]
+fn of_two_at_one_price_the_one_that_held_more_comes_first() {
+    let cluster = |name: &str| {
+        format!(
+            "{{\"kind\":\"cluster\",\"cluster\":\"{name}\",\"nodes\":1,\"machine\":\"m\",\"vcpus\":1,\"volume\":\"v\"}}\n"
+        )
+    };
+    let summary = |name: &str, held: u32, top: u32| {
+        format!(
+            "{{\"kind\":\"summary\",\"cluster\":\"{name}\",\"volume\":\"v\",\"top_rate\":{top},\"held\":{held},\"p99_below_ms\":9}}\n"
+        )
+    };
+    let header = "{\"kind\":\"header\",\"format\":\"leveret-sizing/1\"}\n";
+    let prices = "[[machine]]\nname = \"m\"\nvcpus = 1\nmonth = 8\n[[volume]]\nname = \"v\"\nmonth = 10\n";
+    let prices = PriceList::read(&Document::new("p.toml", prices)).unwrap();
+    let asked = Requirement { rate: 2000.0, p99_ms: 1000.0, lose_node: false, backlog_rate: None };
+    let advice = |lines: [String; 2]| {
+        let text = [header, &cluster("one"), &cluster("two"), &lines.concat(), "{\"kind\":\"end\"}\n"].concat();
+        let results = Results::read(&Document::new("r.jsonl", &text), Tolerance::Whole).unwrap();
+        report(&results, Some(&prices), None, &asked).unwrap().recommendation.unwrap()
+    };
+    let of = |advice: &sizing::recommend::Recommendation| advice.chosen.clone().unwrap().name;
+    let more = advice([summary("one", 2000, 9000), summary("two", 8000, 8000)]);
+    assert_eq!(of(&more), "two/v");
+    assert!(
+        more.changes.contains(&"one/v costs the same, and held less: a lower price of it decides".to_owned()),
+        "{more:?}"
+    );
+    let even = advice([summary("one", 2000, 2500), summary("two", 2000, 2600)]);
+    assert_eq!(of(&even), "two/v");
+    assert!(even.changes.contains(&"one/v costs the same: a lower price of it decides".to_owned()), "{even:?}");
+    assert!(!even.changes.iter().any(|change| change.contains("as the price file states them")), "{even:?}");
+}
+
+#[test]
 fn a_configuration_without_a_price_is_named_with_its_line() {
-    use sizing::input::Document;
-    use sizing::results::{Results, Tolerance};
     let text = study::RESULTS.replacen("\"machine\":\"c5.2xlarge\"", "\"machine\":\"c6\"", 1);
     let results = Results::read(&Document::new("mine.jsonl", &text), Tolerance::Whole).unwrap();
     let error = report(&results, Some(&study::prices().unwrap()), None, &requirement()).unwrap_err();

@@ -150,10 +150,12 @@ impl Prediction {
         table
     }
 
-    /// The cheapest that surely holds, or that may.
+    /// The cheapest that surely holds, or that may. What was measured is predicted to see how far that is off, not to be advised: the
+    /// measurement says more.
     fn advice(&self) -> Option<String> {
         let cheapest = |verdict: Shown| {
-            let of_it = self.predicted.iter().filter(|one| one.verdict == verdict && one.month.is_some());
+            let of_it = self.predicted.iter().filter(|one| one.measured.is_none());
+            let of_it = of_it.filter(|one| one.verdict == verdict && one.month.is_some());
             of_it.min_by(|a, b| a.month.unwrap_or(f64::MAX).total_cmp(&b.month.unwrap_or(f64::MAX)))
         };
         let describe = |one: &Predicted| {
