@@ -4,7 +4,7 @@
 //! repair; a trial of a repair changes nothing.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -357,6 +357,17 @@ fn damaged_checkpoint_is_passed_over_and_without_another_the_log_must_do() {
     assert_eq!(numbers(&drain(&broker, "other")), [1, 2, 3]);
 }
 
+/// Numbers of a queue's messages that an export of the data folder shows.
+fn exported(data: &Path, queue: &str) -> BTreeSet<u32> {
+    let output = leveret("inspect", data, &["--export"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let messages = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let of_queue = messages.filter(|line| line["kind"] == "message" && line["routing_key"] == queue);
+    // They were published in the order of their numbers.
+    of_queue.map(|line| line["number"].as_u64().unwrap() as u32).collect()
+}
+
 #[test]
 fn a_partition_that_lost_both_states_keeps_what_its_log_has_and_its_extents_as_files() {
     let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
@@ -384,6 +395,11 @@ fn a_partition_that_lost_both_states_keeps_what_its_log_has_and_its_extents_as_f
         let kept = files(&data.join("damaged")).iter().filter(|p| p.to_string_lossy().contains("extents-")).count();
         assert_eq!(kept, extents, "{report}");
         assert!(of_log.is_sorted(), "{of_log:?}");
+        // What did not come back is in the export.
+        let mut reachable = exported(&data, QUEUE);
+        assert!(!reachable.is_empty());
+        reachable.extend(of_log.iter().copied());
+        assert_eq!(reachable, (1..=14_000).collect(), "nothing on the disk is out of reach");
     } else {
         // Its log still reached back to its beginning.
         assert_eq!(of_log, (1..=14_000).collect::<Vec<_>>(), "{report}");

@@ -152,6 +152,13 @@ fn inspect_command() -> Command {
         .arg(flag("json", "One JSON object a line instead of tables"))
         .arg(flag("records", "Show each frame and record of the log, not only its files"))
         .arg(flag("messages", "Read and check every message of the extents, not only their tables"))
+        .arg(
+            flag(
+                "export",
+                "Print the messages of all extents instead, those that a repair kept aside too, as lines of JSON",
+            )
+            .conflicts_with_all(["part", "records", "messages"]),
+        )
 }
 
 fn inspection(mut matches: ArgMatches) -> Inspection {
@@ -162,6 +169,7 @@ fn inspection(mut matches: ArgMatches) -> Inspection {
         parts: Part::ALL.iter().filter(|(name, _)| is_wanted(name)).map(|(_, part)| *part).collect(),
         json: matches.get_flag("json"),
         depth: Depth { records: matches.get_flag("records"), messages: matches.get_flag("messages") },
+        exports: matches.get_flag("export"),
     }
 }
 
@@ -280,5 +288,8 @@ Examples:
       The same of the log only, with every record.
   leveret inspect data --messages --json | grep '\"damage\"'
       Check every message, print damage for a program.
+  leveret inspect data --export > messages.json
+      Every message that an extent still has: queue, number, exchange, routing key, properties, payload in base64. Which of them were
+      settled an extent does not know; after a repair that lost a state, who knows the application picks what is to be published anew.
 
 Exit codes: 0 nothing is damaged, 1 something is, 2 wrong command line, 3 not readable or not a data folder.";

@@ -3,6 +3,7 @@
 //! Invariant: reads only, takes no lock, prints while it reads (so that a large folder costs no memory), and says of every damaged place
 //! the file and the offset. The exit code tells a script whether there was one.
 
+mod export;
 mod json;
 mod text;
 
@@ -25,6 +26,8 @@ pub(crate) struct Inspection {
     pub(crate) json: bool,
     /// How deep to look.
     pub(crate) depth: Depth,
+    /// The messages of the extents, and nothing else.
+    pub(crate) exports: bool,
 }
 
 /// The parts of a folder that can be asked for.
@@ -85,6 +88,9 @@ pub(crate) fn run(inspection: &Inspection) -> Exit {
             return Exit::Unreadable;
         }
     }
+    if inspection.exports {
+        return export::run(&disk);
+    }
     let mut printer = Printer::new(inspection);
     inspect(&disk, inspection.depth, &server::engine::extents_of, &mut |fact| printer.show(&fact));
     printer.end()
@@ -138,14 +144,18 @@ impl<'a> Printer<'a> {
             true => writeln!(self.out, "{}", json::summary(self.damage_count)),
             false => self.text.write_end(&mut self.out),
         };
-        let failed = self.failed.or(written.and_then(|()| self.out.flush()).err());
-        match failed {
-            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                exit::say(&format!("cannot write to standard output: {error}"));
-                Exit::Failed
-            }
-            _ if self.damage_count > 0 => Exit::Failed,
-            _ => Exit::Done,
+        ended(self.failed.or(written.and_then(|()| self.out.flush()).err()), self.damage_count)
+    }
+}
+
+/// A reader who has seen enough is no error.
+fn ended(failed: Option<io::Error>, damage_count: u64) -> Exit {
+    match failed {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            exit::say(&format!("cannot write to standard output: {error}"));
+            Exit::Failed
         }
+        _ if damage_count > 0 => Exit::Failed,
+        _ => Exit::Done,
     }
 }

@@ -142,7 +142,7 @@ one. If there is none, this keeps everything that is intact and says what it giv
 partition and index. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
 told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
 called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
-aside as files. The file `identity` is made anew from what is left of it and from the log.";
+aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log.";
 
 const AFTER_HELP: &str = "\
 Examples:

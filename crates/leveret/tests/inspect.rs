@@ -221,6 +221,45 @@ fn any_bytes_in_any_file_are_survived() {
 }
 
 #[test]
+fn an_export_has_the_messages_of_extents_in_use_and_kept_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::create(folder.path()).unwrap());
+    let stored = |body: &str| {
+        // Lengths of body, properties, exchange and routing key; no stamp.
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend_from_slice(b"\x03\0\0\0\0\0\0\0\0\x01\0\0q\x10\x00\x02");
+        bytes.extend_from_slice(body.as_bytes());
+        bytes
+    };
+    for (id, body) in [(3, "carrot"), (4, "clover")] {
+        let mut extent = ExtentWriter::create(&disk, FOLDER_ID, ExtentId(id)).unwrap();
+        extent.push(7, id, &stored(body)).unwrap();
+        extent.finish().unwrap();
+    }
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("damaged")).unwrap();
+    fs::rename(at("extents/0000000000000003.extent"), at("damaged/0002-extents-0000000000000003.extent")).unwrap();
+    fs::write(at("damaged/0001-wal-00000001.wal"), "not an extent").unwrap();
+    let output = inspect(folder.path(), &["--export"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let lines = facts(&output);
+    let messages: Vec<_> = of_kind(&lines, "message").into_iter().map(|m| (&m["number"], &m["payload"])).collect();
+    assert_eq!(messages, [(&4.into(), &"Y2xvdmVy".into()), (&3.into(), &"Y2Fycm90".into())]);
+    assert_eq!(lines[1]["file"], "damaged/0002-extents-0000000000000003.extent");
+    assert_eq!((&lines[1]["queue_id"], &lines[1]["routing_key"]), (&7.into(), &"q".into()));
+    assert_eq!(lines[1]["properties"], serde_json::json!({ "delivery_mode": 2 }));
+    assert_eq!(lines[2], serde_json::json!({ "kind": "summary", "message_count": 2, "damage_count": 0 }));
+    // What is damaged is told, and the exit code says so.
+    damage(folder.path(), "extents", |_| true, 64 + 20);
+    let output = inspect(folder.path(), &["--export"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let lines = facts(&output);
+    assert_eq!((of_kind(&lines, "message").len(), of_kind(&lines, "damage").len()), (1, 1));
+    // It is that and nothing else.
+    assert_eq!(inspect(folder.path(), &["wal", "--export"]).status.code(), Some(2));
+}
+
+#[test]
 fn what_is_no_data_folder_exits_3_with_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`Management`] listens and serves on a thread of its own, off the road of messages; `call` is one
 //! request, `access` says who may ask it, `resource` has one file for each thing that is asked about, `listing` pages and
-//! sorts, `answer` is what goes back; `metrics` is the other half.
+//! sorts, `answer` is what goes back; `metrics` is the other half. `stored` shows a message to who reads a data folder.
 //!
 //! Invariant: paths, fields, codes and reasons are RabbitMQ's; what is not there is answered 404 or 405 and never made up.
 //! Nothing here decides a rule: a change is checked by the topology in the name of who asks, and made through its log.
@@ -16,5 +16,7 @@ mod listing;
 mod metrics;
 mod process;
 mod resource;
+mod stored;
 
 pub use listener::{Listening, Management};
+pub use stored::stored_message;

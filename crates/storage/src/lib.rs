@@ -13,6 +13,7 @@
 //! - [`extent`]: immutable files of messages, by queue and sequence.
 //! - [`checkpoint`]: the newest of two states per group.
 //! - [`inspect`]: reads a folder as far as a damaged one allows.
+//! - [`export`]: every message that an extent still has, whoever refers to it.
 //! - [`fuzz`]: entry points that take any bytes.
 //!
 //! The bytes are drawn in `docs/formats/`.
@@ -21,6 +22,7 @@ pub mod checkpoint;
 pub mod data_folder;
 pub mod disk;
 pub mod error;
+pub mod export;
 pub mod extent;
 mod fields;
 pub mod fuzz;

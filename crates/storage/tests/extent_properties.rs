@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use storage::disk::Fault;
+use storage::export::{Found, export};
 use storage::extent::{EXTENT_BYTES_MAX, list_extents, remove_extent};
 use storage::{Disk, DiskFile, Extent, ExtentId, ExtentWriter, FaultyDisk, OpenMode, StorageError, fuzz};
 
@@ -226,4 +227,78 @@ fn large_bodies_and_the_limit_of_an_extent() {
     assert_eq!(messages.len(), 1, "one message is always returned");
     assert_eq!(messages[0].body, body);
     assert_eq!(extent.read_raw(64, 10).unwrap(), &body[..10]);
+}
+
+#[test]
+fn a_scrub_reads_an_extent_larger_than_its_buffer() {
+    let messages: Messages = (0..60).map(|seq| (seq, vec![seq as u8; 50_000])).collect();
+    let disk = write(&[(1, messages)]);
+    let bytes = disk.contents(NAME).unwrap().len() as u64;
+    assert!(bytes > 2 << 20);
+    let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+    extent.verify().unwrap();
+    assert_eq!(u64::from(extent.bytes()), bytes);
+    for offset in [100, 1 << 20, bytes - 600] {
+        disk.flip_bit(NAME, offset, 3);
+        assert!(Extent::open(&*disk, ExtentId(1)).is_ok_and(|extent| extent.verify().is_err()), "at {offset}");
+        disk.flip_bit(NAME, offset, 3);
+    }
+}
+
+#[test]
+fn an_entry_that_leads_out_of_its_run_is_named() {
+    let messages: Messages = (0..8).map(|seq| (seq, vec![seq as u8; 10])).collect();
+    let disk = write(&[(1, messages)]);
+    let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+    let run = extent.runs()[0];
+    let entry_bytes = 16;
+    for number in [3, 7] {
+        // The length of a body, in its entry: so long that only the whole memory could hold it.
+        let entry = u64::from(run.index_offset) + number * entry_bytes;
+        let found = disk.contents(NAME).unwrap()[entry as usize..][..entry_bytes as usize].to_vec();
+        let length = found.chunks(4).position(|word| word == [10, 0, 0, 0]).unwrap() as u64 * 4;
+        disk.flip_bit(NAME, entry + length + 3, 6);
+        let error = Extent::open(&*disk, ExtentId(1)).unwrap().read(0, number, 1, 1 << 30).unwrap_err();
+        let StorageError::Corrupt { offset, what, .. } = &error else { panic!("{error}") };
+        assert_eq!((*what, *offset), ("offset in the index", entry), "message {number}");
+        disk.flip_bit(NAME, entry + length + 3, 6);
+    }
+}
+
+#[test]
+fn an_export_shows_every_intact_message_wherever_its_file_is_kept() {
+    let message = |seq: u64| (seq, vec![seq as u8; 700_000]);
+    let disk = write(&[(7, vec![message(3), message(4), message(6)]), (8, vec![(1, b"one".to_vec())])]);
+    let exported = || {
+        let (mut messages, mut damage) = (Vec::new(), Vec::new());
+        export(&*disk, "damaged", &mut |name, found| match found {
+            Found::Message { queue, message } => messages.push((queue, message.seq, message.body.len())),
+            Found::Damaged(error) => damage.push((name.to_owned(), error.to_string())),
+        });
+        (messages, damage)
+    };
+    let all = [(7, 3, 700_000), (7, 4, 700_000), (7, 6, 700_000), (8, 1, 3)];
+    assert_eq!(exported(), (all.to_vec(), vec![]));
+    disk.create_folder("damaged").unwrap();
+    let aside = "damaged/0001-extents-0000000000000001.extent";
+    let bytes = disk.contents(NAME).unwrap();
+    let copy = disk.open(aside, OpenMode::CreateNew).unwrap();
+    copy.write_at(&bytes, 0).unwrap();
+    assert_eq!(exported().0, [&all[..], &all[..]].concat(), "both files have them");
+    disk.remove(NAME).unwrap();
+    // A body, and the footer: the rows in front of it lead to the rest.
+    disk.flip_bit(aside, 64 + 700_000, 1);
+    let (messages, damage) = exported();
+    assert_eq!(messages, [all[0], all[2], all[3]]);
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert!(damage[0].0 == aside && damage[0].1.contains("checksum of a message"), "{damage:?}");
+    disk.flip_bit(aside, bytes.len() as u64 - 30, 1);
+    assert_eq!(exported().0, [all[0], all[2], all[3]]);
+    // Without rows nobody can tell where a message begins.
+    for row in 1..=2 {
+        disk.flip_bit(aside, bytes.len() as u64 - 64 - row * 64 + 28, 1);
+    }
+    let (messages, damage) = exported();
+    assert_eq!((messages, damage.len()), (vec![], 1));
+    assert!(damage[0].1.contains("run table"), "{damage:?}");
 }

@@ -300,7 +300,7 @@ impl<D: Disk> Work<D> {
         } else if is_state_lost {
             given_up.push(format!(
                 "partition {id}: its state. What its log still has is kept; its messages in extents are not, and those files are \
-                 kept aside"
+                 kept aside: leveret inspect DIR --export prints them"
             ));
         }
         for (first, count) in &lost.entries {

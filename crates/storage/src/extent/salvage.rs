@@ -24,8 +24,8 @@ pub struct SalvagedExtent<D: Disk> {
     name: String,
     file: D::File,
     bytes: u32,
-    /// Where the run table starts, as far as anybody can tell.
-    table_offset: Option<u32>,
+    /// Where the run table starts and how many rows it has, as far as anybody can tell.
+    table: Option<(u32, u32)>,
 }
 
 /// What a look at a damaged extent brought.
@@ -48,17 +48,21 @@ impl<D: Disk> SalvagedExtent<D> {
     ///
     /// Errors: the system's, [`StorageError::Missing`] if there is no such file.
     pub fn open(disk: &D, id: ExtentId) -> Result<SalvagedExtent<D>, StorageError> {
-        let name = extent_name(id);
+        SalvagedExtent::open_named(disk, extent_name(id), id)
+    }
+
+    /// The same of an extent that is kept under another name.
+    pub fn open_named(disk: &D, name: String, id: ExtentId) -> Result<SalvagedExtent<D>, StorageError> {
         let file = disk.open(&name, OpenMode::Read).map_err(at("open", &name))?;
         let bytes = file.len().map_err(at("measure", &name))?.min(u64::from(EXTENT_BYTES_MAX)) as u32;
         file.advise(0, u64::from(bytes), Advice::DontNeed);
-        let mut extent = SalvagedExtent { name, file, bytes, table_offset: None };
-        extent.table_offset = extent.find_table(id);
+        let mut extent = SalvagedExtent { name, file, bytes, table: None };
+        extent.table = extent.find_table(id);
         Ok(extent)
     }
 
     /// Where the footer says that the table is; without a footer, where a row says that its run is the file's first.
-    fn find_table(&self, id: ExtentId) -> Option<u32> {
+    fn find_table(&self, id: ExtentId) -> Option<(u32, u32)> {
         let footer_offset = self.bytes.checked_sub(FOOTER_BYTES)?;
         let mut footer = [0; FOOTER_BYTES as usize];
         if self.file.read_at(&mut footer, u64::from(footer_offset)).is_ok()
@@ -66,14 +70,14 @@ impl<D: Disk> SalvagedExtent<D> {
             && footer.id == id
             && footer.table_offset < footer_offset
         {
-            return Some(footer.table_offset);
+            return Some((footer.table_offset, footer.run_count));
         }
         let mut offset = footer_offset;
         for _ in 0..RUN_COUNT_MAX {
             offset = offset.checked_sub(RUN_BYTES).filter(|offset| *offset >= HEADER_BYTES)?;
             let run = self.row(offset)?;
             if run.bodies_offset == HEADER_BYTES && run.is_sound(offset) {
-                return Some(offset);
+                return Some((offset, (footer_offset - offset) / RUN_BYTES));
             }
         }
         None
@@ -83,6 +87,18 @@ impl<D: Disk> SalvagedExtent<D> {
         let mut row = [0; RUN_BYTES as usize];
         let read = self.file.read_at(&mut row, u64::from(offset)).ok()?;
         (read == row.len()).then(|| Run::decode(&row))
+    }
+
+    /// How many runs it says that it has; none if nobody can tell.
+    pub fn run_count(&self) -> usize {
+        self.table.map_or(0, |(_, count)| (count as usize).min(RUN_COUNT_MAX))
+    }
+
+    /// All intact messages of run `run` with numbers in `wanted`, of whichever queue its row says that it is, as
+    /// [`SalvagedExtent::read`] has them. The queue is true if there is one message.
+    pub fn read_of_any(&self, run: usize, wanted: std::ops::Range<u64>, bytes_max: u32) -> (u64, Salvaged) {
+        let queue = self.run(run).map_or(0, |row| row.queue);
+        (queue, self.read(queue, run, wanted, bytes_max))
     }
 
     /// Intact messages of run `run`, which is one of `queue`, with numbers in `wanted`: the first of them and those that
@@ -133,7 +149,7 @@ impl<D: Disk> SalvagedExtent<D> {
     }
 
     fn run(&self, number: usize) -> Option<Run> {
-        let table = self.table_offset?;
+        let (table, _) = self.table?;
         let offset = u64::from(table) + number as u64 * u64::from(RUN_BYTES);
         let offset = u32::try_from(offset).ok().filter(|offset| offset + RUN_BYTES + FOOTER_BYTES <= self.bytes)?;
         let run = self.row(offset)?;

@@ -1,0 +1,44 @@
+//! `leveret inspect DIR --export`: the messages of all extents, one JSON object a line, those that a repair kept aside too.
+//!
+//! Invariant: every line is an object with `kind`: `message`, `damage`, and one `summary` at the end.
+
+use std::io::{self, BufWriter, Write as _};
+
+use management::stored_message;
+use serde_json::json;
+use server::engine::ASIDE_FOLDER;
+use storage::Disk;
+use storage::export::{Found, export};
+
+use crate::exit::Exit;
+
+/// Prints them. Done without damage, Failed with damage.
+pub(super) fn run<D: Disk>(disk: &D) -> Exit {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let (mut message_count, mut damage_count) = (0u64, 0u64);
+    let mut failed = None;
+    let mut print = |line: serde_json::Value| {
+        // Once nobody reads, only the counts go on: the damage is the exit code.
+        if failed.is_none() {
+            failed = writeln!(out, "{line}").err();
+        }
+    };
+    export(disk, ASIDE_FOLDER, &mut |name, found| {
+        let damage = match found {
+            Found::Message { queue, message } => match stored_message(queue, message.seq, &message.body) {
+                Some(mut line) => {
+                    message_count += 1;
+                    line["kind"] = json!("message");
+                    line["file"] = json!(name);
+                    return print(line);
+                }
+                None => format!("what is stored as message {} of queue {queue} is none", message.seq),
+            },
+            Found::Damaged(error) => error.to_string(),
+        };
+        damage_count += 1;
+        print(json!({ "kind": "damage", "file": name, "text": damage }));
+    });
+    print(json!({ "kind": "summary", "message_count": message_count, "damage_count": damage_count }));
+    super::ended(failed.or(out.flush().err()), damage_count)
+}
