@@ -438,13 +438,13 @@ impl Inner {
         }
     }
 
-    /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
     /// Whether bytes of the client wait in the socket.
     fn has_unread(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         rustix::net::recv(self.stream.socket(), &mut [0u8; 1], flags).is_ok_and(|(_, count)| count > 0)
     }
 
+    /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
     fn is_over(&mut self) -> bool {
         self.is_broken || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent())
     }
