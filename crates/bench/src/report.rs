@@ -353,6 +353,16 @@ mod tests {
     }
 
     #[test]
+    fn where_a_backlog_stands_the_rate_is_that_of_the_confirms() {
+        let mut runs = [recorded("standing", 4.0), recorded("b", 4.0), recorded("c", 4.0)];
+        let run = &mut runs[0].run;
+        run.confirm = run.end_to_end.take();
+        (run.confirmed_per_s, run.received_per_s) = (Some(14_949.0), Some(18_100.0));
+        let text = markdown(&book(&runs));
+        assert!(text.contains("| standing | 14949 |"), "{text}");
+    }
+
+    #[test]
     fn a_start_is_a_date() {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");

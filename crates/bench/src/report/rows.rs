@@ -104,14 +104,18 @@ pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>
     (groups.len() > 1 && groups.iter().any(|(_, runs)| runs.len() > 1)).then_some(groups)
 }
 
-/// The figures that everybody looks at first: a row for names, then one for each run.
+/// The figures that everybody looks at first: a row for names, then one for each run. The rate is of what the latency is of: where a
+/// backlog stands, who takes it tells nothing of how much is published.
 pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
     let names = ["", "msg/s", "p50 ms", "p99 ms", "p99.9 ms", "broker us/msg", "broker MB"];
     let mut table = vec![names.map(str::to_owned).to_vec()];
     for Recorded { run, .. } in runs {
         let dash = || "–".to_owned();
-        let rate = run.received_per_s.or(run.confirmed_per_s).unwrap_or(run.published_per_s);
-        let latency = run.end_to_end.as_ref().or(run.confirm.as_ref()).map(|latency| &latency.figures);
+        let (latency, rate) = match (&run.end_to_end, &run.confirm) {
+            (None, Some(confirm)) => (Some(&confirm.figures), run.confirmed_per_s),
+            (latency, _) => (latency.as_ref().map(|latency| &latency.figures), run.received_per_s),
+        };
+        let rate = rate.or(run.received_per_s).or(run.confirmed_per_s).unwrap_or(run.published_per_s);
         let percentile = |value: fn(&Figures) -> f64| latency.map_or_else(dash, |figures| ms(value(figures)));
         table.push(vec![
             run.label.clone(),
