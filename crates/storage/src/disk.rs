@@ -9,12 +9,14 @@
 
 mod dry;
 mod faulty;
+mod pages;
 mod real;
 
 use std::io::{self, IoSlice};
 
 pub use dry::{DryDisk, DryFile};
 pub use faulty::{Crash, Fault, FaultyDisk, FaultyFile, SurvivalUnit};
+pub use pages::Pages;
 pub use real::{RealDisk, RealFile};
 
 /// How to open a file.

@@ -246,6 +246,22 @@ fn a_scrub_reads_an_extent_larger_than_its_buffer() {
 }
 
 #[test]
+fn an_extent_may_end_anywhere_in_a_page_or_in_what_is_written_at_once() {
+    // Header, index, run table and footer.
+    const AROUND: usize = 64 + 16 + 64 + 64;
+    for multiple in [4096, 512 << 10, 1 << 20] {
+        for bytes in (multiple - 3..=multiple + 3).chain([multiple + 32, multiple + 64, multiple + 100]) {
+            let body: Vec<u8> = (0..bytes - AROUND).map(|at| (at % 251) as u8).collect();
+            let disk = write(&[(1, vec![(9, body.clone())])]);
+            assert_eq!(disk.contents(NAME).unwrap().len(), bytes, "nothing is behind the footer");
+            let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+            extent.verify().unwrap();
+            assert_eq!(extent.read(0, 9, 1, u32::MAX).unwrap()[0].body, body);
+        }
+    }
+}
+
+#[test]
 fn an_entry_that_leads_out_of_its_run_is_named() {
     let messages: Messages = (0..8).map(|seq| (seq, vec![seq as u8; 10])).collect();
     let disk = write(&[(1, messages)]);

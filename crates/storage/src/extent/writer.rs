@@ -1,12 +1,12 @@
 //! Writing an extent, front to back.
 //!
-//! Invariant: bytes go out in large writes whatever the size of the messages; only the index of the run at hand and the
-//! run table are kept in memory. An extent that is not finished is removed when its writer is dropped, as far as the
-//! disk allows.
+//! Invariant: bytes go out in large writes past the page cache whatever the size of the messages, as nobody reads them before
+//! all that is older is consumed; only the rest of the last page goes through it. The index of the run at hand and the run
+//! table are kept in memory. An extent that is not finished is removed when its writer is dropped, as far as the disk allows.
 
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::disk::{DIRECT_ALIGN_BYTES, Disk, DiskFile, OpenMode, Pages};
 use crate::error::{StorageError, at, syncing};
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Bytes gathered before a write.
-const BUFFER_BYTES: usize = 1 << 20;
+const BUFFER_BYTES: usize = 512 << 10;
 /// Bytes written before a sync: the last sync must not have a whole extent to carry while the log waits for the same
 /// disk.
 const SYNC_EVERY_BYTES: u32 = 8 << 20;
@@ -43,7 +43,11 @@ pub struct ExtentWriter<D: Disk> {
     id: ExtentId,
     name: String,
     file: D::File,
-    buffer: Vec<u8>,
+    buffer: Pages,
+    /// Bytes in the buffer.
+    held: usize,
+    /// How many of them are in the checksum.
+    summed: usize,
     /// Where the buffer goes.
     buffer_offset: u32,
     synced: u32,
@@ -61,14 +65,14 @@ impl<D: Disk> ExtentWriter<D> {
         disk.create_folder(EXTENT_FOLDER).map_err(at("create", EXTENT_FOLDER))?;
         let name = extent_name(id);
         let file = disk.open(&name, OpenMode::CreateNew).map_err(at("create", &name))?;
-        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
-        buffer.extend_from_slice(&encode_header(id, folder_id));
-        Ok(ExtentWriter {
+        let mut writer = ExtentWriter {
             disk: disk.clone(),
             id,
             name,
             file,
-            buffer,
+            buffer: Pages::new(BUFFER_BYTES),
+            held: 0,
+            summed: 0,
             buffer_offset: 0,
             synced: 0,
             contents_crc: 0,
@@ -76,7 +80,9 @@ impl<D: Disk> ExtentWriter<D> {
             open_run: None,
             runs: Vec::new(),
             finished: false,
-        })
+        };
+        writer.write(&encode_header(id, folder_id))?;
+        Ok(writer)
     }
 
     /// Length of the file if it were finished now.
@@ -145,7 +151,8 @@ impl<D: Disk> ExtentWriter<D> {
         let table: Vec<u8> = self.runs.iter().flat_map(Run::encode).collect();
         let table_offset = self.offset();
         self.write(&table)?;
-        let contents_crc = crc32c::crc32c_append(self.contents_crc, &self.buffer);
+        self.sum();
+        let contents_crc = self.contents_crc;
         let footer = Footer {
             id: self.id,
             table_offset,
@@ -153,8 +160,8 @@ impl<D: Disk> ExtentWriter<D> {
             table_crc: crc32c::crc32c(&table),
             contents_crc,
         };
-        self.buffer.extend_from_slice(&footer.encode());
-        self.write_out()?;
+        self.write(&footer.encode())?;
+        self.write_rest()?;
         self.file.sync_data().map_err(syncing(&self.name))?;
         self.disk.sync_folder(EXTENT_FOLDER).map_err(syncing(EXTENT_FOLDER))?;
         self.finished = true;
@@ -163,19 +170,36 @@ impl<D: Disk> ExtentWriter<D> {
     }
 
     fn offset(&self) -> u32 {
-        self.buffer_offset + self.buffer.len() as u32
+        self.buffer_offset + self.held as u32
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        // A body larger than the buffer goes out in one write with what is before it, so it is copied once and never
-        // twice.
-        self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() < BUFFER_BYTES {
-            return Ok(());
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), StorageError> {
+        while !bytes.is_empty() {
+            if self.held == BUFFER_BYTES {
+                self.write_out()?;
+            }
+            let room = &mut self.buffer.memory()[self.held..];
+            let now = room.len().min(bytes.len());
+            room[..now].copy_from_slice(&bytes[..now]);
+            self.held += now;
+            bytes = &bytes[now..];
         }
-        self.contents_crc = crc32c::crc32c_append(self.contents_crc, &self.buffer);
-        self.write_out()?;
-        self.buffer.shrink_to(2 * BUFFER_BYTES);
+        Ok(())
+    }
+
+    /// Brings the checksum up to what is held.
+    fn sum(&mut self) {
+        let more = &self.buffer.memory()[self.summed..self.held];
+        self.contents_crc = crc32c::crc32c_append(self.contents_crc, more);
+        self.summed = self.held;
+    }
+
+    /// Writes the full buffer.
+    fn write_out(&mut self) -> Result<(), StorageError> {
+        self.sum();
+        let pages = &self.buffer.memory()[..self.held];
+        self.file.write_pages_at(pages, u64::from(self.buffer_offset)).map_err(at("write", &self.name))?;
+        self.passed(self.held);
         if self.buffer_offset - self.synced >= SYNC_EVERY_BYTES {
             self.file.sync_data().map_err(syncing(&self.name))?;
             self.synced = self.buffer_offset;
@@ -183,15 +207,27 @@ impl<D: Disk> ExtentWriter<D> {
         Ok(())
     }
 
-    fn write_out(&mut self) -> Result<(), StorageError> {
-        self.file.write_at(&self.buffer, u64::from(self.buffer_offset)).map_err(at("write", &self.name))?;
-        self.buffer_offset += self.buffer.len() as u32;
-        self.buffer.clear();
+    /// Writes what is held at the end, whose last page is not whole.
+    fn write_rest(&mut self) -> Result<(), StorageError> {
+        let (pages, rest) = self.buffer.memory()[..self.held].split_at(self.held - self.held % DIRECT_ALIGN_BYTES);
+        let offset = u64::from(self.buffer_offset);
+        if !pages.is_empty() {
+            self.file.write_pages_at(pages, offset).map_err(at("write", &self.name))?;
+        }
+        if !rest.is_empty() {
+            self.file.write_at(rest, offset + pages.len() as u64).map_err(at("write", &self.name))?;
+        }
+        self.passed(self.held);
+        Ok(())
+    }
+
+    fn passed(&mut self, bytes: usize) {
+        self.buffer_offset += bytes as u32;
+        (self.held, self.summed) = (0, 0);
         assert!(
             self.buffer_offset <= EXTENT_BYTES_MAX && self.buffer_offset >= HEADER_BYTES,
             "an extent keeps its limits"
         );
-        Ok(())
     }
 }
 

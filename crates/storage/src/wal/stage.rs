@@ -12,7 +12,7 @@ use std::io::{self, IoSlice};
 use bytes::Bytes;
 
 use super::format::PAGE_BYTES;
-use crate::disk::{DIRECT_ALIGN_BYTES, DiskFile};
+use crate::disk::{DIRECT_ALIGN_BYTES, DiskFile, Pages};
 
 /// Bodies up to this size are copied next to their headers; above, the system call gets the body's own slice.
 /// Measured: a slice costs `pwritev` about as much as copying one KiB.
@@ -41,11 +41,17 @@ pub(super) trait Stage {
 }
 
 /// Memory of both ways, kept from one write to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Memory {
     staged: Vec<u8>,
     pieces: Vec<Piece>,
     pages: Pages,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { staged: Vec::new(), pieces: Vec::new(), pages: Pages::new(DIRECT_BYTES_MAX) }
+    }
 }
 
 #[derive(Debug)]
@@ -183,41 +189,17 @@ impl<F: DiskFile> Stage for DirectStage<'_, F> {
     }
 }
 
-/// Memory that begins at a multiple of [`DIRECT_ALIGN_BYTES`]. Reserved at first use, and then touched only as far as it
-/// is used: a quiet broker's small batches take a few pages of it.
-#[derive(Debug, Default)]
-struct Pages {
-    memory: Vec<u8>,
-    start: usize,
-}
-
-impl Pages {
-    fn memory(&mut self) -> &mut [u8] {
-        if self.memory.is_empty() {
-            (self.memory, self.start) = zeroed(DIRECT_BYTES_MAX);
-        }
-        &mut self.memory[self.start..self.start + DIRECT_BYTES_MAX]
-    }
-}
-
-/// Zeroed memory with room for `bytes` from the aligned place on that is given beside it.
-fn zeroed(bytes: usize) -> (Vec<u8>, usize) {
-    let memory = vec![0; bytes + DIRECT_ALIGN_BYTES];
-    let start = memory.as_ptr().align_offset(DIRECT_ALIGN_BYTES);
-    (memory, start)
-}
-
 /// Writes zeroes from `offset` up to `end`, both multiples of a page, past the page cache where that is possible.
 pub(super) fn write_zeroes<F: DiskFile>(file: &F, offset: u32, end: u32) -> io::Result<()> {
     if offset >= end {
         return Ok(());
     }
     let bytes = DIRECT_BYTES_MAX.min((end - offset) as usize);
-    let (memory, start) = zeroed(bytes);
+    let mut zeroes = Pages::new(bytes);
     let mut at = offset;
     while at < end {
         let now = bytes.min((end - at) as usize);
-        file.write_pages_at(&memory[start..start + now], u64::from(at))?;
+        file.write_pages_at(&zeroes.memory()[..now], u64::from(at))?;
         at += now as u32;
     }
     Ok(())
