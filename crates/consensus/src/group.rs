@@ -369,6 +369,11 @@ impl Group {
         self.raw.mut_store().compact(index.0);
     }
 
+    /// The largest message that carries more than one entry: what else goes to a member is cut to the same measure.
+    pub fn message_bytes_max(&self) -> usize {
+        self.config.message_bytes_max
+    }
+
     /// Bounds the memory for bodies of applied entries, from now on.
     pub fn set_cache_bytes_max(&mut self, bytes_max: usize) {
         self.raw.mut_store().set_cache_bytes_max(bytes_max);

@@ -9,7 +9,7 @@
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`] and [`cold_read`]: what both shells share of carrying jobs and reads out.
 //! - `snapshot`: a follower that needs more than the log still has.
-//! - [`log_partition`]: a log for a machine of the caller's: the topology.
+//! - [`log_partition`]: a log for a machine of the caller's, the topology, with snapshots for followers of its own.
 //! - [`transient`]: the same surface for queues that live in one shard's memory.
 //! - [`recovery`]: a partition from what a data folder holds; [`salvage`]: from what is left of a damaged one.
 //! - [`survey`]: what is in the queues, for whoever looks after the broker.

@@ -1,21 +1,31 @@
 //! A replicated log for a machine that is the caller's own: partition 0, whose machine is the topology.
 //!
-//! Everything is synced before it counts: declares are rare and promise much. Invariant: entries are handed out in
-//! order, each once, and those that this member proposed in this term carry the caller's token.
+//! Everything is synced before it counts: declares are rare and promise much. Invariants: commands are applied in order,
+//! each once, and those that this member proposed in this term carry the caller's token; the log is cut behind the newest
+//! checkpoint whatever the number of members, but for what a follower that lags a little still needs. Who lags more gets
+//! the machine's state itself (`log_partition/snapshot.rs`).
 //!
 //! An entry is `u8 1 | u8 1 (sync now) | u16 0 | the caller's bytes`.
 
+mod snapshot;
+
 use crate::checkpoint::Head;
-use crate::maintenance::WalState;
-use crate::outputs::{Job, Outputs, ReadBytes, ReadFailed, ReadPurpose, Ticket};
+use crate::maintenance::{FIRST_FILE, WalState};
+use crate::outputs::{Job, LostEntry, Outputs, ReadBytes, ReadFailed, ReadPurpose, Ticket};
 use crate::replica::Replica;
+use crate::snapshot::transfer::{FRAME_PART, FRAME_PULL};
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{EntryKind, LogIndex, NodeId, Position, Role, Term};
+use snapshot::Snapshots;
 use std::collections::VecDeque;
 use storage::Location;
 
 pub(crate) const PREFIX: [u8; 4] = [1, 1, 0, 0];
+/// A group counts as idle this long after its last command.
+const IDLE_MS: u64 = 3_000;
+/// Checkpoints whose part of the log is kept.
+const CHECKPOINTS_KEPT: usize = 2;
 
 /// A committed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,17 +38,50 @@ pub struct AppliedEntry {
     pub token: Option<u64>,
 }
 
+/// The machine that a [`LogPartition`] is the log of. The same commands in the same order give the same state.
+pub trait Machine {
+    /// Carries out a committed command.
+    fn apply(&mut self, entry: AppliedEntry);
+
+    /// What was proposed with this token will not be heard of any more: another leader wrote in its place, or its fate is in a
+    /// snapshot. In that case it may have been carried out.
+    fn lost(&mut self, token: u64);
+
+    /// The state after all that was applied, for a checkpoint or another member.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// Whether this build can read such a state. Asked before anything is given up for it.
+    fn can_read(&self, state: &Bytes) -> bool;
+
+    /// Takes over such a state, which is newer than its own.
+    fn install(&mut self, state: &Bytes);
+}
+
+/// A command under way.
+#[derive(Clone, Copy, Debug)]
+struct Proposed {
+    index: LogIndex,
+    term: Term,
+    token: u64,
+}
+
 /// One member of such a group.
 pub struct LogPartition {
     replica: Replica,
     applied: Position,
-    proposed: VecDeque<(LogIndex, Term, u64)>,
+    /// By index, ascending.
+    proposed: VecDeque<Proposed>,
     applied_since: bool,
     last_applied_ms: u64,
-    saving: Option<u32>,
-    saving_applied: LogIndex,
+    /// The checkpoint under way: what it has applied, and where its replay starts.
+    saving: Option<(LogIndex, u32)>,
+    /// The last entry in the newest checkpoint.
+    saved: Option<LogIndex>,
     /// What the two newest checkpoints need of the WAL: if the newer is damaged, the older one must do.
     kept: VecDeque<u32>,
+    /// The WAL file that was written when upkeep looked last.
+    current_file: u32,
+    snapshots: Snapshots,
 }
 
 impl LogPartition {
@@ -50,8 +93,10 @@ impl LogPartition {
             applied_since: false,
             last_applied_ms: 0,
             saving: None,
-            saving_applied: LogIndex(0),
+            saved: kept.map(|_| applied.index),
+            current_file: kept.unwrap_or(FIRST_FILE),
             kept: kept.into_iter().collect(),
+            snapshots: Snapshots::default(),
         }
     }
 
@@ -63,6 +108,16 @@ impl LogPartition {
     /// The replica, for questions.
     pub fn replica(&self) -> &Replica {
         &self.replica
+    }
+
+    /// The replica, for changes of members and leaders.
+    pub fn replica_mut(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+
+    /// The last entry that is applied.
+    pub fn applied(&self) -> LogIndex {
+        self.applied.index
     }
 
     /// Whether this member leads and has applied everything from before.
@@ -77,23 +132,31 @@ impl LogPartition {
     }
 
     /// Appends a command; `false` if this member does not lead.
-    pub fn propose(&mut self, data: &[u8], token: u64) -> bool {
+    pub fn propose(&mut self, data: &[u8], token: u64, machine: &mut impl Machine) -> bool {
         let mut entry = BytesMut::with_capacity(PREFIX.len() + data.len());
         entry.put_slice(&PREFIX);
         entry.put_slice(data);
         let Some(index) = self.replica.propose(entry.freeze()) else { return false };
-        self.proposed.push_back((index, self.replica.group().status().term, token));
+        let term = self.replica.group().status().term;
+        // What this member proposed there when it led before was written over meanwhile.
+        let kept = self.proposed.partition_point(|p| p.index < index);
+        self.proposed.drain(kept..).for_each(|gone| machine.lost(gone.token));
+        self.proposed.push_back(Proposed { index, term, token });
         true
     }
 
     /// A tick went by.
     pub fn tick(&mut self) {
         self.replica.tick();
+        self.snapshot_tick();
     }
 
     /// A frame came from another member.
-    pub fn step(&mut self, from: NodeId, frame: &Bytes) {
-        self.replica.step(from, frame);
+    pub fn step(&mut self, from: NodeId, frame: &Bytes, machine: &impl Machine, out: &mut Outputs) {
+        match frame.first() {
+            Some(&FRAME_PULL | &FRAME_PART) => self.snapshot_frame(from, frame, machine, out),
+            _ => self.replica.step(from, frame),
+        }
     }
 
     /// See [`Replica::wal_written`].
@@ -106,17 +169,31 @@ impl LogPartition {
         self.replica.wal_synced(ticket, out);
     }
 
-    /// Bytes came for a follower.
-    pub fn read_done(&mut self, purpose: ReadPurpose, found: Result<ReadBytes, ReadFailed>) {
-        if let ReadPurpose::Entries { from } = purpose {
-            // Every fetch is answered, so that what could not be read is asked for again.
-            let bodies = if let Ok(ReadBytes::Records(bodies)) = found { bodies } else { Vec::new() };
-            self.replica.fetched(from, bodies);
-        }
+    /// Bytes came for a follower, or could not be read.
+    pub fn read_done(&mut self, purpose: ReadPurpose, found: Result<ReadBytes, ReadFailed>, out: &mut Outputs) {
+        let ReadPurpose::Entries { from } = purpose else { return };
+        // Every fetch is answered, so that what could not be read is asked for again.
+        let bodies = match found {
+            Ok(ReadBytes::Records(bodies)) => bodies,
+            Err(ReadFailed::Damaged(why)) if self.replica.give_up_through(from) => {
+                out.lost_entries.push(LostEntry { partition: self.replica.id(), index: from, why });
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        self.replica.fetched(from, bodies);
     }
 
-    /// Takes out what the group has to say; committed commands go to `applied`, in order.
-    pub fn flush(&mut self, now_ms: u64, out: &mut Outputs, applied: &mut Vec<AppliedEntry>) {
+    /// Ends a loop: takes out what the group has to say, applies what is committed, and takes snapshots as far as they go.
+    pub fn flush(&mut self, now_ms: u64, machine: &mut impl Machine, out: &mut Outputs) {
+        self.drive(now_ms, machine, out);
+        if self.snapshot_turn(machine, out) {
+            self.drive(now_ms, machine, out);
+        }
+        self.save_installing(out);
+    }
+
+    fn drive(&mut self, now_ms: u64, machine: &mut impl Machine, out: &mut Outputs) {
         loop {
             self.replica.drive(out);
             let (mut any, mut changes_members) = (false, false);
@@ -126,31 +203,58 @@ impl LogPartition {
                 assert_eq!(entry.index, self.applied.index.next(), "entries are applied in order, each once");
                 self.applied = entry.position();
                 changes_members |= entry.kind == EntryKind::Membership;
+                let token = self.token_of(self.applied, machine);
                 if entry.kind != EntryKind::Command {
                     continue;
                 }
                 self.applied_since = true;
                 self.last_applied_ms = now_ms;
-                while self.proposed.front().is_some_and(|p| p.0 < entry.index) {
-                    self.proposed.pop_front();
-                }
-                let token = match self.proposed.front() {
-                    Some((index, term, token)) if (*index, *term) == (entry.index, entry.term) => Some(*token),
-                    _ => None,
-                };
-                applied.push(AppliedEntry { index: entry.index, data: entry.data.slice(PREFIX.len()..), token });
+                machine.apply(AppliedEntry { index: entry.index, data: entry.data.slice(PREFIX.len()..), token });
             }
             if !any {
-                return;
+                break;
             }
             self.replica.applied(self.applied.index, changes_members);
+        }
+        self.forget_replaced(machine);
+    }
+
+    /// The token of an entry that is committed now. Those that were proposed at or before its place, and are not it, are lost.
+    fn token_of(&mut self, at: Position, machine: &mut impl Machine) -> Option<u64> {
+        while self.proposed.front().is_some_and(|p| p.index <= at.index) {
+            let first = self.proposed.pop_front().expect("there is a first");
+            if (first.index, first.term) == (at.index, at.term) {
+                return Some(first.token);
+            }
+            machine.lost(first.token);
+        }
+        None
+    }
+
+    /// What a later leader cut off is lost, though nothing may ever be written in its place.
+    fn forget_replaced(&mut self, machine: &mut impl Machine) {
+        let Some(first) = self.proposed.front() else { return };
+        let (table, term) = (self.replica.table(), self.replica.group().status().term);
+        if first.term == term {
+            return;
+        }
+        let is_replaced = |p: &Proposed| p.term < term && table.term(p.index) != Some(p.term);
+        while self.proposed.back().is_some_and(is_replaced) {
+            let gone = self.proposed.pop_back().expect("there is a last");
+            machine.lost(gone.token);
         }
     }
 
     /// The oldest WAL file that this member needs.
     pub fn needs_file(&self, _current_file: u32) -> u32 {
+        // Entries of the log stay readable as long as followers may be served from them.
+        let log = self.replica.table().oldest_file();
+        log.into_iter().chain(self.snapshots.needs_file()).fold(self.checkpoints_need(), u32::min)
+    }
+
+    fn checkpoints_need(&self) -> u32 {
         // Without a checkpoint a start reads the log from its first file on.
-        self.kept.iter().min().copied().unwrap_or(crate::maintenance::FIRST_FILE)
+        self.kept.iter().min().copied().unwrap_or(FIRST_FILE)
     }
 
     fn replay_file(&self, current_file: u32) -> u32 {
@@ -159,16 +263,24 @@ impl LogPartition {
         replay.map_or(current_file, |b| crate::place::file_u32(b.file))
     }
 
-    /// Saves the machine's state when that frees old WAL files or enough came since the last time.
-    pub fn maintain(&mut self, wal: WalState, now_ms: u64, state: impl FnOnce() -> Vec<u8>, out: &mut Outputs) {
-        if self.saving.is_some() {
+    /// Tells which file of the log is written when the partition starts: a snapshot that comes before the first
+    /// [`LogPartition::maintain`] must not name a file that went long ago.
+    pub fn log_is_at(&mut self, current_file: u32) {
+        self.current_file = current_file;
+    }
+
+    /// Saves the machine's state when that frees old WAL files or enough came since the last time, and cuts the log.
+    pub fn maintain(&mut self, wal: WalState, now_ms: u64, machine: &impl Machine, out: &mut Outputs) {
+        self.current_file = wal.current_file;
+        self.cut_log();
+        if self.saving.is_some() || self.snapshots.is_installing() {
             return;
         }
         let replay_file = self.replay_file(wal.current_file);
-        let needs = self.needs_file(wal.current_file);
+        let needs = self.checkpoints_need();
         let frees = replay_file > needs;
         let lags = self.applied_since && needs + wal.checkpoint_lag_files < wal.current_file;
-        let idle = now_ms.saturating_sub(self.last_applied_ms) >= 3_000;
+        let idle = now_ms.saturating_sub(self.last_applied_ms) >= IDLE_MS;
         if !lags && !(frees && (needs <= wal.retire_through || idle)) {
             return;
         }
@@ -177,19 +289,23 @@ impl LogPartition {
             vote: self.replica.stored_vote(),
             membership: self.replica.group().membership(),
         };
+        self.applied_since = false;
+        self.save(&head, &machine.snapshot(), replay_file, out);
+    }
+
+    fn save(&mut self, head: &Head, state: &[u8], replay_file: u32, out: &mut Outputs) {
         let mut payload = Vec::new();
         head.encode(&mut payload);
-        payload.extend_from_slice(&state());
-        self.saving = Some(replay_file);
-        self.saving_applied = self.applied.index;
-        self.applied_since = false;
-        let applied = self.applied.index;
+        payload.extend_from_slice(state);
+        let applied = head.applied.index;
+        self.saving = Some((applied, replay_file));
         out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied, replay_file });
     }
 
     /// Whether [`LogPartition::maintain`] should be called again in a while though no file was filled.
     pub fn wants_maintenance(&self, current_file: u32) -> bool {
-        self.saving.is_some() || self.applied_since || self.needs_file(current_file) < current_file
+        let is_uncut = self.saved.is_some_and(|saved| self.replica.table().first() <= saved);
+        self.saving.is_some() || self.applied_since || is_uncut || self.checkpoints_need() < current_file
     }
 
     /// See [`Replica::barrier`].
@@ -197,13 +313,24 @@ impl LogPartition {
         self.replica.barrier(out)
     }
 
-    /// The checkpoint under way is on the disk.
-    pub fn checkpoint_saved(&mut self) {
-        let applied = self.saving_applied;
-        self.kept.extend(self.saving.take());
-        while self.kept.len() > 2 {
+    /// The checkpoint under way is on the disk. If it is that of a snapshot, the machine takes it over now.
+    pub fn checkpoint_saved(&mut self, machine: &mut impl Machine, out: &mut Outputs) {
+        let (applied, replay_file) = self.saving.take().expect("a checkpoint was under way");
+        if self.snapshots.is_saving() {
+            self.install(machine, out);
+        }
+        self.saved = Some(applied);
+        self.kept.push_back(replay_file);
+        while self.kept.len() > CHECKPOINTS_KEPT {
             self.kept.pop_front();
         }
-        self.replica.compact(applied);
+        self.cut_log();
+    }
+
+    /// Gives up the log through the newest checkpoint, as far as followers that lag a little do not need it.
+    fn cut_log(&mut self) {
+        let Some(saved) = self.saved else { return };
+        let needed = self.replica.followers_need(self.current_file, self.snapshots.needs());
+        self.replica.compact(needed.map_or(saved, |needed| needed.min(saved)));
     }
 }

@@ -23,8 +23,6 @@ pub(crate) const COPY_RUNS_MAX: usize = 8_192;
 const MOVED_RUNS_MAX: u64 = 65_536;
 /// An extent with less than this share of its messages live is copied together with others of its partition.
 const SPARSE_PERCENT: u64 = 40;
-/// A follower that needs more files of the log than this gets a snapshot.
-const FOLLOWER_LAG_FILES_MAX: u32 = 4;
 /// The log's first file.
 pub(crate) const FIRST_FILE: u32 = 1;
 /// A partition counts as idle this long after its last entry.
@@ -165,14 +163,6 @@ impl QueuePartition {
             .unwrap_or(current_file)
     }
 
-    /// Up to where followers that are heard of have the log; none if they have it all, or lag too many files behind.
-    fn followers_need(&self, current_file: u32) -> Option<LogIndex> {
-        let active = self.replica.group().progress().into_iter().filter(|p| p.is_recently_active).map(|p| p.matched);
-        let needed = active.chain(self.snapshots.needs()).min()?;
-        let from = self.replica.table().body(needed.next())?;
-        (crate::place::file_u32(from.file) + FOLLOWER_LAG_FILES_MAX >= current_file).then_some(needed)
-    }
-
     /// What a checkpoint made now would need.
     fn needs_now(&self, current_file: u32) -> Option<u32> {
         let table = self.replica.table();
@@ -297,7 +287,10 @@ impl QueuePartition {
             self.queues.forget_extent(id);
             cx.out.jobs.push(Job::DropExtent { id });
         }
-        let compact = self.followers_need(saved.replay_file).map_or(compact, |needed| needed.min(compact));
+        let compact = self
+            .replica
+            .followers_need(saved.replay_file, self.snapshots.needs())
+            .map_or(compact, |needed| needed.min(compact));
         self.replica.compact(compact);
     }
 

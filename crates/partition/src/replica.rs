@@ -22,6 +22,9 @@ use storage::{GroupId, Location, Record, RecordKind};
 /// First byte of a stored membership entry; commands start with their version, which is far below.
 const MEMBERSHIP_MARK: u8 = 0xFE;
 
+/// A follower that needs more files of the log than this gets a snapshot.
+const FOLLOWER_LAG_FILES_MAX: u32 = 4;
+
 const FRAME_RAFT: u8 = 0;
 const FRAME_WRITTEN: u8 = 1;
 
@@ -459,6 +462,15 @@ impl Replica {
         self.group.compact(index);
         self.table.compact(index);
         self.appended_bytes = 0;
+    }
+
+    /// Up to where followers that are heard of have the log, and those that have a snapshot will have it (`sent`); none if they
+    /// have it all, or lag too many files behind.
+    pub(crate) fn followers_need(&self, current_file: u32, sent: Option<LogIndex>) -> Option<LogIndex> {
+        let active = self.group.progress().into_iter().filter(|p| p.is_recently_active).map(|p| p.matched);
+        let needed = active.chain(sent).min()?;
+        let from = self.table.body(needed.next())?;
+        (crate::place::file_u32(from.file) + FOLLOWER_LAG_FILES_MAX >= current_file).then_some(needed)
     }
 
     /// Followers that need a snapshot.

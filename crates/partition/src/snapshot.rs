@@ -23,6 +23,7 @@
 //! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
 mod image;
+pub(crate) mod transfer;
 
 use crate::checkpoint::Head;
 use crate::entry::{Batch, Commands, LogCommand};
@@ -32,51 +33,27 @@ use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::QueueId;
 use broker::queue::{QueueState, Run};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use consensus::{EntryKind, LogIndex, MANIFEST_BYTES_MAX, Message, NodeId, Position, SnapshotOffer, Term};
+use bytes::{Buf, BufMut, Bytes};
+use consensus::{EntryKind, LogIndex, Message, NodeId, Position, Term};
 use image::Image;
 use std::collections::BTreeMap;
 use storage::{FileNo, Location};
+use transfer::{
+    FRAME_PART, FRAME_PULL, IDLE_TICKS_MAX, IncomingImage, KIND_IMAGE, OutgoingImages, PULL_TICKS, Taken, head,
+};
 
-/// First byte of a frame that asks for a part of a snapshot.
-pub(crate) const FRAME_PULL: u8 = 2;
-/// First byte of a frame that answers one.
-pub(crate) const FRAME_PART: u8 = 3;
-
-const MANIFEST_BYTES: usize = 13;
-const _: () = assert!(MANIFEST_BYTES <= MANIFEST_BYTES_MAX);
-const KIND_IMAGE: u8 = 0;
 const KIND_MESSAGES: u8 = 1;
-/// One answer brings this much of an image.
-const IMAGE_PART_BYTES: usize = 256 << 10;
 /// One answer brings about this much of an extent; of the log it brings one batch.
 const BODIES_PART_BYTES: u32 = 256 << 10;
-/// Largest image: 100,000 queues with a few holes each take a tenth of it.
-const IMAGE_BYTES_MAX: u64 = 256 << 20;
 /// Bodies and messages that are gathered before they go into an extent.
 pub(crate) const RECEIVED_BYTES_MAX: usize = 8 << 20;
 const RECEIVED_MESSAGES_MAX: usize = 65_536;
-/// A pull that is not answered is repeated after this many ticks.
-const PULL_TICKS: u32 = 2;
-/// A transfer in which nothing moves for this many ticks is given up, on either side.
-const IDLE_TICKS_MAX: u32 = 30;
-
-/// What a leader offers to one follower.
-struct Outgoing {
-    to: NodeId,
-    term: Term,
-    index: LogIndex,
-    image: Bytes,
-    idle_ticks: u32,
-}
 
 /// What a follower fetches.
 struct Incoming {
     message: Message,
     position: Position,
-    image_bytes: usize,
-    image_crc: u32,
-    bytes: BytesMut,
+    gathered: IncomingImage,
     image: Option<Image>,
     /// The queue of the image whose messages are fetched, by number, and the next message.
     queue: usize,
@@ -102,7 +79,7 @@ struct Installing {
 /// All transfers of one partition.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    outgoing: Vec<Outgoing>,
+    outgoing: OutgoingImages,
     incoming: Option<Incoming>,
     installing: Option<Installing>,
     installed: u64,
@@ -126,7 +103,7 @@ impl Snapshots {
 
     /// The last entry that a follower has once its snapshot is installed; of all a snapshots under way, the first.
     pub(crate) fn needs(&self) -> Option<LogIndex> {
-        self.outgoing.iter().map(|o| o.index).min()
+        self.outgoing.needs()
     }
 }
 
@@ -139,15 +116,12 @@ impl QueuePartition {
     /// A pull or a part arrives. What cannot be read, or belongs to no transfer, is dropped.
     pub(crate) fn snapshot_frame(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
         let mut rest = frame.clone();
-        if rest.len() < 18 {
-            return;
-        }
-        let kind = rest.get_u8();
-        let (term, index, what) = (Term(rest.get_u64_le()), LogIndex(rest.get_u64_le()), rest.get_u8());
+        let Some((kind, term, index, what)) = transfer::take_head(&mut rest) else { return };
         match (kind, what) {
             (FRAME_PULL, KIND_IMAGE) if rest.len() == 8 => {
                 let offset = rest.get_u64_le();
-                self.serve_image(from, term, index, offset, cx.out);
+                let part = self.snapshots.outgoing.part(&self.replica, (from, term, index), offset);
+                cx.out.frames.extend(part.map(|part| (from, self.id(), part)));
             }
             (FRAME_PULL, KIND_MESSAGES) if rest.len() == 16 => {
                 let (queue, seq) = (QueueId(rest.get_u64_le()), rest.get_u64_le());
@@ -167,18 +141,7 @@ impl QueuePartition {
 
     /// A tick went by: transfers in which nothing moves are repeated, then given up.
     pub(crate) fn snapshot_tick(&mut self, out: &mut Outputs) {
-        let term = self.replica.group().status().term;
-        let progress = self.replica.group().progress();
-        let replica = &mut self.replica;
-        self.snapshots.outgoing.retain_mut(|o| {
-            o.idle_ticks += 1;
-            let follower = progress.iter().find(|p| p.node == o.to);
-            let goes_on = o.term == term && follower.is_some_and(|p| p.matched < o.index);
-            if goes_on && o.idle_ticks >= IDLE_TICKS_MAX {
-                replica.group_mut().snapshot_sent(o.to, false);
-            }
-            goes_on && o.idle_ticks < IDLE_TICKS_MAX
-        });
+        self.snapshots.outgoing.tick(&mut self.replica);
         if let Some(incoming) = &mut self.snapshots.incoming {
             incoming.pull_in = incoming.pull_in.saturating_sub(1);
             incoming.idle_ticks += 1;
@@ -207,36 +170,7 @@ impl QueuePartition {
     fn offer(&mut self, to: NodeId) {
         let position = Position { index: self.applied, term: self.applied_term };
         let image = Bytes::from(image::encode(&self.queues));
-        let mut manifest = BytesMut::with_capacity(MANIFEST_BYTES);
-        manifest.put_u8(image::VERSION);
-        manifest.put_u64_le(image.len() as u64);
-        manifest.put_u32_le(crc32c::crc32c(&image));
-        let membership = self.replica.group().membership();
-        let offer = SnapshotOffer { position, membership, manifest: manifest.freeze() };
-        self.snapshots.outgoing.retain(|o| o.to != to);
-        if image.len() as u64 <= IMAGE_BYTES_MAX && self.replica.group_mut().offer_snapshot(to, offer) {
-            let term = self.replica.group().status().term;
-            self.snapshots.outgoing.push(Outgoing { to, term, index: position.index, image, idle_ticks: 0 });
-        } else {
-            self.replica.group_mut().refuse_snapshot(to);
-        }
-    }
-
-    fn outgoing(&mut self, to: NodeId, term: Term, index: LogIndex) -> Option<&mut Outgoing> {
-        let leads = self.replica.is_leader();
-        self.snapshots.outgoing.iter_mut().find(|o| leads && o.to == to && o.term == term && o.index == index)
-    }
-
-    fn serve_image(&mut self, to: NodeId, term: Term, index: LogIndex, offset: u64, out: &mut Outputs) {
-        let id = self.id();
-        let Some(outgoing) = self.outgoing(to, term, index) else { return };
-        outgoing.idle_ticks = 0;
-        let Some(from) = usize::try_from(offset).ok().filter(|o| *o <= outgoing.image.len()) else { return };
-        let past = (from + IMAGE_PART_BYTES).min(outgoing.image.len());
-        let mut frame = head(FRAME_PART, term, index, KIND_IMAGE, 8 + past - from);
-        frame.put_u64_le(offset);
-        frame.put_slice(&outgoing.image[from..past]);
-        out.frames.push((to, id, frame.freeze()));
+        self.snapshots.outgoing.offer(&mut self.replica, to, position, image::VERSION, image);
     }
 
     /// Answers with the next live messages of a queue, once they are read.
@@ -250,8 +184,9 @@ impl QueuePartition {
         out: &mut Outputs,
     ) {
         let partition = self.id();
-        let Some(outgoing) = self.outgoing(to, term, index) else { return };
-        outgoing.idle_ticks = 0;
+        if !self.snapshots.outgoing.is_pulled(&self.replica, (to, term, index)) {
+            return;
+        }
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next else {
             // Nothing is left of it; what the image has is settled by the log behind it.
@@ -273,7 +208,7 @@ impl QueuePartition {
         cx: &mut Context<'_>,
     ) {
         let partition = self.id();
-        if self.outgoing(to, term, index).is_none() {
+        if !self.snapshots.outgoing.offers(&self.replica, (to, term, index)) {
             return;
         }
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
@@ -383,20 +318,11 @@ impl QueuePartition {
         if self.replica.group_mut().learn_from_offer(&offer) {
             self.drive(cx);
         }
-        let mut manifest = offer.manifest;
-        if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != image::VERSION {
-            return;
-        }
-        let (image_bytes, image_crc) = (manifest.get_u64_le(), manifest.get_u32_le());
-        if image_bytes > IMAGE_BYTES_MAX {
-            return;
-        }
+        let Some(gathered) = IncomingImage::of(offer.manifest, image::VERSION) else { return };
         self.snapshots.incoming = Some(Incoming {
             message,
             position,
-            image_bytes: image_bytes as usize,
-            image_crc,
-            bytes: BytesMut::new(),
+            gathered,
             image: None,
             queue: 0,
             from: 0,
@@ -415,24 +341,23 @@ impl QueuePartition {
 
     fn take_image(&mut self, term: Term, index: LogIndex, offset: u64, part: &Bytes) {
         let Some(incoming) = self.incoming(term, index) else { return };
-        let left = incoming.image_bytes - incoming.bytes.len();
-        if incoming.image.is_some() || offset != incoming.bytes.len() as u64 || part.len() > left {
+        if incoming.image.is_some() {
             return;
         }
-        incoming.bytes.put_slice(part);
+        let whole = match incoming.gathered.take(offset, part) {
+            Taken::Passed => return,
+            Taken::Part => return incoming.moved(),
+            Taken::Whole(bytes) => Image::decode(&bytes).ok(),
+            Taken::Damaged => None,
+        };
+        let Some(image) = whole else {
+            // Damaged on the way, or of a version that this build does not know. The leader offers again, later.
+            self.snapshots.incoming = None;
+            return;
+        };
+        incoming.image = Some(image);
+        incoming.skip_done();
         incoming.moved();
-        if incoming.bytes.len() < incoming.image_bytes {
-            return;
-        }
-        let bytes = std::mem::take(&mut incoming.bytes).freeze();
-        match Image::decode(&bytes) {
-            Ok(image) if crc32c::crc32c(&bytes) == incoming.image_crc => {
-                incoming.image = Some(image);
-                incoming.skip_done();
-            }
-            // Damaged on the way, or of a version that this build does not know: the transfer starves and is given up.
-            _ => {}
-        }
     }
 
     fn take_messages(&mut self, term: Term, index: LogIndex, part: (QueueId, u64, u64), mut bodies: Bytes) {
@@ -486,19 +411,15 @@ impl QueuePartition {
         incoming.pull_in = PULL_TICKS;
         let (term, index) = (incoming.message.term(), incoming.position.index);
         let frame = match &incoming.image {
-            None => {
-                let mut frame = head(FRAME_PULL, term, index, KIND_IMAGE, 8);
-                frame.put_u64_le(incoming.bytes.len() as u64);
-                frame
-            }
+            None => incoming.gathered.pull(term, index),
             Some(image) => {
                 let mut frame = head(FRAME_PULL, term, index, KIND_MESSAGES, 16);
                 frame.put_u64_le(image.queues[incoming.queue].id.0);
                 frame.put_u64_le(incoming.from);
-                frame
+                frame.freeze()
             }
         };
-        out.frames.push((incoming.message.from(), partition, frame.freeze()));
+        out.frames.push((incoming.message.from(), partition, frame));
     }
 
     /// What was received is in an extent. `None`: it held nothing.
@@ -606,15 +527,6 @@ fn bodies_at(run: &Run<Place>, seq: u64) -> ReadAt {
             ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: BODIES_PART_BYTES }
         }
     }
-}
-
-fn head(kind: u8, term: Term, index: LogIndex, what: u8, more: usize) -> BytesMut {
-    let mut frame = BytesMut::with_capacity(18 + more);
-    frame.put_u8(kind);
-    frame.put_u64_le(term.0);
-    frame.put_u64_le(index.0);
-    frame.put_u8(what);
-    frame
 }
 
 fn bodies_frame(term: Term, index: LogIndex, part: (QueueId, u64, u64), messages: &[(u64, Bytes)]) -> Bytes {

@@ -15,7 +15,7 @@ use crate::tally;
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
-use broker::topology::{Applied, Command as Change, DeclareExchange, Effect, ExchangeType, News, Topology};
+use broker::topology::{Applied, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use partition::{Command, RequestId};
 use std::net::{SocketAddr, TcpListener};
@@ -263,6 +263,15 @@ impl Shared {
         drop(topology);
         news.into_iter().for_each(|news| self.tell(news));
         applied
+    }
+
+    /// Puts the replicated part of a snapshot in the place of the topology's; what follows is to be carried out. Events of what
+    /// it skips are not told: nobody knows in which order it happened.
+    pub(crate) fn install_topology(&self, snapshot: &[u8]) -> Result<Vec<Effect>, Malformed> {
+        let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
+        let effects = topology.install_snapshot(snapshot)?;
+        self.version.store(topology.version(), Ordering::Release);
+        Ok(effects)
     }
 
     /// Whether there is an event exchange.

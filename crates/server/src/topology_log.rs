@@ -71,6 +71,15 @@ impl Changes {
         self.shared.upgrade().map(|shared| shared.topology().encode_snapshot().to_vec()).unwrap_or_default()
     }
 
+    /// Takes over the replicated part of a snapshot, and has the node's partitions carry out what follows.
+    ///
+    /// - Panics: on bytes that [`Topology::decode_snapshot`] refuses; who is sent them looks before.
+    pub(crate) fn install(&self, snapshot: &[u8]) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let effects = shared.install_topology(snapshot).expect("it was looked at before it was taken");
+        shared.carry_out(&effects);
+    }
+
     /// Applies a decided command and has the node's partitions carry out what follows. `None` when the node is gone.
     ///
     /// - Order: to be called in the order of the log, by one caller at a time.

@@ -93,11 +93,23 @@ pub enum Bug {
     ClockIsCoarse,
     /// A message that waited does not say so.
     WaitIsHidden,
+    /// The topology that comes with a snapshot loses a queue.
+    SnapshotIsAltered,
+    /// The topology that comes from a checkpoint loses a queue.
+    StateIsAltered,
+    /// A change of the topology is said to be decided when it is appended.
+    DecisionIsEarly,
+    /// Nobody hears that a change of the topology was decided.
+    DecisionIsLost,
+    /// A follower that asks for the topology's snapshot is not answered.
+    PullsAreLost,
+    /// Nothing looks after the log of the topology.
+    TopologyIsKept,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 43] = [
+    pub const ALL: [Bug; 49] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -141,6 +153,12 @@ impl Bug {
         Bug::DelayIsStretched,
         Bug::ClockIsCoarse,
         Bug::WaitIsHidden,
+        Bug::SnapshotIsAltered,
+        Bug::StateIsAltered,
+        Bug::DecisionIsEarly,
+        Bug::DecisionIsLost,
+        Bug::PullsAreLost,
+        Bug::TopologyIsKept,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

@@ -3,6 +3,7 @@
 //! - [`raft`]: one leader a term, logs match, a leader has everything committed, what is committed never changes, members
 //!   are equal at equal index.
 //! - [`messages`]: a model of the queues, made from the committed log by rules of its own; [`fate`]: of one message.
+//! - [`topology`]: the group that decides what exists, with its own state.
 //! - [`consumers`]: one consumer at a time, where a queue asks for that; [`ends`]: queues that were deleted.
 //! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap, deliveries are of what was
 //!   published, in order, once without a flag, never of what is settled.
@@ -14,6 +15,7 @@ pub mod ends;
 pub mod fate;
 pub mod messages;
 pub mod raft;
+pub mod topology;
 
 use crate::client::{is_burial, queue_of};
 use crate::node::{Restored, Said, View};
@@ -26,6 +28,7 @@ use consensus::{LogIndex, NodeId, Term};
 use consumers::Holdings;
 use ends::Ends;
 use messages::{Found, Model, Moment};
+use partition::machine::Queues;
 use partition::message::MessageView;
 use partition::{DeadLetter, Delivery, Effect, QueuePartition, Reply};
 use raft::Group;
@@ -134,7 +137,9 @@ impl Expected {
 
 /// All checkers and what they know.
 pub struct Checks {
-    groups: Vec<Group>,
+    groups: Vec<Group<Queues>>,
+    /// The topology's group, where it runs.
+    pub topology: topology::Decisions,
     models: Vec<Model>,
     published: Vec<Published>,
     by_number: BTreeMap<(ChannelKey, u64), u64>,
@@ -210,6 +215,12 @@ pub struct Figures {
     pub nowhere: u64,
     /// Messages given out that an exchange had let wait.
     pub waited: u64,
+    /// Changes of the topology that were decided, as their proposers heard.
+    pub decided: u64,
+    /// Changes of the topology whose proposers heard that they would hear nothing.
+    pub undecided: u64,
+    /// Snapshots of the topology that were installed.
+    pub topology_snapshots: u64,
 }
 
 impl Figures {
@@ -238,6 +249,9 @@ impl Figures {
             deleted,
             nowhere,
             waited,
+            decided,
+            undecided,
+            topology_snapshots,
         } = other;
         self.published += published;
         self.confirmed += confirmed;
@@ -261,6 +275,9 @@ impl Figures {
         self.deleted += deleted;
         self.nowhere += nowhere;
         self.waited += waited;
+        self.decided += decided;
+        self.undecided += undecided;
+        self.topology_snapshots += topology_snapshots;
     }
 }
 
@@ -270,6 +287,7 @@ impl Checks {
         let expected = Arc::new(expected);
         Checks {
             groups: partitions.iter().map(|_| Group::default()).collect(),
+            topology: topology::Decisions::default(),
             models: partitions.iter().map(|_| Model::new(&expected)).collect(),
             published: Vec::new(),
             by_number: BTreeMap::new(),
@@ -329,6 +347,9 @@ impl Checks {
     /// A node came up with what its disk holds.
     pub fn started(&mut self, node: NodeId, restored: Vec<Restored>) {
         self.figures.starts += 1;
+        if let Some((applied, entries)) = restored.get(self.groups.len()) {
+            self.topology.started(node, *applied, entries.clone());
+        }
         for (group, (applied, entries)) in self.groups.iter_mut().zip(restored) {
             self.figures.checkpoints_used += u64::from(applied > LogIndex(1));
             group.started(node, applied, entries);
@@ -338,6 +359,7 @@ impl Checks {
     /// A node is down.
     pub fn stopped(&mut self, node: NodeId) {
         self.groups.iter_mut().for_each(|g| g.stopped(node));
+        self.topology.stopped(node);
     }
 
     /// Power is cut on a node: what was confirmed as written only may be lost from now on, up to its queue's cap.
@@ -363,10 +385,15 @@ impl Checks {
         let (raft, model) = (&mut self.groups[group], &mut self.models[group]);
         let mut found = Vec::new();
         self.figures.leaders += u64::from(raft.observe_role(node, &view));
-        self.figures.committed +=
-            raft.observe_applied(node, &view, partition, &mut self.figures.snapshots, &mut |index, body| {
+        self.figures.committed += raft.observe_applied(
+            node,
+            &view,
+            || partition.queues().state_hash(),
+            &mut self.figures.snapshots,
+            &mut |index, body| {
                 model.commit(index.0, body, &self.published, &self.settle_asked, &mut found);
-            });
+            },
+        );
         for found in found {
             match found {
                 Found::Committed(id) => {

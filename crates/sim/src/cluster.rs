@@ -6,7 +6,7 @@
 use crate::checks::{Checks, Expected, Figures, violated};
 use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
 use crate::network::Network;
-use crate::node::{Happening, Node, Outcome, SessionId, Settings};
+use crate::node::{Happening, Node, Outcome, SessionId, Settings, TOPOLOGY};
 use crate::plan::{Faults, Options, Plan};
 use crate::random::Random;
 use crate::registry::Registry;
@@ -22,6 +22,7 @@ use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
 
 mod burial;
+mod declares;
 mod turnover;
 mod weather;
 
@@ -45,6 +46,7 @@ enum Event {
     Reset { session: SessionId },
     Burial(burial::Step),
     Turnover(turnover::Step),
+    Declare,
     Weather,
     Restart { node: usize, life: u32 },
     Look,
@@ -72,6 +74,7 @@ pub struct Cluster {
     burials: burial::Burials,
     registry: Registry,
     turnover: turnover::Turnover,
+    declares: Option<declares::Declares>,
     trace: Trace,
     plan: Plan,
     options: Options,
@@ -101,9 +104,11 @@ impl Cluster {
             bug: options.bug,
             has_rot: options.faults.rot || options.faults.log_rot,
             turnover: options.turnover,
+            declares: options.declares,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
         let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
+        let declares = options.declares.then(|| declares::Declares::new(random.fork()));
         let mut clients = Vec::new();
         let mut expected = Expected {
             caps: plan.groups.iter().flatten().filter_map(cap_of).collect(),
@@ -143,6 +148,7 @@ impl Cluster {
             burials: burial::Burials::default(),
             registry: Registry::new(&plan, options.bug),
             turnover: turnover::Turnover::default(),
+            declares,
             trace: Trace::new(options.trace),
             deadline: plan.duration + LIVENESS_MAX,
             plan,
@@ -164,6 +170,9 @@ impl Cluster {
         self.schedule.after(500 * MS, Event::Weather);
         if self.options.turnover {
             self.schedule.after(500 * MS, Event::Turnover(turnover::Step::Begin));
+        }
+        if self.options.declares {
+            self.schedule.after(500 * MS, Event::Declare);
         }
         self.schedule.at(self.plan.duration, Event::Look);
         while let Some(event) = self.schedule.next() {
@@ -212,7 +221,8 @@ impl Cluster {
             let committed = self.checks.committed(group);
             self.nodes.iter().all(|n| n.view(group).is_some_and(|v| v.applied == committed))
         });
-        if quiet && all_up && equal && self.is_turnover_over() {
+        let lag = self.topology_lags();
+        if quiet && all_up && equal && self.is_turnover_over() && lag.is_none() {
             return true;
         }
         if now > self.deadline {
@@ -227,6 +237,9 @@ impl Cluster {
                 violated("space", &what);
             }
             self.checks.finish(now);
+            if let Some((checker, what)) = lag.filter(|_| quiet && all_up && equal) {
+                violated(checker, &format!("{what}\n{}", self.describe()));
+            }
             let what = format!("quiet {quiet} all up {all_up} equal {equal}\n{}", self.describe());
             violated("liveness", &what);
         }
@@ -277,6 +290,7 @@ impl Cluster {
             }
             Event::Burial(step) => self.bury(step),
             Event::Turnover(step) => self.turn_over(step),
+            Event::Declare => self.declare(),
             Event::Client { client } => self.with_client(client, Client::wake),
             Event::Weather => self.weather(),
             Event::Restart { node, life } => {
@@ -291,10 +305,14 @@ impl Cluster {
     /// Carries out what came out of a step of a node, and looks at how it stands.
     fn settle(&mut self, node: usize, out: Outcome) {
         let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
-        let Outcome { later, frames, effects, resets, appended, mended, lost_entries, stopped } = out;
+        let Outcome { later, frames, effects, resets, appended, mended, lost_entries, decided, lost, stopped } = out;
         self.checks.figures.mended += mended;
         self.checks.figures.lost_entries += lost_entries;
         for (partition, term, index, body) in appended {
+            if partition == TOPOLOGY {
+                self.checks.topology.appended(id, term, index, body);
+                continue;
+            }
             let group = group_of(partition);
             self.trace.line(now, || format!("{id} p{group} append {index}@{} {}", term.0, brief_entry(&body)));
             self.checks.appended(id, group, term, index, body);
@@ -308,6 +326,7 @@ impl Cluster {
                 self.checks.observe(id, group, view, partition);
             }
         }
+        self.note_topology(node, &decided, &lost);
         for (after, happening) in later {
             self.schedule.after(after, Event::Node { node, life, happening });
         }

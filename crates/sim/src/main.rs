@@ -7,7 +7,7 @@ use sim::{Bug, Cluster, Faults, Figures, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot] [--rules yes|no] [--turnover yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,
@@ -34,6 +34,7 @@ fn parse() -> Option<Arguments> {
             "--faults" => arguments.options.faults = Faults::parse(&value)?,
             "--rules" => arguments.options.rules = value == "yes",
             "--turnover" => arguments.options.turnover = value == "yes",
+            "--declares" => arguments.options.declares = value == "yes",
             "--trace" => arguments.trace = Some(value.parse().ok()?),
             "--bug" => arguments.options.bug = Some(Bug::named(&value)?),
             _ => return None,

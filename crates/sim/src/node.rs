@@ -29,9 +29,11 @@ use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record,
 mod files;
 mod queues;
 mod start;
+mod topology;
 
 pub use queues::Known;
 pub use start::Restored;
+pub use topology::TOPOLOGY;
 
 /// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
 const TURN_BYTES_MAX: usize = 48 << 10;
@@ -71,10 +73,20 @@ pub struct Settings {
     pub bug: Option<Bug>,
     /// Queues come and go.
     pub turnover: bool,
+    /// The topology's group has a member on every node.
+    pub declares: bool,
     /// Extents may rot.
     pub has_rot: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
     pub gives_up: Vec<bool>,
+}
+
+impl Settings {
+    /// Where a partition stands among a node's: the topology's behind all others.
+    fn number_of(&self, partition: PartitionId) -> Option<usize> {
+        let number = self.partitions.iter().position(|p| *p == partition);
+        number.or_else(|| (self.declares && partition == TOPOLOGY).then_some(self.partitions.len()))
+    }
 }
 
 /// Something that happens on a node.
@@ -128,6 +140,10 @@ pub struct Outcome {
     pub mended: u64,
     /// Entries that a follower needed and that had rotted.
     pub lost_entries: u64,
+    /// Proposals of this node that were decided, and the entries that decided them.
+    pub decided: Vec<(u64, LogIndex)>,
+    /// Proposals of this node that nothing will be heard of.
+    pub lost: Vec<u64>,
     /// What made the node stop, if it did.
     pub stopped: Option<String>,
 }
@@ -197,6 +213,7 @@ struct Running {
     checkpoints: CheckpointStore<FaultyDisk>,
     next_extent: u32,
     partitions: Vec<QueuePartition>,
+    topology: Option<topology::Member>,
     /// The terms in which they took commands last, to notice a change.
     serving: Vec<Option<Term>>,
     tail: Tail,
@@ -350,12 +367,15 @@ impl Node {
                 p.replica().group().progress(),
             );
         }
+        if let Some(view) = self.topology_view() {
+            text += &format!(" topology {view:?}");
+        }
         text + &format!(" waiting {} busy {} reading {} jobs {}", r.waiting.len(), r.wal_busy, r.reading, r.jobs.len())
     }
 
     /// A frame of another node arrives.
     pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: Bytes, out: &mut Outcome) {
-        let Some(at) = self.settings.partitions.iter().position(|p| *p == partition) else { return };
+        let Some(at) = self.settings.number_of(partition) else { return };
         let Some(r) = &mut self.running else { return };
         r.frames.push((from, at, frame));
         self.want_turn(out);
@@ -552,6 +572,11 @@ impl Node {
             };
             r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
         }
+        let current_file = partition::place::file_u32(r.wal.position().file);
+        let calm =
+            WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
+        let wal = (upkeep && look).then_some(calm);
+        needs = needs.min(r.topology_turn(&frames, (ticks, wal, now_ms), out).unwrap_or(needs));
         if upkeep && look && needs != u32::MAX {
             r.wal.release_before(FileNo(u64::from(needs)));
         }

@@ -91,6 +91,8 @@ pub struct Options {
     pub rules: bool,
     /// Queues are deleted and created again; some publishes go through an `x-delayed-message` exchange.
     pub turnover: bool,
+    /// The topology's group runs too, and somebody declares and deletes all the time.
+    pub declares: bool,
 }
 
 impl Default for Options {
@@ -104,6 +106,7 @@ impl Default for Options {
             duration: None,
             rules: false,
             turnover: false,
+            declares: false,
         }
     }
 }

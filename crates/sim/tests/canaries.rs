@@ -22,6 +22,11 @@ fn found_in_turnover(bug: Bug, checker: &str, faults: Faults) {
     look_for(checker, Options { bug: Some(bug), faults, turnover: true, ..Options::default() });
 }
 
+/// The same, where the topology's group runs too.
+fn found_in_declares(bug: Bug, checker: &str, faults: Faults) {
+    look_for(checker, Options { bug: Some(bug), faults, declares: true, ..Options::default() });
+}
+
 fn look_for(checker: &str, options: Options) {
     let bug = options.bug;
     let mut others = Vec::new();
@@ -142,6 +147,16 @@ fn what_a_delaying_exchange_does_is_looked_after() {
     found_in_turnover(Bug::DelayIsStretched, "[schedule]", Faults::NONE);
     found_in_turnover(Bug::ClockIsCoarse, "ms late", Faults::NONE);
     found_in_turnover(Bug::WaitIsHidden, "ms and says", Faults::NONE);
+}
+
+#[test]
+fn what_becomes_of_the_topology_is_looked_after() {
+    found_in_declares(Bug::SnapshotIsAltered, "[equal-state]", Faults::ALL);
+    found_in_declares(Bug::StateIsAltered, "[equal-state]", Faults::ALL);
+    found_in_declares(Bug::DecisionIsEarly, "[decided]", Faults::NONE);
+    found_in_declares(Bug::DecisionIsLost, "no change of the topology is decided", Faults::NONE);
+    found_in_declares(Bug::PullsAreLost, "lags behind entry", Faults::ALL);
+    found_in_declares(Bug::TopologyIsKept, "[space] the topology", Faults::NONE);
 }
 
 #[test]

@@ -52,6 +52,21 @@ fn queues_come_and_go_in_all_weathers() {
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
+/// What exists is decided by a group of its own; who misses what its log does not have any more gets its state.
+#[test]
+fn members_agree_on_what_exists_in_all_weathers() {
+    let declares = Options { declares: true, ..Options::default() };
+    let log_rot = Faults { disks: false, log_rot: true, ..Faults::ALL };
+    let mut total = run_all(8_000..8_180, declares);
+    total.add(&run_all(8_200..8_220, Options { faults: Faults { network: true, ..Faults::NONE }, ..declares }));
+    total.add(&run_all(8_300..8_330, Options { faults: log_rot, ..declares }));
+    total.add(&run_all(8_400..8_410, Options { nodes: 1, ..declares }));
+    total.add(&run_all(8_500..8_510, Options { nodes: 5, rules: true, turnover: true, ..declares }));
+    assert!(total.decided > 3_000 && total.undecided > 3_000, "changes are made, and come to nothing: {total:?}");
+    assert!(total.topology_snapshots > 30, "followers that lag get snapshots: {total:?}");
+    assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
+}
+
 /// Where clocks agree, times are held to the millisecond.
 #[test]
 fn rules_of_queues_keep_their_times_where_clocks_agree() {

@@ -9,9 +9,9 @@ use crate::shard::Partition;
 use crate::topology_log::{Answer, Changes, TopologyLog};
 use amqp::Millis;
 use broker::QueueId;
-use broker::topology::Command as Change;
+use broker::topology::{Command as Change, Topology};
 use bytes::Bytes;
-use partition::log_partition::AppliedEntry;
+use partition::log_partition::{AppliedEntry, Machine};
 use partition::{Command, Effect, LogPartition, Outlets, Outputs, Reply};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -44,18 +44,55 @@ impl TopologyLog for MetadataLog {
     }
 }
 
+/// The node's topology, as the machine of the log, and who waits for what.
+struct Decided {
+    changes: Changes,
+    answers: BTreeMap<u64, Answer>,
+    has_applied: bool,
+}
+
+impl Machine for Decided {
+    fn apply(&mut self, entry: AppliedEntry) {
+        let change = Change::decode(&entry.data).unwrap_or_else(|error| {
+            panic!("topology entry {}: {error:?}; the log is kept as it is", entry.index);
+        });
+        let applied = self.changes.apply(&change);
+        let answer = entry.token.and_then(|token| self.answers.remove(&token));
+        if let (Some(applied), Some(answer)) = (applied, answer) {
+            answer.send(applied);
+        }
+        self.has_applied = true;
+    }
+
+    fn lost(&mut self, token: u64) {
+        // Dropped unanswered, as where this member does not lead: in a group of one nothing is ever lost.
+        self.answers.remove(&token);
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.changes.snapshot()
+    }
+
+    fn can_read(&self, state: &Bytes) -> bool {
+        Topology::decode_snapshot(state).is_ok()
+    }
+
+    fn install(&mut self, state: &Bytes) {
+        self.changes.install(state);
+        self.has_applied = true;
+    }
+}
+
 /// The partition itself.
 pub(crate) struct MetadataPartition {
     pub(crate) log: LogPartition,
     pub(crate) turn: Rc<Turn>,
     pub(crate) completions: Completions,
     pub(crate) proposals: Proposals,
-    pub(crate) changes: Changes,
-    answers: BTreeMap<u64, Answer>,
+    decided: Decided,
     next_token: u64,
     taken: Vec<Completion>,
     out: Outputs,
-    applied: Vec<AppliedEntry>,
     upkeep_at: Option<Millis>,
     told_needs: Option<u32>,
     /// Syncs asked for: answered when the ticket is synced.
@@ -75,12 +112,10 @@ impl MetadataPartition {
             turn,
             completions,
             proposals,
-            changes,
-            answers: BTreeMap::new(),
+            decided: Decided { changes, answers: BTreeMap::new(), has_applied: false },
             next_token: 1,
             taken: Vec::new(),
             out: Outputs::default(),
-            applied: Vec::new(),
             upkeep_at: Some(0),
             told_needs: None,
             barriers: Vec::new(),
@@ -89,8 +124,7 @@ impl MetadataPartition {
 
     fn upkeep(&mut self, now: Millis) {
         let wal = self.turn.wal_state(0);
-        let changes = &self.changes;
-        self.log.maintain(wal, wall_ms(), || changes.snapshot(), &mut self.out);
+        self.log.maintain(wal, wall_ms(), &self.decided, &mut self.out);
         let needs = self.log.needs_file(wal.current_file);
         if self.told_needs != Some(needs) {
             self.told_needs = Some(needs);
@@ -127,9 +161,9 @@ impl Partition for MetadataPartition {
                     let done: Vec<(_, Effect)> = done;
                     effects.extend(done.into_iter().map(|b| b.1));
                 }
-                Completion::Read(purpose, found) => self.log.read_done(purpose, found),
+                Completion::Read(purpose, found) => self.log.read_done(purpose, found, &mut self.out),
                 Completion::Checkpoint => {
-                    self.log.checkpoint_saved();
+                    self.log.checkpoint_saved(&mut self.decided, &mut self.out);
                     look = true;
                 }
                 Completion::Rolled => look = true,
@@ -143,20 +177,12 @@ impl Partition for MetadataPartition {
             let token = self.next_token;
             self.next_token += 1;
             // Dropped unanswered only if this member does not lead, which a group of one always does.
-            if self.log.propose(&change, token) {
-                self.answers.insert(token, answer);
+            if self.log.propose(&change, token, &mut self.decided) {
+                self.decided.answers.insert(token, answer);
             }
         }
-        self.log.flush(wall_ms(), &mut self.out, &mut self.applied);
-        for entry in self.applied.drain(..) {
-            let change = Change::decode(&entry.data).unwrap_or_else(|error| {
-                panic!("topology entry {}: {error:?}; the log is kept as it is", entry.index);
-            });
-            let applied = self.changes.apply(&change);
-            let answer = entry.token.and_then(|token| self.answers.remove(&token));
-            if let (Some(applied), Some(answer)) = (applied, answer) {
-                answer.send(applied);
-            }
+        self.log.flush(wall_ms(), &mut self.decided, &mut self.out);
+        if std::mem::take(&mut self.decided.has_applied) {
             self.upkeep_at.get_or_insert(now + UPKEEP_EVERY_MS);
         }
         if look {

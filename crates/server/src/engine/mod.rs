@@ -27,10 +27,12 @@ use crate::shard::{Mailbox, Partition};
 use crate::topology_log::TopologyLog;
 use broker::topology::{Command as Change, Topology};
 use broker::{ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
 use completions::Completions;
 use consensus::{Config, NodeId};
 use durable::{DurablePartition, Turn};
 use metadata::{MetadataLog, MetadataPartition, Proposals};
+use partition::log_partition::{AppliedEntry, Machine};
 use partition::outputs::WalWrite;
 use partition::{Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail};
 use std::cell::{Cell, RefCell};
@@ -160,6 +162,40 @@ pub struct Engine {
     folder: DataFolder<RealDisk>,
 }
 
+/// The topology while the log behind its checkpoint is applied.
+struct Replay<'a> {
+    topology: &'a mut Topology,
+    /// The first entry that cannot be read, and why. Nothing is applied behind it.
+    refused: Option<String>,
+}
+
+impl Machine for Replay<'_> {
+    fn apply(&mut self, entry: AppliedEntry) {
+        if self.refused.is_some() {
+            return;
+        }
+        match Change::decode(&entry.data) {
+            Ok(change) => drop(self.topology.apply(&change)),
+            Err(why) => self.refused = Some(why.to_string()),
+        }
+    }
+
+    fn lost(&mut self, _: u64) {}
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.topology.encode_snapshot().to_vec()
+    }
+
+    fn can_read(&self, state: &Bytes) -> bool {
+        Topology::decode_snapshot(state).is_ok()
+    }
+
+    fn install(&mut self, state: &Bytes) {
+        // No queue has been told anything yet, so nothing follows from it.
+        self.refused = self.topology.install_snapshot(state).err().map(|why| why.to_string());
+    }
+}
+
 /// Nobody consumes while partitions come back.
 struct Closed;
 
@@ -225,7 +261,8 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
         cache_bytes_max: 0,
         ..Config::new(ONLY_NODE, id, u64::from(id))
     };
-    let (metadata, state) = metadata.finish_log(ONLY_NODE, raft(0), &[ONLY_NODE]);
+    let (mut metadata, state) = metadata.finish_log(ONLY_NODE, raft(0), &[ONLY_NODE]);
+    metadata.log_is_at(partition::place::file_u32(wal.position().file));
     let topology = match state {
         Some(state) => Topology::decode_snapshot(&state).map_err(|e| OpenError::Topology(e.to_string()))?,
         None => Topology::new(),
@@ -309,12 +346,11 @@ impl Opened {
         }
         let mut out = Outputs::default();
         let mut tail = Tail::new(0);
-        let mut applied = Vec::new();
         loop {
-            self.metadata.flush(wall_ms(), &mut out, &mut applied);
-            for entry in applied.drain(..) {
-                let change = Change::decode(&entry.data).map_err(|e| OpenError::Topology(e.to_string()))?;
-                self.topology.apply(&change);
+            let mut replay = Replay { topology: &mut self.topology, refused: None };
+            self.metadata.flush(wall_ms(), &mut replay, &mut out);
+            if let Some(refused) = replay.refused {
+                return Err(OpenError::Topology(refused));
             }
             let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out: &mut out };
             for partition in &mut self.partitions {

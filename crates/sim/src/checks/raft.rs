@@ -7,7 +7,6 @@ use super::violated;
 use crate::node::View;
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Restored, Term};
-use partition::QueuePartition;
 use partition::machine::{Queues, Unobserved};
 use std::collections::BTreeMap;
 use storage::{FileNo, Location};
@@ -21,22 +20,31 @@ struct Mirror {
     is_checked: bool,
 }
 
+/// A machine of the observer's own, which entries alone change.
+pub trait Reference: Default {
+    /// Carries out a committed entry, as stored.
+    fn apply(&mut self, body: &Bytes);
+
+    /// Equal for equal states.
+    fn state_hash(&self) -> u64;
+}
+
 /// What is known of one group.
 #[derive(Default)]
-pub struct Group {
+pub struct Group<R> {
     leaders: BTreeMap<Term, NodeId>,
     /// Each entry that was ever appended anywhere, with the term of the one before it where that is known.
     entries: BTreeMap<(u64, Term), (Bytes, Option<Term>)>,
     mirrors: BTreeMap<NodeId, Mirror>,
     /// From the first index after the beginning on.
     committed: Vec<(Term, Bytes)>,
-    reference: Queues,
+    reference: R,
     hashes: BTreeMap<u64, u64>,
 }
 
 const FIRST: u64 = Restored::BOOTSTRAP.index.0 + 1;
 
-impl Group {
+impl<R: Reference> Group<R> {
     /// A member came up.
     pub fn started(&mut self, node: NodeId, applied: LogIndex, entries: Vec<(LogIndex, Term, Bytes)>) {
         let log = entries.into_iter().map(|(index, term, body)| (index.0, (term, body))).collect();
@@ -106,7 +114,7 @@ impl Group {
         &mut self,
         node: NodeId,
         view: &View,
-        partition: &QueuePartition,
+        state_hash: impl Fn() -> u64,
         installed: &mut u64,
         commit: &mut dyn FnMut(LogIndex, &Bytes),
     ) -> u64 {
@@ -136,7 +144,7 @@ impl Group {
                 None => {
                     assert_eq!(index - FIRST, self.committed.len() as u64, "entries are applied in order");
                     self.committed.push((*term, body.clone()));
-                    apply(&mut self.reference, body);
+                    self.reference.apply(body);
                     self.hashes.insert(index, self.reference.state_hash());
                     commit(LogIndex(index), body);
                     fresh += 1;
@@ -149,16 +157,21 @@ impl Group {
             // What is applied and compacted is never looked at again.
             let kept = mirror.log.split_off(&view.compacted.0);
             mirror.log = kept;
-            self.check_state(node, view.applied.0, partition);
+            self.check_state(node, view.applied.0, state_hash);
         }
         fresh
     }
 
     /// The state of a member is the one that everybody has at that index.
-    pub fn check_state(&self, node: NodeId, applied: u64, partition: &QueuePartition) {
-        if self.hashes.get(&applied).is_some_and(|hash| partition.queues().state_hash() != *hash) {
+    fn check_state(&self, node: NodeId, applied: u64, state_hash: impl Fn() -> u64) {
+        if self.hashes.get(&applied).is_some_and(|hash| state_hash() != *hash) {
             violated("equal-state", &format!("{node} differs from the others at index {applied}"));
         }
+    }
+
+    /// A committed entry as stored, with its term.
+    pub fn committed_entry(&self, index: LogIndex) -> Option<&(Term, Bytes)> {
+        self.committed.get(index.0.checked_sub(FIRST)? as usize)
     }
 
     /// The last entry that a member is known to have applied.
@@ -167,11 +180,17 @@ impl Group {
     }
 }
 
-fn apply(reference: &mut Queues, body: &Bytes) {
-    // Empty entries and changes of members say nothing to the queues.
-    if body.first() != Some(&partition::entry::ENTRY_VERSION) {
-        return;
+impl Reference for Queues {
+    fn apply(&mut self, body: &Bytes) {
+        // Empty entries and changes of members say nothing to the queues.
+        if body.first() != Some(&partition::entry::ENTRY_VERSION) {
+            return;
+        }
+        let at = Location { file: FileNo(1), offset: 0, bytes: body.len() as u32 };
+        Queues::apply(self, body, at, &mut Unobserved).expect("a committed entry can be read");
     }
-    let at = Location { file: FileNo(1), offset: 0, bytes: body.len() as u32 };
-    reference.apply(body, at, &mut Unobserved).expect("a committed entry can be read");
+
+    fn state_hash(&self) -> u64 {
+        Queues::state_hash(self)
+    }
 }

@@ -119,7 +119,7 @@ impl Node {
     }
 
     fn partition_number(&self, partition: broker::PartitionId) -> usize {
-        self.settings.partitions.iter().position(|p| *p == partition).expect("a partition of this node")
+        self.settings.number_of(partition).expect("a partition of this node")
     }
 
     /// A new file was begun: partitions look whether they keep too much, and a spare is made for the next one.

@@ -2,10 +2,10 @@
 //!
 //! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
 
-use super::{Happening, Node, Outcome, Running};
+use super::{Happening, Node, Outcome, Running, TOPOLOGY, topology};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
-use broker::ConsumerKey;
+use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use partition::place::file_u32;
@@ -69,6 +69,12 @@ impl Node {
             let recovery = Recovery::queues(*id, found.as_ref().map(|(payload, file)| (payload, *file)));
             recoveries.push(recovery.expect("a checkpoint that was saved can be read"));
         }
+        if self.settings.declares {
+            let found =
+                checkpoints.load_newest(GroupId(TOPOLOGY.0))?.map(|c| (c.payload, file_u32(c.replay_from.file)));
+            let recovery = Recovery::log(TOPOLOGY, found.as_ref().map(|(payload, file)| (payload, *file)));
+            recoveries.push(recovery.expect("a checkpoint that was saved can be read"));
+        }
         let from = recoveries.iter().map(Recovery::replay_file).min().unwrap_or(0);
         let keep_from = recoveries.iter().map(Recovery::needs_file).min().unwrap_or(0);
         let from =
@@ -92,12 +98,17 @@ impl Node {
             shown.truncate(shown.len() - shown.len().min(3));
         }
         for (group, kind, term, index, body, at) in shown {
-            let number =
-                self.settings.partitions.iter().position(|p| p.0 == group.0).expect("a partition of this node");
+            let number = self.settings.number_of(PartitionId(group.0)).expect("a partition of this node");
             recoveries[number].record(kind, term, index, body, at);
         }
         let next_extent = self.sweep_extents(&recoveries)?;
         let restored: Vec<Restored> = recoveries.iter().map(|r| (r.applied(), r.entries())).collect();
+        let topology = self.settings.declares.then(|| {
+            let recovery = recoveries.pop().expect("the topology's stands behind all others");
+            let (mut log, state) = recovery.finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members);
+            log.log_is_at(file_u32(wal.position().file));
+            topology::Member::new(log, state, self.settings.bug)
+        });
         let partitions: Vec<_> = recoveries
             .into_iter()
             .map(|r| {
@@ -125,10 +136,11 @@ impl Node {
             checkpoints,
             next_extent,
             partitions,
+            topology,
             serving: vec![None; count],
             tail: Tail::new(self.settings.tail_bytes),
             out: Outputs::default(),
-            completions: (0..count).map(|_| Vec::new()).collect(),
+            completions: (0..=count).map(|_| Vec::new()).collect(),
             frames: Vec::new(),
             commands: VecDeque::new(),
             ticks: 0,

@@ -1,0 +1,203 @@
+//! The image of a state on its way to a follower, in parts: what a leader offers, and what a follower gathers.
+//!
+//! Of a queue partition the messages follow the image; of a log whose machine is the caller's the image is all there is.
+//! Manifest, frames and their drawing: `snapshot.rs`.
+//!
+//! Invariants: a part stands where the follower asked for it, and no part is larger than an append message may be; an image
+//! is handed on whole and with the checksum of its manifest, or not at all; a transfer in which nothing moves is given up.
+
+use crate::replica::Replica;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use consensus::{LogIndex, MANIFEST_BYTES_MAX, NodeId, Position, SnapshotOffer, Term};
+
+/// First byte of a frame that asks for a part of a snapshot.
+pub(crate) const FRAME_PULL: u8 = 2;
+/// First byte of a frame that answers one.
+pub(crate) const FRAME_PART: u8 = 3;
+/// A pull, or a part, of the image.
+pub(crate) const KIND_IMAGE: u8 = 0;
+/// Bytes before what differs from frame to frame.
+pub(crate) const HEAD_BYTES: usize = 18;
+/// A pull that is not answered is repeated after this many ticks.
+pub(crate) const PULL_TICKS: u32 = 2;
+/// A transfer in which nothing moves for this many ticks is given up, on either side.
+pub(crate) const IDLE_TICKS_MAX: u32 = 30;
+/// Largest image: 100,000 queues with a few holes each take a tenth of it, a million bindings a sixth.
+pub(crate) const IMAGE_BYTES_MAX: u64 = 256 << 20;
+
+const MANIFEST_BYTES: usize = 13;
+const _: () = assert!(MANIFEST_BYTES <= MANIFEST_BYTES_MAX);
+/// One answer brings this much of an image, or less where messages are smaller.
+const IMAGE_PART_BYTES: usize = 256 << 10;
+
+/// What a leader offers to one follower.
+pub(crate) struct Outgoing {
+    to: NodeId,
+    term: Term,
+    position: Position,
+    image: Bytes,
+    idle_ticks: u32,
+}
+
+impl Outgoing {
+    fn is(&self, to: NodeId, term: Term, index: LogIndex) -> bool {
+        (self.to, self.term, self.position.index) == (to, term, index)
+    }
+}
+
+/// What a leader offers: at most one image a follower.
+#[derive(Default)]
+pub(crate) struct OutgoingImages {
+    list: Vec<Outgoing>,
+}
+
+impl OutgoingImages {
+    /// Offers `to` an image of the state as of `position`, in place of an earlier one. One that is too large is not offered:
+    /// the follower waits.
+    pub(crate) fn offer(&mut self, replica: &mut Replica, to: NodeId, position: Position, version: u8, image: Bytes) {
+        let mut manifest = BytesMut::with_capacity(MANIFEST_BYTES);
+        manifest.put_u8(version);
+        manifest.put_u64_le(image.len() as u64);
+        manifest.put_u32_le(crc32c::crc32c(&image));
+        let membership = replica.group().membership();
+        let offer = SnapshotOffer { position, membership, manifest: manifest.freeze() };
+        self.list.retain(|o| o.to != to);
+        if image.len() as u64 <= IMAGE_BYTES_MAX && replica.group_mut().offer_snapshot(to, offer) {
+            let term = replica.group().status().term;
+            self.list.push(Outgoing { to, term, position, image, idle_ticks: 0 });
+        } else {
+            replica.group_mut().refuse_snapshot(to);
+        }
+    }
+
+    /// An image of this position that another follower is offered already.
+    pub(crate) fn image_at(&self, position: Position) -> Option<Bytes> {
+        self.list.iter().find(|o| o.position == position).map(|o| o.image.clone())
+    }
+
+    /// Whether a follower is offered this.
+    pub(crate) fn offers(&self, replica: &Replica, (to, term, index): (NodeId, Term, LogIndex)) -> bool {
+        let leads = replica.is_leader();
+        self.list.iter().any(|o| leads && o.is(to, term, index))
+    }
+
+    /// Notes that a follower asks for more of what it is offered; false if it is offered no such thing.
+    pub(crate) fn is_pulled(&mut self, replica: &Replica, (to, term, index): (NodeId, Term, LogIndex)) -> bool {
+        self.find(replica, (to, term, index)).map(|o| o.idle_ticks = 0).is_some()
+    }
+
+    /// The frame that brings the part of an image from `offset` on.
+    pub(crate) fn part(
+        &mut self,
+        replica: &Replica,
+        (to, term, index): (NodeId, Term, LogIndex),
+        offset: u64,
+    ) -> Option<Bytes> {
+        let bytes_max = IMAGE_PART_BYTES.min(replica.group().message_bytes_max());
+        let outgoing = self.find(replica, (to, term, index))?;
+        outgoing.idle_ticks = 0;
+        let from = usize::try_from(offset).ok().filter(|o| *o <= outgoing.image.len())?;
+        let past = (from + bytes_max).min(outgoing.image.len());
+        let mut frame = head(FRAME_PART, term, index, KIND_IMAGE, 8 + past - from);
+        frame.put_u64_le(offset);
+        frame.put_slice(&outgoing.image[from..past]);
+        Some(frame.freeze())
+    }
+
+    /// A tick went by: what is taken, not wanted any more, or does not move, goes.
+    pub(crate) fn tick(&mut self, replica: &mut Replica) {
+        if self.list.is_empty() {
+            return;
+        }
+        let term = replica.group().status().term;
+        let progress = replica.group().progress();
+        self.list.retain_mut(|o| {
+            o.idle_ticks += 1;
+            let follower = progress.iter().find(|p| p.node == o.to);
+            let goes_on = o.term == term && follower.is_some_and(|p| p.matched < o.position.index);
+            if goes_on && o.idle_ticks >= IDLE_TICKS_MAX {
+                replica.group_mut().snapshot_sent(o.to, false);
+            }
+            goes_on && o.idle_ticks < IDLE_TICKS_MAX
+        });
+    }
+
+    /// The last entry that a follower has once its snapshot is installed; of all snapshots under way, the first.
+    pub(crate) fn needs(&self) -> Option<LogIndex> {
+        self.list.iter().map(|o| o.position.index).min()
+    }
+
+    fn find(&mut self, replica: &Replica, (to, term, index): (NodeId, Term, LogIndex)) -> Option<&mut Outgoing> {
+        let leads = replica.is_leader();
+        self.list.iter_mut().find(|o| leads && o.is(to, term, index))
+    }
+}
+
+/// An image that a follower gathers.
+pub(crate) struct IncomingImage {
+    bytes: BytesMut,
+    image_bytes: usize,
+    crc: u32,
+}
+
+/// What became of a part.
+pub(crate) enum Taken {
+    /// It is not the next one.
+    Passed,
+    /// More follow.
+    Part,
+    /// The image is whole.
+    Whole(Bytes),
+    /// All is here, and it is not what the leader has.
+    Damaged,
+}
+
+impl IncomingImage {
+    /// What a manifest tells of. `None` if it is of a version that this build does not know, or names more than is lawful.
+    pub(crate) fn of(mut manifest: Bytes, version: u8) -> Option<Self> {
+        if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != version {
+            return None;
+        }
+        let (image_bytes, crc) = (manifest.get_u64_le(), manifest.get_u32_le());
+        let is_lawful = image_bytes <= IMAGE_BYTES_MAX;
+        is_lawful.then(|| IncomingImage { bytes: BytesMut::new(), image_bytes: image_bytes as usize, crc })
+    }
+
+    /// The frame that asks for the next part.
+    pub(crate) fn pull(&self, term: Term, index: LogIndex) -> Bytes {
+        let mut frame = head(FRAME_PULL, term, index, KIND_IMAGE, 8);
+        frame.put_u64_le(self.bytes.len() as u64);
+        frame.freeze()
+    }
+
+    /// A part came. After [`Taken::Whole`] and [`Taken::Damaged`] there is nothing more to take.
+    pub(crate) fn take(&mut self, offset: u64, part: &Bytes) -> Taken {
+        if offset != self.bytes.len() as u64 || part.len() > self.image_bytes - self.bytes.len() {
+            return Taken::Passed;
+        }
+        self.bytes.put_slice(part);
+        if self.bytes.len() < self.image_bytes {
+            return Taken::Part;
+        }
+        let image = std::mem::take(&mut self.bytes).freeze();
+        if crc32c::crc32c(&image) == self.crc { Taken::Whole(image) } else { Taken::Damaged }
+    }
+}
+
+/// The beginning of a frame, with room for `more` bytes behind it.
+pub(crate) fn head(kind: u8, term: Term, index: LogIndex, what: u8, more: usize) -> BytesMut {
+    let mut frame = BytesMut::with_capacity(HEAD_BYTES + more);
+    frame.put_u8(kind);
+    frame.put_u64_le(term.0);
+    frame.put_u64_le(index.0);
+    frame.put_u8(what);
+    frame
+}
+
+/// Takes the beginning of a frame apart: which snapshot, and what of it. `None` if it is too short.
+pub(crate) fn take_head(frame: &mut Bytes) -> Option<(u8, Term, LogIndex, u8)> {
+    if frame.len() < HEAD_BYTES {
+        return None;
+    }
+    Some((frame.get_u8(), Term(frame.get_u64_le()), LogIndex(frame.get_u64_le()), frame.get_u8()))
+}
