@@ -320,6 +320,36 @@ fn heartbeats_go_out_when_nothing_else_does() {
 }
 
 #[test]
+fn a_handshake_that_nobody_read_gets_its_time_once_more() {
+    let mut client = Client::connect(ConnectionConfig::default());
+    client.raw(b"AMQP\x00");
+    assert!(!client.connection.is_silent(9_999) && client.connection.is_silent(10_000));
+    client.connection.resume_reading(9_999);
+    assert!(client.connection.is_silent(10_000), "as long as it is in time it has no more");
+    client.now = 12_000;
+    client.connection.resume_reading(client.now);
+    client.sleep(9_999);
+    assert!(!client.connection.is_finished());
+    // Once: a byte now and then is no handshake.
+    assert!(!client.connection.is_silent(22_000));
+    client.now = 22_000;
+    client.connection.resume_reading(client.now);
+    client.sleep(0);
+    assert_eq!(client.closed(), Closed::HandshakeTimeout);
+
+    // The same where it is read before anybody looks at the time.
+    let mut client = Client::connect(ConnectionConfig::default());
+    client.now = 12_000;
+    client.raw(b"AMQP");
+    client.sleep(9_999);
+    assert!(!client.connection.is_finished());
+    client.now = 22_000;
+    client.raw(b"\x00");
+    client.sleep(0);
+    assert_eq!(client.closed(), Closed::HandshakeTimeout);
+}
+
+#[test]
 fn a_peer_that_is_silent_for_two_intervals_is_gone() {
     let mut client = Client::open_with(ConnectionConfig::default(), capable(), tune_ok(10, 4096, 10));
     client.open_channel(1);

@@ -127,6 +127,8 @@ impl Queue {
 
     fn settle(&mut self, seq: u64) {
         self.state.settle(seq, 1, &mut |_| {});
+        let is_kept = self.state.levels().is_some();
+        assert!(!is_kept || self.state.runs().live() > 0, "levels go with the last message");
         self.follow();
     }
 

@@ -79,7 +79,7 @@ pub struct LogPartition {
     saved: Option<LogIndex>,
     /// What the two newest checkpoints need of the WAL: if the newer is damaged, the older one must do.
     kept: VecDeque<u32>,
-    /// The WAL file that was written when upkeep looked last.
+    /// As upkeep was told last: see [`WalState::current_file`].
     current_file: u32,
     snapshots: Snapshots,
 }
@@ -260,7 +260,7 @@ impl LogPartition {
     fn replay_file(&self, current_file: u32) -> u32 {
         let table = self.replica.table();
         let replay = (self.applied.index.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
-        replay.map_or(current_file, |b| crate::place::file_u32(b.file))
+        replay.map_or(current_file, |b| crate::place::file_u32(b.file).min(current_file))
     }
 
     /// Tells which file of the log is written when the partition starts: a snapshot that comes before the first

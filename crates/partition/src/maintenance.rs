@@ -36,7 +36,8 @@ const CHECKPOINTS_KEPT: usize = 2;
 /// What the node's shell knows of its WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalState {
-    /// The file that is written now.
+    /// The file that is written now, once something of it is durable; the one before until then. No checkpoint names a later
+    /// one: with the power cut, the log would go on before it.
     pub current_file: u32,
     /// Files up to this one are to be given up: too much log is kept. 0 asks for nothing.
     pub retire_through: u32,
@@ -167,7 +168,7 @@ impl QueuePartition {
     fn needs_now(&self, current_file: u32) -> Option<u32> {
         let table = self.replica.table();
         let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
-        let replay = replay.map_or(current_file, |b| crate::place::file_u32(b.file));
+        let replay = replay.map_or(current_file, |b| crate::place::file_u32(b.file).min(current_file));
         self.queues.oldest_wal_file().into_iter().chain([replay]).min()
     }
 
@@ -259,7 +260,7 @@ impl QueuePartition {
         let needs_file = self.needs_now(current_file).unwrap_or(current_file);
         let table = self.replica.table();
         let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
-        let replay_file = replay.map_or(current_file, |b| crate::place::file_u32(b.file));
+        let replay_file = replay.map_or(current_file, |b| crate::place::file_u32(b.file).min(current_file));
         self.maintenance.saving = Some(Kept { applied: self.applied, needs_file, replay_file });
         self.maintenance.applied_since = false;
         self.maintenance.moved_runs = 0;

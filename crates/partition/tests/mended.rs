@@ -40,6 +40,8 @@ struct Member {
     out: Outputs,
     log: Vec<(Bytes, Location)>,
     offset: u32,
+    /// The file of the log that is written.
+    file: u64,
     extents: BTreeMap<u32, Vec<(u64, Bytes)>>,
     /// Messages that cannot be read in the log or an extent (0 is the log).
     rotten: BTreeSet<(u32, u64)>,
@@ -74,6 +76,7 @@ impl Member {
             out: Outputs::default(),
             log: Vec::new(),
             offset: 4096,
+            file: 1,
             extents: BTreeMap::new(),
             rotten: BTreeSet::new(),
             first_places: BTreeMap::new(),
@@ -105,7 +108,7 @@ impl Member {
         for write in writes {
             let mut places = Vec::new();
             for record in write.records {
-                let at = Location { file: FileNo(1), offset: self.offset, bytes: record.body.len() as u32 };
+                let at = Location { file: FileNo(self.file), offset: self.offset, bytes: record.body.len() as u32 };
                 self.offset += at.bytes + 40;
                 if record.kind == RecordKind::Entry {
                     places.push(at);
@@ -719,6 +722,63 @@ fn who_may_have_it_in_its_log_has_not_lost_it() {
         assert_eq!(trio.members[leader].out.set_aside, 0, "it may be what everybody asks for");
         assert_eq!(trio.members[behind].partition.snapshots_installed(), 0, "and nobody can tell");
     }
+}
+
+#[test]
+fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
+    let mut trio = Trio::filled(0);
+    let (leader, now) = (trio.leader(), trio.now + 60_000);
+    // A message that is not applied yet lies in the next file, of which nothing is durable: upkeep is told of the one before.
+    trio.members.iter_mut().for_each(|member| member.file = 2);
+    let entry = |trio: &Trio| {
+        let replica = trio.members[leader].partition.replica();
+        replica.table().body(trio.members[leader].partition.applied().next()).map(|body| body.file)
+    };
+    trio.cut = Some(leader);
+    trio.publish(1..=1);
+    assert_eq!(entry(&trio), Some(FileNo(2)));
+    for (current_file, saves) in [(1, None), (2, Some(2))] {
+        let wal = WalState { current_file, checkpoint_lag_files: 100, ..WalState::CALM };
+        let member = &mut trio.members[leader];
+        member.with(now, |p, cx| p.maintain(wal, cx));
+        let saved = member.out.jobs.drain(..).map(|job| match job {
+            Job::SaveCheckpoint { replay_file, .. } => replay_file,
+            job => panic!("{job:?}"),
+        });
+        assert!(saved.eq(saves), "with file {current_file}");
+    }
+}
+
+impl Trio {
+    /// What `to` says at once to a question of `from` for one message: `None` if it has to read first; else whether it is lost.
+    fn is_lost_to(&mut self, to: usize, from: usize, seq: u64) -> Option<bool> {
+        let mut question = vec![4];
+        [99, QUEUE.0, seq, seq + 1].iter().for_each(|word| question.extend_from_slice(&word.to_le_bytes()));
+        let now = self.now;
+        self.members[to].with(now, |p, cx| p.step(NodeId(from as u64 + 1), &Bytes::from(question), cx));
+        let frames = std::mem::take(&mut self.members[to].out.frames);
+        let (mut answers, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|(_, _, frame)| frame[0] == 5);
+        self.members[to].out.frames = others;
+        answers.pop().map(|(_, _, answer)| answer.len() > 33)
+    }
+}
+
+#[test]
+fn who_waits_for_a_snapshot_says_what_it_never_had_to_nobody_but_its_leader() {
+    for frames in 1..30 {
+        let (mut trio, leader, behind, other) = behind_rot();
+        trio.rot(other, 0, &[4]);
+        trio.cut = None;
+        trio.cut_after = Some((behind, frames));
+        trio.ticks(8);
+        // It has the image, and stands at the first message that it never had.
+        if trio.is_lost_to(behind, leader, 4) == Some(true) {
+            assert_eq!(trio.is_lost_to(behind, other, 4), Some(false), "of another it waits for nothing");
+            assert_eq!(trio.is_lost_to(behind, leader, 4), Some(true));
+            return;
+        }
+    }
+    panic!("no such moment was found");
 }
 
 #[test]

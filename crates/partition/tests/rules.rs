@@ -96,6 +96,41 @@ fn a_deleted_queue_takes_along_what_waits_for_it() {
 }
 
 #[test]
+fn what_a_get_brings_to_the_head_is_over_for_the_questions_behind_it() {
+    for question in ["stat", "purge", "close"] {
+        let mut rig = configured(Vec::new(), &Rules::default());
+        rig.publish_synced(1, "stays");
+        rig.publish_for(2, "is over", 50);
+        rig.run();
+        rig.pass(1_000);
+        assert_eq!(rig.stat(), (2, 0, 0), "messages end at the head");
+        rig.effects.clear();
+        // In one turn, so that nothing but the first question moves the head.
+        let (channel, request) = (READER, RequestId(8));
+        rig.command(Command::Get { queue: QUEUE, channel, no_ack: true, request: RequestId(7) });
+        rig.command(match question {
+            "stat" => Command::Stat { queue: QUEUE, channel, request },
+            "purge" => Command::Purge { queue: QUEUE, channel, request },
+            _ => Command::Close { queue: QUEUE, if_unused: false, if_empty: true, channel, request },
+        });
+        rig.run();
+        let replies: Vec<Reply> = rig.effects.iter().filter_map(reply_to(request)).collect();
+        let nothing_left = match question {
+            "stat" => Reply::Stat { ready: 0, unacked: 0, consumers: 0 },
+            _ => Reply::Counted(0),
+        };
+        assert_eq!(replies, [nothing_left], "{question}");
+    }
+}
+
+fn reply_to(wanted: RequestId) -> impl Fn(&Effect) -> Option<Reply> {
+    move |effect| match effect {
+        Effect::Reply { request, reply, .. } if *request == wanted => Some(reply.clone()),
+        _ => None,
+    }
+}
+
+#[test]
 fn a_strategy_that_changes_lets_go_of_what_nobody_confirmed() {
     let mut rules = Rules { dead_letter: dead_letter(true), ..Rules::default() };
     let mut rig = configured(Vec::new(), &rules);

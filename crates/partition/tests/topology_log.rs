@@ -381,6 +381,28 @@ fn the_log_is_kept_for_who_lags_a_little_and_cut_when_that_is_over() {
 }
 
 #[test]
+fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
+    let mut trio = Trio::new();
+    trio.decide(0..2, 10);
+    // What is not applied yet lies in the next file, of which nothing is durable: upkeep is told of the one before.
+    let leader = trio.leader();
+    let member = &mut trio.members[leader];
+    member.file = 2;
+    assert!(member.log.propose(b"c", 9, &mut member.machine));
+    member.carry_out(leader as u64 + 1, trio.now);
+    assert_eq!(member.log.replica().table().body(member.log.applied().next()).unwrap().file, FileNo(2));
+    for (current_file, replay_file) in [(1, 1), (2, 2)] {
+        let wal = WalState { current_file, checkpoint_lag_files: 0, ..WalState::CALM };
+        member.log.maintain(wal, trio.now + 60_000, &member.machine, &mut member.out);
+        let saved = member.out.jobs.drain(..).map(|job| match job {
+            Job::SaveCheckpoint { replay_file, .. } => replay_file,
+            job => panic!("{job:?}"),
+        });
+        assert!(saved.eq((replay_file > 1).then_some(replay_file)), "with file {current_file}");
+    }
+}
+
+#[test]
 fn who_needs_an_entry_that_rotted_gets_the_state() {
     let mut trio = Trio::new();
     let (leader, follower) = (trio.leader(), trio.follower());

@@ -249,7 +249,7 @@ impl Client {
         let inner = &mut *self.inner.borrow_mut();
         inner.wheel_at = NEVER;
         // Nobody listened, so silence proves nothing. Nor does it where a sync held this thread up for seconds: what the client sent
-        // lies in the socket then.
+        // lies in the socket then, its part of the handshake for example.
         if inner.was_paused || (inner.amqp.is_silent(now) && inner.has_unread()) {
             inner.amqp.resume_reading(now);
         }

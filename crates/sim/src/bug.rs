@@ -93,6 +93,8 @@ pub enum Bug {
     ClockIsCoarse,
     /// A message that waited does not say so.
     WaitIsHidden,
+    /// Partitions are told of a new file of the log before anything of it is durable.
+    RollIsHasty,
     /// The topology that comes with a snapshot loses a queue.
     SnapshotIsAltered,
     /// The topology that comes from a checkpoint loses a queue.
@@ -109,7 +111,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 49] = [
+    pub const ALL: [Bug; 50] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -153,6 +155,7 @@ impl Bug {
         Bug::DelayIsStretched,
         Bug::ClockIsCoarse,
         Bug::WaitIsHidden,
+        Bug::RollIsHasty,
         Bug::SnapshotIsAltered,
         Bug::StateIsAltered,
         Bug::DecisionIsEarly,

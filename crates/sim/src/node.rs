@@ -226,9 +226,11 @@ struct Running {
     turn_due: bool,
     waiting: Vec<WalWrite>,
     wal_busy: bool,
+    bug: Option<Bug>,
     unsynced: BTreeMap<PartitionId, Ticket>,
     sync_at: Option<Micros>,
     last_file: FileNo,
+    durable_file: FileNo,
     retire_through: u32,
     jobs: VecDeque<Job>,
     reading: u32,
@@ -494,6 +496,7 @@ impl Node {
             out.later.push((20, Happening::Turn));
         }
         let mut needs = u32::MAX;
+        let current_file = partition::place::file_u32(r.told_file());
         for at in 0..r.partitions.len() {
             let mut room =
                 Room { random: &mut self.random, full: self.full_outlets, partition: at, stalled: &mut r.stalled };
@@ -502,7 +505,6 @@ impl Node {
             let (applied_before, serving_before) = (partition.applied(), partition.is_leading());
             let term_before = partition.replica().group().status().term;
             let gives_up = self.settings.gives_up[at];
-            let current_file = partition::place::file_u32(r.wal.position().file);
             let mut look = look;
             for completion in r.completions[at].drain(..) {
                 look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint);
@@ -572,11 +574,10 @@ impl Node {
             };
             r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
         }
-        let current_file = partition::place::file_u32(r.wal.position().file);
         let calm =
             WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
         let wal = (upkeep && look).then_some(calm);
-        needs = needs.min(r.topology_turn(&frames, (ticks, wal, now_ms), out).unwrap_or(needs));
+        needs = needs.min(r.topology_turn(&frames, (ticks, now_ms, current_file, wal), out).unwrap_or(needs));
         if upkeep && look && needs != u32::MAX {
             r.wal.release_before(FileNo(u64::from(needs)));
         }

@@ -346,6 +346,18 @@ impl<D: Disk> Wal<D> {
         }
     }
 
+    /// The newest file of which something is durable: the one before, until the first sync of one that was begun. After a cut of
+    /// the power the log may go on in this file, so a checkpoint that replays from a later one would miss what comes then.
+    pub fn durable_file(&self) -> FileNo {
+        match &self.current {
+            Some(current) if current.synced == 0 && current.header.previous_file != FileNo(0) => {
+                current.header.previous_file
+            }
+            Some(current) => current.header.file,
+            None => self.next_file,
+        }
+    }
+
     /// Bytes written since the last sync.
     pub fn unsynced_bytes(&self) -> u64 {
         self.current.as_ref().map_or(0, |current| u64::from(current.end - current.synced))

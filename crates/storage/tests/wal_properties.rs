@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use storage::disk::{Advice, Crash, Fault};
+use storage::disk::{Advice, Crash, Fault, SurvivalUnit};
 use storage::wal::{Preparation, Recovery};
 use storage::{
     Disk, DiskFile, FaultyDisk, FileNo, GroupId, Location, OpenMode, RealDisk, Record, RecordKind, RecordRef,
@@ -232,6 +232,30 @@ fn append_is_one_write_and_sync_one_sync() {
     wal.sync().unwrap();
     assert_eq!(disk.operations(), before + 2);
     assert_eq!(wal.position(), wal.synced_position());
+}
+
+#[test]
+fn a_file_is_there_for_a_checkpoint_once_something_of_it_is_durable() {
+    for synced in [false, true] {
+        let disk = Arc::new(FaultyDisk::new(1));
+        disk.set_survival(SurvivalUnit::Nothing);
+        let (mut wal, _, _) = open(&disk, 0, WalPosition::START).unwrap();
+        assert_eq!(wal.durable_file(), FileNo(1), "there is none before");
+        wal.append(&[entry(1, 40_000)], &mut Vec::new()).unwrap();
+        wal.sync().unwrap();
+        wal.append(&[entry(2, 40_000)], &mut Vec::new()).unwrap();
+        assert_eq!((wal.position().file, wal.durable_file()), (FileNo(2), FileNo(1)));
+        if synced {
+            wal.sync().unwrap();
+            assert_eq!(wal.durable_file(), FileNo(2));
+        }
+        let durable = wal.durable_file();
+        disk.crash(Crash::Power);
+        disk.restart();
+        drop(wal);
+        let (wal, _, _) = open(&disk, 1, WalPosition::START).unwrap();
+        assert_eq!((wal.position().file, wal.durable_file()), (durable, durable), "the log goes on there");
+    }
 }
 
 #[test]

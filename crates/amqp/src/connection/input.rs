@@ -35,6 +35,7 @@ impl Connection {
         self.now = now;
         if input.len() != self.input_left {
             self.heard(now);
+            self.excuse_handshake(now);
             self.timers.set(Timer::Trim, now + TRIM_AFTER_MS);
         }
         while self.wants_input() && self.take_input(input) {}

@@ -121,6 +121,8 @@ pub struct Connection {
     pub(crate) now: Millis,
     /// Whether the end of the close's wait is still to be counted from the next time that is told.
     pub(crate) close_unarmed: bool,
+    /// The handshake got its time a second time.
+    handshake_excused: bool,
 }
 
 impl Connection {
@@ -154,6 +156,7 @@ impl Connection {
             input_left: 0,
             now,
             close_unarmed: false,
+            handshake_excused: false,
         }
     }
 
@@ -285,10 +288,12 @@ impl Connection {
         self.timers.next()
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) would take the client for gone at `now`. Who was kept from reading the socket
+    /// Whether [`handle_timeout`](Self::handle_timeout) would take the client for gone at `now`, or for too slow with its handshake,
+    /// and whether that can be excused: a handshake only once, as who sends a byte now and then is too slow. Who was kept from reading the socket
     /// looks first whether something lies there, and calls [`resume_reading`](Self::resume_reading) then.
     pub fn is_silent(&self, now: Millis) -> bool {
         self.timers.is_due(Timer::Silence, now)
+            || (self.timers.is_due(Timer::Handshake, now) && !self.handshake_excused)
     }
 
     /// Does what is due at `now`.
@@ -311,6 +316,16 @@ impl Connection {
     pub fn resume_reading(&mut self, now: Millis) {
         self.now = now;
         self.heard(now);
+        self.excuse_handshake(now);
+    }
+
+    /// Something of the client lies there, or is read, at a time at which its handshake should have ended it: the server was late.
+    #[inline]
+    pub(crate) fn excuse_handshake(&mut self, now: Millis) {
+        if self.timers.is_due(Timer::Handshake, now) && !self.handshake_excused {
+            self.handshake_excused = true;
+            self.timers.set(Timer::Handshake, now + self.config.handshake_timeout_ms);
+        }
     }
 
     /// A byte came, or is excused until now.

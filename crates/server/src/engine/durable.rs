@@ -90,7 +90,7 @@ impl Turn {
     pub(crate) fn wal_state(&self, own_index_bytes: u64) -> WalState {
         let gauges = self.wal.gauges();
         WalState {
-            current_file: gauges.current_file.load(Ordering::Relaxed),
+            current_file: gauges.durable_file.load(Ordering::Relaxed),
             retire_through: gauges.retire_through.load(Ordering::Relaxed),
             checkpoint_lag_files: self.checkpoint_lag_files,
             index_bytes_kept: self.index_bytes_kept(own_index_bytes),

@@ -10,6 +10,7 @@ mod support;
 use crate::config::{Config, Key, Machine, Sources, load};
 use crate::run::{Asks, run};
 use amqp::wire::method::Method;
+use bytes::Bytes;
 use std::cell::RefCell;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -23,6 +24,8 @@ use support::Client;
 const MEMORY: &str = "/dev/shm";
 /// Twice a heartbeat of a second, after which a silent peer counts as gone, and some more.
 const LONGER_THAN_A_TIMEOUT: Duration = Duration::from_millis(3_500);
+/// Within this time a handshake must be done, in a broker that reads it.
+const HANDSHAKE_TIMEOUT_MS: u64 = 2_500;
 
 /// Called before each sync, on the thread that makes it.
 pub(super) type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -91,7 +94,9 @@ fn config(folder: &Path) -> Config {
     sources.flags.push((Key::data_dir, folder.display().to_string()));
     let hostname = "hare".to_owned();
     let machine = Machine { processors: 2, memory_bytes: 1 << 30, descriptors: 1024, ipv4: true, ipv6: true, hostname };
-    load(&sources, &machine).unwrap()
+    let mut config = load(&sources, &machine).unwrap();
+    config.handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
+    config
 }
 
 /// Runs a broker of one shard over a disk behind `gate` while `test` talks to it.
@@ -148,6 +153,11 @@ fn a_sync_that_hangs_holds_a_shard_up_once_and_drops_nobody() {
         });
         assert!(by_shard, "syncs in memory are quick");
 
+        // Half of a handshake is done.
+        let mut late = Client::raw(address);
+        late.stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
+        assert!(matches!(late.recv().method, Method::ConnectionStart { .. }));
+
         gate.close();
         let mut last = publish(&mut durable);
         let mut hanging = gate.hanging();
@@ -161,7 +171,8 @@ fn a_sync_that_hangs_holds_a_shard_up_once_and_drops_nobody() {
         }
         assert_eq!(hanging, "shard-0", "this test is about a shard that syncs");
         transient.publish(1, "", "transient", b"held up");
-        // What a client sent meanwhile was not read: it is not silent for that.
+        late.send(0, &Client::start_ok("guest", "guest"));
+        // What a client sent meanwhile was not read: it is not silent for that, nor too slow.
         for _ in 0..7 {
             std::thread::sleep(LONGER_THAN_A_TIMEOUT / 7);
             beat(&mut transient);
@@ -169,6 +180,14 @@ fn a_sync_that_hangs_holds_a_shard_up_once_and_drops_nobody() {
         gate.open();
         durable.confirmed(last);
         assert_eq!(&transient.delivery().2[..], b"held up");
+        let tune = late.recv().method;
+        let Method::ConnectionTune { channel_max, frame_max, .. } = tune else {
+            panic!("the handshake goes on: {tune:?}")
+        };
+        late.send(0, &Method::ConnectionTuneOk { channel_max, frame_max, heartbeat: 0 });
+        let (virtual_host, capabilities) = (Bytes::from_static(b"/"), Bytes::new());
+        late.send(0, &Method::ConnectionOpen { virtual_host, capabilities, insist: false });
+        assert!(matches!(late.recv().method, Method::ConnectionOpenOk { .. }), "and comes to its end");
 
         // From now on a hanging sync is the business of the log's thread, and the shard serves everybody else.
         for round in 0..3 {

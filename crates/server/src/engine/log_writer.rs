@@ -121,6 +121,7 @@ pub(crate) struct LogWriter {
     needs: BTreeMap<PartitionId, u32>,
     parcels: Vec<Vec<Parcel>>,
     last_file: FileNo,
+    durable_file: FileNo,
     note_at: Option<Instant>,
     /// What shards had given up when it was last looked at.
     pushed_out_seen: u64,
@@ -134,7 +135,8 @@ pub(crate) struct LogWriter {
 impl LogWriter {
     pub(crate) fn new(parts: LogParts, gauges: Arc<WalGauges>) -> LogWriter {
         let last_file = parts.wal.position().file;
-        gauges.current_file.store(partition::place::file_u32(last_file), Ordering::Relaxed);
+        let durable_file = parts.wal.durable_file();
+        gauges.durable_file.store(partition::place::file_u32(durable_file), Ordering::Relaxed);
         let parcels = parts.mailboxes.iter().map(|_| Vec::new()).collect();
         LogWriter {
             parts,
@@ -144,6 +146,7 @@ impl LogWriter {
             needs: BTreeMap::new(),
             parcels,
             last_file,
+            durable_file,
             note_at: None,
             pushed_out_seen: 0,
             cached_until: 0,
@@ -250,6 +253,7 @@ impl LogWriter {
             route.completions.put(Completion::Synced(ticket));
             self.parcels[route.shard].push(Parcel::Wake(partition));
         }
+        self.note_durable_file();
     }
 
     /// Wakes the shards of those that were told something.
@@ -259,16 +263,25 @@ impl LogWriter {
         }
     }
 
-    /// A new file was begun: partitions look whether they keep too much.
+    /// A new file was begun: there may be too much of the log.
     fn note_roll(&mut self) {
         let file = self.parts.wal.position().file;
         if file == self.last_file {
             return;
         }
         self.last_file = file;
-        self.gauges.current_file.store(partition::place::file_u32(file), Ordering::Relaxed);
         self.note_retained();
         (self.parts.prepare)();
+    }
+
+    /// It will be there after a cut of the power: partitions look whether they keep too much.
+    fn note_durable_file(&mut self) {
+        let file = self.parts.wal.durable_file();
+        if file == self.durable_file {
+            return;
+        }
+        self.durable_file = file;
+        self.gauges.durable_file.store(partition::place::file_u32(file), Ordering::Relaxed);
         for (partition, route) in &self.parts.routes {
             route.completions.put(Completion::Rolled);
             self.parcels[route.shard].push(Parcel::Wake(*partition));

@@ -262,12 +262,12 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
         ..Config::new(ONLY_NODE, id, u64::from(id))
     };
     let (mut metadata, state) = metadata.finish_log(ONLY_NODE, raft(0), &[ONLY_NODE]);
-    metadata.log_is_at(partition::place::file_u32(wal.position().file));
+    let current_file = partition::place::file_u32(wal.durable_file());
+    metadata.log_is_at(current_file);
     let topology = match state {
         Some(state) => Topology::decode_snapshot(&state).map_err(|e| OpenError::Topology(e.to_string()))?,
         None => Topology::new(),
     };
-    let current_file = partition::place::file_u32(wal.position().file);
     let finished = queues.into_iter().map(|(id, recovery)| {
         let mut partition = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
         partition.log_is_at(current_file);

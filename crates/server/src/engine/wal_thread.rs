@@ -90,8 +90,8 @@ impl Waiting {
 /// Figures about the log, for metrics and upkeep.
 #[derive(Default)]
 pub(crate) struct WalGauges {
-    /// The file that is written now.
-    pub(crate) current_file: AtomicU32,
+    /// The newest file of which something is durable.
+    pub(crate) durable_file: AtomicU32,
     /// Files up to this one are to be given up; 0 for none.
     pub(crate) retire_through: AtomicU32,
     /// Bytes written, headers and padding included.

@@ -115,19 +115,7 @@ impl Client {
         let mut client = Client::raw(address);
         client.stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
         assert!(matches!(client.recv().method, Method::ConnectionStart { .. }));
-        let mut capabilities = Table::new();
-        for name in ["authentication_failure_close", "connection.blocked", "consumer_cancel_notify"] {
-            capabilities.push(name, Value::Bool(true));
-        }
-        let mut client_properties = Table::new();
-        client_properties.push("capabilities", Value::Table(capabilities));
-        let start_ok = Method::ConnectionStartOk {
-            client_properties,
-            mechanism: Bytes::from_static(b"PLAIN"),
-            response: Bytes::from(format!("\0{user}\0{password}")),
-            locale: Bytes::from_static(b"en_US"),
-        };
-        client.send(0, &start_ok);
+        client.send(0, &Client::start_ok(user, password));
         let (channel_max, frame_max) = match client.try_recv().map(|r| r.method) {
             Some(Method::ConnectionTune { channel_max, frame_max, .. }) => (channel_max, frame_max),
             other => return Err(other),
@@ -142,6 +130,22 @@ impl Client {
         match client.try_recv().map(|r| r.method) {
             Some(Method::ConnectionOpenOk { .. }) => Ok(client),
             other => Err(other),
+        }
+    }
+
+    /// The answer to `connection.start`.
+    pub fn start_ok(user: &str, password: &str) -> Method {
+        let mut capabilities = Table::new();
+        for name in ["authentication_failure_close", "connection.blocked", "consumer_cancel_notify"] {
+            capabilities.push(name, Value::Bool(true));
+        }
+        let mut client_properties = Table::new();
+        client_properties.push("capabilities", Value::Table(capabilities));
+        Method::ConnectionStartOk {
+            client_properties,
+            mechanism: Bytes::from_static(b"PLAIN"),
+            response: Bytes::from(format!("\0{user}\0{password}")),
+            locale: Bytes::from_static(b"en_US"),
         }
     }
 

@@ -112,7 +112,11 @@ impl Node {
             let number = self.partition_number(*partition);
             self.up().completions[number].push(Completion::Synced(*ticket));
         }
-        if !synced.is_empty() {
+        let r = self.up();
+        if std::mem::replace(&mut r.durable_file, r.wal.durable_file()) != r.wal.durable_file() {
+            r.look = true;
+        }
+        if !synced.is_empty() || self.up().look {
             self.want_turn(out);
         }
         self.next_log_work(out);
@@ -219,6 +223,14 @@ impl Node {
 }
 
 impl Running {
+    /// The file of the log that partitions are told of: the newest of which something is durable.
+    pub(super) fn told_file(&self) -> FileNo {
+        match self.bug {
+            Some(Bug::RollIsHasty) => self.wal.position().file,
+            _ => self.wal.durable_file(),
+        }
+    }
+
     /// Up to which file the log is to be given up, because too much of it is kept.
     pub(super) fn note_retained(&mut self) {
         let closed: Vec<_> = self.wal.closed_files().collect();

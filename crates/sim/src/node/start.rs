@@ -106,7 +106,7 @@ impl Node {
         let topology = self.settings.declares.then(|| {
             let recovery = recoveries.pop().expect("the topology's stands behind all others");
             let (mut log, state) = recovery.finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members);
-            log.log_is_at(file_u32(wal.position().file));
+            log.log_is_at(file_u32(wal.durable_file()));
             topology::Member::new(log, state, self.settings.bug)
         });
         let partitions: Vec<_> = recoveries
@@ -114,7 +114,7 @@ impl Node {
             .map(|r| {
                 let config = self.config(r.id().0);
                 let mut partition = r.finish(self.id, config, &self.settings.members);
-                partition.log_is_at(file_u32(wal.position().file));
+                partition.log_is_at(file_u32(wal.durable_file()));
                 let number =
                     self.settings.partitions.iter().position(|p| *p == partition.id()).expect("one of this node");
                 let ruled = self.known[number].iter().filter_map(|(queue, rules)| Some((queue, rules.as_ref()?)));
@@ -127,7 +127,7 @@ impl Node {
             })
             .collect();
         let count = partitions.len();
-        let last_file = wal.position().file;
+        let (last_file, durable_file) = (wal.position().file, wal.durable_file());
         let spares = wal.spare_preparer();
         let mut running = Running {
             _folder: folder,
@@ -148,9 +148,11 @@ impl Node {
             turn_due: false,
             waiting: Vec::new(),
             wal_busy: false,
+            bug: self.settings.bug,
             unsynced: BTreeMap::new(),
             sync_at: None,
             last_file,
+            durable_file,
             retire_through: 0,
             jobs: VecDeque::new(),
             reading: 0,

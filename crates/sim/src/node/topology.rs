@@ -125,7 +125,7 @@ impl Node {
     /// How many files of the log the topology's group keeps here, before the one that is written.
     pub fn topology_keeps_files(&self) -> u32 {
         let Some(r) = &self.running else { return 0 };
-        let current_file = partition::place::file_u32(r.wal.position().file);
+        let current_file = partition::place::file_u32(r.wal.durable_file());
         r.topology.as_ref().map_or(0, |member| current_file.saturating_sub(member.log.needs_file(current_file)))
     }
 }
@@ -135,14 +135,13 @@ impl Running {
     pub(super) fn topology_turn(
         &mut self,
         frames: &[(NodeId, usize, Bytes)],
-        (ticks, wal, now_ms): (u32, Option<WalState>, u64),
+        (ticks, now_ms, current_file, wal): (u32, u64, u32, Option<WalState>),
         out: &mut Outcome,
     ) -> Option<u32> {
         let number = self.partitions.len();
         let member = self.topology.as_mut()?;
         let Member { log, decided, proposals } = member;
         let (bug, mut wal) = (decided.bug, wal);
-        let current_file = partition::place::file_u32(self.wal.position().file);
         for completion in self.completions[number].drain(..) {
             match completion {
                 Completion::Written(ticket, bodies) => log.wal_written(ticket, &bodies, &mut self.out),
