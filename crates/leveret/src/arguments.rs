@@ -271,7 +271,7 @@ Numbers of bytes may have a unit: 64MiB, 1GiB, 50MB. Lists have commas, or their
 
 Signals:
   SIGTERM, SIGINT  stop in order: connections are closed, everything is synced; a second one ends at once
-  SIGHUP           nothing: settings are read at the start only
+  SIGHUP           read certificates and definitions again; all else is read at the start only
   SIGUSR1          log the gauges: value at risk, connections, bytes and syncs of the log";
 
 const INSPECT_ABOUT: &str = "\

@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 
 /// How often free space is looked at.
 const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a second, and what is below
+/// the limit is for acknowledgements.
+const DISK_LOOK_CLOSELY_EVERY: Duration = Duration::from_millis(50);
+const DISK_NEAR_LIMITS: u64 = 4;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -215,9 +219,9 @@ fn watch(
             // The receiver waits for this.
             let _ = sender.send(());
         });
-        let mut low = false;
+        let (mut low, mut pause) = (false, DISK_LOOK_CLOSELY_EVERY);
         loop {
-            match receiver.recv_timeout(DISK_LOOK_EVERY) {
+            match receiver.recv_timeout(pause) {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -228,6 +232,8 @@ fn watch(
             if asks.report.swap(false, Ordering::Relaxed) {
                 log_gauges(node, engine, free);
             }
+            let is_near = free < config.disk_free_min_bytes.saturating_mul(DISK_NEAR_LIMITS);
+            pause = if is_near { DISK_LOOK_CLOSELY_EVERY } else { DISK_LOOK_EVERY };
             // Ends a tenth above where it began, so that it does not flutter.
             let limit = config.disk_free_min_bytes + if low { config.disk_free_min_bytes / 10 } else { 0 };
             let now = free < limit || engine.is_disk_full();

@@ -194,6 +194,9 @@ fn decode_identity(contents: &[u8]) -> Result<FolderIdentity, StorageError> {
         expected: u64::from(expected),
         found: u64::from(found),
     };
+    if contents.is_empty() {
+        return Err(corrupt("length of an empty file", FIRST_LINE.len() as u32, 0));
+    }
     let text = str::from_utf8(contents).map_err(|_| corrupt("text", 0, 0))?;
     let line = |number: usize, key: &str| text.lines().nth(number).and_then(|line| line.strip_prefix(key));
     let id = |number, key| line(number, key).and_then(|digits| u128::from_str_radix(digits, 16).ok());

@@ -204,6 +204,11 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
         }
     }
     files.sort_by_key(|(header, ..)| header.file);
+    let is_there = |file| files.iter().any(|(header, ..)| header.file == file);
+    if let Some(mark) = mark.filter(|mark| *mark != WalPosition::START && !is_there(mark.file)) {
+        let text = format!("log file number {} was durable to byte {} and is not there", mark.file.0, mark.offset);
+        visit(Fact::Damaged { name: wal::MARK_NAME.to_owned(), offset: 0, bytes: 0, text, record: None });
+    }
     for place in 0..files.len() {
         let (header, name, file, bytes) = &files[place];
         visit(Fact::WalFile { name: name.clone(), bytes: *bytes, header: *header });
@@ -216,8 +221,8 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
             salt: header.salt,
             header_crc: header.crc(),
             first_frame_no: header.first_frame_no,
-            synced: mark.filter(|mark| mark.file == header.file).map_or(0, |mark| mark.offset.min(limit)),
-            closed_end: next.map(|next| next.previous_end.min(limit).max(PAGE_BYTES)),
+            synced: mark.filter(|mark| mark.file == header.file).map_or(0, |mark| mark.offset.min(FILE_BYTES_MAX)),
+            closed_end: next.map(|next| next.previous_end.clamp(PAGE_BYTES, FILE_BYTES_MAX)),
             wanted_from: 0,
         };
         inspect_frames(&mut Window::new(file, name, limit), name, &known, depth, visit);

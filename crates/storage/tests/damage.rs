@@ -458,3 +458,67 @@ fn the_very_first_file_gets_its_header_back_from_its_first_frame() {
     let (_, again, _) = open(&disk, 2);
     assert_eq!(again.headers_rebuilt, 0, "it was written");
 }
+
+#[test]
+fn a_log_file_that_was_cut_off_is_damaged_to_where_it_went() {
+    // The second file's length is told by the note, the first one's by the second.
+    for name in ["wal/00000001.wal", "wal/00000002.wal"] {
+        let whole = written(true).0.contents(name).unwrap();
+        let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+        for bytes in (4_096..used).step_by(4_096).chain([4_097, used - 20]) {
+            let disk = written(true).0;
+            disk.remove(name).unwrap();
+            disk.plant(name, &whole[..bytes]);
+            let told = facts(&disk, Depth { records: false, messages: false });
+            assert!(told.iter().any(|fact| matches!(fact, Fact::Damaged { name: of, .. } if of == name)), "{told:?}");
+            let (mut wal, recovery, seen) = open(&disk, 1);
+            assert_eq!(recovery.cut, None, "all of it was durable");
+            assert_eq!(recovery.damage.len(), 1, "{name} of {bytes} bytes: {recovery:?}");
+            let damage = &recovery.damage[0];
+            assert_eq!((damage.name.as_str(), damage.record), (name, None));
+            assert!(
+                damage.offset as usize <= bytes && (damage.offset + damage.bytes) as usize + 32 > used,
+                "{damage:?}"
+            );
+            assert!(seen.len() < 80);
+            // It is still told when the log has gone on.
+            wal.append(&[entry(100, 10)], &mut Vec::new()).unwrap();
+            wal.sync().unwrap();
+            drop(wal);
+            let (_, again, seen_again) = open(&disk, 2);
+            assert_eq!((again.damage, again.cut), (recovery.damage, None));
+            assert_eq!((seen_again.len(), seen_again.last().unwrap().0), (seen.len() + 1, 100));
+        }
+    }
+}
+
+#[test]
+fn a_log_that_somebody_took_away_is_not_taken_for_a_new_one() {
+    let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 1 };
+    // A checkpoint that names a later file than the first says that there was a log; else the folder may be a new one.
+    for (file, missing) in [(0, 0), (1, 0), (2, 1), (7, 1)] {
+        let disk = Arc::new(FaultyDisk::new(1));
+        let from = WalPosition { file: FileNo(file), offset: 0 };
+        let (_, recovery) = recover(&disk, FOLDER_ID, options, from.file, from, &mut |_, _| {}).unwrap();
+        assert_eq!(recovery.damage.len(), missing, "{recovery:?}");
+        assert!(recovery.damage.iter().all(|damage| damage.file == from.file));
+    }
+    // And so does the note beside it, to who only looks.
+    let disk = full_folder();
+    disk.remove("wal/00000002.wal").unwrap();
+    let told = facts(&disk, Depth { records: false, messages: false });
+    assert!(told.iter().any(|fact| matches!(fact, Fact::Damaged { name, .. } if name == "wal/durable")), "{told:?}");
+}
+
+#[test]
+fn a_header_page_of_zeroes_comes_back_from_the_frames_behind_it() {
+    for name in ["wal/00000001.wal", "wal/00000002.wal"] {
+        let disk = written(true).0;
+        let mut contents = disk.contents(name).unwrap();
+        contents[..4_096].fill(0);
+        disk.remove(name).unwrap();
+        disk.plant(name, &contents);
+        let (_, recovery, seen) = open(&disk, 1);
+        assert_eq!((recovery.headers_rebuilt, recovery.damage.len(), seen.len()), (1, 0, 80), "{name}");
+    }
+}

@@ -29,6 +29,8 @@ use broker::PartitionId;
 
 /// How long to wait before a write is tried again on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(100);
+/// How often it is tried after the broker was told to end: no consumer is left who could make room.
+const FULL_RETRIES_AT_END: u32 = 10;
 /// What nobody waits for is written once it is this much.
 const HELD_BYTES_MAX: usize = 256 << 10;
 /// The largest batch that a shard writes itself: above, work for the shard arrives faster than it is worth to stand still.
@@ -283,12 +285,25 @@ fn run(inner: &Inner) {
         };
         writer.release(&mut needs);
         let is_sync_awaited = batch.is_sync_awaited;
-        // Nothing that was taken in is given up: on a full disk it waits for room.
+        // Nothing that was taken in is given up: on a full disk it waits for room, as long as the broker runs.
+        let mut tries_at_end = 0;
         while let Err(DiskFull) = writer.write(&mut batch) {
             std::thread::sleep(FULL_RETRY);
             // Old files may be given up meanwhile, which makes room.
-            std::mem::swap(&mut inner.lock().needs, &mut needs);
+            let stop = {
+                let mut waiting = inner.lock();
+                std::mem::swap(&mut waiting.needs, &mut needs);
+                waiting.stop
+            };
             writer.release(&mut needs);
+            tries_at_end += u32::from(stop);
+            if tries_at_end > FULL_RETRIES_AT_END {
+                tracing::error!(
+                    bytes = batch.bytes,
+                    "the disk is full to the end: what came last is not written; nobody was told that it was"
+                );
+                batch = Batch::default();
+            }
         }
         // Who waits for the write alone does not wait for the sync.
         writer.post();

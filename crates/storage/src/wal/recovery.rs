@@ -112,6 +112,11 @@ pub fn recover<D: Disk>(
     let mark = Mark::load(disk, folder_id)?;
     let mut found = find_slots(disk, folder_id)?;
     let mut recovery = Recovery::default();
+    // Of a later file than the first something was durable before a checkpoint named it, and the file that is written stays:
+    // without any, somebody took the log away.
+    if from.file > FileNo(1) && found.is_empty() {
+        recovery.add_missing(from.file);
+    }
 
     let highest = found.numbered.last_key_value().map_or(FileNo(0), |(file, _)| *file);
     let before: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
@@ -201,11 +206,17 @@ type SharedSlot<D> = Arc<Slot<<D as Disk>::File>>;
 struct Found<D: Disk> {
     numbered: BTreeMap<FileNo, (SharedSlot<D>, FileHeader)>,
     spare: Vec<SharedSlot<D>>,
-    /// No valid header and bytes in its place: a torn reuse, or damage.
+    /// No valid header, but bytes in its place or a frame behind it: a torn reuse, or damage.
     unreadable: Vec<SharedSlot<D>>,
-    /// Never given a header.
+    /// Never given a header, nor anything else.
     unfinished: Vec<SharedSlot<D>>,
     next_slot: u32,
+}
+
+impl<D: Disk> Found<D> {
+    fn is_empty(&self) -> bool {
+        self.numbered.is_empty() && [&self.spare, &self.unreadable, &self.unfinished].iter().all(|list| list.is_empty())
+    }
 }
 
 fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, StorageError> {
@@ -254,11 +265,18 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
                     });
                 }
             }
-            None if page.iter().all(|byte| *byte == 0) => found.unfinished.push(slot),
+            None if page.iter().all(|byte| *byte == 0) && !begins_with_frame(&slot)? => found.unfinished.push(slot),
             None => found.unreadable.push(slot),
         }
     }
     Ok(found)
+}
+
+/// A page of zeroes where the header should be may be a sector that was lost: what is behind it can give it back.
+fn begins_with_frame<F: DiskFile>(slot: &Slot<F>) -> Result<bool, StorageError> {
+    let mut bytes = [0; FRAME_HEADER_BYTES as usize];
+    let read = slot.file.read_at(&mut bytes, u64::from(FIRST_FRAME_OFFSET)).map_err(at("read", &slot.name))?;
+    Ok(FrameHeader::decode_any(&bytes[..read]).is_some())
 }
 
 /// The folder that each file of the log says it belongs to, as far as their headers are whole. Changes nothing.
@@ -366,9 +384,8 @@ impl<D: Disk> Opening<'_, D> {
             salt: header.salt,
             header_crc: header.crc(),
             first_frame_no: header.first_frame_no,
-            synced: if self.mark.file == file { self.mark.offset.min(slot.bytes) } else { 0 },
-            closed_end: closed
-                .map(|next| next.previous_end.clamp(FIRST_FRAME_OFFSET, slot.bytes.max(FIRST_FRAME_OFFSET))),
+            synced: if self.mark.file == file { self.mark.offset.min(FILE_BYTES_MAX) } else { 0 },
+            closed_end: closed.map(|next| next.previous_end.clamp(FIRST_FRAME_OFFSET, FILE_BYTES_MAX)),
             wanted_from: if self.from.file == file { self.from.offset } else { 0 },
         };
         let (recovery, sink, name) = (&mut *self.recovery, &mut *self.sink, &slot.name);

@@ -75,9 +75,9 @@ pub(crate) struct Known {
     /// Header crc that the first frame's chain starts from.
     pub(crate) header_crc: u32,
     pub(crate) first_frame_no: u64,
-    /// The file is known to have been durable up to here, by the note beside the log.
+    /// The file is known to have been durable up to here, by the note beside the log. A file that is shorter was cut off.
     pub(crate) synced: u32,
-    /// End of the last frame, if the next file tells; then it was all durable.
+    /// End of the last frame, if the next file tells; then it was all durable. It, too, may lie behind a cut.
     pub(crate) closed_end: Option<u32>,
     /// Records of frames that end before are not wanted.
     pub(crate) wanted_from: u32,
@@ -94,7 +94,7 @@ pub(crate) enum Seen<'a> {
 /// Where a walk ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileWalk {
-    /// End of the last frame, or of damage behind it.
+    /// End of the last frame, or of damage behind it, which may lie behind the end of the file.
     pub(crate) end: u32,
     /// Header crc of the last frame, or of the file header.
     pub(crate) end_crc: u32,
@@ -245,10 +245,12 @@ impl Walk<'_> {
         let mut offset = start.next_multiple_of(FRAME_ALIGN_BYTES);
         // What lies between here and the synced end was all written by those who also wrote the evidence: any whole
         // frame is one of them.
-        while offset < self.synced && self.frame_at(window, offset)?.is_none() {
+        let there = self.synced.min(self.limit);
+        while offset < there && self.frame_at(window, offset)?.is_none() {
             offset += FRAME_ALIGN_BYTES;
         }
-        self.end = offset.min(self.synced);
+        // A file that was cut off is damaged to where it once went.
+        self.end = if offset < there { offset } else { self.synced };
         if self.end > self.known.wanted_from {
             visit(Seen::Damage { offset: start, bytes: self.end - start, what: "frame", record: None });
         }
