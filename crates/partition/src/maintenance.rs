@@ -86,6 +86,8 @@ pub struct Maintenance {
     put_off: BTreeMap<Place, u64>,
     /// Extents without live messages, and how many checkpoints have been saved without them.
     used_up: BTreeMap<u32, usize>,
+    /// Of these, those that were used up when the checkpoint under way was begun: it names the others.
+    saving_without: Vec<u32>,
 }
 
 impl Maintenance {
@@ -262,6 +264,7 @@ impl QueuePartition {
         let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
         let replay_file = replay.map_or(current_file, |b| crate::place::file_u32(b.file).min(current_file));
         self.maintenance.saving = Some(Kept { applied: self.applied, needs_file, replay_file });
+        self.maintenance.saving_without = self.maintenance.used_up.keys().copied().collect();
         self.maintenance.applied_since = false;
         self.maintenance.moved_runs = 0;
         cx.out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied: self.applied, replay_file });
@@ -280,7 +283,11 @@ impl QueuePartition {
         }
         // The log is needed from the older checkpoint on: it is what replay falls back to.
         let compact = m.kept.front().map_or(saved.applied, |k| k.applied);
-        m.used_up.values_mut().for_each(|seen| *seen += 1);
+        for id in m.saving_without.drain(..) {
+            if let Some(seen) = m.used_up.get_mut(&id) {
+                *seen += 1;
+            }
+        }
         let gone: Vec<u32> =
             m.used_up.iter().filter(|(_, seen)| **seen >= CHECKPOINTS_KEPT).map(|(id, _)| *id).collect();
         for id in gone {

@@ -1,0 +1,69 @@
+//! Upkeep gives up an extent only once no checkpoint that a start may fall back to names it.
+#![allow(clippy::unwrap_used)]
+
+mod member;
+
+use broker::QueueId;
+use member::{QUEUE, Rig};
+use partition::WalState;
+use partition::command::Outcome;
+use partition::outputs::{ExtentReady, ExtentRun, Job};
+
+/// Looks after the log as it stands with this file; the jobs that come of it.
+fn maintain(rig: &mut Rig, current_file: u32, retire_through: u32) -> Vec<Job> {
+    let wal = WalState { current_file, retire_through, checkpoint_lag_files: 0, ..WalState::CALM };
+    rig.with(|p, cx| p.maintain(wal, cx));
+    rig.out.jobs.drain(..).collect()
+}
+
+fn saves(jobs: &[Job]) -> bool {
+    matches!(jobs, [Job::SaveCheckpoint { .. }])
+}
+
+/// The checkpoint under way is saved; the extents that go with it.
+fn saved(rig: &mut Rig) -> Vec<u32> {
+    rig.with(|p, cx| p.checkpoint_saved(cx));
+    let dropped = rig.out.jobs.drain(..).map(|job| match job {
+        Job::DropExtent { id } => id,
+        job => panic!("{job:?}"),
+    });
+    dropped.collect()
+}
+
+#[test]
+fn a_checkpoint_begun_before_an_extent_was_used_up_still_names_it() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=3 {
+        rig.publish_synced(seq, "m");
+    }
+    rig.consume(1, 0, false);
+    rig.run();
+    // All three go to an extent.
+    let copied: Vec<(QueueId, _, u64)> = maintain(&mut rig, 10, 1)
+        .into_iter()
+        .flat_map(|job| match job {
+            Job::WriteExtent { runs, .. } => runs,
+            _ => Vec::new(),
+        })
+        .map(|run| (QUEUE, run.place, run.first))
+        .collect();
+    assert!(!copied.is_empty());
+    let runs = vec![ExtentRun { queue: QUEUE, run: 0, first: 1, past: 4 }];
+    rig.with(|p, _| p.extent_ready(&ExtentReady { id: 7, bytes: 100, messages: 3, runs, copied }));
+    // The first checkpoint was begun before that, and is saved now.
+    assert_eq!(saved(&mut rig), []);
+
+    rig.publish_synced(4, "m");
+    rig.run();
+    assert!(saves(&maintain(&mut rig, 20, 0)), "it names the extent");
+    rig.settle(1, 1, 4, Outcome::Ack);
+    rig.run();
+    assert_eq!(maintain(&mut rig, 20, 0).len(), 0, "now upkeep knows that it is used up");
+    assert_eq!(saved(&mut rig), []);
+    for (current_file, dropped) in [(30, vec![]), (40, vec![7])] {
+        rig.publish_synced(u64::from(current_file), "m");
+        rig.run();
+        assert!(saves(&maintain(&mut rig, current_file, 0)), "it names the extent no more");
+        assert_eq!(saved(&mut rig), dropped, "the older of the two must be without it as well");
+    }
+}
