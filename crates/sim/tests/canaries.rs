@@ -169,6 +169,7 @@ fn what_a_deleted_queue_leaves_is_looked_after() {
     let faults = Faults { pauses: false, disks: false, ..Faults::ALL };
     look_for("a dead letter of message", Options { bug: Some(Bug::LetterOutlivesQueue), faults, ..options });
     // One member that starts anew remembers nothing itself.
+    let faults = Faults { crashes: true, ..Faults::NONE };
     let alone = Options { nodes: 1, faults, turnover: true, ..Options::default() };
     look_for("takes in message", Options { bug: Some(Bug::GoneIsUnknown), ..alone });
 }

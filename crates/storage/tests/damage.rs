@@ -512,13 +512,22 @@ fn a_log_that_somebody_took_away_is_not_taken_for_a_new_one() {
 
 #[test]
 fn a_header_page_of_zeroes_comes_back_from_the_frames_behind_it() {
-    for name in ["wal/00000001.wal", "wal/00000002.wal"] {
-        let disk = written(true).0;
+    for (name, noted) in [("wal/00000001.wal", true), ("wal/00000002.wal", true), ("wal/00000002.wal", false)] {
+        let disk = written(noted).0;
         let mut contents = disk.contents(name).unwrap();
         contents[..4_096].fill(0);
         disk.remove(name).unwrap();
         disk.plant(name, &contents);
-        let (_, recovery, seen) = open(&disk, 1);
+        let (mut wal, recovery, seen) = open(&disk, 1);
         assert_eq!((recovery.headers_rebuilt, recovery.damage.len(), seen.len()), (1, 0, 80), "{name}");
+        // The next file gets a number of its own.
+        let file = wal.position().file;
+        while wal.position().file == file {
+            wal.append(&[entry(1, 1_000)], &mut Vec::new()).unwrap();
+        }
+        wal.sync().unwrap();
+        drop(wal);
+        let (_, again, seen_again) = open(&disk, 2);
+        assert!(again.damage.is_empty() && seen_again.len() > 80, "{name}");
     }
 }

@@ -141,6 +141,8 @@ pub fn recover<D: Disk>(
     opening.walk_files(&mut found)?;
     let Opening { last, live, .. } = opening;
 
+    // A file whose header was rebuilt had no number before.
+    let highest = last.as_ref().map_or(highest, |last| highest.max(last.header.file));
     let next_file = FileNo(highest.max(mark.noted().file).max(FileNo(from.file.0.saturating_sub(1))).0 + 1);
     let next_frame_no = last.as_ref().map_or(1, |last| last.walk.next_frame_no);
     let mut closed: VecDeque<(FileNo, u32)> = live.iter().map(|(file, slot)| (*file, slot.bytes)).collect();
