@@ -155,14 +155,20 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// The broker does not start and says what to do; a trial changes nothing; a repair gives this report; then it starts.
-fn refused_then_repaired(broker: &mut Broker) -> String {
+/// The broker does not start, and says in this line why and what to do.
+fn refused(broker: &mut Broker) -> String {
     broker.launch();
     let status = broker.wait_for_end();
     assert_eq!(status.code(), Some(1), "{}", broker.log());
     let log = broker.log();
     let line = log.lines().rfind(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("no line says why:\n{log}"));
     assert!(line.contains("leveret repair DIR --dry-run"), "{line}");
+    line.to_owned()
+}
+
+/// The broker is refused; a trial changes nothing; a repair gives this report; then it starts.
+fn refused_then_repaired(broker: &mut Broker) -> String {
+    refused(broker);
     repaired(broker)
 }
 
@@ -426,6 +432,8 @@ fn damaged_identity_is_made_anew() {
     // And without a file: the node's name is asked for.
     broker.terminate();
     fs::remove_file(&identity).unwrap();
+    let why = refused(&mut broker);
+    assert!(why.contains("leveret repair DIR --dry-run --node-name NAME"), "{why}");
     let data = broker.data_folder();
     let nameless = leveret("repair", &data, &[]);
     assert!(shown(&nameless).contains("name it with --node-name"), "{}", shown(&nameless));
@@ -434,6 +442,35 @@ fn damaged_identity_is_made_anew() {
     assert_eq!(named.status.code(), Some(0), "{}", shown(&named));
     broker.start();
     assert!(broker.log().contains("node=leveret@moor"), "{}", broker.log());
+}
+
+#[test]
+fn a_log_that_is_gone_is_missed_in_a_folder_that_never_had_a_state_too() {
+    let Some(mut broker) = Broker::own_or_skip(COLD) else { return };
+    publish_each(&broker, QUEUE, 5);
+    broker.kill();
+    let (log, elsewhere) = (broker.data_folder().join("wal"), broker.data_folder().join("elsewhere"));
+    assert_eq!(files(&broker.data_folder().join("checkpoints")), [] as [PathBuf; 0], "none yet");
+    fs::rename(&log, &elsewhere).unwrap();
+    let why = refused(&mut broker);
+    assert!(why.contains("the log is gone"), "{why}");
+    // As a disk that was not mounted shows it.
+    fs::create_dir(&log).unwrap();
+    let why = refused(&mut broker);
+    assert!(why.contains("the log is gone"), "{why}");
+    fs::remove_dir(&log).unwrap();
+    fs::rename(&elsewhere, &log).unwrap();
+    broker.start();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), [1, 2, 3, 4, 5]);
+    broker.kill();
+    fs::remove_dir_all(&log).unwrap();
+    refused(&mut broker);
+    let repair = leveret("repair", &broker.data_folder(), &[]);
+    assert_eq!(repair.status.code(), Some(0), "{}", shown(&repair));
+    assert!(shown(&repair).contains("the log: all its files are gone"), "{}", shown(&repair));
+    broker.start();
+    publish_each(&broker, "after", 2);
+    assert_eq!(numbers(&drain(&broker, "after")), [1, 2]);
 }
 
 #[test]

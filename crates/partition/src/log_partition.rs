@@ -10,7 +10,7 @@
 mod snapshot;
 
 use crate::checkpoint::Head;
-use crate::maintenance::{FIRST_FILE, WalState};
+use crate::maintenance::{CHECKPOINTS_KEPT, FIRST_FILE, IDLE_MS, WalState};
 use crate::outputs::{Job, LostEntry, Outputs, ReadBytes, ReadFailed, ReadPurpose, Ticket};
 use crate::replica::Replica;
 use crate::snapshot::transfer::{FRAME_PART, FRAME_PULL};
@@ -22,10 +22,6 @@ use std::collections::VecDeque;
 use storage::Location;
 
 pub(crate) const PREFIX: [u8; 4] = [1, 1, 0, 0];
-/// A group counts as idle this long after its last command.
-const IDLE_MS: u64 = 3_000;
-/// Checkpoints whose part of the log is kept.
-const CHECKPOINTS_KEPT: usize = 2;
 
 /// A committed command.
 #[derive(Clone, Debug, PartialEq, Eq)]

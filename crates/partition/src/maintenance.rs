@@ -25,13 +25,13 @@ const MOVED_RUNS_MAX: u64 = 65_536;
 const SPARSE_PERCENT: u64 = 40;
 /// The log's first file.
 pub(crate) const FIRST_FILE: u32 = 1;
-/// A partition counts as idle this long after its last entry.
-const IDLE_MS: u64 = 3_000;
+/// A partition, and the topology's group, count as idle this long after their last entry.
+pub(crate) const IDLE_MS: u64 = 3_000;
 /// A run that could not be copied, because of damage, is tried again after this long: what is damaged has ended by then, or a
 /// consumer has it.
 const PUT_OFF_MS: u64 = 60_000;
-/// Checkpoints that are kept, and whose files are.
-const CHECKPOINTS_KEPT: usize = 2;
+/// Checkpoints that are kept, and whose files are, and whose part of the log.
+pub(crate) const CHECKPOINTS_KEPT: usize = 2;
 
 /// What the node's shell knows of its WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
+use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
 mod mend;
 
@@ -90,8 +91,17 @@ impl<D: Disk> DataFolder<D> {
         let names = disk.list("").map_err(|source| unwritable(&folder, source))?;
         let exists = names.iter().any(|name| name == IDENTITY_NAME);
         // Looked at before anything is made: a wrong path must stay as it was.
-        if !exists && let Some(found) = names.into_iter().find(|name| !IGNORED_NAMES.contains(&name.as_str())) {
-            return Err(StorageError::NotADataFolder { folder, found });
+        if !exists {
+            let log = log_of_nobody(&*disk)?;
+            if log == LogOfNobody::Written {
+                return Err(StorageError::IdentityGone { folder });
+            }
+            let belongs = |name: &str| {
+                IGNORED_NAMES.contains(&name) || log == LogOfNobody::Blank && name.strip_suffix('/') == Some(WAL_FOLDER)
+            };
+            if let Some(found) = names.into_iter().find(|name| !belongs(name)) {
+                return Err(StorageError::NotADataFolder { folder, found });
+            }
         }
         let lock = take_lock(&*disk, &folder, process_id)?;
         let identity = read_identity(&*disk).map_err(|error| match error.is_damage() {
@@ -154,7 +164,36 @@ fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<D::File
     Ok(lock)
 }
 
+/// What the log's folder looks like in a folder without an identity.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LogOfNobody {
+    /// Not there, or as a founder that died left it: empty, or with empty files.
+    Blank,
+    /// A log.
+    Written,
+    /// Something else's.
+    Foreign,
+}
+
+fn log_of_nobody<D: Disk>(disk: &D) -> Result<LogOfNobody, StorageError> {
+    let names = disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))?;
+    for name in names {
+        let is_log = is_slot(&name);
+        let name = format!("{WAL_FOLDER}/{name}");
+        if !is_log && name != MARK_NAME {
+            return Ok(LogOfNobody::Foreign);
+        }
+        let file = disk.open(&name, OpenMode::Read).map_err(at("open", &name))?;
+        if !file.is_empty().map_err(at("measure", &name))? {
+            return Ok(LogOfNobody::Written);
+        }
+    }
+    Ok(LogOfNobody::Blank)
+}
+
 fn found_folder<D: Disk>(disk: &D, folder: &str, identity: FolderIdentity) -> Result<FolderIdentity, StorageError> {
+    // Before the identity, so that a folder with one has a log from its first moment on: see `has_log`.
+    found_log(disk)?;
     let file =
         disk.open(IDENTITY_TEMPORARY_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
     file.set_len(0).map_err(at("write", IDENTITY_TEMPORARY_NAME))?;

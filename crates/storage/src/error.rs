@@ -101,6 +101,15 @@ pub enum StorageError {
         /// What is wrong with the file.
         why: String,
     },
+    /// A folder with a log and nothing that says whose it is.
+    #[error(
+        "the data folder {folder} has a log but no file `identity`; restore the file from a copy, or see with \
+         `leveret repair DIR --dry-run --node-name NAME` how it would be made anew"
+    )]
+    IdentityGone {
+        /// The folder.
+        folder: String,
+    },
     /// Nothing says any more which node a folder belongs to.
     #[error("nothing in the data folder {folder} says any more which node it belongs to; name it with --node-name")]
     NodeNameLost {

@@ -157,6 +157,10 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, extents_of: ExtentsOf<'_>, visit
         }
     };
     inspect_wal(disk, depth, visit);
+    if folder_id.is_some() && matches!(wal::has_log(disk), Ok(false)) {
+        let text = "no file of the log is left".to_owned();
+        visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
+    }
     let needed = Needed::look(disk, folder_id, extents_of);
     inspect_extents(disk, depth, &needed, visit);
     inspect_checkpoints(disk, folder_id, &needed, visit);

@@ -36,7 +36,7 @@ pub(crate) use recovery::folder_ids;
 pub use recovery::{DAMAGE_COUNT_MAX, Damage, Recovery, recover};
 pub use scan::RecordName;
 pub(crate) use scan::{FileWalk, Known, Seen, Window, walk_file};
-pub use spares::{Preparation, SparePreparer};
+pub use spares::{Preparation, SparePreparer, found_log, has_log};
 use spares::{Spares, TakenSlot};
 pub use stage::WriteWay;
 use stage::{Memory, Stage, write_zeroes};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use storage::disk::{Crash, Fault};
 use storage::inspect::{Depth, Fact, inspect};
-use storage::wal::{RecordName, Recovery};
+use storage::wal::{RecordName, Recovery, found_log, has_log};
 use storage::{
     CheckpointStore, DataFolder, Disk, ExtentId, ExtentWriter, FaultyDisk, FileNo, FolderIdentity, GroupId, Location,
     RealDisk, Record, RecordKind, StorageError, Wal, WalOptions, WalPosition, recover,
@@ -262,20 +262,32 @@ fn data_folder_tells_what_to_do_in_one_line() {
     let foreign = DataFolder::open(home, identity("a@host"), 13).err().unwrap().to_string();
     assert!(foreign.contains("is not a leveret data folder (it holds letter.txt)"), "{foreign}");
     assert_eq!(std::fs::read_dir(folder.path().join("home")).unwrap().count(), 1, "and is left as it was");
+    // A log without an identity is a folder of ours; empty files are what a founder that died may leave.
+    std::fs::create_dir_all(folder.path().join("half/wal")).unwrap();
+    std::fs::write(folder.path().join("half/wal/00000001.wal"), [7; 5_000]).unwrap();
+    let half = || Arc::new(RealDisk::create(folder.path().join("half")).unwrap());
+    let gone = DataFolder::open(half(), identity("a@host"), 13).err().unwrap().to_string();
+    assert!(gone.contains("has a log but no file `identity`") && gone.contains("leveret repair"), "{gone}");
+    std::fs::write(folder.path().join("half/wal/00000001.wal"), []).unwrap();
+    std::fs::write(folder.path().join("half/wal/letter.txt"), "dear").unwrap();
+    let foreign_too = DataFolder::open(half(), identity("a@host"), 13).err().unwrap().to_string();
+    assert!(foreign_too.contains("(it holds wal/)"), "{foreign_too}");
+    std::fs::remove_file(folder.path().join("half/wal/letter.txt")).unwrap();
+    drop(DataFolder::open(half(), identity("a@host"), 13).unwrap());
     let file = DataFolder::open_path(&folder.path().join("home/letter.txt"), identity("a@host"), 13)
         .err()
         .unwrap()
         .to_string();
     assert!(file.contains("cannot use") && file.contains("letter.txt"), "{file}");
     drop(DataFolder::open_path(&folder.path().join("new/deep"), identity("a@host"), 13).unwrap());
-    for text in [locked, other, damaged, version, foreign, file] {
+    for text in [locked, other, damaged, version, foreign, gone, foreign_too, file] {
         assert!(!text.contains('\n'));
     }
 }
 
 #[test]
 fn founding_is_whole_or_not_at_all() {
-    for operation in 0..10 {
+    for operation in 0..16 {
         for seed in 0..16 {
             let faulty = FaultyDisk::new(seed);
             let crash = if seed % 2 == 0 { Crash::Power } else { Crash::Process };
@@ -294,6 +306,7 @@ fn founding_is_whole_or_not_at_all() {
             let opened = DataFolder::open(Arc::new(faulty), identity("a@host"), 1).unwrap();
             assert!(!opened.was_founded(), "operation {operation} seed {seed}");
             assert_eq!(opened.identity(), &found);
+            assert!(has_log(&**opened.disk()).unwrap(), "operation {operation} seed {seed}");
         }
     }
 }
@@ -508,6 +521,55 @@ fn a_log_that_somebody_took_away_is_not_taken_for_a_new_one() {
     disk.remove("wal/00000002.wal").unwrap();
     let told = facts(&disk, Depth { records: false, messages: false });
     assert!(told.iter().any(|fact| matches!(fact, Fact::Damaged { name, .. } if name == "wal/durable")), "{told:?}");
+}
+
+#[test]
+fn a_founded_folder_has_a_log_from_its_first_moment_on() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let found = || drop(DataFolder::open(disk.clone(), identity("a@host"), 1).unwrap());
+    found();
+    assert!(has_log(&*disk).unwrap());
+    // Also when a start died before it wrote anything, once and twice; the first record goes to the file that was there.
+    for nonce in 1..3 {
+        let (wal, recovery, _) = open(&disk, nonce);
+        assert_eq!((recovery.damage.len(), recovery.files), (0, 0));
+        drop(wal);
+        disk.crash(Crash::Power);
+        disk.restart();
+        assert!(has_log(&*disk).unwrap());
+        found();
+    }
+    let (mut wal, ..) = open(&disk, 3);
+    wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap();
+    wal.sync().unwrap();
+    drop(wal);
+    assert_eq!(disk.list("wal").unwrap(), ["00000001.wal"]);
+    let damaged = || {
+        let told = facts(&disk, Depth { records: false, messages: false });
+        told.into_iter().any(|fact| matches!(fact, Fact::Damaged { name, .. } if name == "wal"))
+    };
+    assert!(!damaged());
+    disk.remove("wal/00000001.wal").unwrap();
+    assert!(!has_log(&*disk).unwrap() && damaged());
+    found_log(&*disk).unwrap();
+    assert!(has_log(&*disk).unwrap() && !damaged());
+}
+
+#[test]
+fn a_full_disk_leaves_the_file_in_which_nothing_is_yet() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    drop(DataFolder::open(disk.clone(), identity("a@host"), 1).unwrap());
+    disk.set_capacity(10 << 10);
+    let (mut wal, ..) = open(&disk, 1);
+    for _ in 0..2 {
+        assert!(wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap_err().is_full());
+        assert!(has_log(&*disk).unwrap());
+    }
+    disk.set_capacity(u64::MAX);
+    wal.append(&[entry(1, 10)], &mut Vec::new()).unwrap();
+    wal.sync().unwrap();
+    drop(wal);
+    assert_eq!(open(&disk, 2).2.len(), 1);
 }
 
 #[test]

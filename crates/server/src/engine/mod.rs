@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use storage::extent::{list_extents, remove_extent};
-use storage::wal::Recovery as WalReport;
+use storage::wal::{Recovery as WalReport, has_log};
 use storage::{
     CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, RealDisk, RecordKind, StorageError, Wal,
     WalOptions, WalPosition,
@@ -110,6 +110,12 @@ pub enum OpenError {
         /// Where it begins.
         offset: u32,
     },
+    /// No file of the log is left.
+    #[error(
+        "the log is gone: no file of it is left in `wal`, as if that had been emptied or its disk were not mounted. mount it or restore \
+         the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    LogGone,
     /// An entry is not in the log, though later ones are, and nothing that was read is damaged.
     #[error(
         "entry {index} of partition {partition} is missing in the log, as if a file of it were gone: restore the data folder from a \
@@ -225,6 +231,9 @@ fn random_u128() -> Result<u128, OpenError> {
 pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
     let disk = folder.disk().clone();
     let folder_id = folder.identity().folder_id;
+    if !has_log(&*disk)? {
+        return Err(OpenError::LogGone);
+    }
     let mut checkpoints = CheckpointStore::open(&disk, folder_id)?;
     let (mut metadata, mut queues) = load(&mut checkpoints, config.partitions)?;
     let all = || std::iter::once(&metadata).chain(queues.values());

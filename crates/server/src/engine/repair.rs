@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::checkpoint::checkpoint_name;
 use storage::extent::{extent_name, list_extents};
-use storage::wal::Recovery as WalReport;
+use storage::wal::{Recovery as WalReport, found_log, has_log};
 use storage::{
     CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, OpenMode, RecordKind, StorageError, Wal,
     WalOptions, WalPosition, WalReader, recover,
@@ -28,8 +28,6 @@ use storage::{
 
 /// Where damaged files are kept, inside the data folder.
 pub const ASIDE_FOLDER: &str = "damaged";
-/// Where the files of the log are.
-const LOG_FOLDER: &str = "wal";
 /// Files are copied in such pieces.
 const COPY_BYTES: usize = 1 << 20;
 /// Ranges of numbers that a line of the report names.
@@ -103,21 +101,10 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<RepairReport, O
     if lost_checkpoints.iter().any(|group| *group != TOPOLOGY.0) {
         work.keep_orphans(&partitions)?;
     }
-    if !has_log(&*work.disk)? {
-        // A file in which nothing is yet tells the next start that nobody took the log away.
-        let name = format!("{LOG_FOLDER}/00000001.wal");
-        work.disk.create_folder(LOG_FOLDER).map_err(|error| failed("create", LOG_FOLDER, error))?;
-        work.disk.open(&name, OpenMode::CreateNew).map_err(|error| failed("create", &name, error))?;
-        work.disk.sync_folder(LOG_FOLDER).map_err(|error| failed("sync", LOG_FOLDER, error))?;
-    }
+    // If they all went, the next start is to know that nobody took them away.
+    found_log(&*work.disk)?;
     work.report.messages = partitions.iter().map(live).sum();
     Ok(work.report)
-}
-
-/// Whether there is a file of the log, if only a spare.
-fn has_log<D: Disk>(disk: &D) -> Result<bool, OpenError> {
-    let names = disk.list(LOG_FOLDER).map_err(|error| failed("list", LOG_FOLDER, error))?;
-    Ok(names.iter().any(|name| name.ends_with(".wal")))
 }
 
 fn live(partition: &Salvage) -> u64 {
@@ -171,8 +158,7 @@ impl<D: Disk> Found<D> {
             recoveries.insert(group.0, recovery_of(group.0, found)?);
         }
         recoveries.entry(TOPOLOGY.0).or_insert(recovery_of(TOPOLOGY.0, None)?);
-        // Whoever wrote a checkpoint wrote a log before, of which a file or a spare always stays.
-        if !has_log(&**disk)? && checkpoints.groups().next().is_some() {
+        if !has_log(&**disk)? {
             report.found.push("the log: all its files are gone".to_owned());
         }
         // From the first record that there is: how many partitions have no checkpoint yet, only the log knows.

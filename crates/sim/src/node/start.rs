@@ -12,6 +12,7 @@ use partition::place::file_u32;
 use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use storage::extent::{list_extents, remove_extent};
+use storage::wal::has_log;
 use storage::{
     CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError, WalOptions,
     WalPosition, recover,
@@ -60,6 +61,7 @@ impl Node {
             folder_id,
         };
         let folder = DataFolder::open(self.disk.clone(), identity, self.life)?;
+        assert!(has_log(&*self.disk)?, "nobody took the log of {} away", self.id);
         let mut checkpoints = CheckpointStore::open(&self.disk, folder_id)?;
         let mut recoveries = Vec::new();
         for id in &self.settings.partitions {

@@ -219,10 +219,8 @@ impl DiskFile for RealFile {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // A file system without reservations (some network and overlay ones): the length is all it can promise.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    return if self.len()? < bytes { self.set_len(bytes) } else { Ok(()) };
-                }
+                // A file system without reservations (some network and overlay ones): what was written has its room.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.extend_with_zeroes(bytes),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -256,6 +254,23 @@ impl DiskFile for RealFile {
 }
 
 impl RealFile {
+    /// Writes zeroes from the end of the file up to `bytes`; what cannot be finished is cut off again.
+    fn extend_with_zeroes(&self, bytes: u64) -> io::Result<()> {
+        let zeroes = [0; 64 << 10];
+        let length = self.len()?;
+        let mut at = length;
+        while at < bytes {
+            let piece = (bytes - at).min(zeroes.len() as u64);
+            if let Err(error) = self.write_at(&zeroes[..piece as usize], at) {
+                // Its room is needed elsewhere; if this fails too the first error says more.
+                let _ = self.set_len(length);
+                return Err(error);
+            }
+            at += piece;
+        }
+        Ok(())
+    }
+
     /// Ends a vectored write that the system took only in part, slice by slice.
     fn write_rest(&self, slices: &[IoSlice<'_>], mut skip: usize, mut offset: u64) -> io::Result<()> {
         for slice in slices {
@@ -276,5 +291,32 @@ impl RealFile {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_reserved_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = RealDisk::create(folder.path()).unwrap();
+        let file = disk.open("log", OpenMode::CreateNew).unwrap();
+        file.write_at(b"here before", 0).unwrap();
+        let bytes = (300 << 10) + 7;
+        file.extend_with_zeroes(bytes).unwrap();
+        let mut read = vec![1; bytes as usize + 1];
+        assert_eq!(file.read_at(&mut read, 0).unwrap() as u64, bytes);
+        assert_eq!(&read[..11], b"here before");
+        assert!(read[11..bytes as usize].iter().all(|byte| *byte == 0));
+        // 512 bytes a block, whatever the file system's own are: nothing of it is a hole.
+        file.sync_data().unwrap();
+        assert!(file.file.metadata().unwrap().blocks() * 512 >= bytes);
+        file.extend_with_zeroes(100).unwrap();
+        assert_eq!(file.len().unwrap(), bytes, "a longer file stays as long");
     }
 }

@@ -165,7 +165,9 @@ pub fn recover<D: Disk>(
             filled: last_bytes,
         });
     }
-    let spares = Spares::new(options, folder_id, found.next_slot);
+    // One file always stays: it tells the next start that nobody took the log away.
+    let begun = if live.is_empty() && found.has_only_unfinished() { found.unfinished.pop() } else { None };
+    let spares = Spares::new(options, folder_id, found.next_slot, begun);
     // Whoever made a file may have died before its name was durable, and from here on every name counts as such.
     if !live.is_empty() || !found.spare.is_empty() || !found.unreadable.is_empty() {
         disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
@@ -211,13 +213,17 @@ struct Found<D: Disk> {
     /// No valid header, but bytes in its place or a frame behind it: a torn reuse, or damage.
     unreadable: Vec<SharedSlot<D>>,
     /// Never given a header, nor anything else.
-    unfinished: Vec<SharedSlot<D>>,
+    unfinished: Vec<Slot<D::File>>,
     next_slot: u32,
 }
 
 impl<D: Disk> Found<D> {
     fn is_empty(&self) -> bool {
-        self.numbered.is_empty() && [&self.spare, &self.unreadable, &self.unfinished].iter().all(|list| list.is_empty())
+        self.has_only_unfinished() && self.unfinished.is_empty()
+    }
+
+    fn has_only_unfinished(&self) -> bool {
+        self.numbered.is_empty() && self.spare.is_empty() && self.unreadable.is_empty()
     }
 }
 
@@ -242,7 +248,7 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
             found,
             supported: FORMAT_VERSION,
         })?;
-        let slot = Arc::new(Slot { name, file, bytes: bytes - bytes % PAGE_BYTES });
+        let slot = Slot { name, file, bytes: bytes - bytes % PAGE_BYTES };
         match header {
             Some(header) if header.folder_id != folder_id => {
                 return Err(StorageError::Corrupt {
@@ -253,10 +259,10 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
                     found: header.folder_id as u64,
                 });
             }
-            Some(FileHeader { file: FileNo(0), .. }) => found.spare.push(slot),
+            Some(FileHeader { file: FileNo(0), .. }) => found.spare.push(Arc::new(slot)),
             Some(header) => {
                 let name = slot.name.clone();
-                if found.numbered.insert(header.file, (slot, header)).is_some() {
+                if found.numbered.insert(header.file, (Arc::new(slot), header)).is_some() {
                     let what = "number of a log file, which another file has,";
                     return Err(StorageError::Corrupt {
                         file: name,
@@ -268,7 +274,7 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
                 }
             }
             None if page.iter().all(|byte| *byte == 0) && !begins_with_frame(&slot)? => found.unfinished.push(slot),
-            None => found.unreadable.push(slot),
+            None => found.unreadable.push(Arc::new(slot)),
         }
     }
     Ok(found)

@@ -40,6 +40,8 @@ pub(super) struct TakenSlot<F> {
 
 #[derive(Debug)]
 struct State<F> {
+    /// A file in which nothing is yet, by which a folder shows that it has a log; the first one written to.
+    begun: Option<Slot<F>>,
     ready: Vec<Arc<Slot<F>>>,
     surplus: Vec<Arc<Slot<F>>>,
     next_slot: u32,
@@ -51,14 +53,31 @@ fn slot_name(slot: u32) -> String {
     format!("{WAL_FOLDER}/{slot:08}.wal")
 }
 
+/// Makes the folder of the log and a file in which nothing is yet, if there is none; durable afterwards.
+pub fn found_log<D: Disk>(disk: &D) -> Result<(), StorageError> {
+    disk.create_folder(WAL_FOLDER).map_err(at("create", WAL_FOLDER))?;
+    if !has_log(disk)? {
+        let name = slot_name(1);
+        disk.open(&name, OpenMode::CreateNew).map_err(at("create", &name))?;
+    }
+    disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))
+}
+
+/// Whether there is any file of the log, if only a spare or one in which nothing is yet. A data folder that was founded always
+/// has one; without any, somebody took the log away. Changes nothing.
+pub fn has_log<D: Disk>(disk: &D) -> Result<bool, StorageError> {
+    let names = disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))?;
+    Ok(names.iter().any(|name| slot_number(name).is_some()))
+}
+
 /// The slot number in a file name, without the folder.
 pub(super) fn slot_number(name: &str) -> Option<u32> {
     name.strip_suffix(".wal").filter(|digits| digits.len() == 8)?.parse().ok()
 }
 
 impl<D: Disk> Spares<D> {
-    pub(super) fn new(options: WalOptions, folder_id: u128, next_slot: u32) -> Spares<D> {
-        let state = State { ready: Vec::new(), surplus: Vec::new(), next_slot, wanted: false };
+    pub(super) fn new(options: WalOptions, folder_id: u128, next_slot: u32, begun: Option<Slot<D::File>>) -> Spares<D> {
+        let state = State { begun, ready: Vec::new(), surplus: Vec::new(), next_slot, wanted: false };
         Spares { options, folder_id, state: Mutex::new(state) }
     }
 
@@ -89,13 +108,24 @@ impl<D: Disk> Spares<D> {
     }
 
     fn create(&self, disk: &D) -> Result<Slot<D::File>, StorageError> {
+        let bytes = self.options.file_bytes;
+        let begun = self.state().begun.take();
+        if let Some(slot) = begun {
+            let allocated = slot.file.allocate(u64::from(bytes)).map_err(at("allocate", &slot.name));
+            return match allocated {
+                Ok(()) => Ok(Slot { bytes, ..slot }),
+                Err(error) => {
+                    self.state().begun = Some(slot);
+                    Err(full(disk, error))
+                }
+            };
+        }
         let number = {
             let mut state = self.state();
             state.next_slot += 1;
             state.next_slot - 1
         };
         let name = slot_name(number);
-        let bytes = self.options.file_bytes;
         let file = disk.open(&name, OpenMode::CreateNew).map_err(|source| full(disk, at("create", &name)(source)))?;
         if let Err(source) = file.allocate(u64::from(bytes)) {
             // Best effort: an empty file left behind is removed by the next recovery.
