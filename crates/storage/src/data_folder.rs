@@ -114,7 +114,11 @@ impl<D: Disk> DataFolder<D> {
                 disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;
                 (identity, false)
             }
-            None => (found_folder(&*disk, &folder, founding.clone())?, true),
+            None => {
+                // Before the identity, so that a folder with one has a log from its first moment on: see `has_log`.
+                found_log(&*disk)?;
+                (write_identity(&*disk, &folder, founding.clone())?, true)
+            }
         };
         if identity.node_name != founding.node_name {
             return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
@@ -191,9 +195,7 @@ fn log_of_nobody<D: Disk>(disk: &D) -> Result<LogOfNobody, StorageError> {
     Ok(LogOfNobody::Blank)
 }
 
-fn found_folder<D: Disk>(disk: &D, folder: &str, identity: FolderIdentity) -> Result<FolderIdentity, StorageError> {
-    // Before the identity, so that a folder with one has a log from its first moment on: see `has_log`.
-    found_log(disk)?;
+fn write_identity<D: Disk>(disk: &D, folder: &str, identity: FolderIdentity) -> Result<FolderIdentity, StorageError> {
     let file =
         disk.open(IDENTITY_TEMPORARY_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
     file.set_len(0).map_err(at("write", IDENTITY_TEMPORARY_NAME))?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use storage::data_folder::{IDENTITY_NAME, MendedIdentity, mend_identity};
+use storage::wal::has_log;
 use storage::{
     DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, GroupId, Record, RecordKind, StorageError,
     WalOptions, WalPosition, recover,
@@ -39,6 +40,17 @@ fn mend<D: Disk>(disk: &Arc<D>, name: Option<&str>) -> Result<Option<MendedIdent
 fn reopened(disk: &Arc<FaultyDisk>, name: &str) -> FolderIdentity {
     let founding = FolderIdentity { node_name: name.to_owned(), cluster_id: 7, folder_id: 8 };
     DataFolder::open(disk.clone(), founding, 2).unwrap().identity().clone()
+}
+
+#[test]
+fn a_new_identity_does_not_hide_that_the_log_is_gone() {
+    let disk = folder();
+    disk.flip_bit(IDENTITY_NAME, 70, 0);
+    for name in disk.list("wal").unwrap() {
+        disk.remove(&format!("wal/{name}")).unwrap();
+    }
+    assert!(mend(&disk, None).unwrap().is_some());
+    assert!(!has_log(&*disk).unwrap());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::error::{StorageError, at, syncing};
 use crate::wal::folder_ids;
 
 use super::{
-    FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, found_folder, take_lock,
+    FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, take_lock, write_identity,
 };
 
 /// An identity that was made anew. The folder's lock is held as long as this value.
@@ -69,7 +69,7 @@ pub fn mend_identity<D: Disk>(
         }
         None => None,
     };
-    let identity = found_folder(&**disk, &folder, identity)?;
+    let identity = write_identity(&**disk, &folder, identity)?;
     Ok(Some(MendedIdentity { identity, damage: damage.to_string(), changed, aside: kept, _lock: lock }))
 }
 
