@@ -13,7 +13,7 @@ use broker::QueueId;
 use broker::queue::SeqRanges;
 use bytes::Bytes;
 use std::sync::Arc;
-use storage::extent::{SalvagedExtent, remove_extent};
+use storage::extent::SalvagedExtent;
 use storage::{Disk, Extent, ExtentId, ExtentWriter, FileNo, Location, StorageError, WalReader};
 
 /// A hole longer than this between two live messages begins a new run: its bitmap would cost more than the run.
@@ -91,7 +91,6 @@ pub fn write_received<D: Disk>(
 /// An extent that is being filled, queue by queue, in the order of numbers.
 pub struct NewExtent<D: Disk> {
     writer: ExtentWriter<D>,
-    disk: Arc<D>,
     id: ExtentId,
     messages: u64,
     /// Queue, first and last number of the run at hand.
@@ -102,7 +101,7 @@ impl<D: Disk> NewExtent<D> {
     /// Begins extent `id`, which is new.
     pub fn create(disk: &Arc<D>, folder_id: u128, id: ExtentId) -> Result<Self, StorageError> {
         let writer = ExtentWriter::create(disk, folder_id, id)?;
-        Ok(NewExtent { writer, disk: disk.clone(), id, messages: 0, run: None })
+        Ok(NewExtent { writer, id, messages: 0, run: None })
     }
 
     /// Whether `messages` more of together `bytes` fit.
@@ -140,8 +139,7 @@ impl<D: Disk> NewExtent<D> {
     /// Makes it durable; `copied` is handed through. `None`, and no file, if it holds nothing.
     pub fn finish(self, copied: Vec<(QueueId, Place, u64)>) -> Result<Option<ExtentReady>, StorageError> {
         if self.messages == 0 {
-            drop(self.writer);
-            let _ = remove_extent(&*self.disk, self.id);
+            // Its writer takes the file away, as it does when an error ends it.
             return Ok(None);
         }
         let summary = self.writer.finish()?;

@@ -134,7 +134,7 @@ impl<D: Disk> UpkeepThread<D> {
             }
             Job::WriteReceived { partition, ref messages } => {
                 let id = self.number_extent();
-                match self.or_nothing(id, write_received(&self.disk, self.folder_id, id, messages)) {
+                match write_received(&self.disk, self.folder_id, id, messages) {
                     Ok(ready) => self.done(partition, Completion::Received(ready)),
                     Err(error) => waiting.for_room("an extent", &error, PutOff::Job(job)),
                 }
@@ -161,18 +161,10 @@ impl<D: Disk> UpkeepThread<D> {
         id
     }
 
-    /// What there is of an extent that was not finished belongs to nobody.
-    fn or_nothing<T>(&self, id: ExtentId, written: Result<T, StorageError>) -> Result<T, StorageError> {
-        if written.is_err() {
-            let _ = remove_extent(&*self.disk, id);
-        }
-        written
-    }
-
     /// Copies what fits of `runs` into one extent.
     fn write_extent(&mut self, runs: &[CopyRun]) -> Result<Copied, StorageError> {
         let id = self.number_extent();
-        self.or_nothing(id, copy_runs(&self.disk, self.folder_id, &self.wal, id, runs))
+        copy_runs(&self.disk, self.folder_id, &self.wal, id, runs)
     }
 }
 
