@@ -468,6 +468,11 @@ fn a_log_that_is_gone_is_missed_in_a_folder_that_never_had_a_state_too() {
     let repair = leveret("repair", &broker.data_folder(), &[]);
     assert_eq!(repair.status.code(), Some(0), "{}", shown(&repair));
     assert!(shown(&repair).contains("the log: all its files are gone"), "{}", shown(&repair));
+    assert!(
+        shown(&repair).contains("given up: all that was published, settled or declared ever"),
+        "{}",
+        shown(&repair)
+    );
     broker.start();
     publish_each(&broker, "after", 2);
     assert_eq!(numbers(&drain(&broker, "after")), [1, 2]);

@@ -160,6 +160,10 @@ impl<D: Disk> Found<D> {
         recoveries.entry(TOPOLOGY.0).or_insert(recovery_of(TOPOLOGY.0, None)?);
         if !has_log(&**disk)? {
             report.found.push("the log: all its files are gone".to_owned());
+            let since = if checkpoints.groups().next().is_some() { "since the last saved states" } else { "ever" };
+            report
+                .given_up
+                .push(format!("all that was published, settled or declared {since}: how much, only the log knew"));
         }
         // From the first record that there is: how many partitions have no checkpoint yet, only the log knows.
         let start = WalPosition::START;
