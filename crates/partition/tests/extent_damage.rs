@@ -7,7 +7,7 @@ use partition::extent_copy::{NewExtent, copy_runs};
 use partition::outputs::{CopyRun, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use partition::place::Place;
 use std::sync::Arc;
-use storage::extent::remove_extent;
+use storage::extent::{list_extents, remove_extent};
 use storage::{Disk, Extent, ExtentId, FaultyDisk, FileNo, WalOptions, WalPosition, WalReader, recover};
 
 const FOLDER_ID: u128 = 5;
@@ -96,6 +96,15 @@ fn a_rotten_bit_costs_what_it_is_part_of_and_nothing_else() {
     assert!(one >= bodies && none >= 64 + 64, "{none} {one} {a_run}");
     assert!((1..=2 * 40).contains(&a_run), "{none} {one} {a_run}");
     assert_eq!([0, 1].map(|run| delivered(&disk, &wal, run)), QUEUES.map(|q| q.1.to_vec()));
+}
+
+#[test]
+fn an_extent_with_nothing_in_it_leaves_no_file() {
+    let (disk, wal) = written();
+    disk.remove(EXTENT).unwrap();
+    let copied = copy_runs(&disk, FOLDER_ID, &wal, ExtentId(2), &runs()).unwrap();
+    assert!(copied.ready.is_none() && copied.damaged.len() == 2, "both runs are gone");
+    assert_eq!(list_extents(&*disk).unwrap(), []);
 }
 
 #[test]
