@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check conformance applications bench fuzz
+.PHONY: server test check matrices conformance applications bench fuzz
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -12,6 +12,10 @@ test:
 # Everything quick before a commit.
 check:
 	cargo xtask check
+
+# The whole of the matrices whose quick parts are among the tests (minutes; MATRICES=restart for one of them).
+matrices:
+	cargo xtask matrices $(MATRICES)
 
 # Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
 conformance:

@@ -2,8 +2,10 @@
 //!
 //! Invariant: a process that a fixture started never outlives the test process, however that ends.
 //!
-//! Environment: `AMQP_URI` points at a running broker (RabbitMQ, to compare with) and nothing is started then; what needs a
-//! restart is skipped. Otherwise `LEVERET_BIN` names the binary, or the newest one built into the target folder is used.
+//! Environment: `AMQP_URI` points at a running broker (RabbitMQ, to compare with) and nothing is started then. What needs a
+//! restart is skipped, unless `BROKER_CONTROL` names a program that does it for `start`, `stop` (SIGTERM) and `kill` (SIGKILL) as
+//! its only argument, as `tests/rabbitmq.sh` does. Otherwise `LEVERET_BIN` names the binary, or the newest one built into the
+//! target folder is used.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -31,6 +33,17 @@ const PORT_ATTEMPTS_MAX: usize = 5;
 pub struct Broker {
     addr: SocketAddr,
     own: Option<Own>,
+    /// What starts and ends a broker that is not ours.
+    control: Option<PathBuf>,
+}
+
+/// How a broker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// SIGTERM: it has time to settle its affairs.
+    Terminated,
+    /// `kill -9`.
+    Killed,
 }
 
 struct Own {
@@ -67,6 +80,50 @@ impl Broker {
         Some(Self::own(arguments))
     }
 
+    /// A broker that may be restarted, and its management API: one of our own, or the one that `BROKER_CONTROL` controls. That
+    /// one is shared by all tests of a run, which have to take turns. `None` (and a line that says so) if there is neither.
+    pub fn restartable(arguments: &[&str]) -> Option<(Broker, Http)> {
+        if !is_foreign() {
+            return Self::managed(arguments);
+        }
+        let Some(control) = std::env::var_os("BROKER_CONTROL") else {
+            eprintln!("skipped: this test restarts its broker, and BROKER_CONTROL names nothing that could");
+            return None;
+        };
+        let (mut broker, http) = Self::managed(&[])?;
+        broker.control = Some(control.into());
+        Some((broker, http))
+    }
+
+    /// Ends it and starts it again on what it left, and waits until it answers.
+    pub fn restart(&mut self, end: End) {
+        if self.control.is_some() {
+            self.tell_control(if end == End::Killed { "kill" } else { "stop" });
+            self.tell_control("start");
+            let due = Instant::now() + START_PATIENCE;
+            while Client::login(self.addr, &Default::default()).is_err() {
+                assert!(Instant::now() < due, "the broker does not answer after {START_PATIENCE:?}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            return;
+        }
+        match end {
+            End::Killed => self.kill(),
+            End::Terminated => {
+                let status = self.terminate();
+                assert_eq!(status.code(), Some(0), "SIGTERM is a good end\n{}", self.log());
+            }
+        }
+        self.start();
+    }
+
+    fn tell_control(&self, what: &str) {
+        let control = self.control.as_deref().expect("asked for by those that have one");
+        let status = Command::new(control).arg(what).status();
+        let status = status.unwrap_or_else(|why| panic!("{}: {why}", control.display()));
+        assert!(status.success(), "{} {what}: {status}", control.display());
+    }
+
     /// Starts a broker on a fresh folder, with more arguments after the fixture's own.
     pub fn own(arguments: &[&str]) -> Broker {
         let own = Own {
@@ -75,7 +132,7 @@ impl Broker {
             environment: Vec::new(),
             child: None,
         };
-        let mut broker = Broker { addr: free_port(), own: Some(own) };
+        let mut broker = Broker { addr: free_port(), own: Some(own), control: None };
         broker.start();
         broker
     }
@@ -105,7 +162,7 @@ impl Broker {
         let host = if host.contains(':') { host.to_owned() } else { format!("{host}:5672") };
         let addr =
             host.to_socket_addrs().expect("AMQP_URI names a host").next().expect("AMQP_URI's host has an address");
-        Some(Broker { addr, own: None })
+        Some(Broker { addr, own: None, control: None })
     }
 
     /// Where it listens.

@@ -7,12 +7,14 @@ pub mod client;
 pub mod http;
 pub mod ledger;
 pub mod load;
+pub mod matrix;
 pub mod methods;
 pub mod verbs;
 pub mod wire;
 
-pub use broker::Broker;
+pub use broker::{Broker, End};
 pub use client::{Client, Closed, Delivery, Event, Login, Refused, Scope};
 pub use http::Http;
+pub use matrix::{Difference, Matrix, Outcome};
 pub use verbs::{ExchangeDeclare, Publish, QueueDeclare};
 pub use wire::{Properties, Value};

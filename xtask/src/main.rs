@@ -15,6 +15,7 @@ cargo xtask CHORE
 
   check      lint, then the quick tests: everything before a commit (minutes)
   test       every test: crates, black box, crash rounds, clients in other languages; installs what they need
+  matrices   the whole of the matrices, or of those that are named: restart, askers, silence (minutes)
   lint       fmt, clippy, docs, tidy, licences
   tidy       headers, imports between crates, leftovers, machine paths
   licences   every dependency's licence and source against deny.toml
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let done = match chore.as_str() {
         "check" => lint().and_then(|()| suite::quick()),
         "test" => suite::all(),
+        "matrices" => suite::matrices(std::env::args().skip(2).collect()),
         "lint" => lint(),
         "tidy" => tidy::run(),
         "licences" => licences::run(),

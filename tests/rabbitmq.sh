@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# rabbitmq.sh start|stop|kill: Debian's RabbitMQ on a folder and ports of its own, with the management API, for tests that
+# restart their broker (BROKER_CONTROL). `start` goes on with what is in the folder and returns once AMQP is served.
+# Environment: RABBITMQ_TEST_FOLDER, RABBITMQ_TEST_PORT (AMQP; +1 is the management API, +2 epmd, +3 Erlang's distribution).
+# Only the Erlang machine of that folder is ever signalled.
+set -eu
+folder=${RABBITMQ_TEST_FOLDER:?} port=${RABBITMQ_TEST_PORT:?}
+export ERL_EPMD_PORT=$((port + 2))
+
+pids() {
+  for pid in $(pgrep -x beam.smp || true); do
+    tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "RABBITMQ_MNESIA_BASE=$folder/mnesia" && echo "$pid"
+  done
+  true
+}
+
+end() {
+  for pid in $(pids); do kill "-$1" "$pid"; done
+  for _ in $(seq 1 300); do [ -n "$(pids)" ] || return 0; sleep 0.2; done
+  echo "RabbitMQ does not end" >&2
+  exit 1
+}
+
+case ${1:-} in
+start)
+  [ -z "$(pids)" ] || { echo "RabbitMQ runs already" >&2; exit 1; }
+  mkdir -p "$folder/home" "$folder/log" "$folder/mnesia"
+  printf 'loopback_users.guest = true\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n' $((port + 1)) >"$folder/rabbitmq.conf"
+  # `loopback_users.guest = true` keeps guest to this machine, which is where the tests are.
+  echo "[rabbitmq_management${RABBITMQ_TEST_PLUGINS:+,$RABBITMQ_TEST_PLUGINS}]." >"$folder/enabled_plugins"
+  : >"$folder/none.conf"
+  cd /
+  env HOME="$folder/home" RABBITMQ_NODENAME="test$port@localhost" RABBITMQ_NODE_PORT="$port" RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 \
+    RABBITMQ_DIST_PORT=$((port + 3)) RABBITMQ_MNESIA_BASE="$folder/mnesia" RABBITMQ_LOG_BASE="$folder/log" \
+    RABBITMQ_CONFIG_FILE="$folder/rabbitmq.conf" RABBITMQ_ADVANCED_CONFIG_FILE="$folder/none.config" \
+    RABBITMQ_ENABLED_PLUGINS_FILE="$folder/enabled_plugins" RABBITMQ_CONF_ENV_FILE="$folder/none.conf" LANG=C.UTF-8 \
+    setsid nohup /usr/lib/rabbitmq/bin/rabbitmq-server </dev/null >>"$folder/log/output.log" 2>&1 &
+  for _ in $(seq 1 600); do
+    if curl -sf -o /dev/null -u guest:guest "http://127.0.0.1:$((port + 1))/api/overview"; then exit 0; fi
+    sleep 0.2
+  done
+  tail -n 20 "$folder/log/output.log" >&2
+  exit 1
+  ;;
+stop) end TERM ;;
+kill) end KILL ;;
+*)
+  echo "usage: rabbitmq.sh start|stop|kill" >&2
+  exit 2
+  ;;
+esac
