@@ -162,6 +162,7 @@ impl Matrix {
     }
 
     /// Prints the table. Panics with every cell that did not come out as expected.
+    #[allow(clippy::print_stdout, reason = "the table is for whoever runs the matrix")]
     pub fn finish(self) {
         let (table, wrong) = self.report();
         println!("{table}");

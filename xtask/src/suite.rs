@@ -58,14 +58,16 @@ pub(crate) fn all() -> Result<(), String> {
     totals.close(started)
 }
 
-/// The matrices: the black-box tests `NAME_matrix`, each asked for everything and with its table printed. Those that were named,
+/// The matrices: the black-box tests `NAME_matrix`, a file or a folder, each asked for everything and with its table printed. Those that were named,
 /// or all there are. They run against our broker or, as `tests/src/broker.rs` says, another one.
 pub(crate) fn matrices(named: Vec<String>) -> Result<(), String> {
     let started = Instant::now();
     let folder = shell::root().join("tests/tests");
     let files = std::fs::read_dir(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
-    let mut there: Vec<String> = names.filter_map(|name| Some(name.strip_suffix("_matrix.rs")?.to_owned())).collect();
+    let mut there: Vec<String> = names
+        .filter_map(|name| Some(name.strip_suffix(".rs").unwrap_or(&name).strip_suffix("_matrix")?.to_owned()))
+        .collect();
     there.sort_unstable();
     if let Some(unknown) = named.iter().find(|name| !there.contains(name)) {
         return Err(format!("there is no matrix {unknown:?}, but these: {}", there.join(", ")));

@@ -3,6 +3,7 @@
 //! Invariant: all writes of one turn of the shard leave together at its end ([`Turn::end`]), so that one write and one
 //! sync serve every partition that had something to say.
 
+use super::Started;
 use super::completions::{Completion, Completions};
 use super::upkeep_thread::Task;
 use super::wal_thread::WalHandle;
@@ -139,17 +140,18 @@ pub(crate) struct DurablePartition {
 
 impl DurablePartition {
     pub(crate) fn new(
-        partition: QueuePartition,
+        started: Started<QueuePartition>,
         turn: Rc<Turn>,
         completions: Completions,
         at_risk: Arc<AtomicU64>,
     ) -> Self {
+        let Started { partition, out } = started;
         DurablePartition {
             partition,
             turn,
             completions,
             taken: Vec::new(),
-            out: Outputs::default(),
+            out,
             upkeep_at: Some(0),
             due_at: None,
             told_needs: None,

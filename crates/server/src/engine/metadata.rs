@@ -2,6 +2,7 @@
 //!
 //! Invariant: a command is applied to the node's topology before its proposer hears of it, and in the order of the log.
 
+use super::Started;
 use super::completions::{Completion, Completions};
 use super::durable::{Turn, wall_ms};
 use crate::node::PartitionWaker;
@@ -101,12 +102,13 @@ pub(crate) struct MetadataPartition {
 
 impl MetadataPartition {
     pub(crate) fn new(
-        log: LogPartition,
+        started: Started<LogPartition>,
         turn: Rc<Turn>,
         completions: Completions,
         proposals: Proposals,
         changes: Changes,
     ) -> Self {
+        let Started { partition: log, out } = started;
         MetadataPartition {
             log,
             turn,
@@ -115,7 +117,7 @@ impl MetadataPartition {
             decided: Decided { changes, answers: BTreeMap::new(), has_applied: false },
             next_token: 1,
             taken: Vec::new(),
-            out: Outputs::default(),
+            out,
             upkeep_at: Some(0),
             told_needs: None,
             barriers: Vec::new(),

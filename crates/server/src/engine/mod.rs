@@ -150,8 +150,8 @@ pub struct Opened {
     config: EngineConfig,
     wal: Wal<RealDisk>,
     checkpoints: CheckpointStore<RealDisk>,
-    metadata: LogPartition,
-    partitions: Vec<QueuePartition>,
+    metadata: Started<LogPartition>,
+    partitions: Vec<Started<QueuePartition>>,
     /// The topology that all queues, exchanges and bindings are in.
     pub topology: Topology,
     /// Which start of this node it is: larger than at every start before.
@@ -159,6 +159,26 @@ pub struct Opened {
     next_extent: u32,
     /// What recovery read.
     pub report: WalReport,
+}
+
+/// A partition that leads before its shard runs, and what it has asked for since: reads, above all. Its shard carries that
+/// out with its first turn. Were it dropped, the partition would wait for an answer that nobody owes it.
+pub(crate) struct Started<P> {
+    pub(crate) partition: P,
+    pub(crate) out: Outputs,
+}
+
+impl<P> Started<P> {
+    fn new(partition: P) -> Self {
+        Started { partition, out: Outputs::default() }
+    }
+}
+
+impl Started<QueuePartition> {
+    fn with(&mut self, tail: &mut Tail, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
+        let Started { partition, out } = self;
+        f(partition, &mut Context { now_ms: wall_ms(), tail, outlets: &mut Closed, out });
+    }
 }
 
 /// The disk's threads of a running node.
@@ -280,9 +300,10 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
     let finished = queues.into_iter().map(|(id, recovery)| {
         let mut partition = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
         partition.log_is_at(current_file);
-        partition
+        Started::new(partition)
     });
     let partitions = finished.collect();
+    let metadata = Started::new(metadata);
     let mut opened =
         Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
     opened.take_office()?;
@@ -348,24 +369,31 @@ fn drop_orphans(disk: &Arc<RealDisk>, known: &BTreeSet<u32>, used: u32) -> Resul
 
 impl Opened {
     /// Every group elects its only member: one write and one sync for all of them together. Then the logs are applied.
+    ///
+    /// A queue's rules stand in the topology, not in its own log. So the topology is applied first, and no partition leads
+    /// before it knows the rules of its queues.
     fn take_office(&mut self) -> Result<(), OpenError> {
-        self.metadata.campaign();
-        for partition in &mut self.partitions {
+        self.metadata.partition.campaign();
+        for Started { partition, .. } in &mut self.partitions {
             partition.replica_mut().group_mut().campaign();
         }
-        let mut out = Outputs::default();
         let mut tail = Tail::new(0);
+        let mut knows_rules = false;
         loop {
             let mut replay = Replay { topology: &mut self.topology, refused: None };
-            self.metadata.flush(wall_ms(), &mut replay, &mut out);
+            self.metadata.partition.flush(wall_ms(), &mut replay, &mut self.metadata.out);
             if let Some(refused) = replay.refused {
                 return Err(OpenError::Topology(refused));
             }
-            let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out: &mut out };
-            for partition in &mut self.partitions {
-                partition.flush(&mut cx);
+            if !knows_rules && self.metadata.partition.is_leading() {
+                self.configure_queues();
+                knows_rules = true;
             }
-            let writes = std::mem::take(&mut out.wal);
+            for started in &mut self.partitions {
+                started.with(&mut tail, |partition, cx| partition.flush(cx));
+            }
+            let mut writes = std::mem::take(&mut self.metadata.out.wal);
+            writes.extend(self.partitions.iter_mut().flat_map(|started| std::mem::take(&mut started.out.wal)));
             if writes.is_empty() {
                 break;
             }
@@ -380,49 +408,48 @@ impl Opened {
             self.wal.sync()?;
             for (write, bodies) in placed {
                 if write.partition == TOPOLOGY {
-                    self.metadata.wal_written(write.ticket, &bodies, &mut out);
-                    self.metadata.wal_synced(write.ticket, &mut out);
+                    let Started { partition, out } = &mut self.metadata;
+                    partition.wal_written(write.ticket, &bodies, out);
+                    partition.wal_synced(write.ticket, out);
                     continue;
                 }
-                let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out: &mut out };
-                let partition = self.partitions.iter_mut().find(|p| p.id() == write.partition);
-                let partition = partition.expect("who wrote is there");
-                partition.wal_written(write.ticket, &bodies, &mut cx);
-                partition.wal_synced(write.ticket, &mut cx);
+                let started = self.partitions.iter_mut().find(|s| s.partition.id() == write.partition);
+                started.expect("who wrote is there").with(&mut tail, |partition, cx| {
+                    partition.wal_written(write.ticket, &bodies, cx);
+                    partition.wal_synced(write.ticket, cx);
+                });
             }
         }
-        assert!(self.metadata.is_leading(), "a group of one leads itself");
-        assert!(self.partitions.iter().all(QueuePartition::is_leading), "a group of one leads itself");
+        assert!(self.metadata.partition.is_leading(), "a group of one leads itself");
+        assert!(self.partitions.iter().all(|s| s.partition.is_leading()), "a group of one leads itself");
         // The term of the topology's group grows with every start and is synced before it counts.
-        let term = self.metadata.replica().group().status().term.0;
+        let term = self.metadata.partition.replica().group().status().term.0;
         self.boot = u32::try_from(term).unwrap_or(u32::MAX);
-        self.drop_orphan_queues(&mut out);
-        self.configure_queues(&mut out);
+        self.drop_orphan_queues();
         Ok(())
     }
 
     /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a delete.
-    fn drop_orphan_queues(&mut self, out: &mut Outputs) {
+    fn drop_orphan_queues(&mut self) {
         let mut tail = Tail::new(0);
         let known: BTreeSet<QueueId> = self.topology.queues().map(|q| q.id).collect();
-        let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out };
-        for partition in &mut self.partitions {
-            for queue in partition.queue_ids() {
+        for started in &mut self.partitions {
+            for queue in started.partition.queue_ids() {
                 if !known.contains(&queue) {
                     // Goes out with the first turn.
-                    partition.command(Command::Delete { queue }, &mut cx);
+                    started.with(&mut tail, |partition, cx| partition.command(Command::Delete { queue }, cx));
                 }
             }
         }
     }
 
-    /// Tells every queue its rules, which no log keeps.
-    fn configure_queues(&mut self, out: &mut Outputs) {
+    /// Tells every queue its rules, which no log of a queue keeps.
+    fn configure_queues(&mut self) {
         let mut tail = Tail::new(0);
-        let mut cx = Context { now_ms: wall_ms(), tail: &mut tail, outlets: &mut Closed, out };
         for queue in self.topology.queues().filter(|queue| !queue.id.is_local() && !queue.rules.is_plain()) {
-            if let Some(partition) = self.partitions.iter_mut().find(|p| p.id() == queue.partition) {
-                partition.command(Command::Configure { queue: queue.id, rules: queue.rules.clone() }, &mut cx);
+            if let Some(started) = self.partitions.iter_mut().find(|s| s.partition.id() == queue.partition) {
+                let configure = Command::Configure { queue: queue.id, rules: queue.rules.clone() };
+                started.with(&mut tail, |partition, cx| partition.command(configure, cx));
             }
         }
     }
@@ -430,14 +457,14 @@ impl Opened {
     /// Which shard each partition runs on.
     pub fn placement(&self) -> Vec<(PartitionId, usize)> {
         let shards = self.config.shards;
-        let queues = self.partitions.iter().enumerate().map(|(i, p)| (p.id(), i % shards));
+        let queues = self.partitions.iter().enumerate().map(|(i, s)| (s.partition.id(), i % shards));
         std::iter::once((TOPOLOGY, 0)).chain(queues).collect()
     }
 
     /// Messages that came back, and how many queues hold them.
     pub fn backlog(&self) -> (u64, usize) {
-        let states =
-            || self.partitions.iter().flat_map(|p| p.queue_ids().into_iter().filter_map(|id| p.queues().queue(id)));
+        let partitions = || self.partitions.iter().map(|s| &s.partition);
+        let states = || partitions().flat_map(|p| p.queue_ids().into_iter().filter_map(|id| p.queues().queue(id)));
         (states().map(|s| s.runs().live()).sum(), states().filter(|s| s.runs().live() > 0).count())
     }
 
@@ -529,14 +556,14 @@ impl Opened {
                 made.push((TOPOLOGY, Box::new(topology)));
             }
             let here: BTreeSet<PartitionId> = placement.iter().filter(|p| p.1 == shard).map(|p| p.0).collect();
-            let (mine, others) = std::mem::take(&mut parts.1).into_iter().partition(|p| here.contains(&p.id()));
+            let (mine, others): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut parts.1).into_iter().partition(|s| here.contains(&s.partition.id()));
             parts.1 = others;
-            let mine: Vec<QueuePartition> = mine;
-            for partition in mine {
-                let id = partition.id();
+            for started in mine {
+                let id = started.partition.id();
                 made.push((
                     id,
-                    Box::new(DurablePartition::new(partition, turn.clone(), lists[&id].clone(), at_risk[&id].clone())),
+                    Box::new(DurablePartition::new(started, turn.clone(), lists[&id].clone(), at_risk[&id].clone())),
                 ));
             }
             made
