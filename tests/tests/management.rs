@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clients::broker::unique;
 use clients::client::PATIENCE;
 use clients::http::Response;
-use clients::{Broker, Client, Http, Login, Properties, Publish, QueueDeclare, Scope, Value as Field};
+use clients::{Broker, Client, ExchangeDeclare, Http, Login, Properties, Publish, QueueDeclare, Scope, Value as Field};
 use serde_json::{Value, json};
 
 /// Asks until the answer is as wanted.
@@ -769,4 +769,35 @@ fn bad_requests_harm_nobody() {
     // Somebody who never asks holds up nobody.
     let _silent: Vec<_> = (0..20).map(|_| std::net::TcpStream::connect(http.addr()).unwrap()).collect();
     http.get("/api/whoami").with(200);
+}
+
+#[test]
+fn to_look_at_a_queue_or_an_exchange_by_a_passive_declare_needs_no_right() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let (vhost, name) = (vhost(&http), unique("reader"));
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"durable":true}"#).with(201);
+    http.put(&format!("/api/exchanges/{vhost}/x"), r#"{"type":"direct"}"#).with(201);
+    http.put(&format!("/api/users/{name}"), r#"{"password":"pw","tags":""}"#).with(201);
+    // The second may consume from what it looks at and nothing else; the first may do nothing at all.
+    for rights in
+        [r#"{"configure":"^$","write":"^$","read":"^$"}"#, r#"{"configure":"^$","write":"^$","read":"^(q|x)$"}"#]
+    {
+        let status = http.put(&format!("/api/permissions/{vhost}/{name}"), rights).status;
+        assert!([201, 204].contains(&status), "{status}");
+        let response = format!("\0{name}\0pw").into_bytes();
+        let login = Login { vhost: vhost.clone(), response, ..Login::default() };
+        let mut client = Client::login(broker.addr(), &login).unwrap();
+        let channel = client.channel();
+        assert_eq!(client.counts(channel, "q").unwrap(), (0, 0));
+        let look = ExchangeDeclare { name: "x", kind: "direct", passive: true, ..Default::default() };
+        client.declare_exchange(channel, &look).unwrap();
+        let missing = client.counts(channel, "missing").unwrap_err();
+        assert_eq!((missing.scope, missing.code), (Scope::Channel, 404), "{missing:?}");
+        let other = client.channel();
+        let refused = client.declare(other, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() });
+        assert_eq!(refused.unwrap_err().code, 403, "to declare it still needs one");
+        client.close();
+    }
+    http.delete(&format!("/api/users/{name}")).with(204);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }

@@ -71,7 +71,7 @@ impl Session {
                 self.change(at, checked, cx);
             }
             Request::ExchangeDeclare { exchange, passive: true, .. } => {
-                let found = cx.local.shared.topology().check_exchange_passive(self.actor(), self.vhost, &exchange);
+                let found = cx.local.shared.topology().check_exchange_passive(self.vhost, &exchange);
                 self.change(at, found.map(|()| Checked::Done), cx);
             }
             Request::ExchangeDeclare { exchange, kind, durable, auto_delete, internal, arguments, passive: false } => {
