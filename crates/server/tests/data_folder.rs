@@ -97,3 +97,33 @@ fn a_folder_of_another_version_is_refused() {
         "identity has format 2, this version of leveret reads format 1; start the version that wrote it"
     );
 }
+
+#[test]
+fn a_new_node_is_not_founded_where_everybody_may_write_and_an_old_one_goes_on_there() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o1777);
+    let config = config(folder.path(), "hare", None);
+    assert_eq!(
+        error(&config),
+        "every user of this machine may put files into the data folder DIR (its mode is 1777); chmod o-w it, or name a \
+         folder inside it as --data-dir, which is made for this user alone"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    mode(0o775);
+    drop(open_data_folder(&config).unwrap());
+    mode(0o777);
+    drop(open_data_folder(&config).unwrap());
+}
+
+#[test]
+fn a_lock_that_is_a_link_is_refused_and_its_target_stays() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let target = elsewhere.path().join("diary");
+    fs::write(&target, "dear diary").unwrap();
+    std::os::unix::fs::symlink(&target, folder.path().join("lock")).unwrap();
+    let text = error(&config(folder.path(), "hare", None));
+    assert!(text.contains("symbolic link"), "{text}");
+    assert_eq!(fs::read(&target).unwrap(), b"dear diary");
+}

@@ -70,6 +70,7 @@ impl DataFolder<RealDisk> {
         process_id: u32,
     ) -> Result<DataFolder<RealDisk>, StorageError> {
         let disk = RealDisk::create(path).map_err(|source| unwritable(&path.display().to_string(), source))?;
+        refuse_open_to_all(&disk)?;
         DataFolder::open(Arc::new(disk), founding, process_id)
     }
 }
@@ -139,6 +140,19 @@ impl<D: Disk> DataFolder<D> {
     /// Its files.
     pub fn disk(&self) -> &Arc<D> {
         &self.disk
+    }
+}
+
+/// Refuses to found a node where every user of the machine may replace its files. Where one is already it goes on, so
+/// that a folder which was fine yesterday stops no restart: the mode is given back then, to be told.
+pub fn refuse_open_to_all(disk: &RealDisk) -> Result<Option<u32>, StorageError> {
+    let folder = disk.describe();
+    let mode = disk.mode_open_to_all().map_err(|source| unwritable(&folder, source))?;
+    let Some(mode) = mode else { return Ok(None) };
+    let names = disk.list("").map_err(|source| unwritable(&folder, source))?;
+    match names.iter().any(|name| name == IDENTITY_NAME) {
+        true => Ok(Some(mode)),
+        false => Err(StorageError::OpenToAll { folder, mode }),
     }
 }
 

@@ -132,6 +132,17 @@ pub enum StorageError {
         /// One of the names found.
         found: String,
     },
+    /// A new node would be founded where every user of the machine may replace its files.
+    #[error(
+        "every user of this machine may put files into the data folder {folder} (its mode is {mode:o}); \
+         chmod o-w it, or name a folder inside it as --data-dir, which is made for this user alone"
+    )]
+    OpenToAll {
+        /// The folder.
+        folder: String,
+        /// Its permissions.
+        mode: u32,
+    },
     /// The folder cannot be written.
     #[error(
         "the data folder {folder} cannot be written ({source}); give this user the right to or use another --data-dir"

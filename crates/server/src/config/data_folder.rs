@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use storage::data_folder::refuse_open_to_all;
 use storage::{DataFolder, FolderIdentity, RealDisk, StorageError};
 
 use super::settings::{Config, Key};
@@ -18,6 +19,12 @@ use super::settings::{Config, Key};
 /// - Errors: each is one line that says what to do: in use, another node's, another version's, no data folder, not writable.
 pub fn open_data_folder(config: &Config) -> Result<DataFolder<RealDisk>, StorageError> {
     let disk = RealDisk::create(&config.data_dir).map_err(|source| not_usable(&config.data_dir, source))?;
+    if let Some(mode) = refuse_open_to_all(&disk)? {
+        tracing::warn!(
+            mode = format!("{mode:o}"),
+            "every user of this machine may put files into the data folder, and with them into this broker: chmod o-w it"
+        );
+    }
     let disk = Arc::new(disk);
     let open = |node_name: &str| {
         let node_name = node_name.to_owned();

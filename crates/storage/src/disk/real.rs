@@ -1,10 +1,12 @@
 //! The data folder on a real file system.
 //!
 //! Invariant: a write or read that returned `Ok` moved all its bytes; short counts and interrupts are handled here and
-//! nowhere else. No memory mapping: an I/O error must be an `Err`, not a signal.
+//! nowhere else. No memory mapping: an I/O error must be an `Err`, not a signal. A file is never reached through a symbolic
+//! link of its name: whoever could put one there would choose what is overwritten.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -15,6 +17,9 @@ use super::{Advice, Disk, DiskFile, OpenMode, check_alignment};
 
 /// Slices handed to one `pwritev`. Linux takes 1024 and fails above.
 const SLICES_MAX: usize = 1024;
+
+/// Every user of the machine may make and remove files.
+const WRITABLE_BY_ALL: u32 = 0o002;
 
 /// A folder of the file system that holds everything of one node.
 #[derive(Debug)]
@@ -42,6 +47,12 @@ impl RealDisk {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         Ok(RealDisk { root })
+    }
+
+    /// Its mode, if every user of the machine may put files into it. A folder that was made here never lets them.
+    pub fn mode_open_to_all(&self) -> io::Result<Option<u32>> {
+        let mode = fs::metadata(&self.root)?.mode() & 0o7777;
+        Ok(Some(mode).filter(|mode| mode & WRITABLE_BY_ALL != 0))
     }
 
     /// Where it is.
@@ -72,6 +83,7 @@ impl Disk for RealDisk {
 
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<RealFile> {
         let flags = OFlags::CLOEXEC
+            | OFlags::NOFOLLOW
             | match mode {
                 OpenMode::Read => OFlags::RDONLY,
                 OpenMode::ReadWrite => OFlags::RDWR,
@@ -79,7 +91,12 @@ impl Disk for RealDisk {
                 OpenMode::CreateOrOpen => OFlags::RDWR | OFlags::CREATE,
             };
         let path = self.path(name);
-        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+            Errno::LOOP => {
+                io::Error::other(format!("{} is a symbolic link, and none is followed here", path.display()))
+            }
+            other => other.into(),
+        })?;
         Ok(RealFile { file: file.into(), path, direct: OnceLock::new(), is_writable: mode != OpenMode::Read })
     }
 
@@ -147,8 +164,8 @@ impl RealFile {
     }
 
     fn open_direct(&self) -> io::Result<File> {
-        let direct =
-            File::from(rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?);
+        let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let direct = File::from(rustix::fs::open(&self.path, flags, Mode::empty())?);
         let (one, other) = (rustix::fs::fstat(&self.file)?, rustix::fs::fstat(&direct)?);
         if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
             Ok(direct)
@@ -297,9 +314,28 @@ impl RealFile {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
+
+    #[test]
+    fn no_symbolic_link_is_followed_to_a_file() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let disk = RealDisk::create(folder.path()).unwrap();
+        let target = elsewhere.path().join("target");
+        fs::write(&target, "not ours").unwrap();
+        std::os::unix::fs::symlink(&target, folder.path().join("lock")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path().join("new"), folder.path().join("identity.new")).unwrap();
+        for (name, mode) in [
+            ("lock", OpenMode::Read),
+            ("lock", OpenMode::ReadWrite),
+            ("lock", OpenMode::CreateOrOpen),
+            ("lock", OpenMode::CreateNew),
+            ("identity.new", OpenMode::CreateOrOpen),
+        ] {
+            disk.open(name, mode).expect_err("a link is not followed");
+        }
+        assert_eq!(fs::read(&target).unwrap(), b"not ours");
+        assert!(!elsewhere.path().join("new").exists());
+    }
 
     #[test]
     fn what_cannot_be_reserved_is_written() {
