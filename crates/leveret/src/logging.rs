@@ -3,12 +3,16 @@
 //! Invariant: an event never takes more than one line and never carries control characters, because names in it come from clients; a
 //! client must not be able to forge a line or to move an operator's cursor.
 //!
+//! Lines that a client can cause at will are counted once there are many: see `repeats`.
+//!
 //! Text is `2026-11-21T08:29:23.123Z INFO  message field=value`, times in UTC. Colour only on a terminal, and not with `NO_COLOR`.
 
 mod line;
 mod moment;
+mod repeats;
 
 use std::io::{self, IsTerminal as _};
+use std::sync::OnceLock;
 
 use server::config::{Level, LogFormat, LogLevels};
 use tracing::Dispatch;
@@ -18,21 +22,36 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 use line::TextLine;
 use moment::UtcTime;
+use repeats::Repeats;
+
+/// What is counted and not told yet.
+static REPEATS: OnceLock<Repeats> = OnceLock::new();
+
+/// Tells what was counted and not told yet: the last thing but one that a process logs.
+pub(crate) fn finish() {
+    if let Some(repeats) = REPEATS.get() {
+        repeats.tell_all();
+    }
+}
 
 /// Starts the log of this process. Call it once.
 pub(crate) fn start(levels: &LogLevels, format: LogFormat) {
     let is_coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let dispatch = dispatch(levels, format, is_coloured, io::stderr);
+    let repeats = REPEATS.get_or_init(Repeats::default);
+    let dispatch = dispatch(levels, format, is_coloured, io::stderr, repeats);
     tracing::dispatcher::set_global_default(dispatch).expect("the log is started once");
     log_panics();
+    if let Err(error) = repeats.tell_in_time() {
+        tracing::error!(%error, "lines that are counted cannot be told: there is no thread for it");
+    }
 }
 
 /// Where events go, on the way to a writer.
-fn dispatch<W>(levels: &LogLevels, format: LogFormat, is_coloured: bool, writer: W) -> Dispatch
+fn dispatch<W>(levels: &LogLevels, format: LogFormat, is_coloured: bool, writer: W, repeats: &Repeats) -> Dispatch
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let registry = tracing_subscriber::registry().with(filter(levels));
+    let registry = tracing_subscriber::registry().with(filter(levels)).with(repeats.clone());
     match format {
         LogFormat::Text => {
             let layer = tracing_subscriber::fmt::layer().event_format(TextLine { is_coloured });
@@ -103,7 +122,10 @@ mod tests {
         let lines = Lines::default();
         let writer = lines.clone();
         let levels = levels.parse().expect("levels of a test");
-        tracing::dispatcher::with_default(&dispatch(&levels, format, false, move || writer.clone()), log);
+        tracing::dispatcher::with_default(
+            &dispatch(&levels, format, false, move || writer.clone(), &Repeats::default()),
+            log,
+        );
         let bytes = lines.0.lock().expect("no test panics with the lock").clone();
         String::from_utf8(bytes).expect("lines are text").lines().map(str::to_owned).collect()
     }

@@ -31,7 +31,9 @@ pub(crate) fn serve(sources: &Sources) -> Exit {
             return Exit::Failed;
         }
     };
-    match run(config, shutdown) {
+    let ended = run(config, shutdown);
+    logging::finish();
+    match ended {
         Ok(()) => {
             tracing::info!("stopped");
             Exit::Done
