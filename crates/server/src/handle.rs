@@ -121,6 +121,8 @@ impl From<Refusal> for ChangeError {
 pub enum LoginError {
     /// The name or the password is wrong.
     Wrong,
+    /// Too many logins failed: the password was not looked at, and whoever asks is not to know that.
+    NotAdmitted,
     /// This user may come from this machine only.
     OnlyLoopback,
 }
@@ -160,12 +162,18 @@ impl Handle {
     pub fn check_login(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
         let config = &self.shared().config;
         let only_loopback = config.loopback_users.iter().any(|other| other.as_bytes() == user);
-        if self.topology().authenticate(user, password).is_none() {
-            return Err(LoginError::Wrong);
-        }
-        match only_loopback && !from.ip().to_canonical().is_loopback() {
-            true => Err(LoginError::OnlyLoopback),
-            false => Ok(()),
+        let shared = self.shared();
+        let topology = shared.topology();
+        let exists = topology.user(user).is_some();
+        let admitted = shared.logins.admit(from.ip(), user, exists, shared.now());
+        let Some(admitted) = admitted else { return Err(LoginError::NotAdmitted) };
+        match topology.authenticate(user, password) {
+            None => Err(LoginError::Wrong),
+            Some(_) if only_loopback && !from.ip().to_canonical().is_loopback() => Err(LoginError::OnlyLoopback),
+            Some(_) => {
+                admitted.was_right(shared.now());
+                Ok(())
+            }
         }
     }
 

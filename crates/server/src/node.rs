@@ -7,6 +7,7 @@ use crate::channel_key::BOOT_LIMIT;
 use crate::doorman;
 use crate::histories::Histories;
 use crate::listener::{self, Door};
+use crate::logins::{LoginLimits, Logins};
 use crate::occupancy::Occupancy;
 use crate::session::Stamps;
 use crate::shard::thread::{self, Parts};
@@ -58,6 +59,8 @@ pub struct NodeConfig {
     pub amqp: ConnectionConfig,
     /// Users that may log in from a loopback address only.
     pub loopback_users: Vec<String>,
+    /// How many logins may fail.
+    pub login_limits: LoginLimits,
     /// Whom clients are who log in without saying who they are, where that is offered.
     pub anonymous_user: String,
     /// Client connections at most; further ones are closed as soon as they are accepted.
@@ -91,6 +94,7 @@ impl NodeConfig {
             placement: Vec::new(),
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],
+            login_limits: LoginLimits::default(),
             anonymous_user: "guest".to_owned(),
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
@@ -208,6 +212,8 @@ pub(crate) struct Shared {
     tls: RwLock<Option<Arc<ServerConfig>>>,
     /// Tells the doorman that the node drains.
     pub(crate) door_closes: Notify,
+    /// How many passwords were tried.
+    pub(crate) logins: Logins,
     /// Who has how many connections and channels.
     pub(crate) occupancy: Arc<Occupancy>,
     pub(crate) config: NodeConfig,
@@ -570,6 +576,7 @@ impl Node {
             histories: Histories::default(),
             next_partition: AtomicUsize::new(0),
             occupancy: Arc::default(),
+            logins: Logins::new(config.login_limits),
             start: Instant::now(),
             config,
         });

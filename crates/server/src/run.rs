@@ -7,6 +7,7 @@ use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
+use crate::logins::LoginLimits;
 use crate::node::{Alarm, Node, NodeConfig, StartError};
 use crate::session::Stamps;
 use crate::tls::TlsError;
@@ -107,6 +108,10 @@ pub fn run<G>(
         placement: opened.placement(),
         amqp: connection_config(config, &node_name),
         loopback_users: config.loopback_users.clone(),
+        login_limits: LoginLimits {
+            per_address: config.login_failures_per_address,
+            per_user: config.login_failures_per_user,
+        },
         anonymous_user: config.anonymous_login_user.clone(),
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,

@@ -139,6 +139,8 @@ const OTHERS: [(Key, &str, &str); 42] = [
     (Key::event_exchange_vhost, r#"["/"]"#, "/"),
     (Key::definitions, r#""definitions.json""#, "definitions.json"),
     (Key::loopback_users, "[]", "none"),
+    (Key::login_failures_per_address, "0", "0"),
+    (Key::login_failures_per_user, "100", "100"),
     (Key::connections_max, "100", "100"),
     (Key::handshake_timeout_ms, "5000", "5000"),
     (Key::heartbeat_s, "0", "0"),

@@ -99,7 +99,8 @@ settings! {
     data_dir: PathBuf {
         Node, Kind::Folder, Fixed("data"),
         "Folder of everything that must survive a restart; made if it is missing. A relative path starts at the working directory. \
-         One running node owns it: a second one is refused.",
+         One running node owns it: a second one is refused. Where every user of the machine may write, no new node is founded; one that is \
+         there already starts with a warning. Its group may write, as in many containers.",
         elsewhere ["mnesia_base", "mnesia_dir", "RABBITMQ_MNESIA_DIR", "data", "datadir", "store"]
     }
     node_name: String {
@@ -200,6 +201,19 @@ settings! {
         "Users who may log in from this machine only. An empty list (`none` in the environment or as a flag) opens guest, with its \
          well-known password, to everyone who reaches the port.",
         elsewhere ["loopback_users.guest", "guest_only_loopback", "default_user_only_loopback"]
+    }
+    login_failures_per_address: u32 {
+        Connections, Kind::count(0, 60_000), Fixed("60"),
+        "How many logins may fail in a minute that come from one address, by AMQP and by HTTP together, a quarter of them with one name; an \
+         IPv6 network of 64 bits is one address. Beyond that a login is refused without a look at its password, until time has passed. \
+         Where a user logged in before there may be four times as many failures with that name, whatever others do there. 0 is no limit.",
+        elsewhere ["login_attempts", "auth_attempts", "max_login_failures"]
+    }
+    login_failures_per_user: u32 {
+        Connections, Kind::count(0, 60_000), Fixed("60"),
+        "How many logins may fail in a minute with the name of one user, from all addresses together. It does not hold where the user logged in \
+         before, since this start of the broker, nor on this machine: nobody elsewhere can lock the user out there. 0 is no limit.",
+        elsewhere ["login_failures_per_name", "account_lockout"]
     }
     connections_max: usize {
         Connections, Kind::count(1, 1_000_000),

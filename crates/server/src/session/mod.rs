@@ -367,6 +367,7 @@ impl Session {
     fn authenticate(&mut self, authenticate: &Authenticate, cx: &mut Cx<'_>, now: Millis) {
         let shared = &cx.local.shared;
         let topology = shared.topology();
+        let mut admitted = None;
         let (name, known) = match (authenticate.mechanism, &self.certificate_user) {
             (Mechanism::External, Some(name)) => {
                 (Bytes::copy_from_slice(name.as_bytes()), topology.user(name.as_bytes()).is_some())
@@ -377,7 +378,10 @@ impl Session {
                 (Bytes::copy_from_slice(name), topology.user(name).is_some())
             }
             _ => {
-                let known = topology.authenticate(&authenticate.user, &authenticate.password).is_some();
+                let exists = topology.user(&authenticate.user).is_some();
+                admitted = shared.logins.admit(self.peer.ip(), &authenticate.user, exists, now);
+                let known =
+                    admitted.is_some() && topology.authenticate(&authenticate.user, &authenticate.password).is_some();
                 (Bytes::copy_from_slice(&authenticate.user), known)
             }
         };
@@ -387,9 +391,13 @@ impl Session {
         let reason = match (known, authenticate.mechanism) {
             (false, Mechanism::External) => "no user of the certificate's name",
             (false, Mechanism::Anonymous) => "no user of the name in anonymous_login_user",
+            (false, _) if admitted.is_none() => "too many failed logins: the password was not looked at",
             (false, _) => "wrong user or password",
             (true, _) if only_loopback && !self.is_loopback => "this user may only connect via loopback",
             (true, mechanism) => {
+                if let Some(admitted) = admitted {
+                    admitted.was_right(now);
+                }
                 let client = client_name(authenticate);
                 let mechanism = mechanism.name();
                 tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
