@@ -217,7 +217,12 @@ impl Client {
     pub fn socket(addr: SocketAddr) -> std::io::Result<Client> {
         let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
         stream.set_nodelay(true)?;
-        Ok(Client {
+        Ok(Self::of(stream))
+    }
+
+    /// On a socket that is connected.
+    pub fn of(stream: TcpStream) -> Client {
+        Client {
             stream,
             frame_max: 4096,
             channel_max: 0,
@@ -231,7 +236,7 @@ impl Client {
             partial: HashMap::new(),
             closed: None,
             next_channel: 1,
-        })
+        }
     }
 
     /// Connects with a login of the test's own.

@@ -1,6 +1,7 @@
 //! Who asks, and what that person may see and do: RabbitMQ's tags.
 //!
-//! Invariant: nobody is told whether a virtual host exists that they may not see, and a wrong password costs a second.
+//! Invariant: nobody is told whether a virtual host exists that they may not see, a wrong password costs a second, and
+//! failures are limited.
 
 use crate::answer::Refused;
 use base64::Engine as _;
@@ -15,6 +16,9 @@ use std::time::Duration;
 const LOGIN_REFUSED_DELAY: Duration = Duration::from_secs(1);
 /// The longest name and password together, in base64.
 const CREDENTIALS_BYTES_MAX: usize = 8192;
+
+/// What is said of a wrong name or password, and where they were not looked at.
+const FAILED: &str = "Login failed";
 
 /// A user who may use the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,21 +37,31 @@ impl Caller {
     ) -> Result<Caller, Refused> {
         let Some((name, password)) = authorization.and_then(credentials) else { return Err(Refused::Anonymous) };
         let login = handle.check_login(&name, &password, from);
-        let refused = match login {
+        let (refused, reason) = match login {
             Ok(()) => {
                 let tags = handle.topology().user(&name).map(|user| user.tags.clone());
                 let caller = Caller { name: Name::new(&name), tags: tags.unwrap_or_default() };
                 if caller.may_use_the_api() {
                     return Ok(caller);
                 }
-                Refused::NotAuthorised("Not management user")
+                let reason = "Not management user";
+                (Refused::NotAuthorised(reason), reason)
             }
-            Err(LoginError::Wrong) => Refused::LoginFailed("Login failed"),
-            Err(LoginError::OnlyLoopback) => Refused::LoginFailed("User can only log in via localhost"),
+            Err(LoginError::Wrong) => (Refused::LoginFailed(FAILED), "wrong user or password"),
+            Err(LoginError::NotAdmitted) => {
+                (Refused::LoginFailed(FAILED), "too many failed logins: the password was not looked at")
+            }
+            Err(LoginError::OnlyLoopback) => {
+                let reason = "User can only log in via localhost";
+                (Refused::LoginFailed(reason), reason)
+            }
         };
         let user = String::from_utf8_lossy(&name).into_owned();
-        tracing::warn!(peer = %from, ?user, reason = ?refused, "management login refused");
-        tokio::time::sleep(LOGIN_REFUSED_DELAY).await;
+        tracing::warn!(peer = %from, ?user, reason, "management login refused");
+        // Where the password was right there is nothing to guess, and nothing to make slow.
+        if !matches!(refused, Refused::NotAuthorised(_)) {
+            tokio::time::sleep(LOGIN_REFUSED_DELAY).await;
+        }
         Err(refused)
     }
 
@@ -84,8 +98,14 @@ impl Caller {
         topology.user(&self.name).is_some_and(|user| user.permissions.contains_key(&vhost))
     }
 
-    /// Whether a virtual host may be looked at.
+    /// Whether what is declared in a virtual host may be looked at: monitors without rights in it see who is connected
+    /// to it, its limits and its figures, and no queue, exchange, binding or policy. These are RabbitMQ's rules.
     pub(crate) fn sees(&self, topology: &Topology, vhost: VhostId) -> bool {
+        self.is_administrator() || self.uses(topology, vhost)
+    }
+
+    /// Whether a virtual host as a whole may be looked at.
+    pub(crate) fn monitors(&self, topology: &Topology, vhost: VhostId) -> bool {
         self.is_monitoring() || self.uses(topology, vhost)
     }
 

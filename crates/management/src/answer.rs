@@ -36,6 +36,8 @@ pub(crate) enum Refused {
     PageOutOfRange(String),
     /// 400, with a reason.
     BadRequest(String),
+    /// 403: a page of another site asks.
+    OtherSite,
     /// 413.
     TooLarge,
     /// 408: the body did not come in time.
@@ -126,6 +128,9 @@ impl From<Refused> for Answer {
             Refused::LoginFailed(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorized", reason)),
             Refused::NotAuthorised(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorised", reason)),
             Refused::BadRequest(reason) => error(StatusCode::BAD_REQUEST, "bad_request", &reason),
+            Refused::OtherSite => {
+                error(StatusCode::FORBIDDEN, "forbidden", "a page of another site may not change anything here")
+            }
             Refused::TooLarge => error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "the body is too large"),
             Refused::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
             Refused::NoAnswer => {

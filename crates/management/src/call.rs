@@ -1,6 +1,8 @@
 //! One request: its path in parts, its query, its body as JSON.
 
 use crate::answer::Refused;
+use crate::permits::Permit;
+use crate::site;
 use bytes::Bytes;
 use hyper::http::request::Parts;
 use percent_encoding::percent_decode;
@@ -15,6 +17,8 @@ pub(crate) struct Call<'a> {
     pub(crate) handle: &'a Handle,
     /// Where HTTP is served.
     pub(crate) http: &'a [SocketAddr],
+    /// The connection's.
+    pub(crate) permit: &'a Permit,
 }
 
 /// Whether metrics are asked for, which need no name.
@@ -48,13 +52,19 @@ impl Call<'_> {
         self.query(name).is_some_and(|value| value == "true")
     }
 
+    /// Whether a page of another site asks, in the browser of somebody who is logged in here.
+    pub(crate) fn is_of_another_site(&self) -> bool {
+        site::is_another(&self.head.headers, self.head.uri.authority().map(|authority| authority.as_str()))
+    }
+
     /// A header, as it came.
     pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
         self.head.headers.get(name).map(|value| value.as_bytes())
     }
 }
 
-/// The body of a request as a JSON object. An empty one says nothing, which is lawful where every field may be left out.
+/// The body of a request as a JSON object. An empty one says nothing, which is lawful where every field may be left
+/// out.
 pub(crate) fn object(body: &Bytes) -> Result<serde_json::Map<String, Value>, Refused> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(serde_json::Map::new());

@@ -1,21 +1,26 @@
 //! RabbitMQ's management API and metrics for Prometheus over HTTP, as far as this broker can answer them honestly.
 //!
 //! In reading order: [`Management`] listens and serves on a thread of its own, off the road of messages; `call` is one
-//! request, `access` says who may ask it, `resource` has one file for each thing that is asked about, `listing` pages and
-//! sorts, `answer` is what goes back; `metrics` is the other half. `stored` shows a message to who reads a data folder.
+//! request, `permits` says who keeps a connection, `site` and `access` who may ask, `resource` has one file for each
+//! thing that is asked about, `listing` pages and sorts, `answer` is what goes back; `metrics` is the other half.
+//! `stored` shows a message to who reads a data folder.
 //!
-//! Invariant: paths, fields, codes and reasons are RabbitMQ's; what is not there is answered 404 or 405 and never made up.
-//! Nothing here decides a rule: a change is checked by the topology in the name of who asks, and made through its log.
+//! Invariant: paths, fields, codes and reasons are RabbitMQ's; what is not there is answered 404 or 405 and never made
+//! up. Nothing here decides a rule: a change is checked by the topology in the name of who asks, and made through its
+//! log.
 
 mod access;
 mod answer;
+mod body;
 mod call;
 mod json;
 mod listener;
 mod listing;
 mod metrics;
+mod permits;
 mod process;
 mod resource;
+mod site;
 mod stored;
 
 pub use listener::{Listening, Management};

@@ -1,41 +1,39 @@
 //! The HTTP listener: one thread, apart from those that move messages.
 //!
-//! Invariant: who asks slowly, too much or too often waits for himself. Connections, their life, heads and bodies have limits,
-//! and nothing is read of a body before it is known who sends it.
+//! Invariant: who asks slowly, too much or too often waits for himself. Connections, their life, heads and bodies have
+//! limits that nothing a client sends renews, and nothing is read of a body before it is known who sends it and that
+//! this user may do what it is for.
 
+use crate::answer::Answer;
+use crate::body::{Body, Turns};
 use crate::call::{self, Call};
+use crate::permits::{Permit, Permits};
 use crate::resource;
-use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use server::Handle;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-/// HTTP connections at one time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 256;
 /// How long one may last, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long the head of a request may take, and how long a connection may be idle.
+/// How long the head of a request may take from the moment it is waited for, so also how long a connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the first head may take, from the connection on: nothing is known of its sender.
+const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Largest body: RabbitMQ's own limit, in powers of two.
-const BODY_BYTES_MAX: usize = 16 << 20;
-/// How long a body may take.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bodies read at one time, which bounds the memory for them.
-const BODIES_MAX: usize = 4;
 /// How long nothing is accepted after the system refused a connection, for want of descriptors say.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 
@@ -97,15 +95,15 @@ impl Drop for Listening {
 struct Shared {
     handle: Handle,
     addresses: Vec<SocketAddr>,
-    bodies: Semaphore,
+    permits: Rc<Permits>,
+    turns: Rc<Turns>,
 }
 
 async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketAddr>, until: oneshot::Receiver<()>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let shared = Rc::new(Shared { handle, addresses, bodies: Semaphore::new(BODIES_MAX) });
+    let shared = Rc::new(Shared { handle, addresses, permits: Rc::default(), turns: Rc::new(Turns::new()) });
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone(), room.clone()))),
+            Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone()))),
             Err(error) => tracing::error!(%error, "the management API is not served"),
         }
     }
@@ -113,53 +111,61 @@ async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketA
     let _ = until.await;
 }
 
-async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>, room: Arc<Semaphore>) {
+async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>) {
     loop {
-        let Ok(place) = room.clone().acquire_owned().await else { return };
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
+        match listener.accept().await {
+            Ok((stream, peer)) => drop(tokio::task::spawn_local(serve(stream, peer, shared.clone()))),
             Err(error) => {
                 tracing::debug!(%error, "an HTTP connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
             }
-        };
-        let shared = shared.clone();
-        tokio::task::spawn_local(async move {
-            let service = service_fn(move |request| respond(request, peer, shared.clone()));
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .max_buf_size(HEAD_BYTES_MAX)
-                .serve_connection(TokioIo::new(stream), service);
-            // A client that speaks no HTTP, or goes away, harms nobody.
-            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
-            drop(place);
-        });
+        }
+    }
+}
+
+/// One connection, to its end.
+async fn serve(stream: TcpStream, peer: SocketAddr, shared: Rc<Shared>) {
+    let permit = Rc::new(shared.permits.take(peer));
+    let asked = Rc::new(Cell::new(false));
+    let service = service_fn(|request| {
+        asked.set(true);
+        respond(request, peer, permit.clone(), shared.clone())
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let says_nothing = async {
+        tokio::time::sleep(FIRST_HEAD_TIMEOUT).await;
+        if asked.get() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        // A client that speaks no HTTP, or goes away, harms nobody.
+        _ = connection => {}
+        () = says_nothing => {}
+        () = permit.end.notified() => tracing::debug!(%peer, "an HTTP connection made room for another"),
+        () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
     }
 }
 
 async fn respond(
     request: Request<Incoming>,
     peer: SocketAddr,
+    permit: Rc<Permit>,
     shared: Rc<Shared>,
 ) -> Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible> {
+    permit.asks();
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
-    let body = async {
-        let Ok(_turn) = shared.bodies.acquire().await else { return Err(crate::answer::Refused::NoAnswer) };
-        let whole = Limited::new(incoming, BODY_BYTES_MAX).collect();
-        match tokio::time::timeout(BODY_TIMEOUT, whole).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(_)) => Err(crate::answer::Refused::TooLarge),
-            Err(_) => Err(crate::answer::Refused::TooSlow),
-        }
-    };
-    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses };
+    let body = Body::new(incoming, shared.turns.clone());
+    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses, permit: &permit };
     let answer = match call::is_metrics(&head) {
         true => crate::metrics::answer(&call).await,
         false => resource::answer(&call, body).await,
     };
-    let answer = answer.unwrap_or_else(Into::into);
+    let answer: Answer = answer.unwrap_or_else(Into::into);
     Ok(answer.into_response(has_body))
 }

@@ -7,12 +7,12 @@ use super::Cx;
 use super::exchange::from_path;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
 use amqp::Table;
 use broker::VhostId;
 use broker::topology::{Binding, Kind, Name, Topology};
-use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde_json::{Value, json};
 use server::handle::operator;
@@ -67,10 +67,10 @@ pub(super) async fn post(
     source: &[u8],
     kind: Kind,
     destination: &[u8],
-    body: Bytes,
+    body: Body,
 ) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let fields = object(&body)?;
+    let fields = object(&body.read(cx.caller).await?)?;
     let key = match fields.get("routing_key") {
         None | Some(Value::Null) => Name::from(""),
         Some(Value::String(key)) if key.len() <= broker::topology::NAME_BYTES_MAX => Name::from(key.as_str()),

@@ -30,9 +30,10 @@ pub(super) async fn of_connection(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, R
 
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
-    for report in visible(cx).await {
+    for report in cx.handle().connections().await {
         for channel in &report.channels {
             if name(&report, channel).as_bytes() == wanted {
+                connection::need_visible(cx, &report)?;
                 let mut found = describe(cx, &report, channel);
                 found["consumer_details"] = consumers_of(cx, &report, channel).into();
                 return Ok(Answer::json(&listing::one(cx.call, found)));
@@ -42,10 +43,10 @@ pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
     Err(Refused::NotFound)
 }
 
-/// GET of all consumers, or of those in a virtual host.
+/// GET of all consumers, or of those in a virtual host; everybody sees theirs.
 pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     if let Some(vhost) = vhost {
-        cx.visible_vhost(&cx.handle().topology(), vhost)?;
+        super::find_vhost(&cx.handle().topology(), vhost)?;
     }
     let mut all = visible(cx).await;
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));

@@ -32,9 +32,13 @@ pub(super) async fn visible(cx: Cx<'_>) -> Vec<ConnectionReport> {
 pub(super) async fn find(cx: Cx<'_>, wanted: &[u8]) -> Result<ConnectionReport, Refused> {
     let found = cx.handle().connections().await.into_iter().find(|report| name(report).as_bytes() == wanted);
     let found = found.ok_or(Refused::NotFound)?;
-    cx.caller
-        .need(cx.caller.is_monitoring() || found.user == *cx.caller.name, "User not authorised to access object")?;
+    need_visible(cx, &found)?;
     Ok(found)
+}
+
+/// Errors: 401 where the connection is not the caller's to see.
+pub(super) fn need_visible(cx: Cx<'_>, report: &ConnectionReport) -> Result<(), Refused> {
+    cx.caller.need(cx.caller.is_monitoring() || report.user == *cx.caller.name, "User not authorised to access object")
 }
 
 /// GET of all, of a virtual host, or of a user.

@@ -5,6 +5,7 @@
 
 use super::{Cx, limit, permission, policy, user};
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Kind, QueueType, Topology};
@@ -49,11 +50,12 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
 }
 
 /// POST of a document; what it does not speak of stays.
-pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     if let Some(name) = vhost {
         super::find_vhost(&cx.handle().topology(), name)?;
     }
+    let body = body.read(cx.caller).await?;
     let text = match vhost {
         None => String::from_utf8(body.to_vec()).map_err(|_| Refused::BadRequest("not_json".to_owned()))?,
         Some(name) => in_vhost(&body, name)?,

@@ -2,6 +2,7 @@
 
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
 use broker::VhostId;
@@ -35,8 +36,8 @@ fn is_empty(value: &Value) -> bool {
 /// GET of virtual hosts with limits, or of one.
 pub(super) fn vhosts(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     let topology = cx.handle().topology();
-    let only = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
-    let seen = |id: VhostId| only.map_or_else(|| cx.caller.sees(&topology, id), |only| only == id);
+    let only = vhost.map(|name| cx.monitored_vhost(&topology, name)).transpose()?;
+    let seen = |id: VhostId| only.map_or_else(|| cx.caller.monitors(&topology, id), |only| only == id);
     let items = all_of_vhosts(&topology, seen);
     drop(topology);
     Ok(Answer::json(&listing::list(cx.call, items)?))
@@ -49,14 +50,14 @@ pub(super) fn all_of_vhosts(topology: &Topology, wanted: impl Fn(VhostId) -> boo
     limits.map(|(vhost, value)| json!({ "vhost": json::text(&vhost.name), "value": value })).collect()
 }
 
-/// GET of users with limits, or of one.
+/// GET of users with limits, or of one. Who is no administrator sees their own, and of others nothing.
 pub(super) fn users(cx: Cx<'_>, user: Option<&[u8]>) -> Result<Answer, Refused> {
-    cx.caller.need(cx.caller.is_administrator() || user == Some(&*cx.caller.name), "Not administrator user")?;
     let topology = cx.handle().topology();
     if let Some(user) = user {
         topology.user(user).ok_or(Refused::NotFound)?;
     }
-    let seen = topology.users().filter(|(name, _)| user.is_none_or(|user| ***name == *user));
+    let is_seen = |name: &Name| cx.caller.is_administrator() || *name == cx.caller.name;
+    let seen = topology.users().filter(|(name, _)| is_seen(name) && user.is_none_or(|user| ***name == *user));
     let limits = seen.map(|(name, user)| (name, of_user(user))).filter(|(_, value)| !is_empty(value));
     let items = limits.map(|(name, value)| json!({ "user": json::text(name), "value": value })).collect();
     drop(topology);
@@ -64,8 +65,9 @@ pub(super) fn users(cx: Cx<'_>, user: Option<&[u8]>) -> Result<Answer, Refused> 
 }
 
 /// PUT of one limit of a virtual host; a number below zero takes it away.
-pub(super) async fn put_vhost(cx: Cx<'_>, vhost: &[u8], limit: &[u8], body: Bytes) -> Result<Answer, Refused> {
-    let value = number(&body)?;
+pub(super) async fn put_vhost(cx: Cx<'_>, vhost: &[u8], limit: &[u8], body: Body) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let value = number(&body.read(cx.caller).await?)?;
     change_vhost(cx, vhost, limit, value).await?;
     Ok(Answer::done())
 }
@@ -77,8 +79,9 @@ pub(super) async fn delete_vhost(cx: Cx<'_>, vhost: &[u8], limit: &[u8]) -> Resu
 }
 
 /// PUT of one limit of a user; a number below zero takes it away.
-pub(super) async fn put_user(cx: Cx<'_>, user: &[u8], limit: &[u8], body: Bytes) -> Result<Answer, Refused> {
-    let value = number(&body)?;
+pub(super) async fn put_user(cx: Cx<'_>, user: &[u8], limit: &[u8], body: Body) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let value = number(&body.read(cx.caller).await?)?;
     change_user(cx, user, limit, value).await?;
     Ok(Answer::done())
 }

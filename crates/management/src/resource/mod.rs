@@ -18,11 +18,11 @@ mod vhost;
 
 use crate::access::Caller;
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::Call;
 use binding::End;
 use broker::VhostId;
 use broker::topology::{Kind, Topology};
-use bytes::Bytes;
 use permission::Of;
 use server::Handle;
 
@@ -38,10 +38,18 @@ impl Cx<'_> {
         self.call.handle
     }
 
-    /// The virtual host of this name, if the caller may look at it. Errors: 404, and 401 where it is not theirs.
+    /// The virtual host of this name, if the caller may look at what is declared in it. Errors: 404, and 401 where it is not
+    /// theirs.
     fn visible_vhost(&self, topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {
         let vhost = find_vhost(topology, name)?;
         self.caller.need(self.caller.sees(topology, vhost), NOT_THEIRS)?;
+        Ok(vhost)
+    }
+
+    /// The virtual host of this name, if the caller may look at it as a whole. Errors: as `visible_vhost`.
+    fn monitored_vhost(&self, topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {
+        let vhost = find_vhost(topology, name)?;
+        self.caller.need(self.caller.monitors(topology, vhost), NOT_THEIRS)?;
         Ok(vhost)
     }
 }
@@ -63,13 +71,15 @@ macro_rules! on {
     };
 }
 
-/// The answer to a request for the API. `body` is read only where one belongs.
-pub(crate) async fn answer(
-    call: &Call<'_>,
-    body: impl Future<Output = Result<Bytes, Refused>>,
-) -> Result<Answer, Refused> {
+/// The answer to a request for the API. `body` is read only where one belongs, and by whom its sender's rights were checked.
+pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refused> {
     let parts = call.parts().ok_or(Refused::NotFound)?;
+    // Before the password: a page elsewhere must not even learn whether it was a right one.
+    if !["GET", "HEAD"].contains(&call.head.method.as_str()) && call.is_of_another_site() {
+        return Err(Refused::OtherSite);
+    }
     let caller = Caller::identify(call.handle, call.header("authorization"), call.peer).await?;
+    call.permit.is_of(&caller.name);
     let cx = Cx { call, caller: &caller };
     let method = match call.head.method.as_str() {
         "HEAD" => "GET",
@@ -94,10 +104,10 @@ pub(crate) async fn answer(
         [b"health", b"checks", check, rest @ ..] => on!(method; "GET" => checked(cx, check, rest)),
         [b"definitions" | b"all-configuration"] => on!(method;
             "GET" => definitions::export(cx, None),
-            "POST" => definitions::import(cx, None, body.await?).await),
+            "POST" => definitions::import(cx, None, body).await),
         [b"definitions", vhost] => on!(method;
             "GET" => definitions::export(cx, Some(vhost)),
-            "POST" => definitions::import(cx, Some(vhost), body.await?).await),
+            "POST" => definitions::import(cx, Some(vhost), body).await),
         _ => administration(cx, method, &parts, body).await,
     }
 }
@@ -122,18 +132,13 @@ async fn sockets(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Re
 }
 
 /// What messages go through.
-async fn routing(
-    cx: Cx<'_>,
-    method: &str,
-    parts: &[&[u8]],
-    body: impl Future<Output = Result<Bytes, Refused>>,
-) -> Result<Answer, Refused> {
+async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Result<Answer, Refused> {
     match parts {
         [b"exchanges"] => on!(method; "GET" => exchange::list(cx, None)),
         [b"exchanges", vhost] => on!(method; "GET" => exchange::list(cx, Some(vhost))),
         [b"exchanges", vhost, name] => on!(method;
             "GET" => exchange::get(cx, vhost, name),
-            "PUT" => exchange::put(cx, vhost, name, body.await?).await,
+            "PUT" => exchange::put(cx, vhost, name, body).await,
             "DELETE" => exchange::delete(cx, vhost, name).await),
         [b"exchanges", vhost, name, b"bindings", b"source"] => {
             on!(method; "GET" => binding::at(cx, vhost, End::Source(name)))
@@ -145,7 +150,7 @@ async fn routing(
         [b"queues", vhost] => on!(method; "GET" => queue::list(cx, Some(vhost)).await),
         [b"queues", vhost, name] => on!(method;
             "GET" => queue::get(cx, vhost, name).await,
-            "PUT" => queue::put(cx, vhost, name, body.await?).await,
+            "PUT" => queue::put(cx, vhost, name, body).await,
             "DELETE" => queue::delete(cx, vhost, name).await),
         [b"queues", vhost, name, b"contents"] => on!(method; "DELETE" => queue::purge(cx, vhost, name).await),
         [b"queues", vhost, name, b"bindings"] => on!(method; "GET" => binding::at(cx, vhost, End::Queue(name))),
@@ -157,7 +162,7 @@ async fn routing(
             match rest {
                 [] => on!(method;
                     "GET" => binding::at(cx, vhost, end),
-                    "POST" => binding::post(cx, vhost, source, kind, destination, body.await?).await),
+                    "POST" => binding::post(cx, vhost, source, kind, destination, body).await),
                 [key] => on!(method;
                     "GET" => binding::get(cx, vhost, end, key),
                     "DELETE" => binding::delete(cx, vhost, end, key).await),
@@ -169,17 +174,12 @@ async fn routing(
 }
 
 /// Who may do what, and how much.
-async fn administration(
-    cx: Cx<'_>,
-    method: &str,
-    parts: &[&[u8]],
-    body: impl Future<Output = Result<Bytes, Refused>>,
-) -> Result<Answer, Refused> {
+async fn administration(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Result<Answer, Refused> {
     match parts {
         [b"vhosts"] => on!(method; "GET" => vhost::list(cx).await),
         [b"vhosts", name] => on!(method;
             "GET" => vhost::get(cx, name).await,
-            "PUT" => vhost::put(cx, name, body.await?).await,
+            "PUT" => vhost::put(cx, name, body).await,
             "DELETE" => vhost::delete(cx, name).await),
         [b"vhosts", vhost, b"permissions"] => {
             on!(method; "GET" => permission::list(cx, Of { vhost: Some(vhost), user: None }))
@@ -189,10 +189,10 @@ async fn administration(
         }
         [b"users"] => on!(method; "GET" => user::list(cx, false)),
         [b"users", b"without-permissions"] => on!(method; "GET" => user::list(cx, true)),
-        [b"users", b"bulk-delete"] => on!(method; "POST" => user::bulk_delete(cx, body.await?).await),
+        [b"users", b"bulk-delete"] => on!(method; "POST" => user::bulk_delete(cx, body).await),
         [b"users", name] => on!(method;
             "GET" => user::get(cx, name),
-            "PUT" => user::put(cx, name, body.await?).await,
+            "PUT" => user::put(cx, name, body).await,
             "DELETE" => user::delete(cx, name).await),
         [b"users", name, b"permissions"] => {
             on!(method; "GET" => permission::list(cx, Of { vhost: None, user: Some(name) }))
@@ -203,12 +203,12 @@ async fn administration(
         [b"permissions"] => on!(method; "GET" => permission::list(cx, Of::default())),
         [b"permissions", vhost, user] => on!(method;
             "GET" => permission::get(cx, vhost, user),
-            "PUT" => permission::put(cx, vhost, user, body.await?).await,
+            "PUT" => permission::put(cx, vhost, user, body).await,
             "DELETE" => permission::delete(cx, vhost, user).await),
         [b"topic-permissions"] => on!(method; "GET" => permission::list_topics(cx, Of::default())),
         [b"topic-permissions", vhost, user] => on!(method;
             "GET" => permission::get_topics(cx, vhost, user),
-            "PUT" => permission::put_topic(cx, vhost, user, body.await?).await,
+            "PUT" => permission::put_topic(cx, vhost, user, body).await,
             "DELETE" => permission::delete_topic(cx, vhost, user, None).await),
         [b"topic-permissions", vhost, user, exchange] => {
             on!(method; "DELETE" => permission::delete_topic(cx, vhost, user, Some(exchange)).await)
@@ -220,7 +220,7 @@ async fn administration(
                 [vhost] => on!(method; "GET" => policy::list(cx, operator, Some(vhost))),
                 [vhost, name] => on!(method;
                     "GET" => policy::get(cx, operator, vhost, name),
-                    "PUT" => policy::put(cx, operator, vhost, name, body.await?).await,
+                    "PUT" => policy::put(cx, operator, vhost, name, body).await,
                     "DELETE" => policy::delete(cx, operator, vhost, name).await),
                 _ => Err(Refused::NotFound),
             }
@@ -228,12 +228,12 @@ async fn administration(
         [b"vhost-limits"] => on!(method; "GET" => limit::vhosts(cx, None)),
         [b"vhost-limits", vhost] => on!(method; "GET" => limit::vhosts(cx, Some(vhost))),
         [b"vhost-limits", vhost, name] => on!(method;
-            "PUT" => limit::put_vhost(cx, vhost, name, body.await?).await,
+            "PUT" => limit::put_vhost(cx, vhost, name, body).await,
             "DELETE" => limit::delete_vhost(cx, vhost, name).await),
         [b"user-limits"] => on!(method; "GET" => limit::users(cx, None)),
         [b"user-limits", user] => on!(method; "GET" => limit::users(cx, Some(user))),
         [b"user-limits", user, name] => on!(method;
-            "PUT" => limit::put_user(cx, user, name, body.await?).await,
+            "PUT" => limit::put_user(cx, user, name, body).await,
             "DELETE" => limit::delete_user(cx, user, name).await),
         [b"parameters"] => on!(method; "GET" => definitions::list_parameters(cx, None, None)),
         [b"parameters", component] => on!(method; "GET" => definitions::list_parameters(cx, Some(component), None)),

@@ -33,9 +33,9 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         channels.fold((0, 0), |(all, consumers), channel| (all + 1, consumers + channel.consumers.len()));
     let figures = handle.queue_figures().await;
     let topology = handle.topology();
-    let exchanges = topology.exchanges().filter(|exchange| cx.caller.sees(&topology, exchange.vhost)).count();
+    let exchanges = topology.exchanges().filter(|exchange| cx.caller.monitors(&topology, exchange.vhost)).count();
     let (mut queues, mut ready, mut unacked) = (0, 0, 0);
-    for queue in topology.queues().filter(|queue| cx.caller.sees(&topology, queue.vhost)) {
+    for queue in topology.queues().filter(|queue| cx.caller.monitors(&topology, queue.vhost)) {
         queues += 1;
         if let Some(found) = figures.get(&queue.id) {
             ready += found.ready;

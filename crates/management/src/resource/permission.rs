@@ -2,11 +2,11 @@
 
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Pattern, Permission, Topology};
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 /// Which of them.
@@ -63,9 +63,9 @@ pub(super) fn get_topics(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answer
 }
 
 /// PUT of what one user may do in one virtual host.
-pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, had) = pair(cx, vhost, user)?;
-    let fields = object(&body)?;
+    let fields = object(&body.read(cx.caller).await?)?;
     let permission = Permission {
         configure: pattern(&fields, "configure")?,
         write: pattern(&fields, "write")?,
@@ -86,9 +86,9 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answ
 }
 
 /// PUT of what one user may do with the keys of one topic exchange.
-pub(super) async fn put_topic(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn put_topic(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, _) = pair(cx, vhost, user)?;
-    let fields = object(&body)?;
+    let fields = object(&body.read(cx.caller).await?)?;
     let text = |key: &str| match fields.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(_) => Err(Refused::BadRequest(format!("{key} is no text"))),

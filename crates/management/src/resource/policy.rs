@@ -2,11 +2,11 @@
 
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Vhost};
-use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -14,9 +14,8 @@ fn policies(vhost: &Vhost, operator: bool) -> &BTreeMap<Name, Policy> {
     if operator { &vhost.operator_policies } else { &vhost.policies }
 }
 
-/// GET of all, or of those of a virtual host.
+/// GET of all, or of those of a virtual host: everybody may see which there are where they have rights.
 pub(super) fn list(cx: Cx<'_>, operator: bool, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
-    cx.caller.need(cx.caller.is_policymaker() || cx.caller.is_monitoring(), NOT_POLICYMAKER)?;
     let topology = cx.handle().topology();
     let only = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
     let seen = |id: VhostId| only.map_or_else(|| cx.caller.sees(&topology, id), |only| only == id);
@@ -25,11 +24,10 @@ pub(super) fn list(cx: Cx<'_>, operator: bool, vhost: Option<&[u8]>) -> Result<A
     Ok(Answer::json(&listing::list(cx.call, items)?))
 }
 
-/// GET of one.
+/// GET of one, by who may change it.
 pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
-    cx.caller.need(cx.caller.is_policymaker() || cx.caller.is_monitoring(), NOT_POLICYMAKER)?;
+    let id = changed_vhost(cx, operator, vhost)?;
     let topology = cx.handle().topology();
-    let id = cx.visible_vhost(&topology, vhost)?;
     let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
     let name = Name::new(super::queue::checked(name)?);
     let policy = policies(vhost, operator).get(&name).ok_or(Refused::NotFound)?;
@@ -37,10 +35,10 @@ pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Resu
 }
 
 /// PUT of one.
-pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = changed_vhost(cx, operator, vhost)?;
     let name = Name::new(super::queue::checked(name)?);
-    let mut fields = object(&body)?;
+    let mut fields = object(&body.read(cx.caller).await?)?;
     let wrong = |text: String| Refused::BadRequest(text);
     let pattern = match fields.remove("pattern") {
         Some(Value::String(text)) => Pattern::new(&text).map_err(|error| wrong(format!("pattern: {error}")))?,

@@ -5,11 +5,11 @@
 use super::Cx;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
 use base64::Engine as _;
 use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, SALT_BYTES, User};
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 /// The longest password: a login carries no longer one.
@@ -36,13 +36,13 @@ pub(super) fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 }
 
 /// PUT: makes the user or replaces password and tags.
-pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let name = Name::new(checked(name)?);
     if name.is_empty() {
         return Err(Refused::BadRequest("a user needs a name".to_owned()));
     }
-    let fields = object(&body)?;
+    let fields = object(&body.read(cx.caller).await?)?;
     let tags = match fields.get("tags") {
         None => return Err(Refused::BadRequest("tags_not_present".to_owned())),
         Some(value) => tags(value).ok_or_else(|| Refused::BadRequest("tags are a list or a text".to_owned()))?,
@@ -62,9 +62,9 @@ pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 }
 
 /// POST of a list of users to delete.
-pub(super) async fn bulk_delete(cx: Cx<'_>, body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn bulk_delete(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let fields = object(&body)?;
+    let fields = object(&body.read(cx.caller).await?)?;
     let names = fields.get("users").and_then(Value::as_array);
     let names = names.ok_or_else(|| Refused::BadRequest("key_missing: users".to_owned()))?;
     if names.len() > BULK_MAX {

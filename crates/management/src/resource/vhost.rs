@@ -2,11 +2,11 @@
 
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
 use broker::topology::{Command, Name, Outcome, Permission, QueueType, Topology, Vhost, VhostDescription};
 use broker::{QueueId, VhostId};
-use bytes::Bytes;
 use partition::QueueFigures;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
     let figures = cx.handle().queue_figures().await;
     let topology = cx.handle().topology();
     let counts = count(&topology, &figures);
-    let seen = topology.vhosts().filter(|(id, _)| cx.caller.sees(&topology, *id));
+    let seen = topology.vhosts().filter(|(id, _)| cx.caller.monitors(&topology, *id));
     let items = seen.map(|(id, vhost)| describe(cx, id, vhost, counts.get(&id))).collect();
     drop(topology);
     Ok(Answer::json(&listing::list(cx.call, items)?))
@@ -24,23 +24,23 @@ pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
 
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
-    cx.visible_vhost(&cx.handle().topology(), name)?;
+    cx.monitored_vhost(&cx.handle().topology(), name)?;
     let figures = cx.handle().queue_figures().await;
     let topology = cx.handle().topology();
-    let id = cx.visible_vhost(&topology, name)?;
+    let id = cx.monitored_vhost(&topology, name)?;
     let counts = count(&topology, &figures);
     let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
     Ok(Answer::json(&listing::one(cx.call, describe(cx, id, vhost, counts.get(&id)))))
 }
 
 /// PUT: makes it if it is not there, and takes over what is said about it.
-pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Bytes) -> Result<Answer, Refused> {
+pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let (vhost_name, name) = (name, Name::new(super::queue::checked(name)?));
     if name.is_empty() {
         return Err(Refused::BadRequest("a virtual host needs a name".to_owned()));
     }
-    let fields = object(&body)?;
+    let fields = object(&body.read(cx.caller).await?)?;
     let tracing = match fields.get("tracing") {
         None | Some(Value::Null) => None,
         Some(_) => Some(super::queue::flag(&fields, "tracing", false)?),
