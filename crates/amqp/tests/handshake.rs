@@ -304,19 +304,43 @@ fn a_handshake_has_its_time() {
 #[test]
 fn heartbeats_go_out_when_nothing_else_does() {
     let mut client = Client::open_with(ConnectionConfig::default(), capable(), tune_ok(10, 4096, 10));
-    client.sleep(5_000);
+    client.sleep(4_999);
     assert_eq!(client.read(), [], "open-ok was written in this half interval");
+    client.sleep(1);
+    assert_eq!(client.read(), [Sent::Heartbeat], "the first comes half an interval after it");
+    client.raw(&HEARTBEAT);
     for _ in 0..5 {
         client.sleep(5_000);
         assert_eq!(client.read(), [Sent::Heartbeat]);
         client.raw(&HEARTBEAT);
     }
 
-    // Something was written, so there is no need for one.
+    // Something was written, so there is no need for one; but half an interval after that there is, whatever the timer was set to.
+    client.sleep(1_000);
     client.send(1, channel_open());
     client.read();
     client.sleep(4_999);
     assert_eq!(client.read(), []);
+    client.sleep(1);
+    assert_eq!(client.read(), [Sent::Heartbeat]);
+}
+
+#[test]
+fn silence_counts_for_a_client_that_leaves_its_answers_unread() {
+    let config = ConnectionConfig { output_bytes_max: 1_000, ..ConnectionConfig::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(10, 4096, 10));
+    client.send(1, channel_open());
+    let mut flow = Vec::new();
+    Method::ChannelFlow { active: true }.write(&mut flow, 1);
+    while client.connection.wants_input() {
+        client.raw(&flow);
+    }
+    client.now += 19_000;
+    client.connection.resume_reading(client.now);
+    client.sleep(19_999);
+    assert!(client.connection.is_running(), "it sent something meanwhile, as the caller knows");
+    client.sleep(1);
+    assert!(client.connection.is_finished());
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! What a dead letter says about its deaths: the headers `x-death`, `x-first-death-*` and `x-last-death-*`.
 //!
 //! Invariants: `x-death` has one entry for each pair of queue and reason, the newest death first; an entry keeps what it
-//! said at its first death, and counts. The first death is never overwritten, the last one always. A dead letter has no
+//! said at its first death, and counts. What a client put there is brought into that form at the next death. The first death is never overwritten, the last one always. A dead letter has no
 //! time limit of its own any more: the one it had stands in its entry.
 
 use amqp::wire::headers::{self, Headers};
 use amqp::{Properties, Table, Value};
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 const X_DEATH: &str = "x-death";
 const CC: &str = "CC";
@@ -56,7 +58,7 @@ fn as_text(value: Value) -> Option<Bytes> {
 pub fn annotate(properties: &[u8], death: &Death<'_>, keeps_keys: bool) -> Vec<u8> {
     let parsed = Properties::parse(properties).expect("the machine checks the properties of every message");
     let fields = Headers::new(parsed.headers.unwrap_or_default());
-    let mut deaths = deaths_of(fields);
+    let mut deaths = grouped(deaths_of(fields));
     let is_same =
         |entry: &Table| is_text(entry, "queue", death.queue) && is_text(entry, "reason", death.reason.as_bytes());
     let entry = match deaths.iter().position(is_same) {
@@ -111,15 +113,61 @@ fn deaths_of(fields: Headers<'_>) -> Vec<Table> {
     }
 }
 
+/// One entry for each pair of queue and reason, the first of them. RabbitMQ once wrote an entry for each death, without a
+/// count, and clients still send such: then the entries of a pair are its count. An entry that stands alone in the
+/// header needs no count before it has died again.
+///
+/// - Source: RabbitMQ 3.10.8, which does so whenever a message dies that has an `x-death` of its own. An entry whose queue or
+///   reason is no text stays as it is.
+fn grouped(deaths: Vec<Table>) -> Vec<Table> {
+    if deaths.len() < 2 {
+        return deaths;
+    }
+    let mut places: HashMap<(Option<Bytes>, Option<Bytes>), usize> = HashMap::with_capacity(deaths.len());
+    let mut groups: Vec<(Table, i64)> = Vec::with_capacity(deaths.len());
+    for death in deaths {
+        let word = |key| match death.get(key) {
+            None => Some(None),
+            Some(Value::LongString(word)) => Some(Some(word.clone())),
+            Some(_) => None,
+        };
+        match word("queue").zip(word("reason")) {
+            None => groups.push((death, 0)),
+            Some(key) => match places.entry(key) {
+                Entry::Occupied(known) => groups[*known.get()].1 += 1,
+                Entry::Vacant(new) => {
+                    new.insert(groups.len());
+                    groups.push((death, 1));
+                }
+            },
+        }
+    }
+    let with_count = |(death, count): (Table, i64)| match death.get("count") {
+        None if count > 0 => counting(&death, count),
+        _ => death,
+    };
+    groups.into_iter().map(with_count).collect()
+}
+
 fn is_text(entry: &Table, key: &str, expected: &[u8]) -> bool {
     matches!(entry.get(key), Some(Value::LongString(word)) if &word[..] == expected)
 }
 
 fn counted(entry: Table) -> Table {
-    let count = match entry.get("count") {
-        Some(Value::I64(count)) => count.saturating_add(1),
-        _ => 1,
+    let before = match entry.get("count") {
+        Some(Value::I64(count)) => *count,
+        Some(Value::I32(count)) => i64::from(*count),
+        Some(Value::I16(count)) => i64::from(*count),
+        Some(Value::I8(count)) => i64::from(*count),
+        Some(Value::U32(count)) => i64::from(*count),
+        Some(Value::U16(count)) => i64::from(*count),
+        Some(Value::U8(count)) => i64::from(*count),
+        _ => 0,
     };
+    counting(&entry, before.saturating_add(1))
+}
+
+fn counting(entry: &Table, count: i64) -> Table {
     let mut counted = Table::new();
     counted.push("count", Value::I64(count));
     entry.iter().filter(|(name, _)| &name[..] != b"count").for_each(|(n, v)| counted.push(n.clone(), v.clone()));
@@ -192,6 +240,45 @@ mod tests {
         let table = headers(&twice);
         assert_eq!(table.get("x-last-death-reason"), Some(&text(b"expired")));
         assert_eq!(table.get("x-first-death-reason"), Some(&text(b"rejected")));
+    }
+
+    /// Properties with these entries as their `x-death`, as a client might send them.
+    fn sent(entries: &[(&'static str, &'static str, Option<Value>)]) -> Vec<u8> {
+        let entry = |(queue, reason, count): &(&'static str, &'static str, Option<Value>)| {
+            let mut entry = Table::new();
+            entry.push("queue", text(queue.as_bytes()));
+            entry.push("reason", text(reason.as_bytes()));
+            count.iter().for_each(|count| entry.push("count", count.clone()));
+            Value::Table(entry)
+        };
+        let mut table = Table::new();
+        table.push(X_DEATH, Value::Array(entries.iter().map(entry).collect()));
+        let fields = table.encode();
+        let mut out = Vec::new();
+        Properties { headers: Some(&fields[4..]), ..Properties::default() }.encode_to(&mut out);
+        out
+    }
+
+    #[test]
+    fn deaths_that_a_client_sent_one_by_one_are_counted_as_one() {
+        let of = |q: &str, r: &str, n| (q.to_owned(), r.to_owned(), n);
+        let (a, b) = (("a", "rejected", None), ("b", "expired", None));
+        let same = sent(&[a.clone(), a.clone(), b.clone(), a.clone()]);
+        assert_eq!(
+            told(&annotate(&same, &death("a", "rejected"), true)),
+            [of("a", "rejected", 4), of("b", "expired", 1)]
+        );
+        let other = told(&annotate(&same, &death("c", "maxlen"), true));
+        assert_eq!(other, [of("c", "maxlen", 1), of("a", "rejected", 3), of("b", "expired", 1)]);
+        // The same queue for another reason is another entry, and one alone is not counted until it dies again.
+        let reasons = sent(&[a.clone(), ("a", "expired", None)]);
+        let told_of = told(&annotate(&reasons, &death("a", "rejected"), true));
+        assert_eq!(told_of, [of("a", "rejected", 2), of("a", "expired", 1)]);
+        assert_eq!(told(&annotate(&sent(&[a.clone()]), &death("a", "rejected"), true)), [of("a", "rejected", 1)]);
+        // A count that is there counts, that of the first entry, and as any whole number.
+        let counts = sent(&[("a", "rejected", Some(Value::I32(7))), ("a", "rejected", Some(Value::I64(30))), b]);
+        let told_of = told(&annotate(&counts, &death("a", "rejected"), true));
+        assert_eq!(told_of, [of("a", "rejected", 8), of("b", "expired", 1)]);
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl QueuePartition {
             }
             Command::Get { queue, channel, no_ack, request } => {
                 self.note_channel(channel, queue);
-                self.wait(queue, Waiting::Get { channel, no_ack, request });
+                self.wait(queue, Waiting::Get { channel, no_ack, request, lets_pass: None });
             }
             Command::Purge { queue, channel, request } => self.wait(queue, Waiting::Purge { channel, request }),
             Command::Stat { queue, channel, request } => self.wait(queue, Waiting::Stat { channel, request }),

@@ -1,7 +1,7 @@
 //! Handing out messages: the leader's turn over the queues in which something changed.
 //!
-//! Order: a queue's waiting questions first, as they came before this loop's messages; then its consumers in turn. A
-//! message goes out once it has reached its level and the log says that it may have been sent, so that a later leader
+//! Order: a queue's consumers in turn, then the questions that wait for what was published before them: a consumer that was
+//! there when a message came has it before a `basic.get` that came after. A message goes out once it has reached its level and the log says that it may have been sent, so that a later leader
 //! flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
 
 use crate::command::{DeadLetter, Delivery, Effect, Reply};
@@ -58,12 +58,12 @@ impl QueuePartition {
                 timers: &mut leader.timers,
                 letters: &mut leader.letters,
                 due: &mut leader.due,
-                is_blocked: false,
+                blocked_at: None,
             };
             turn.lq.dispatch.follow_levels(turn.state.and_then(QueueState::levels));
             if turn.lq.life.is_none() {
-                turn.answer(cx);
                 turn.hand_out(cx);
+                turn.answer(cx);
             } else if turn.wake_up(cx) {
                 turn.hand_out(cx);
                 turn.live_on(cx);
@@ -289,8 +289,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) letters: &'a mut Vec<DeadLetter>,
     /// Scheduled messages that are due.
     pub(crate) due: &'a mut Vec<DueMessage>,
-    /// A consumer waits, and the next message is not let out or not in memory yet.
-    pub(crate) is_blocked: bool,
+    /// A consumer waits, and this message, the next one, is not let out or not in memory yet.
+    pub(crate) blocked_at: Option<u64>,
 }
 
 impl Turn<'_> {
@@ -369,11 +369,11 @@ impl Turn<'_> {
                 }
             }
             if !self.may_be_sent(head.seq) {
-                self.is_blocked = true;
+                self.blocked_at = Some(head.seq);
                 break;
             }
             let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else {
-                self.is_blocked = true;
+                self.blocked_at = Some(head.seq);
                 break;
             };
             if self.lq.life.is_some() {
@@ -400,10 +400,29 @@ impl Turn<'_> {
         }
     }
 
+    /// Whether the `basic.get` at the front has to wait for a consumer. For one message at most, whatever else keeps coming: a
+    /// queue that is read from disk has a consumer waiting at the end of each turn.
+    fn lets_pass(&mut self) -> bool {
+        if !matches!(self.lq.waiting.front(), Some((_, Waiting::Get { .. }))) {
+            return false;
+        }
+        let is_granted_late = self.lq.dispatch.awaits_grant();
+        let due = self.blocked_at.or_else(|| self.head().filter(|_| is_granted_late).map(|head| head.seq));
+        let Some((_, Waiting::Get { lets_pass, .. })) = self.lq.waiting.front_mut() else { return false };
+        let waits = due.is_some_and(|seq| lets_pass.is_none_or(|known| known == seq));
+        if waits {
+            *lets_pass = due;
+        }
+        waits
+    }
+
     /// Answers questions whose time has come, in order.
     fn answer(&mut self, cx: &mut Context<'_>) {
+        if !self.lq.waiting.is_empty() {
+            self.grants(cx.out);
+        }
         while let Some((after, _)) = self.lq.waiting.front() {
-            if self.lq.dispatch.end() < *after {
+            if self.lq.dispatch.end() < *after || self.lets_pass() {
                 return;
             }
             if self.lq.life.is_some() {
@@ -412,7 +431,7 @@ impl Turn<'_> {
             }
             let Some((_, waiting)) = self.lq.waiting.front() else { return };
             let (channel, request, reply) = match *waiting {
-                Waiting::Get { channel, no_ack, request } => {
+                Waiting::Get { channel, no_ack, request, .. } => {
                     let Some(head) = self.head() else {
                         if let Some(life) = &mut self.lq.life {
                             life.used(cx.now_ms);

@@ -79,10 +79,27 @@ pub(crate) struct PendingBatch {
 
 /// A question that waits until what was published before it is visible.
 pub(crate) enum Waiting {
-    Get { channel: ChannelKey, no_ack: bool, request: RequestId },
-    Purge { channel: ChannelKey, request: RequestId },
-    Stat { channel: ChannelKey, request: RequestId },
-    Close { if_unused: bool, if_empty: bool, channel: ChannelKey, request: RequestId },
+    /// `lets_pass` is the message that was due to a consumer when the question came up first: the consumer was there before.
+    Get {
+        channel: ChannelKey,
+        no_ack: bool,
+        request: RequestId,
+        lets_pass: Option<u64>,
+    },
+    Purge {
+        channel: ChannelKey,
+        request: RequestId,
+    },
+    Stat {
+        channel: ChannelKey,
+        request: RequestId,
+    },
+    Close {
+        if_unused: bool,
+        if_empty: bool,
+        channel: ChannelKey,
+        request: RequestId,
+    },
 }
 
 impl Waiting {

@@ -432,7 +432,7 @@ impl Turn<'_> {
         }
         self.trim(cx);
         let end = self.lq.dispatch.end();
-        if let Some(life) = self.lq.life.as_deref_mut().filter(|_| !self.is_blocked) {
+        if let Some(life) = self.lq.life.as_deref_mut().filter(|_| self.blocked_at.is_none()) {
             life.fresh_from = end;
         }
         let expires_at = self.expire(cx);
@@ -501,7 +501,7 @@ impl Turn<'_> {
             }
             let life = self.lq.life.as_ref().expect("what is timed has a life");
             // A fresh one whose consumer only waits for the log may still go out.
-            let is_awaited = self.is_blocked && !head.returned && head.seq >= life.fresh_from;
+            let is_awaited = self.blocked_at.is_some() && !head.returned && head.seq >= life.fresh_from;
             if life.dying.len() >= DYING_MAX || is_awaited {
                 return None;
             }

@@ -26,7 +26,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use life::{Life, Scheduled};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -107,6 +107,8 @@ struct Queue {
     is_dirty: bool,
     /// A consumer under a channel-wide prefetch was attached once.
     has_grants: bool,
+    /// Each `basic.get` that lets a consumer go first whose channel was asked for its word, as `(channel, no_ack, request)`.
+    gets: VecDeque<(ChannelKey, bool, RequestId)>,
     /// Absent on a plain queue.
     rules: Option<Arc<Rules>>,
     /// Absent on a queue whose messages only come and go.
@@ -124,6 +126,7 @@ impl Queue {
             closed: false,
             is_dirty: false,
             has_grants: false,
+            gets: VecDeque::new(),
             rules: None,
             life: None,
             incoming_bytes: 0,
@@ -281,8 +284,8 @@ impl TransientQueues {
             }
             if let Some(queue) = must_see_publishes(command) {
                 self.close_batch();
-                // What is too much or too old is nothing that anybody sees.
-                if self.queues.get(&queue).is_some_and(|q| q.life.is_some()) {
+                // What is too much or too old is nothing that anybody sees, and what is a consumer's is nobody else's.
+                if self.queues.get(&queue).is_some_and(|q| q.life.is_some() || q.dispatch.consumers() > 0) {
                     self.hand_out(queue, effects, outlets);
                 }
             }
@@ -434,9 +437,13 @@ impl TransientQueues {
                     effects.push(Effect::Unused { queue: *queue });
                 }
             }
-            Command::Get { queue, channel, no_ack, request } => {
-                self.get(*queue, *channel, *no_ack, *request, effects);
-            }
+            Command::Get { queue, channel, no_ack, request } => match self.queues.get_mut(queue) {
+                Some(q) if q.has_grants && q.dispatch.awaits_grant() => {
+                    q.gets.push_back((*channel, *no_ack, *request));
+                    note_use(&mut self.used, &self.queues, *channel, *queue);
+                }
+                _ => self.get(*queue, *channel, *no_ack, *request, effects),
+            },
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(*queue, *holder, *first, *count, *outcome, effects);
             }
@@ -484,6 +491,7 @@ impl TransientQueues {
                 if let Some(at) = q.life.as_ref().and_then(|life| life.timer_ms()) {
                     self.timers.remove(&(at, *queue));
                 }
+                q.gets.iter().for_each(|(channel, _, request)| not_here(effects, *channel, *request));
                 let gone = q.dispatch.consumer_keys();
                 effects.extend(gone.into_iter().map(|consumer| Effect::Cancelled { consumer, queue: *queue }));
             }
@@ -578,6 +586,7 @@ impl TransientQueues {
         for id in self.used.remove(&channel).unwrap_or_default() {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             let had = queue.dispatch.consumers();
+            queue.gets.retain(|(of, ..)| *of != channel);
             for seq in queue.dispatch.detach(channel, queue.state.levels()).seqs() {
                 queue.state.requeue(seq, true);
                 if queue.life.is_some() {
@@ -641,6 +650,11 @@ impl TransientQueues {
             queue.settle(first, count);
         }
         if queue.has_grants {
+            // Before more is asked for: who waits lets consumers go first once, not as long as they want more.
+            let gets = match queue.dispatch.awaits_grant() {
+                true => VecDeque::new(),
+                false => std::mem::take(&mut queue.gets),
+            };
             queue.dispatch.return_grants(&mut self.given_back);
             queue.dispatch.ask_for_grants(&mut self.wanted);
             let ready = queue.dispatch.ready();
@@ -650,8 +664,11 @@ impl TransientQueues {
             for consumer in self.wanted.drain(..) {
                 effects.push(Effect::GrantWanted { consumer, queue: id, ready });
             }
+            for (channel, no_ack, request) in gets {
+                self.get(id, channel, no_ack, request, effects);
+            }
         }
-        if queue.life.is_some() {
+        if self.queues.get(&id).is_some_and(|queue| queue.life.is_some()) {
             self.live_on(id, effects);
         }
     }

@@ -16,7 +16,7 @@ use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
-use rustix::net::RecvFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -39,6 +39,8 @@ const WRITE_SLICES: usize = 32;
 /// What a client may have asked for and not read (confirms, replies, returns) beyond its window before its requests are
 /// not read any more.
 const REPLIES_BYTES_MAX: usize = 64 << 10;
+/// How often a client that leaves its answers unread, and is not read for it, is looked at: whether it closed its end.
+const UNREAD_LOOK_MS: Millis = 1_000;
 /// How long a finished connection waits for the client to close its end, so that the last frames are not lost to a reset.
 const FIN_WAIT_MS: Millis = 1_000;
 
@@ -71,6 +73,11 @@ struct Inner {
     /// The client sends nothing more, or the socket broke.
     is_deaf: bool,
     is_broken: bool,
+    /// The client closed its end while it left its answers unread. What it sent before still counts; what there is to tell
+    /// it does not.
+    is_leaving: bool,
+    /// The signs of life of a client that is not read, at the last look.
+    signs: SignsOfLife,
     window: Window,
     /// Consumers that were passed over because the window was full.
     starved: Vec<ConsumerKey>,
@@ -83,6 +90,15 @@ struct Inner {
     received_bytes: u64,
     /// When it came, milliseconds since the epoch.
     connected_ms: u64,
+}
+
+/// What a client that is not read shows of being there.
+#[derive(Clone, Copy, Default)]
+struct SignsOfLife {
+    /// Bytes of it in the socket.
+    unread: u64,
+    /// Bytes that it was sent.
+    taken: u64,
 }
 
 impl Client {
@@ -107,6 +123,8 @@ impl Client {
             is_full: false,
             is_deaf: false,
             is_broken: false,
+            is_leaving: false,
+            signs: SignsOfLife::default(),
             window: Window::default(),
             starved: Vec::new(),
             wheel_at: NEVER,
@@ -248,9 +266,7 @@ impl Client {
     pub(crate) fn handle_timer(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();
         inner.wheel_at = NEVER;
-        // Nobody listened, so silence proves nothing. Nor does it where a sync held this thread up for seconds: what the client sent
-        // lies in the socket then, its part of the handshake for example.
-        if inner.was_paused || (inner.amqp.is_silent(now) && inner.has_unread()) {
+        if inner.is_excused(local, now) {
             inner.amqp.resume_reading(now);
         }
         if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
@@ -272,7 +288,7 @@ impl Client {
     pub(crate) fn flush(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();
         inner.pump(self, local, now);
-        inner.write();
+        inner.write(now);
         inner.feed_starved(local);
         inner.arm(self, local, now);
         if inner.is_full || inner.is_over() || inner.wants_task(local) {
@@ -306,8 +322,26 @@ impl Inner {
     }
 
     /// Whether the client leaves unread what it asked for.
+    ///
+    /// Deliveries do not count: the window bounds them, and a client may well write for long before it reads again. Not reading
+    /// its acks and publishes meanwhile would have both sides wait for each other.
     fn is_flooded(&mut self, local: &Local) -> bool {
-        self.amqp.output().len() > local.window() + REPLIES_BYTES_MAX
+        !self.is_leaving && self.amqp.output().answer_bytes() > local.window() + REPLIES_BYTES_MAX
+    }
+
+    /// Whether the client's silence until now proves nothing.
+    fn is_excused(&mut self, local: &Local, now: Millis) -> bool {
+        if self.is_flooded(local) {
+            // It is not read because it does not read. Its heartbeats then lie in the socket, so what counts is whether there
+            // are more of them; where its publishes leave no room for them, that it reads.
+            let before = self.signs;
+            self.signs = SignsOfLife { unread: self.unread_bytes(), taken: self.amqp.output().written_bytes() };
+            self.is_leaving |= self.has_left();
+            return self.signs.unread != before.unread || (self.signs.unread > 0 && self.signs.taken != before.taken);
+        }
+        // Nobody listened. Nor does silence count where a sync held this thread up for seconds: what the client sent lies in the
+        // socket then, its part of the handshake for example.
+        self.was_paused || (self.amqp.is_silent(now) && self.unread_bytes() > 0)
     }
 
     /// Whether the socket is to be read now.
@@ -394,19 +428,24 @@ impl Inner {
             self.is_broken = true;
         }
         self.is_deaf = true;
+        self.is_broken |= self.is_leaving;
         if !self.amqp.is_finished() {
             self.amqp.handle_disconnect();
         }
     }
 
     /// Writes as much as the socket takes.
-    fn write(&mut self) {
+    fn write(&mut self, now: Millis) {
         self.amqp.flush_confirms();
+        if self.is_leaving {
+            let rest = self.amqp.output().len();
+            self.amqp.wrote(rest, now);
+        }
         while !self.is_broken && !self.amqp.output().is_empty() {
             let mut slices = [IoSlice::new(&[]); WRITE_SLICES];
             let filled = self.amqp.output().chunks(&mut slices);
             match self.stream.try_write_vectored(&slices[..filled]) {
-                Ok(count) => self.amqp.output().advance(count),
+                Ok(count) => self.amqp.wrote(count, now),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_full = true;
                     return;
@@ -438,10 +477,16 @@ impl Inner {
         }
     }
 
-    /// Whether bytes of the client wait in the socket.
-    fn has_unread(&self) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        rustix::net::recv(self.stream.socket(), &mut [0u8; 1], flags).is_ok_and(|(_, count)| count > 0)
+    /// Bytes of the client that wait in the socket.
+    fn unread_bytes(&self) -> u64 {
+        rustix::io::ioctl_fionread(self.stream.socket()).unwrap_or(0)
+    }
+
+    /// Whether the client closed its end, or its socket is gone, however much it sent before that nobody read.
+    fn has_left(&self) -> bool {
+        let mut socket = [PollFd::new(self.stream.socket(), PollFlags::RDHUP)];
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().intersects(ended)
     }
 
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
@@ -464,7 +509,9 @@ impl Inner {
             self.cut_at = now + FIN_WAIT_MS;
         }
         let machine = self.amqp.poll_timeout().unwrap_or(NEVER);
-        let at = machine.min(self.session.poll_timeout()).min(self.cut_at);
+        // Nobody waits for the socket of a client that is not read, so its end has to be asked for.
+        let look = if self.is_flooded(local) { now + UNREAD_LOOK_MS } else { NEVER };
+        let at = machine.min(self.session.poll_timeout()).min(self.cut_at).min(look);
         if at < self.wheel_at {
             self.wheel_at = at;
             local.enter_wheel(at, client.seat);
@@ -530,7 +577,7 @@ impl Future for ConnectionTask {
                 local.inbox.borrow_mut().wake();
             }
             loop {
-                inner.write();
+                inner.write(now);
                 if !inner.is_full || inner.stream.socket().poll_write_ready(cx).is_pending() {
                     break;
                 }

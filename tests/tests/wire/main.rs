@@ -30,3 +30,4 @@ mod settle;
 mod setup;
 mod timeouts;
 mod transactions;
+mod unread;

@@ -3,12 +3,12 @@
 //! Invariant: unacked deliveries never exceed a limit in force, whatever is acked, requeued or started.
 
 use clients::broker::is_foreign;
-use clients::client::SILENCE;
+use clients::client::{SILENCE, method_frame};
 use clients::methods::*;
 use clients::wire::Args;
-use clients::{Event, Scope};
+use clients::{Event, Publish, Scope};
 
-use crate::setup::{Kind, assert_closed, fill, number, with_queue};
+use crate::setup::{Kind, assert_closed, fill, new_queue, number, with_queue};
 
 #[test]
 fn prefetch_holds_for_each_consumer() {
@@ -132,6 +132,83 @@ fn no_ack_consumer_is_not_limited() {
     client.consume_with(channel, &queue, "", [false, true, false], &[]).unwrap();
     for n in 0..50 {
         assert_eq!(number(&client.delivery(channel).body), n);
+    }
+}
+
+/// RabbitMQ's limiter lets a no-ack consumer pass while the channel's budget has room, takes nothing for it, and holds it back
+/// while the budget is used up.
+#[test]
+fn no_ack_consumer_waits_while_the_prefetch_of_its_channel_is_used_up() {
+    for kind in Kind::ALL {
+        if is_foreign() && kind == Kind::Quorum {
+            continue; // RabbitMQ answers 540; Leveret keeps it, as users need it.
+        }
+        let (mut client, channel, held) = with_queue(kind);
+        let free = new_queue(&mut client, channel, kind);
+        let no_ack = [false, true, false];
+        client.qos(channel, 1, true).unwrap();
+        client.consume_with(channel, &free, "free", no_ack, &[]).unwrap();
+        for n in 0..3 {
+            fill(&mut client, &free, 1);
+            assert_eq!(client.delivery(channel).tag, n + 1, "{kind:?}: it uses nothing of the budget");
+        }
+        client.consume(channel, &held, "held").unwrap();
+        fill(&mut client, &held, 1);
+        let unacked = client.delivery(channel);
+        fill(&mut client, &free, 2);
+        client.silent(channel);
+        // One that comes now has to wait as well.
+        let late = new_queue(&mut client, channel, kind);
+        fill(&mut client, &late, 1);
+        client.consume_with(channel, &late, "late", no_ack, &[]).unwrap();
+        client.silent(channel);
+        client.ack(channel, unacked.tag, false);
+        let mut tags: Vec<_> = (0..3).map(|_| client.delivery(channel).consumer_tag).collect();
+        tags.sort();
+        assert_eq!(tags, ["free", "free", "late"], "{kind:?}: there is room again");
+        fill(&mut client, &held, 1);
+        assert_eq!(client.delivery(channel).consumer_tag, "held");
+        fill(&mut client, &late, 1);
+        client.silent(channel);
+        client.qos(channel, 0, true).unwrap();
+        assert_eq!(client.delivery(channel).consumer_tag, "late", "{kind:?}: without a limit nobody waits");
+    }
+}
+
+#[test]
+fn basic_get_does_not_overtake_a_consumer_that_was_there_before() {
+    for kind in Kind::ALL {
+        for global in [false, true] {
+            if is_foreign() && kind == Kind::Quorum {
+                // Its consumers are given messages by a process of their own, and a basic.get may come before.
+                continue;
+            }
+            // Several queues, so that some are on another shard than the connection.
+            for _ in 0..4 {
+                let (mut client, channel, queue) = with_queue(kind);
+                client.qos(channel, 50, global).unwrap();
+                client.consume(channel, &queue, "first").unwrap();
+                for n in 0..25u32 {
+                    let mut bytes = Publish { key: &queue, body: &n.to_be_bytes(), ..Default::default() }
+                        .frames(channel, client.frame_max);
+                    let args = Args::new().short(0).shortstr(&queue).bits(&[true]);
+                    bytes.extend(method_frame(channel, BASIC_GET, &args));
+                    client.raw(&bytes);
+                    let (mut delivered, mut answered) = (false, false);
+                    while !(delivered && answered) {
+                        match client.event(channel) {
+                            Event::Delivery(delivery) => {
+                                assert_eq!(delivery.consumer_tag, "first", "{kind:?} {global}: message {n}");
+                                client.ack(channel, delivery.tag, false);
+                                delivered = true;
+                            }
+                            Event::Method(BASIC_GET_EMPTY, _) => answered = true,
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 

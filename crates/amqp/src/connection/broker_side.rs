@@ -152,6 +152,7 @@ impl Connection {
         let Delivery { consumer_tag, message, redelivered, .. } = delivery;
         let consumer_tag = consumer_tag.as_bytes();
         let fields_bytes = 4 + 1 + consumer_tag.len() + 9 + 2 + message.exchange.len() + message.routing_key.len();
+        let before = self.output.len();
         let small = self.output.small();
         begin_content(small, channel.number(), fields_bytes, message);
         let mut fixed = [0, 60, 0, 60, 0];
@@ -163,6 +164,7 @@ impl Connection {
         small.push(short_len(message.routing_key));
         small.extend_from_slice(message.routing_key);
         finish_content(&mut self.output, channel.number(), self.frame_max, message);
+        self.output.note_delivery(before);
         Some(tag)
     }
 

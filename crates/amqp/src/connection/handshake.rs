@@ -151,7 +151,7 @@ impl Connection {
         self.heartbeat.interval_ms = u64::from(heartbeat_s) * 1000;
         if heartbeat_s != 0 {
             self.heard(now);
-            self.heartbeat.written_seen = self.output.written_bytes();
+            self.heartbeat.written_at = now;
             self.timers.set(Timer::Heartbeat, now + self.heartbeat.half_ms());
         }
         self.phase = Phase::Tuned;

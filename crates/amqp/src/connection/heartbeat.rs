@@ -22,7 +22,7 @@ pub(crate) enum Timer {
     Handshake,
     /// Two intervals without a byte: the peer is gone.
     Silence,
-    /// Half an interval: is there a heartbeat to send?
+    /// Half an interval after the last write, as far as is known: is there a heartbeat to send?
     Heartbeat,
     /// The close must be answered, or the client had time to read it.
     Close,
@@ -76,15 +76,16 @@ impl Timers {
 
 /// The heartbeat of one connection, both ways.
 ///
-/// Sending: every half interval; silence on our side is then at most one interval, and the peer waits two.
-/// Hearing: two intervals without a byte end the connection, but only those in which its socket was read.
+/// Sending: half an interval after the last write. Clients exist that give up a read after one interval, so silence on our
+/// side must stay well below that, however traffic and timer fall together.
+/// Hearing: two intervals without a byte end the connection, but only those in which the broker could have read one.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeat {
     /// The interval that was negotiated; 0 is none.
     pub(crate) interval_ms: u64,
-    /// `Output::written_bytes` at the last look.
-    pub(crate) written_seen: u64,
-    /// Whether the socket was not read at some time since the last byte came: its silence is ours then.
+    /// When the socket took something last.
+    pub(crate) written_at: Millis,
+    /// Whether the broker had no room to read at some time since the last byte came: the silence is ours then.
     pub(crate) deaf: bool,
 }
 

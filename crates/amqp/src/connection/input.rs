@@ -42,7 +42,7 @@ impl Connection {
         if matches!(self.phase, Phase::Lingering | Phase::Finished) {
             input.clear();
         }
-        self.heartbeat.deaf |= !self.wants_input();
+        self.heartbeat.deaf |= !self.has_room();
         self.input_left = input.len();
     }
 

@@ -176,10 +176,21 @@ impl Connection {
     ///
     /// Input that was read already may still be passed in; what cannot be taken stays in the buffer.
     pub fn wants_input(&self) -> bool {
-        self.phase != Phase::Finished
-            && self.stalled.is_empty()
-            && !self.must_stall()
-            && self.output.len() < self.config.output_bytes_max
+        self.has_room() && self.output.answer_bytes() < self.config.output_bytes_max
+    }
+
+    /// Whether nothing on the broker's side keeps the client from being read.
+    pub(crate) fn has_room(&self) -> bool {
+        self.phase != Phase::Finished && self.stalled.is_empty() && !self.must_stall()
+    }
+
+    /// The socket took `count` bytes of the output at `now`.
+    ///
+    /// To be called once a write, whatever it carried: the next heartbeat counts from here.
+    #[inline]
+    pub fn wrote(&mut self, count: usize, now: Millis) {
+        self.output.advance(count);
+        self.heartbeat.written_at = now;
     }
 
     /// Whether the connection is over: the output is to be written, and then the socket closed.
@@ -312,7 +323,9 @@ impl Connection {
 
     /// The server did not read the socket, for reasons of its own; the client's silence until now proves nothing.
     ///
-    /// To be called when reading starts again. Not needed for pauses that [`wants_input`](Self::wants_input) asked for.
+    /// To be called when reading starts again. Not needed for pauses that [`wants_input`](Self::wants_input) asked for because
+    /// the broker had no room. A client that does not read its answers is another matter: its silence counts, and
+    /// the caller knows whether it sends.
     pub fn resume_reading(&mut self, now: Millis) {
         self.now = now;
         self.heard(now);
@@ -337,24 +350,23 @@ impl Connection {
     }
 
     fn handle_silence(&mut self, now: Millis) {
-        if self.heartbeat.deaf || !self.wants_input() {
+        if self.heartbeat.deaf || !self.has_room() {
             self.heard(now);
-            self.heartbeat.deaf = !self.wants_input();
+            self.heartbeat.deaf = !self.has_room();
             return;
         }
         self.end(Closed::HeartbeatTimeout, Phase::Finished);
     }
 
     fn handle_heartbeat(&mut self, now: Millis) {
-        let written = self.output.written_bytes();
-        let silent = written == self.heartbeat.written_seen;
-        self.heartbeat.written_seen = written;
+        let due = self.heartbeat.written_at + self.heartbeat.half_ms();
+        if now < due {
+            return self.timers.set(Timer::Heartbeat, due);
+        }
         // With something in the output already the socket is full, and a heartbeat would only wait behind it.
-        if silent && self.output.is_empty() {
+        if self.output.is_empty() {
             self.output.trim();
             self.output.small().extend_from_slice(&HEARTBEAT);
-            // The heartbeat itself is no reason to leave out the next one.
-            self.heartbeat.written_seen += HEARTBEAT.len() as u64;
         }
         self.timers.set(Timer::Heartbeat, now + self.heartbeat.half_ms());
     }

@@ -44,14 +44,28 @@ pub struct Output {
     base: u64,
     splices: VecDeque<Splice>,
     spliced_bytes: usize,
-    /// All bytes ever written; whether it moved tells the heartbeat whether something was sent.
+    /// All bytes ever written.
     written: u64,
+    /// Bytes of deliveries among those to write, or more: what is written may have been something else.
+    delivered: usize,
 }
 
 impl Output {
     /// How many bytes are to be written.
     pub fn len(&self) -> usize {
         self.small.len() - self.head + self.spliced_bytes
+    }
+
+    /// How many of the bytes to write are answers to what the client itself sent: at least so many, and short by no more than
+    /// there were deliveries when one was put in last.
+    pub fn answer_bytes(&self) -> usize {
+        self.len().saturating_sub(self.delivered)
+    }
+
+    /// What was put in since the output had `before` bytes is a delivery.
+    #[inline]
+    pub(crate) fn note_delivery(&mut self, before: usize) {
+        self.delivered += self.len() - before;
     }
 
     /// Whether there is nothing to write.
@@ -115,6 +129,7 @@ impl Output {
                 self.splices.pop_front();
             }
         }
+        self.delivered = self.delivered.min(self.len());
         if self.is_empty() {
             self.base += self.small.len() as u64;
             self.head = 0;

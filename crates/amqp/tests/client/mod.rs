@@ -197,14 +197,14 @@ impl Client {
 
     /// Everything that is to be written, as bytes.
     pub fn read_bytes(&mut self) -> Vec<u8> {
-        let output = self.connection.output();
+        let now = self.now;
         let mut bytes = Vec::new();
-        while !output.is_empty() {
+        while !self.connection.output().is_empty() {
             let mut slices = [IoSlice::new(&[]); 8];
-            let filled = output.chunks(&mut slices);
+            let filled = self.connection.output().chunks(&mut slices);
             let before = bytes.len();
             slices[..filled].iter().for_each(|slice| bytes.extend_from_slice(slice));
-            output.advance(bytes.len() - before);
+            self.connection.wrote(bytes.len() - before, now);
         }
         bytes
     }

@@ -41,6 +41,8 @@ struct Attached {
     granted: u32,
     /// A grant was asked for and has not come.
     asked: bool,
+    /// The answer to that was that there is none at the moment; it comes when there is.
+    refused: bool,
     /// Its connection has enough to write; it takes nothing until it says so.
     stalled: bool,
     in_ring: bool,
@@ -52,9 +54,14 @@ struct Attached {
 
 impl Attached {
     fn has_credit(&self) -> bool {
+        self.has_room() && (!self.consumer.granted_only || self.granted > 0)
+    }
+
+    /// Whether it takes messages, as far as its queue knows.
+    fn has_room(&self) -> bool {
         let c = &self.consumer;
         let room = c.no_ack || c.prefetch == 0 || self.held.count() < u64::from(c.prefetch);
-        room && !self.stalled && !self.waits && (!c.granted_only || self.granted > 0)
+        room && !self.stalled && !self.waits
     }
 }
 
@@ -237,6 +244,7 @@ impl Dispatch {
             held: SeqRanges::new(),
             granted: 0,
             asked: false,
+            refused: false,
             stalled: false,
             in_ring: false,
             turn: 0,
@@ -514,12 +522,13 @@ impl Dispatch {
         true
     }
 
-    /// Lets a consumer with a channel-wide prefetch take `count` more.
+    /// Lets a consumer with a channel-wide prefetch take `count` more; 0 says that its channel has none to give now.
     pub fn grant(&mut self, key: ConsumerKey, count: u32) -> bool {
         match self.attached.get_mut(&key) {
             Some(a) => {
                 a.granted += count;
-                a.asked = false;
+                a.asked &= count == 0;
+                a.refused = count == 0;
             }
             None => return false,
         }
@@ -540,6 +549,11 @@ impl Dispatch {
             }
         }
         wanted[start..].sort_unstable();
+    }
+
+    /// Whether a consumer is there that may take what is ready, and only the word of its channel is missing.
+    pub fn awaits_grant(&self) -> bool {
+        self.ready > 0 && self.attached.values().any(|a| a.asked && !a.refused && a.granted == 0 && a.has_room())
     }
 
     /// Takes back grants that nothing is ready for, as `(consumer, count)`.

@@ -99,7 +99,11 @@ impl Session {
         channel.use_partition(partition);
         channel.pending = Pending::Consume { number, queue_name: name };
         let request = channel.request_id();
+        let key = told.key;
         cx.local.push(partition, Command::Consume { queue, consumer: told, request });
+        if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {
+            cx.local.push(partition, Command::Stall { queue, consumer: key, stalled: true });
+        }
         number
     }
 

@@ -3,8 +3,11 @@
 //! The queues of a channel may live in different partitions, so none of them can keep the budget. Each asks when it has
 //! messages for a consumer, and the channel grants so many of them. Invariant: unacked and granted together are at most
 //! the limit, except for what was unacked already when the limit came or fell.
+//!
+//! A no-ack consumer uses nothing of the budget, but gets nothing either while the budget is used up, as with RabbitMQ: a client
+//! that falls behind with its acks is not sent more on the same channel. Its queue is told to pass it over, as for a full socket.
 
-use super::channel::{Channel, RequestKind, State};
+use super::channel::{Channel, Consumer, RequestKind, State};
 use crate::shard::thread::Local;
 use broker::ConsumerKey;
 use partition::Command;
@@ -21,12 +24,19 @@ pub(super) struct Credit {
     granted: u64,
     /// Consumers that messages wait for, with how many, in the order in which they asked.
     wanting: VecDeque<(u32, u64)>,
+    /// Nothing of it is left, and the queues of no-ack consumers were told.
+    is_used_up: bool,
 }
 
 impl Credit {
     /// How many messages the channel's consumers may hold.
     pub(super) fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// Whether no-ack consumers are passed over.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.is_used_up
     }
 
     /// A delivery used a granted credit; it counts as unacked now.
@@ -57,13 +67,16 @@ impl Channel {
     /// the same tag: a partition fixes the rule when a consumer attaches.
     pub(super) fn set_credit(&mut self, limit: u16, local: &Rc<Local>) {
         if limit == 0 {
-            self.credit = None;
+            if self.credit.take().is_some_and(|before| before.is_used_up) {
+                self.hold_unacked(false, local);
+            }
         } else {
             let used = self.consumers.iter().filter(|c| c.state != State::Get).map(|c| c.unacked).sum();
             let limit = u64::from(limit);
-            let credit = self
-                .credit
-                .get_or_insert_with(|| Box::new(Credit { limit, used, granted: 0, wanting: VecDeque::new() }));
+            let credit = self.credit.get_or_insert_with(|| {
+                let wanting = VecDeque::new();
+                Box::new(Credit { limit, used, granted: 0, wanting, is_used_up: false })
+            });
             credit.limit = limit;
         }
         let wanted = self.credit.is_some();
@@ -97,7 +110,7 @@ impl Channel {
     }
 
     /// What a partition is told of a consumer.
-    pub(super) fn partition_consumer(&self, consumer: &super::channel::Consumer) -> broker::queue::Consumer {
+    pub(super) fn partition_consumer(&self, consumer: &Consumer) -> broker::queue::Consumer {
         broker::queue::Consumer {
             key: ConsumerKey { channel: self.key, number: consumer.number },
             prefetch: consumer.prefetch.into(),
@@ -116,6 +129,12 @@ impl Channel {
             None => credit.wanting.push_back((number, ready)),
         }
         self.hand_out(local);
+        let is_unserved = self.credit.as_ref().is_some_and(|c| c.wanting.iter().any(|(known, _)| *known == number));
+        if is_unserved && let Some(consumer) = self.consumer(number) {
+            // Others of the queue need not wait for this one's turn.
+            let key = ConsumerKey { channel: self.key, number };
+            local.push(consumer.partition, Command::Grant { queue: consumer.queue, consumer: key, count: 0 });
+        }
     }
 
     /// A grant found nothing.
@@ -131,8 +150,32 @@ impl Channel {
         self.hand_out(local);
     }
 
-    /// Grants what is free, in equal shares to those that ask.
+    /// Grants what is free, and tells no-ack consumers whether anything is left.
     pub(super) fn hand_out(&mut self, local: &Rc<Local>) {
+        self.grant(local);
+        self.note_use(local);
+    }
+
+    /// Has no-ack consumers passed over or not, if that changed.
+    #[inline]
+    pub(super) fn note_use(&mut self, local: &Rc<Local>) {
+        let Some(credit) = &mut self.credit else { return };
+        let is_used_up = credit.used + credit.granted >= credit.limit;
+        if std::mem::replace(&mut credit.is_used_up, is_used_up) != is_used_up {
+            self.hold_unacked(is_used_up, local);
+        }
+    }
+
+    fn hold_unacked(&self, stalled: bool, local: &Rc<Local>) {
+        let takes = |c: &&Consumer| c.no_ack && matches!(c.state, State::Starting | State::Active);
+        for consumer in self.consumers.iter().filter(takes) {
+            let key = ConsumerKey { channel: self.key, number: consumer.number };
+            local.push(consumer.partition, Command::Stall { queue: consumer.queue, consumer: key, stalled });
+        }
+    }
+
+    /// Grants what is free, in equal shares to those that ask.
+    fn grant(&mut self, local: &Rc<Local>) {
         let Some(credit) = &mut self.credit else { return };
         for _ in 0..credit.wanting.len() {
             let free = credit.limit.saturating_sub(credit.used + credit.granted);

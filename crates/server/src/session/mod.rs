@@ -281,7 +281,8 @@ impl Session {
         if channel.key != consumer.channel {
             return;
         }
-        if let Some(found) = channel.consumer(consumer.number) {
+        let is_used_up = channel.credit.as_ref().is_some_and(|credit| credit.is_used_up());
+        if let Some(found) = channel.consumer(consumer.number).filter(|found| !(found.no_ack && is_used_up)) {
             local.push(found.partition, Command::Stall { queue: found.queue, consumer, stalled: false });
         }
     }

@@ -276,6 +276,7 @@ impl Session {
             } else {
                 credit.count();
             }
+            channel.note_use(cx.local);
         }
     }
 }
