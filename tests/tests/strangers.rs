@@ -132,6 +132,21 @@ fn sockets_that_trickle_a_head_shut_nobody_out() {
 }
 
 #[test]
+fn a_byte_now_and_then_renews_no_deadline() {
+    if is_foreign() {
+        return;
+    }
+    let (_broker, http) = Broker::managed(&[]).unwrap();
+    let mut socket = begin(http.addr(), "GET /api/whoami HTTP/1.1\r\nHost: x\r\nX-Slow: ");
+    let due = Instant::now() + Duration::from_secs(20);
+    // To write to what was closed fails, the second time at the latest.
+    while socket.write_all(b"x").is_ok() {
+        assert!(Instant::now() < due, "a stranger has ten seconds for the first head");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
 fn rights_are_looked_at_before_the_body_and_slow_bodies_hold_up_nobody() {
     if is_foreign() {
         return;
