@@ -151,13 +151,26 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Rc<Shared>) {
     }
 }
 
-async fn respond(
-    request: Request<Incoming>,
-    peer: SocketAddr,
-    permit: Rc<Permit>,
-    shared: Rc<Shared>,
-) -> Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible> {
+type Responded = Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible>;
+
+/// Answers a request. One that may change something is a task of its own, which the connection only waits for: what was begun
+/// is finished, whoever listens. It keeps the connection's place as long as it lasts, so that hanging up brings nobody more.
+async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit>, shared: Rc<Shared>) -> Responded {
     permit.asks();
+    if matches!(*request.method(), hyper::Method::GET | hyper::Method::HEAD) {
+        return answer(request, peer, &permit, &shared).await;
+    }
+    let change = tokio::task::spawn_local(async move { answer(request, peer, &permit, &shared).await });
+    match change.await {
+        Ok(answered) => answered,
+        Err(error) => {
+            tracing::error!(%error, "a request was not finished");
+            Ok(Answer::from(crate::answer::Refused::NoAnswer).into_response(true))
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>, peer: SocketAddr, permit: &Permit, shared: &Shared) -> Responded {
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
     let body = Body::new(incoming, shared.turns.clone());

@@ -166,8 +166,12 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// First half of a delete: check its conditions and take no more publishes (they count as unroutable). Answered
-    /// [`Reply::Counted`] (may go, with how many are ready) or [`Reply::DeleteRefused`].
+    /// First half of a delete: check its conditions. Answered [`Reply::Counted`] (may go, with how many are ready) or
+    /// [`Reply::DeleteRefused`].
+    ///
+    /// If it has a condition and may go, the queue waits for [`Command::Delete`] or [`Command::Reopen`], so that the
+    /// condition still holds when the delete is decided: it takes messages in, and until one of the two comes it confirms
+    /// none of them, gives none out and answers nothing. A queue that may go whatever is in it needs no such wait.
     Close {
         /// The queue.
         queue: QueueId,
@@ -180,7 +184,7 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// The delete did not happen after all: publishes are welcome again.
+    /// The delete did not happen after all: what waited since [`Command::Close`] is confirmed, given out and answered.
     Reopen {
         /// The queue.
         queue: QueueId,

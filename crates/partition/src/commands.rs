@@ -1,8 +1,11 @@
 //! What a leader does with each command: take in, attach, settle, answer. Nothing here is visible to others before the
 //! entry that carries it is committed, except what is leader-local.
 
-use crate::command::{Command, DeadLetter, Durability, Effect, Level, Message, Outcome, Publish, Reply, Target};
-use crate::entry::{EntryBuilder, Reason};
+use crate::closing::{Closing, HeldConfirm};
+use crate::command::{
+    Command, DeadLetter, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Target,
+};
+use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
 use crate::leader::{Leader, LeaderQueue, Waiting, push_confirm};
 use crate::life::Life;
 use crate::machine::{Queues, scheduled_for};
@@ -11,7 +14,7 @@ use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use broker::queue::dispatch::AttachRefused;
 use broker::queue::levels::{has_priority, priority_of};
-use broker::queue::{DedupRule, LevelRule, Levels, Overflow, QueueState, Rules, SeqRanges};
+use broker::queue::{Consumer, DedupKey, DedupRule, LevelRule, Levels, Overflow, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -37,7 +40,7 @@ fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64
 }
 
 /// Confirms a publish that came again no earlier than the first one.
-fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64, effects: &mut Vec<Effect>) {
+pub(crate) fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64, effects: &mut Vec<Effect>) {
     let waits_with = if !leader.builder.is_empty() {
         Some(&mut leader.on_synced)
     } else if let Some((_, entry)) = leader.held.back_mut() {
@@ -179,22 +182,14 @@ impl QueuePartition {
                 self.settle(queue, holder, first, count, outcome, cx.now_ms)
             }
             Command::Consume { queue, consumer, request } => {
-                let (channel, key) = (consumer.key.channel, consumer.key);
-                let lq = self.touched(queue);
-                if let Some(rule) = lq.rules.as_ref().and_then(|rules| rules.single_active) {
-                    lq.dispatch.set_single_active(rule);
-                }
-                let reply = match lq.dispatch.attach(consumer) {
-                    Ok(()) => Reply::Consuming,
-                    Err(AttachRefused::Exclusive) => Reply::ConsumeRefused,
-                };
-                if reply == Reply::Consuming {
-                    self.note_channel(key.channel, queue);
-                }
-                cx.out.effects.push(Effect::Reply { channel, request, reply });
+                self.consume(queue, consumer, request, cx);
             }
             Command::Cancel { queue, consumer, request } => {
                 let lq = self.touched(queue);
+                if let Some((consumer, request)) = lq.closing.as_mut().and_then(|closing| closing.take(consumer)) {
+                    let channel = consumer.key.channel;
+                    cx.out.effects.push(Effect::Reply { channel, request, reply: Reply::Gone });
+                }
                 let was_there = lq.dispatch.cancel(consumer);
                 let unused = was_there && lq.dispatch.consumers() == 0;
                 cx.out.effects.push(Effect::Reply { channel: consumer.channel, request, reply: Reply::Done });
@@ -211,7 +206,7 @@ impl QueuePartition {
             Command::Close { queue, if_unused, if_empty, channel, request } => {
                 self.wait(queue, Waiting::Close { if_unused, if_empty, channel, request });
             }
-            Command::Reopen { queue } => self.touched(queue).closing = false,
+            Command::Reopen { queue } => self.reopen(queue, cx),
             Command::Delete { queue } => self.delete(queue, cx),
             Command::Detach { channel } => self.detach(channel, cx),
             Command::Stall { queue, consumer, stalled } => {
@@ -266,6 +261,26 @@ impl QueuePartition {
         lq
     }
 
+    pub(crate) fn consume(&mut self, queue: QueueId, consumer: Consumer, request: RequestId, cx: &mut Context<'_>) {
+        let channel = consumer.key.channel;
+        let lq = self.touched(queue);
+        if let Some(closing) = &mut lq.closing {
+            closing.consumers.push((consumer, request));
+            return self.note_channel(channel, queue);
+        }
+        if let Some(rule) = lq.rules.as_ref().and_then(|rules| rules.single_active) {
+            lq.dispatch.set_single_active(rule);
+        }
+        let reply = match lq.dispatch.attach(consumer) {
+            Ok(()) => Reply::Consuming,
+            Err(AttachRefused::Exclusive) => Reply::ConsumeRefused,
+        };
+        if reply == Reply::Consuming {
+            self.note_channel(channel, queue);
+        }
+        cx.out.effects.push(Effect::Reply { channel, request, reply });
+    }
+
     fn note_channel(&mut self, channel: ChannelKey, queue: QueueId) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let queues = leader.channels.entry(channel).or_default();
@@ -297,6 +312,7 @@ impl QueuePartition {
         let mut selective = false;
         let (mut is_timed, mut is_refused) = (broker::properties::has_expiration(&publish.message.properties), false);
         let (mut key, mut is_known) = (None, false);
+        let mut closing = SmallVec::<[QueueId; 1]>::new();
         for target in &publish.targets {
             if self.deleted.contains(target.queue) {
                 continue;
@@ -305,8 +321,14 @@ impl QueuePartition {
                 .queues
                 .entry(target.queue)
                 .or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue), self.rules.get(&target.queue)));
-            if lq.closing {
-                continue;
+            if let Some(held) = &lq.closing
+                && seq != 0
+            {
+                if held.is_full() {
+                    is_refused = true;
+                    continue;
+                }
+                closing.push(target.queue);
             }
             if let Some(rules) = &lq.rules {
                 if rules.dedup.is_some() && publish.delay_ms == 0 {
@@ -346,7 +368,7 @@ impl QueuePartition {
             }
         }
         if targets.is_empty() {
-            // Every queue is full, or on its way out: that is as good as unroutable, and confirmed like that.
+            // Every queue is full, or gone: what is gone is as good as unroutable, and confirmed like that.
             leader.targets = targets;
             match seq {
                 0 => {}
@@ -379,7 +401,7 @@ impl QueuePartition {
                 };
                 let Some(lq) = leader.queues.get_mut(&target.queue) else { continue };
                 lq.at_risk += value;
-                leader.at_risk += value;
+                leader.at_risk += u128::from(value);
                 leader.values.push((target.queue, value));
                 leader.builder.want_sync_within(rule.interval_ms);
             }
@@ -399,9 +421,12 @@ impl QueuePartition {
             }
         }
         let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
-        if level == Level::Synced {
-            leader.builder.want_sync();
+        if targets.len() > TARGETS_MAX {
+            let past = (targets.len() - 1) / TARGETS_MAX * TARGETS_MAX;
+            self.publish_widely(&targets[..past], (level, stamp, key), &publish.message, cx);
+            targets.drain(..past);
         }
+        let leader = self.leader.as_deref_mut().expect("publishing ends no office");
         if key.is_none() && !has_priority(&publish.message.properties) {
             leader.builder.publish(publisher, seq, &targets, &[], &[], level, &publish.message, stamp);
         } else {
@@ -409,15 +434,42 @@ impl QueuePartition {
             let dedup = if key.is_some() { dedup_rules(leader, &targets) } else { SmallVec::new() };
             leader.builder.publish(publisher, seq, &targets, &rules, &dedup, level, &publish.message, stamp);
         }
+        if level == Level::Synced {
+            leader.builder.want_sync();
+        }
         leader.targets = targets;
         if is_refused && seq != 0 {
             // One queue refused it: its publisher hears that, though others have it.
             cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
+        } else if seq != 0 && !closing.is_empty() {
+            Closing::hold(leader, HeldConfirm { channel, seq, closing }, &mut cx.out.effects);
         } else if seq != 0 {
             let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
             push_confirm(confirms, channel, seq);
         }
         !is_refused
+    }
+
+    /// Writes a message for more queues than one batch may name, some at a time and in entries of a usual length. Those are
+    /// nobody's publish: the rest of its queues, which come behind, carry the number that is confirmed.
+    fn publish_widely(
+        &mut self,
+        targets: &[QueueId],
+        (level, stamp, key): (Level, Stamp, Option<DedupKey>),
+        message: &Message,
+        cx: &mut Context<'_>,
+    ) {
+        for some in targets.chunks(TARGETS_MAX) {
+            let leader = self.leader.as_deref_mut().expect("publishing ends no office");
+            let rules = level_rules(leader, some, &message.properties);
+            let dedup = if key.is_some() { dedup_rules(leader, some) } else { SmallVec::new() };
+            let some = SmallVec::from_slice(some);
+            leader.builder.publish(ChannelKey::NOBODY, 0, &some, &rules, &dedup, level, message, stamp);
+            if level == Level::Synced {
+                leader.builder.want_sync();
+            }
+            self.propose_if_full(cx);
+        }
     }
 
     /// Proposes the entry being built if it is long enough.
@@ -435,8 +487,8 @@ impl QueuePartition {
         let mut full = None;
         for (queue, due, stored) in std::mem::take(&mut leader.due) {
             let leader = self.leader.as_deref().expect("publishing ends no office");
-            // While a delete is under way nothing comes in. It may come to nothing, so what is due waits as before a full queue.
-            let closes = leader.queues.get(&queue).is_some_and(|lq| lq.closing);
+            // While a delete is being decided what is due waits as before a full queue.
+            let closes = leader.queues.get(&queue).is_some_and(|lq| lq.closing.is_some());
             let view = MessageView::parse(&stored).expect("partitions hold whole messages");
             let message = Message {
                 exchange: stored.slice_ref(view.exchange()),
@@ -543,6 +595,9 @@ impl QueuePartition {
                 cx.out.effects.push(Effect::Unused { queue: id });
             }
             lq.waiting.retain(|(_, w)| w.channel() != channel);
+            if let Some(closing) = &mut lq.closing {
+                closing.consumers.retain(|(consumer, _)| consumer.key.channel != channel);
+            }
             Leader::touch(&mut leader.dirty, id, lq);
         }
         if leader.publishers.remove(&channel).is_some() || self.queues.publishers.contains_key(&channel) {
@@ -586,9 +641,10 @@ impl QueuePartition {
             at.map(|at| leader.timers.remove(&(at, id)));
         }
         leader.queues.remove(&scheduled_for(id));
+        let mut closing = None;
         if let Some(mut lq) = leader.queues.remove(&id) {
             lq.let_go(self.queues.queue(id), cx.tail);
-            leader.at_risk -= lq.at_risk;
+            leader.at_risk -= u128::from(lq.at_risk);
             for consumer in lq.dispatch.consumer_keys() {
                 cx.out.effects.push(Effect::Cancelled { consumer, queue: id });
             }
@@ -597,7 +653,12 @@ impl QueuePartition {
                 cx.out.effects.push(Effect::Reply { channel, request, reply });
             }
             leader.values.retain(|(q, _)| *q != id);
+            closing = lq.closing.take();
         }
         leader.builder.delete(id);
+        if let Some(closing) = closing {
+            closing.refuse_consumers(Reply::Gone, &mut cx.out.effects);
+            Closing::confirm(leader, closing.confirms, &mut cx.out.effects);
+        }
     }
 }

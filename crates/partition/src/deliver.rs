@@ -46,6 +46,10 @@ impl QueuePartition {
         for id in dirty.drain(..) {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             lq.dirty = false;
+            if lq.closing.is_some() {
+                // Whether it goes or stays is being decided: until then it says nothing and gives nothing out.
+                continue;
+            }
             lq.look_again(cx.now_ms);
             let mut turn = Turn {
                 partition,
@@ -69,7 +73,7 @@ impl QueuePartition {
                 turn.live_on(cx);
                 let questions = turn.lq.waiting.len();
                 turn.answer(cx);
-                if turn.lq.waiting.len() < questions {
+                if turn.lq.waiting.len() < questions && turn.lq.closing.is_none() {
                     // Another message may be at the head now.
                     turn.live_on(cx);
                 }
@@ -430,6 +434,9 @@ impl Turn<'_> {
                 self.expire(cx);
             }
             let Some((_, waiting)) = self.lq.waiting.front() else { return };
+            if self.lq.closing.is_some() {
+                return;
+            }
             let (channel, request, reply) = match *waiting {
                 Waiting::Get { channel, no_ack, request, .. } => {
                     let Some(head) = self.head() else {
@@ -476,12 +483,15 @@ impl Turn<'_> {
                 }
                 Waiting::Close { if_unused, if_empty, channel, request } => {
                     let (ready, used) = (self.lq.dispatch.ready(), self.lq.dispatch.consumers() > 0);
-                    let reply = if if_unused && used {
-                        Reply::DeleteRefused { in_use: true }
-                    } else if if_empty && ready > 0 {
+                    // RabbitMQ looks at the messages first.
+                    let reply = if if_empty && ready > 0 {
                         Reply::DeleteRefused { in_use: false }
+                    } else if if_unused && used {
+                        Reply::DeleteRefused { in_use: true }
                     } else {
-                        self.lq.closing = true;
+                        if if_unused || if_empty {
+                            self.lq.closing = Some(Box::default());
+                        }
                         Reply::Counted(ready)
                     };
                     (channel, request, reply)

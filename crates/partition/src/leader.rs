@@ -4,7 +4,8 @@
 //! it (asserted); confirms leave in the order of the log for each level; the value at risk of a selective queue counts
 //! every message that was or will be confirmed before its sync, and never passes the cap.
 
-use crate::command::{DeadLetter, Level, Reply, RequestId, Selective};
+use crate::closing::Closing;
+use crate::command::{DeadLetter, Effect, Level, Reply, RequestId, Selective};
 use crate::damage::Spoilt;
 use crate::entry::{BatchPlace, EntryBuilder};
 use crate::life::{DueMessage, Life, Timers};
@@ -113,6 +114,16 @@ impl Waiting {
         }
     }
 
+    /// The number that its answer carries.
+    fn request(&self) -> RequestId {
+        match self {
+            Waiting::Get { request, .. }
+            | Waiting::Purge { request, .. }
+            | Waiting::Stat { request, .. }
+            | Waiting::Close { request, .. } => *request,
+        }
+    }
+
     /// The answer when the queue went before the question came up.
     pub(crate) fn answer_when_gone(self) -> (ChannelKey, RequestId, Reply) {
         match self {
@@ -147,8 +158,8 @@ pub(crate) struct LeaderQueue {
     pub(crate) ahead: VecDeque<Reader>,
     /// A read is under way.
     pub(crate) reading: bool,
-    /// A delete is under way: no more publishes.
-    pub(crate) closing: bool,
+    /// A delete on a condition is being decided.
+    pub(crate) closing: Option<Box<Closing>>,
     pub(crate) dirty: bool,
     /// Outcomes for the entry that is being built.
     pub(crate) acked: SeqRanges,
@@ -190,7 +201,7 @@ impl LeaderQueue {
             reader: None,
             ahead: VecDeque::new(),
             reading: false,
-            closing: false,
+            closing: None,
             dirty: false,
             acked: SeqRanges::new(),
             discarded: SeqRanges::new(),
@@ -215,7 +226,7 @@ impl LeaderQueue {
             && self.proposed_seq == self.next_seq
             && self.waiting.is_empty()
             && !self.settling
-            && !self.closing
+            && self.closing.is_none()
             && !self.reading
             && self.settles_in_flight == 0
             && self.at_risk == 0
@@ -298,8 +309,8 @@ pub(crate) struct Leader {
     pub(crate) on_written: Vec<ConfirmRange>,
     pub(crate) on_synced: Vec<ConfirmRange>,
     pub(crate) values: Vec<(QueueId, u64)>,
-    /// The values at risk of all queues together.
-    pub(crate) at_risk: u64,
+    /// The values at risk of all queues together: each may come close to what 64 bits hold.
+    pub(crate) at_risk: u128,
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) in_flight_bytes: usize,
     pub(crate) written: LogIndex,
@@ -359,6 +370,27 @@ impl Leader {
             letters: Vec::new(),
             repeats: FixedMap::default(),
             due: Vec::new(),
+        }
+    }
+
+    /// Its office ends: whoever waits for an answer is told to ask the next leader, and publishes that were not confirmed
+    /// before a decision hear that nobody promises them.
+    pub(crate) fn leave_unanswered(&mut self, effects: &mut Vec<Effect>) {
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let Some(lq) = self.queues.get_mut(&id) else { continue };
+            for (_, waiting) in lq.waiting.drain(..) {
+                let (channel, request) = (waiting.channel(), waiting.request());
+                effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
+            }
+            let Some(closing) = lq.closing.take() else { continue };
+            closing.refuse_consumers(Reply::NotLeader, effects);
+            let refused = closing.confirms.into_iter();
+            effects.extend(refused.map(|held| Effect::Refuse { channel: held.channel, first: held.seq, count: 1 }));
+        }
+        for (_, channel, request) in self.barriers.drain(..) {
+            effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
         }
     }
 

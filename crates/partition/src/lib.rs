@@ -5,7 +5,7 @@
 //! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
 //! - [`machine`]: the replicated state, changed by entries alone.
 //! - [`replica`] and [`log_index`]: consensus over the node's WAL.
-//! - [`partition`]: all of it as one machine; `commands`, `deliver` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
+//! - [`partition`]: all of it as one machine; `commands`, `deliver`, `closing` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`] and [`cold_read`]: what both shells share of carrying jobs and reads out.
 //! - `snapshot`: a follower that needs more than the log still has.
@@ -15,6 +15,7 @@
 //! - [`survey`]: what is in the queues, for whoever looks after the broker.
 
 pub mod checkpoint;
+mod closing;
 pub mod cold_read;
 pub mod command;
 mod commands;

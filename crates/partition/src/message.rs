@@ -17,8 +17,9 @@ use bytes::Bytes;
 /// Bytes before the exchange name.
 pub const MESSAGE_HEADER_BYTES: usize = 16;
 
-/// Largest stored message: RabbitMQ's 16 MiB body plus its names and properties.
-pub const MESSAGE_BYTES_MAX: usize = (16 << 20) + (1 << 20);
+/// Largest stored message: RabbitMQ's 16 MiB body, properties as long as the longest frame, and beside them a page for names
+/// and for what the broker writes into a message when it comes.
+pub const MESSAGE_BYTES_MAX: usize = (16 << 20) + (1 << 20) + (4 << 10);
 
 /// Bytes of a stamp.
 const STAMP_BYTES: usize = 8;

@@ -123,7 +123,7 @@ impl QueuePartition {
 
     /// Value at risk over all queues that this member leads. Cheap: it is kept, not summed.
     pub fn values_at_risk(&self) -> u64 {
-        self.leader.as_ref().map_or(0, |l| l.at_risk)
+        self.leader.as_ref().map_or(0, |l| u64::try_from(l.at_risk).unwrap_or(u64::MAX))
     }
 
     /// A tick went by (150 ms): heartbeats, elections.
@@ -312,7 +312,7 @@ impl QueuePartition {
         for (id, value) in done.values {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.at_risk -= value;
-                leader.at_risk -= value;
+                leader.at_risk -= u128::from(value);
             }
         }
         for id in done.settled {
@@ -399,6 +399,7 @@ impl QueuePartition {
             for ConfirmRange { channel, first, count } in gone {
                 cx.out.effects.push(Effect::Refuse { channel, first, count });
             }
+            leader.leave_unanswered(&mut cx.out.effects);
             self.leader = None;
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {

@@ -11,6 +11,7 @@
 //! once, and a delivery is a slice. The price is that one live message pins its batch; [`TransientQueues::bytes`] counts
 //! what is pinned, not what is live, and sparse runs are copied together once they dominate.
 
+mod closing;
 mod life;
 
 use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
@@ -22,6 +23,7 @@ use broker::queue::levels::priority_of;
 use broker::queue::{Dispatch, LevelRule, QueueState, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
+use closing::{Closing, HeldConfirm};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use life::{Life, Scheduled};
@@ -101,8 +103,8 @@ struct Queue {
     dispatch: Dispatch,
     /// Offsets into the open batch of messages that came in this step.
     incoming: Vec<u32>,
-    /// Takes no more publishes: a delete is under way.
-    closed: bool,
+    /// A delete on a condition is being decided.
+    closing: Option<Box<Closing>>,
     /// It is in `dirty`.
     is_dirty: bool,
     /// A consumer under a channel-wide prefetch was attached once.
@@ -123,7 +125,7 @@ impl Queue {
             state: QueueState::default(),
             dispatch: Dispatch::new(1, 1, 0),
             incoming: Vec::new(),
-            closed: false,
+            closing: None,
             is_dirty: false,
             has_grants: false,
             gets: VecDeque::new(),
@@ -322,8 +324,18 @@ impl TransientQueues {
             }
         }
         let mut key = None;
+        let mut closing = SmallVec::<[QueueId; 1]>::new();
         for target in &publish.targets {
-            let Some(queue) = self.queues.get_mut(&target.queue).filter(|q| !q.closed) else { continue };
+            let Some(queue) = self.queues.get_mut(&target.queue) else { continue };
+            if let Some(held) = &queue.closing
+                && publish.publish_seq != 0
+            {
+                if held.is_full() {
+                    is_refused = true;
+                    continue;
+                }
+                closing.push(target.queue);
+            }
             let mut noted = None;
             if let Some(rules) = &queue.rules {
                 if let Some(dedup) = rules.dedup {
@@ -365,6 +377,8 @@ impl TransientQueues {
         }
         if is_refused && publish.publish_seq != 0 {
             effects.push(Effect::Refuse { channel: publish.channel, first: publish.publish_seq, count: 1 });
+        } else if publish.publish_seq != 0 && !closing.is_empty() {
+            self.hold(HeldConfirm { channel: publish.channel, seq: publish.publish_seq, closing }, effects);
         } else if publish.publish_seq != 0 {
             push_confirm(effects, publish.channel, publish.publish_seq);
         }
@@ -408,6 +422,9 @@ impl TransientQueues {
     }
 
     fn handle(&mut self, command: &Command, effects: &mut Vec<Effect>) {
+        if self.waits_for_decision(command) {
+            return;
+        }
         match command {
             Command::Publish(_) => unreachable!("step() keeps publishes for itself"),
             Command::Consume { queue, consumer, request } => {
@@ -475,18 +492,17 @@ impl TransientQueues {
                 } else if *if_unused && in_use {
                     Reply::DeleteRefused { in_use: true }
                 } else {
-                    q.closed = true;
+                    if *if_unused || *if_empty {
+                        q.closing = Some(Box::default());
+                    }
                     Reply::Counted(ready)
                 };
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply });
             }
-            Command::Reopen { queue } => {
-                if let Some(q) = self.queues.get_mut(queue) {
-                    q.closed = false;
-                }
-            }
+            Command::Reopen { queue } => self.reopen(*queue, effects),
             Command::Delete { queue } => {
-                let Some(q) = self.queues.remove(queue) else { return };
+                let Some(mut q) = self.queues.remove(queue) else { return };
+                let closing = q.closing.take();
                 self.repeats.remove(queue);
                 if let Some(at) = q.life.as_ref().and_then(|life| life.timer_ms()) {
                     self.timers.remove(&(at, *queue));
@@ -494,6 +510,9 @@ impl TransientQueues {
                 q.gets.iter().for_each(|(channel, _, request)| not_here(effects, *channel, *request));
                 let gone = q.dispatch.consumer_keys();
                 effects.extend(gone.into_iter().map(|consumer| Effect::Cancelled { consumer, queue: *queue }));
+                if let Some(closing) = closing {
+                    self.closed(*closing, effects);
+                }
             }
             Command::Stall { queue, consumer, stalled } => {
                 if let Some(q) = self.queues.get_mut(queue)
@@ -587,6 +606,9 @@ impl TransientQueues {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             let had = queue.dispatch.consumers();
             queue.gets.retain(|(of, ..)| *of != channel);
+            if let Some(closing) = &mut queue.closing {
+                closing.forget(channel);
+            }
             for seq in queue.dispatch.detach(channel, queue.state.levels()).seqs() {
                 queue.state.requeue(seq, true);
                 if queue.life.is_some() {
@@ -603,6 +625,10 @@ impl TransientQueues {
     fn hand_out(&mut self, id: QueueId, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.is_dirty = false;
+        if queue.closing.is_some() {
+            // Whether it goes or stays is being decided: until then it gives nothing out.
+            return;
+        }
         queue.dispatch.follow_levels(queue.state.levels());
         self.taken.clear();
         let share = queue.dispatch.share();
@@ -712,6 +738,7 @@ fn must_see_publishes(command: &Command) -> Option<QueueId> {
         | Command::Stat { queue, .. }
         | Command::Close { queue, .. }
         | Command::Configure { queue, .. }
+        | Command::Reopen { queue }
         | Command::Delete { queue } => Some(*queue),
         _ => None,
     }

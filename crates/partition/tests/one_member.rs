@@ -3,9 +3,14 @@
 
 mod member;
 
+use broker::QueueId;
 use broker::queue::Rules;
+use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, consumer, texts};
-use partition::command::{Command, Durability, Effect, Level, Outcome, Reply, RequestId, Selective};
+use partition::command::{
+    Command, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Selective, Target,
+};
+use partition::entry::TARGETS_MAX;
 use partition::outputs::{ReadBytes, ReadPurpose};
 
 /// A cache of a few entries.
@@ -327,6 +332,104 @@ fn a_deleted_queue_leaves_nothing_and_takes_nothing_late() {
     assert!(rig.effects.iter().any(|e| matches!(e, Effect::Cancelled { .. })));
     assert_eq!(rig.partition.queue_ids(), []);
     assert_eq!(rig.partition.in_flight_bytes(), 0);
+}
+
+#[test]
+fn a_queue_that_may_go_whatever_is_in_it_works_on_until_its_end_is_decided() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    let (channel, request) = (READER, RequestId(2));
+    rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: false, channel, request });
+    rig.run();
+    // Whoever asked is gone, and no decision ever comes.
+    rig.publish_synced(1, "a");
+    rig.run();
+    assert_eq!(rig.confirmed(), [1]);
+    rig.consume(1, 0, true);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["a"], "what is confirmed is there");
+}
+
+#[test]
+fn what_comes_while_a_delete_on_a_condition_is_decided_waits_for_the_decision() {
+    for is_deleted in [false, true] {
+        let mut rig = Rig::new(Vec::new(), 1 << 20);
+        let (channel, request) = (READER, RequestId(2));
+        rig.command(Command::Close { queue: QUEUE, if_unused: true, if_empty: true, channel, request });
+        rig.run();
+        rig.publish_synced(1, "a");
+        rig.consume(1, 0, false);
+        rig.command(Command::Stat { queue: QUEUE, channel, request: RequestId(3) });
+        rig.run();
+        assert_eq!((rig.confirmed(), rig.delivered().len()), (Vec::new(), 0), "nothing is promised, nobody has it");
+        let replies = |rig: &Rig| -> Vec<Reply> {
+            let all = rig.effects.iter();
+            all.filter_map(|e| if let Effect::Reply { reply, .. } = e { Some(reply.clone()) } else { None }).collect()
+        };
+        assert_eq!(replies(&rig), [Reply::Counted(0)]);
+        let end = if is_deleted { Command::Delete { queue: QUEUE } } else { Command::Reopen { queue: QUEUE } };
+        rig.command(end);
+        rig.run();
+        assert_eq!(rig.confirmed(), [1]);
+        let answer = if is_deleted { Reply::Gone } else { Reply::Consuming };
+        assert!(replies(&rig).contains(&answer), "{:?}", replies(&rig));
+        assert_eq!(replies(&rig).len(), 3, "everybody is answered: {:?}", replies(&rig));
+        assert_eq!(rig.delivered().len(), usize::from(!is_deleted));
+        assert_eq!(rig.partition.remembers(QUEUE), !is_deleted);
+    }
+}
+
+#[test]
+fn a_publish_to_two_queues_that_are_decided_about_waits_for_both() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    let (other, channel) = (QueueId(QUEUE.0 + 1), READER);
+    for (queue, request) in [(QUEUE, RequestId(2)), (other, RequestId(3))] {
+        rig.command(Command::Close { queue, if_unused: false, if_empty: true, channel, request });
+    }
+    rig.run();
+    let target = |queue| Target { queue, durability: Durability::Level(Level::Synced), selective: None };
+    rig.command(publish_to([QUEUE, other].into_iter().map(target)));
+    rig.run();
+    rig.command(Command::Reopen { queue: other });
+    rig.run();
+    assert_eq!(rig.confirmed(), Vec::<u64>::new());
+    rig.command(Command::Delete { queue: QUEUE });
+    rig.run();
+    assert_eq!(rig.confirmed(), [1]);
+}
+
+fn publish_to(targets: impl Iterator<Item = Target>) -> Command {
+    let message = Message {
+        exchange: Bytes::new(),
+        routing_key: Bytes::new(),
+        properties: Bytes::from_static(&[0, 0]),
+        body: Bytes::from_static(b"a"),
+    };
+    let targets = targets.collect();
+    Command::Publish(Publish { channel: PUBLISHER, publish_seq: 1, targets, delay_ms: 0, message })
+}
+
+#[test]
+fn a_message_for_more_queues_than_a_batch_names_comes_to_all_of_them() {
+    let count = TARGETS_MAX as u64 * 2 + 1;
+    let target = |n| Target { queue: QueueId(n), durability: Durability::Level(Level::Synced), selective: None };
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.command(publish_to((1..=count).map(target)));
+    rig.run();
+    assert_eq!(rig.confirmed(), [1]);
+    let live = |n| rig.partition.queues().queue(QueueId(n)).map_or(0, |state| state.runs().live());
+    assert_eq!((1..=count).map(live).sum::<u64>(), count);
+}
+
+#[test]
+fn queues_whose_values_at_risk_are_more_together_than_a_number_holds_are_no_harm() {
+    let (value, rule) = (i64::MAX as u64, Selective { cap: i64::MAX as u64, interval_ms: 1_000 });
+    let target = |n| Target { queue: QueueId(n), durability: Durability::Selective { value }, selective: Some(rule) };
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.command(publish_to((1..=3).map(target)));
+    rig.with(|p, cx| p.flush(cx));
+    assert_eq!(rig.partition.values_at_risk(), u64::MAX);
+    rig.run();
+    assert_eq!((rig.confirmed(), rig.partition.values_at_risk()), (vec![1], 0));
 }
 
 #[test]

@@ -505,7 +505,7 @@ fn what_is_due_while_a_delete_is_under_way_waits_for_its_outcome() {
         rig.run();
         assert!(rig.partition.due_ms().is_some());
         let request = RequestId(9);
-        rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: false, channel: READER, request });
+        rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: true, channel: READER, request });
         rig.pass(3_000);
         let end = if is_deleted { Command::Delete { queue: QUEUE } } else { Command::Reopen { queue: QUEUE } };
         rig.command(end);

@@ -89,17 +89,61 @@ fn confirms_of_one_batch_are_one_effect_and_come_before_the_deliveries() {
 }
 
 #[test]
-fn a_publish_to_a_closed_or_missing_queue_is_confirmed_and_stored_nowhere() {
+fn a_publish_to_a_missing_queue_is_confirmed_and_stored_nowhere() {
+    let mut queues = TransientQueues::new();
+    let effects = run(&mut queues, vec![publish(A, 1, &[QueueId(9)], vec![0; 10])]);
+    assert_eq!(effects, [Effect::Confirm { channel: A, first: 1, count: 1 }]);
+    assert_eq!(queues.bytes(), 0);
+}
+
+#[test]
+fn a_queue_that_may_go_whatever_is_in_it_works_on_until_its_end_is_decided() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let close = Command::Close { queue: Q, if_unused: true, if_empty: true, channel: A, request: RequestId(1) };
-    let effects = run(&mut queues, vec![close, publish(A, 1, &[Q, QueueId(9)], vec![0; 10])]);
-    assert_eq!(effects[0], Effect::Reply { channel: A, request: RequestId(1), reply: Reply::Counted(0) });
+    let close = Command::Close { queue: Q, if_unused: false, if_empty: false, channel: B, request: RequestId(1) };
+    let get = Command::Get { queue: Q, channel: B, no_ack: true, request: RequestId(2) };
+    let effects = run(&mut queues, vec![close, publish(A, 1, &[Q], vec![7]), get]);
     assert_eq!(effects[1], Effect::Confirm { channel: A, first: 1, count: 1 });
-    assert_eq!(queues.bytes(), 0);
-    let effects = run(&mut queues, vec![Command::Reopen { queue: Q }, publish(A, 2, &[Q], vec![0; 10])]);
-    assert_eq!(effects.len(), 1);
-    assert!(queues.bytes() > 10);
+    assert!(matches!(effects[2], Effect::Reply { reply: Reply::Got { .. }, .. }), "what is confirmed is there");
+}
+
+#[test]
+fn what_comes_while_a_delete_on_a_condition_is_decided_waits_for_the_decision() {
+    for is_deleted in [false, true] {
+        let mut queues = TransientQueues::new();
+        queues.declare(Q);
+        let request = RequestId;
+        let close = Command::Close { queue: Q, if_unused: true, if_empty: true, channel: A, request: request(1) };
+        let consume = Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: request(2) };
+        let stat = Command::Stat { queue: Q, channel: A, request: request(3) };
+        let effects = run(&mut queues, vec![close, publish(A, 1, &[Q], vec![7]), consume, stat]);
+        assert_eq!(effects, [Effect::Reply { channel: A, request: request(1), reply: Reply::Counted(0) }]);
+        let end = if is_deleted { Command::Delete { queue: Q } } else { Command::Reopen { queue: Q } };
+        let effects = run(&mut queues, vec![end]);
+        let reply = |channel, request, reply| Effect::Reply { channel, request, reply };
+        assert_eq!(effects[0], Effect::Confirm { channel: A, first: 1, count: 1 });
+        match is_deleted {
+            true => assert_eq!(effects[1..], [reply(B, request(2), Reply::Gone), reply(A, request(3), Reply::Gone)]),
+            false => {
+                let stat = Reply::Stat { ready: 1, unacked: 0, consumers: 1 };
+                assert_eq!(effects[1..3], [reply(B, request(2), Reply::Consuming), reply(A, request(3), stat)]);
+                assert_eq!(deliveries(&effects[3..]).len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_goes_while_a_delete_is_decided_takes_his_questions_along() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let close = Command::Close { queue: Q, if_unused: false, if_empty: true, channel: A, request: RequestId(1) };
+    let get = Command::Get { queue: Q, channel: B, no_ack: false, request: RequestId(2) };
+    run(&mut queues, vec![close, publish(A, 1, &[Q], vec![7]), get, Command::Detach { channel: B }]);
+    let stat = Command::Stat { queue: Q, channel: A, request: RequestId(3) };
+    let effects = run(&mut queues, vec![Command::Reopen { queue: Q }, stat]);
+    let stat = Reply::Stat { ready: 1, unacked: 0, consumers: 0 };
+    assert_eq!(effects[1..], [Effect::Reply { channel: A, request: RequestId(3), reply: stat }], "nobody holds it");
 }
 
 #[test]

@@ -9,11 +9,12 @@ use crate::engine::{EngineGauges, SyncTimes};
 use crate::node::{Alarm, Alarms, Shared};
 use crate::report::{ConnectionNumber, ConnectionReport};
 use crate::session::random;
-use crate::shard::{Look, Parcel, Question, transient_partition};
+use crate::shard::deletion::{Asker, Deletion};
+use crate::shard::{Look, Parcel, transient_partition};
 use crate::topology_log::Answer;
 use broker::topology::{Actor, Checked, Command, Outcome, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology};
 use broker::{PartitionId, QueueId, VhostId};
-use partition::{Command as PartitionCommand, QueueFigures, Reply};
+use partition::{QueueFigures, Reply};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -293,23 +294,25 @@ impl Handle {
         }
     }
 
-    async fn ask(&self, partition: PartitionId, question: Question) -> Result<Reply, ChangeError> {
+    fn mail(&self, partition: PartitionId, parcel: Parcel) -> Result<(), ChangeError> {
         let (shard, _) = self.shared().directory.find(partition).ok_or(ChangeError::NoAnswer)?;
-        let (sender, answer) = oneshot::channel();
-        self.shared().mailboxes[shard].send(Parcel::Ask(partition, question, sender));
-        answer.await.map_err(|_| ChangeError::NoAnswer)
+        self.shared().mailboxes[shard].send(parcel);
+        Ok(())
     }
 
     /// Drops what is ready in a queue; how many that was.
     pub async fn purge(&self, queue: QueueId, partition: PartitionId) -> Result<u64, ChangeError> {
-        match self.ask(partition, Question::Purge(queue)).await? {
+        let (sender, answer) = oneshot::channel();
+        self.mail(partition, Parcel::Purge(partition, queue, sender))?;
+        match answer.await.map_err(|_| ChangeError::NoAnswer)? {
             Reply::Counted(count) => Ok(count),
             // It went meanwhile, with what was in it.
             _ => Ok(0),
         }
     }
 
-    /// Deletes a queue, on its conditions. It is lawful: who asks has checked that.
+    /// Deletes a queue, on its conditions. It is lawful: who asks has checked that. Once asked for, the deletion is
+    /// finished whether or not its answer is waited for.
     pub async fn delete_queue(
         &self,
         queue: QueueId,
@@ -317,20 +320,15 @@ impl Handle {
         if_unused: bool,
         if_empty: bool,
     ) -> Result<(), ChangeError> {
-        match self.ask(partition, Question::Close { queue, if_unused, if_empty }).await? {
-            Reply::DeleteRefused { in_use: true } => return Err(ChangeError::InUse("in use")),
-            Reply::DeleteRefused { in_use: false } => return Err(ChangeError::InUse("not empty")),
-            _ => {}
+        let (sender, answer) = oneshot::channel();
+        let deletion = Deletion { queue, partition, if_unused, if_empty, asker: Asker::Outsider(sender) };
+        self.mail(partition, Parcel::Delete(Box::new(deletion)))?;
+        match answer.await.map_err(|_| ChangeError::NoAnswer)?? {
+            Reply::DeleteRefused { in_use: true } => Err(ChangeError::InUse("in use")),
+            Reply::DeleteRefused { in_use: false } => Err(ChangeError::InUse("not empty")),
+            Reply::NotLeader => Err(ChangeError::NoAnswer),
+            _ => Ok(()),
         }
-        let deletion = self.topology().deletion(queue);
-        let done = self.carry_out(deletion).await;
-        if done.is_err()
-            && let Some((shard, _)) = self.shared().directory.find(partition)
-        {
-            let reopen = Parcel::Command(partition, PartitionCommand::Reopen { queue });
-            self.shared().mailboxes[shard].send(reopen);
-        }
-        done
     }
 
     /// Takes in definitions. Blocks until every change is decided: not for a task that others wait for.

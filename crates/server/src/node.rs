@@ -16,7 +16,9 @@ use crate::tally;
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
-use broker::topology::{Applied, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology};
+use broker::topology::{
+    Applied, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology,
+};
 use broker::{ChannelKey, PartitionId, VhostId};
 use partition::{Command, RequestId};
 use std::net::{SocketAddr, TcpListener};
@@ -34,7 +36,7 @@ pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
 /// A frame is at most this large: properties fit one frame, and a stored message its limit.
 pub const FRAME_MAX_LIMIT: u32 = 1 << 20;
 
-const _: () = assert!(FRAME_MAX_LIMIT as usize + (16 << 20) + 1024 <= partition::message::MESSAGE_BYTES_MAX + 4096);
+const _: () = assert!(FRAME_MAX_LIMIT as usize + (16 << 20) + 2048 <= partition::message::MESSAGE_BYTES_MAX);
 
 /// What a node is made of.
 #[derive(Clone, Debug)]
@@ -335,10 +337,21 @@ impl Shared {
     }
 
     /// A durable auto-delete exchange lost the last binding that this node saw; the log must say that it goes.
-    pub(crate) fn delete_unused_exchange(&self, vhost: broker::ids::VhostId, name: &broker::topology::Name) {
-        let delete = broker::topology::DeleteExchange { vhost, name: name.clone(), if_unused: true, keep: Vec::new() };
-        let nobody = Answer::new(self.mailboxes[0].clone(), ChannelKey::NOBODY, RequestId(0));
-        self.log().propose(broker::topology::Command::DeleteExchange(delete), nobody);
+    pub(crate) fn delete_unused_exchange(&self, vhost: VhostId, name: &broker::topology::Name) {
+        let deletion = self.topology().deletion_of_unused(vhost, name);
+        match deletion {
+            // Somebody bound it again, or deleted it.
+            Checked::Done => {}
+            Checked::Propose(change) => {
+                let nobody = Answer::new(self.mailboxes[0].clone(), ChannelKey::NOBODY, RequestId(0));
+                self.log().propose(change, nobody);
+            }
+            // A transient one of that name took its place meanwhile, and is as unused.
+            Checked::Local(change) => {
+                let applied = self.change_topology(&change, Topology::apply_local);
+                self.carry_out(&applied.effects);
+            }
+        }
     }
 
     /// What decides about replicated changes.

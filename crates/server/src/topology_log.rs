@@ -11,8 +11,8 @@ use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
 
-/// Where the answer to a proposal goes.
-pub struct Answer(To);
+/// Where the answer to a proposal goes. A channel whose proposal is dropped undecided hears that too.
+pub struct Answer(Option<To>);
 
 enum To {
     Channel { mailbox: Mailbox, channel: ChannelKey, request: RequestId },
@@ -22,28 +22,38 @@ enum To {
 
 impl Answer {
     pub(crate) fn new(mailbox: Mailbox, channel: ChannelKey, request: RequestId) -> Self {
-        Answer(To::Channel { mailbox, channel, request })
+        Answer(Some(To::Channel { mailbox, channel, request }))
     }
 
     /// The answer goes to a thread that waits for it.
     pub(crate) fn to_waiter(waiter: mpsc::Sender<Result<Outcome, Refusal>>) -> Self {
-        Answer(To::Waiter(waiter))
+        Answer(Some(To::Waiter(waiter)))
     }
 
     /// The answer goes to a task that waits for it.
     pub(crate) fn to_task(task: oneshot::Sender<Result<Outcome, Refusal>>) -> Self {
-        Answer(To::Task(task))
+        Answer(Some(To::Task(task)))
     }
 
     /// Tells the proposer what became of its command.
-    pub fn send(self, applied: Applied) {
-        match self.0 {
-            To::Channel { mailbox, channel, request } => {
+    pub fn send(mut self, applied: Applied) {
+        match self.0.take() {
+            Some(To::Channel { mailbox, channel, request }) => {
                 mailbox.send(Parcel::Decided { channel, request, outcome: applied.outcome });
             }
             // Who does not wait any more does not need it.
-            To::Waiter(waiter) => drop(waiter.send(applied.outcome)),
-            To::Task(task) => drop(task.send(applied.outcome)),
+            Some(To::Waiter(waiter)) => drop(waiter.send(applied.outcome)),
+            Some(To::Task(task)) => drop(task.send(applied.outcome)),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // Waiters and tasks see their sender go.
+        if let Some(To::Channel { mailbox, channel, request }) = self.0.take() {
+            mailbox.send(Parcel::Decided { channel, request, outcome: Err(Refusal::undecided()) });
         }
     }
 }

@@ -565,7 +565,7 @@ impl Checks {
             violated("confirm", &format!("publish {seq} of channel {} was confirmed and never published", channel.0));
         };
         let group = self.published[id as usize].group;
-        let is_excused = |queue: QueueId| self.ends.excuses(queue, id);
+        let is_excused = |queue: QueueId| self.ends.excuses(queue);
         let repeats = self.models[group].knows(&self.published[id as usize], &is_excused);
         let targets = &self.published[id as usize].targets;
         let is_nowhere = targets.iter().all(|queue| is_excused(*queue));
@@ -607,9 +607,7 @@ impl Checks {
         let value = |id: &u64| {
             let published = &self.published[*id as usize];
             match published.asked {
-                Asked::Selective { value } if published.targets.contains(&queue) && !self.ends.excuses(queue, *id) => {
-                    value
-                }
+                Asked::Selective { value } if published.targets.contains(&queue) && !self.ends.excuses(queue) => value,
                 _ => 0,
             }
         };
@@ -677,7 +675,7 @@ impl Checks {
     /// At the end: confirmed means present, and nothing is left behind.
     pub fn finish(&mut self, now: Micros) {
         for (id, published) in self.published.iter().enumerate() {
-            let is_gone = published.targets.iter().all(|queue| self.ends.excuses(*queue, id as u64));
+            let is_gone = published.targets.iter().all(|queue| self.ends.excuses(*queue));
             if published.confirmed && !published.committed && !published.repeats && !published.is_nowhere && !is_gone {
                 if !published.at_mercy {
                     violated("lost", &format!("message {id} was confirmed ({:?}) and is gone", published.asked));
@@ -700,21 +698,11 @@ impl Checks {
         }
     }
 
-    /// A delete begins: the leader may refuse publishes from now on.
-    pub fn closing(&mut self, queue: QueueId) {
-        self.ends.closing(queue);
-    }
-
-    /// It came to nothing.
-    pub fn reopened(&mut self, queue: QueueId) {
-        self.ends.reopened(queue, self.published.len() as u64);
-    }
-
     /// The topology has deleted a queue: what was confirmed for it alone, and is not in the log, need not come there.
     pub fn deleted(&mut self, queue: QueueId) {
         self.figures.deleted += 1;
         self.ends.deleted(queue);
-        let is_gone = |id: &u64| self.published[*id as usize].targets.iter().all(|q| self.ends.excuses(*q, *id));
+        let is_gone = |id: &u64| self.published[*id as usize].targets.iter().all(|q| self.ends.excuses(*q));
         let gone: Vec<u64> = self.at_risk.iter().copied().filter(is_gone).collect();
         for id in gone {
             self.at_risk.remove(&id);

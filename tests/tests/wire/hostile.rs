@@ -5,11 +5,12 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use clients::broker::{is_foreign, unique};
 use clients::client::{FRAME_BODY, FRAME_METHOD, PATIENCE, frame, method_frame};
 use clients::methods::*;
 use clients::verbs::header_frame;
 use clients::wire::{Args, table_body};
-use clients::{Broker, Client, Login, Properties, Publish, Scope, Value};
+use clients::{Broker, Client, ExchangeDeclare, Login, Properties, Publish, QueueDeclare, Scope, Value};
 use rand::{RngExt, SeedableRng};
 
 use crate::setup::{Kind, fill, new_queue, with_queue};
@@ -280,4 +281,55 @@ fn publisher_that_trickles_bytes_stalls_nobody() {
     }
     slow.consume(channel, &queue, "").unwrap();
     assert_eq!(slow.delivery(channel).body, [9; 100]);
+}
+
+#[test]
+fn a_name_for_dead_letters_that_no_message_may_have_is_refused_and_harms_nobody() {
+    let mut neighbour = Neighbour::new();
+    let long = "k".repeat(256);
+    for arguments in [
+        vec![("x-dead-letter-exchange", Value::from(&*long))],
+        vec![("x-dead-letter-exchange", Value::from("amq.fanout")), ("x-dead-letter-routing-key", Value::from(&*long))],
+    ] {
+        let (name, mut client) = (unique("long"), Broker::shared().connect());
+        let channel = client.channel();
+        let declare = QueueDeclare { name: &name, durable: true, arguments, ..Default::default() };
+        match client.declare(channel, &declare) {
+            // RabbitMQ takes it, and cannot deliver its dead letters.
+            Ok(_) => assert!(is_foreign()),
+            Err(closed) => assert_eq!((closed.scope, closed.code), (Scope::Channel, 406), "{closed:?}"),
+        }
+    }
+    neighbour.check();
+}
+
+#[test]
+fn a_bind_that_meets_the_end_of_its_exchange_is_refused_and_harms_nobody() {
+    let mut neighbour = Neighbour::new();
+    let (mut binder, mut deleter) = (Broker::shared().connect(), Broker::shared().connect());
+    let (mut at, other) = (binder.channel(), deleter.channel());
+    let queue = new_queue(&mut binder, at, Kind::Classic);
+    // Of exchanges that remember messages a bind has more to do than others.
+    let kind = if is_foreign() { "fanout" } else { "x-recent-history" };
+    let mut refused = 0;
+    for round in 0..40 {
+        let name = unique("ends");
+        let exchange = ExchangeDeclare { name: &name, kind, durable: true, ..Default::default() };
+        deleter.declare_exchange(other, &exchange).unwrap();
+        let args = Args::new().short(0).shortstr(&queue).shortstr(&name).shortstr("").octet(0).table(&[]);
+        let delete = method_frame(other, EXCHANGE_DELETE, &Args::new().short(0).shortstr(&name).bits(&[false, false]));
+        deleter.raw(&delete);
+        if round % 2 == 0 {
+            // Now and then the one is first, now and then the other.
+            std::thread::yield_now();
+        }
+        if let Err(closed) = binder.call(at, QUEUE_BIND, &args, QUEUE_BIND_OK) {
+            assert_eq!((closed.scope, closed.code), (Scope::Channel, 404), "{closed:?}");
+            refused += 1;
+            at = binder.channel();
+        }
+        deleter.wait(other, EXCHANGE_DELETE_OK).unwrap();
+    }
+    assert!(refused > 0, "no bind came too late");
+    neighbour.check();
 }

@@ -17,7 +17,7 @@ use super::policy::{self, ApplyTo, HeldPolicies, POLICIES_MAX, Policy, check_def
 use super::queue::{Queue, QueueShape};
 use super::refusal::Refusal;
 use super::settings::{Wishes, effective};
-use super::user::{TAGS_MAX, TopicPermission, User};
+use super::user::{Permission, TAGS_MAX, TopicPermission, User};
 use super::vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription};
 use super::wording::integer;
 use super::{Topology, VHOSTS_EVER_MAX, VHOSTS_MAX};
@@ -30,6 +30,7 @@ impl Topology {
     pub(super) fn administer(&mut self, command: &Command, effects: &mut Vec<Effect>) -> Result<Outcome, Refusal> {
         match command {
             Command::CreateVhost { name } => return self.create_vhost(name),
+            Command::FoundVhost { name, description, owner } => return self.found_vhost(name, description, owner),
             Command::DeleteVhost { vhost } => self.delete_vhost(*vhost, effects),
             Command::DescribeVhost { vhost, description } => self.describe_vhost(*vhost, description)?,
             Command::PutUser { name, password, tags } => self.put_user(name, password, tags)?,
@@ -85,6 +86,21 @@ impl Topology {
         Ok(Outcome::Vhost(id))
     }
 
+    fn found_vhost(&mut self, name: &Name, description: &VhostDescription, owner: &Name) -> Result<Outcome, Refusal> {
+        if let Some(id) = self.vhost(name) {
+            return Ok(Outcome::Vhost(id));
+        }
+        // Everything that may be refused comes before the first change.
+        check_description(description)?;
+        let Outcome::Vhost(id) = self.create_vhost(name)? else { unreachable!("a virtual host was made") };
+        self.vhost_mut(id)?.description = description.clone();
+        // An owner who was deleted meanwhile leaves a virtual host that every administrator may open to others.
+        if let Some(user) = self.users.get_mut(owner) {
+            user.permissions.insert(id, Permission::everything());
+        }
+        Ok(Outcome::Vhost(id))
+    }
+
     /// Everything in a virtual host goes with it: exchanges and bindings, queues with their messages, policies, and what users
     /// may do there. Nothing if it is not there.
     ///
@@ -112,11 +128,7 @@ impl Topology {
     }
 
     fn describe_vhost(&mut self, id: VhostId, description: &VhostDescription) -> Result<(), Refusal> {
-        if description.text.len() > VHOST_DESCRIPTION_BYTES_MAX || description.tags.len() > VHOST_TAGS_MAX {
-            return Err(Refusal::precondition_failed(&format!(
-                "a virtual host has a description of at most {VHOST_DESCRIPTION_BYTES_MAX} bytes and at most {VHOST_TAGS_MAX} tags"
-            )));
-        }
+        check_description(description)?;
         self.vhost_mut(id)?.description = description.clone();
         Ok(())
     }
@@ -245,6 +257,15 @@ impl Topology {
             effects.push(Effect::QueueRulesChanged { id, partition: queue.partition });
         }
     }
+}
+
+fn check_description(description: &VhostDescription) -> Result<(), Refusal> {
+    if description.text.len() > VHOST_DESCRIPTION_BYTES_MAX || description.tags.len() > VHOST_TAGS_MAX {
+        return Err(Refusal::precondition_failed(&format!(
+            "a virtual host has a description of at most {VHOST_DESCRIPTION_BYTES_MAX} bytes and at most {VHOST_TAGS_MAX} tags"
+        )));
+    }
+    Ok(())
 }
 
 /// How many different rules a queue's new rules are compared with before they get memory of their own.

@@ -63,6 +63,8 @@ enum Rule {
     },
     Bool,
     Text,
+    /// A string that a message may have as its exchange or routing key, so at most 255 bytes.
+    ShortText,
     /// A string that is a name, so not empty and at most 255 bytes.
     NameText,
     /// A string out of a list; the atom or phrase that RabbitMQ gives as the reason.
@@ -108,7 +110,7 @@ const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
 const QUEUE_ARGUMENTS: &[Argument] = &[
     row("x-expires",                       [ 1,  4], Rule::Expiry { zero: false }, Honoured),
     row("x-message-ttl",                   [ 2, 15], Rule::Expiry { zero: true }, Honoured),
-    row(DEAD_LETTER_EXCHANGE,              [ 3,  1], Rule::Text, Honoured),
+    row(DEAD_LETTER_EXCHANGE,              [ 3,  1], Rule::ShortText, Honoured),
     row("x-dead-letter-routing-key",       [ 4,  2], Rule::DeadLetterKey, Honoured),
     row("x-dead-letter-strategy",          [ 0,  3], Rule::OneOf(STRATEGIES, Reason::Atom("invalid_dlx_strategy")), Honoured),
     row("x-max-length",                    [ 5,  5], Rule::NonNegative, Honoured),
@@ -397,6 +399,7 @@ impl Rule {
                 other => Err(unacceptable(other)),
             },
             Rule::Text => text(value).map(|_| ()),
+            Rule::ShortText => short_text(value),
             Rule::NameText => match text(value)? {
                 b"" => Err("invalid_header_name".to_owned()),
                 name if name.len() > NAME_BYTES_MAX => Err("invalid_header_name".to_owned()),
@@ -412,12 +415,12 @@ impl Rule {
                     Reason::Unsupported(noun) => format!("\"unsupported {noun} {}\"", quoted(value)),
                 })
             }
-            Rule::DeadLetterKey => match text(value) {
+            Rule::DeadLetterKey => match short_text(value) {
                 Err(reason) => Err(reason),
-                Ok(_) if arguments.get(DEAD_LETTER_EXCHANGE).is_none() => {
+                Ok(()) if arguments.get(DEAD_LETTER_EXCHANGE).is_none() => {
                     Err("routing_key_but_no_dlx_defined".to_owned())
                 }
-                Ok(_) => Ok(()),
+                Ok(()) => Ok(()),
             },
             Rule::Version => match non_negative(value)? {
                 1 | 2 => Ok(()),
@@ -449,6 +452,13 @@ fn text(value: &Value) -> Result<&[u8], String> {
     match value {
         Value::LongString(bytes) => Ok(bytes),
         other => Err(unacceptable(other)),
+    }
+}
+
+fn short_text(value: &Value) -> Result<(), String> {
+    match text(value)?.len() {
+        length if length > NAME_BYTES_MAX => Err(format!("a text of at most {NAME_BYTES_MAX} bytes")),
+        _ => Ok(()),
     }
 }
 

@@ -35,6 +35,16 @@ pub enum Command {
         /// Its name.
         name: Name,
     },
+    /// Creates a virtual host with all that its maker said of it and with every permission in it for its owner; nothing if
+    /// it exists. One command, so that nobody finds it half made, whatever ends in between.
+    FoundVhost {
+        /// Its name.
+        name: Name,
+        /// What is said about it.
+        description: VhostDescription,
+        /// The user that may do everything in it.
+        owner: Name,
+    },
     /// Deletes a virtual host with everything in it; nothing if it is not there.
     DeleteVhost {
         /// The virtual host.
@@ -349,6 +359,12 @@ impl Command {
                 writer.number(vhost.0.into());
                 write_description(&mut writer, description);
             }
+            Command::FoundVhost { name, description, owner } => {
+                writer.byte(32);
+                writer.bytes(name);
+                write_description(&mut writer, description);
+                writer.bytes(owner);
+            }
             Command::DeclareExchange(declare) => {
                 writer.byte(4);
                 write_exchange(&mut writer, declare);
@@ -452,6 +468,11 @@ impl Command {
             },
             30 => Command::DeleteVhost { vhost: reader.vhost()? },
             31 => Command::DescribeVhost { vhost: reader.vhost()?, description: read_description(reader)? },
+            32 => Command::FoundVhost {
+                name: reader.name("virtual host")?,
+                description: read_description(reader)?,
+                owner: reader.name("user")?,
+            },
             _ => return Err(reader.malformed("command tag")),
         };
         reader.end()?;

@@ -11,7 +11,7 @@ use super::Topology;
 use super::apply::Applied;
 use super::command::{Binding, Command};
 use super::name::Name;
-use super::user::UserLimits;
+use super::user::{Permission, UserLimits};
 use super::vhost::VhostLimits;
 use crate::ids::VhostId;
 
@@ -114,6 +114,15 @@ impl Topology {
                     foresight.news.push(News::new("vhost.created").text("name", name));
                 }
             }
+            Command::FoundVhost { name, owner, .. } => {
+                if self.vhost(name).is_none() {
+                    foresight.news.push(News::new("vhost.created").text("name", name));
+                    if self.users.contains_key(owner) {
+                        let news = News::new("permission.created").text("vhost", name);
+                        foresight.news.push(tell_permission(news, owner, &Permission::everything()));
+                    }
+                }
+            }
             Command::DeleteVhost { vhost } => self.foresee_vhost_deleted(*vhost, &mut foresight),
             Command::DescribeVhost { .. } => {}
             Command::PutUser { name, password, tags } => {
@@ -137,12 +146,8 @@ impl Topology {
                 }
             }
             Command::PutPermission { user, vhost, permission } => {
-                let news = self.about_vhost("permission.created", *vhost).text("user", user);
-                let news = news
-                    .text("configure", permission.configure.text().as_bytes())
-                    .text("write", permission.write.text().as_bytes())
-                    .text("read", permission.read.text().as_bytes());
-                foresight.news.push(news);
+                let news = self.about_vhost("permission.created", *vhost);
+                foresight.news.push(tell_permission(news, user, permission));
             }
             Command::ClearPermission { user, vhost } => {
                 if self.users.get(user).is_some_and(|user| user.permissions.contains_key(vhost)) {
@@ -256,6 +261,13 @@ impl Topology {
         }
         foresight.news.push(News::new("vhost.deleted").text("name", &gone.name));
     }
+}
+
+fn tell_permission(news: News, user: &[u8], permission: &Permission) -> News {
+    news.text("user", user)
+        .text("configure", permission.configure.text().as_bytes())
+        .text("write", permission.write.text().as_bytes())
+        .text("read", permission.read.text().as_bytes())
 }
 
 #[cfg(test)]

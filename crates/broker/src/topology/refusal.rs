@@ -70,6 +70,11 @@ impl Refusal {
         Self { code, text, hard }
     }
 
+    /// Whoever decides about the topology did not say whether it did what was asked.
+    pub fn undecided() -> Self {
+        Self::new(541, "INTERNAL_ERROR", true, "the change was not decided")
+    }
+
     pub(super) fn access_refused(explanation: &str) -> Self {
         Self::new(403, "ACCESS_REFUSED", false, explanation)
     }

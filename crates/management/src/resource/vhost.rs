@@ -5,7 +5,7 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
-use broker::topology::{Command, Name, Outcome, Permission, QueueType, Topology, Vhost, VhostDescription};
+use broker::topology::{Command, Name, Outcome, QueueType, Topology, Vhost, VhostDescription};
 use broker::{QueueId, VhostId};
 use partition::QueueFigures;
 use serde_json::{Value, json};
@@ -47,17 +47,21 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     };
     let before = cx.handle().topology().vhost(&name);
     let known = before.and_then(|id| Some(cx.handle().topology().vhost_of(id)?.description.clone()));
-    let wanted = description(&fields, known.clone().unwrap_or_default())?;
-    let Outcome::Vhost(vhost) = cx.handle().change(Command::CreateVhost { name }).await? else {
-        return Err(Refused::NoAnswer);
+    let wanted = description(&fields, known.unwrap_or_default())?;
+    let vhost = match before {
+        Some(vhost) => vhost,
+        None => {
+            // Who makes a virtual host may do everything in it, as in RabbitMQ.
+            let (description, owner) = (wanted.clone(), cx.caller.name.clone());
+            match cx.handle().change(Command::FoundVhost { name, description, owner }).await? {
+                Outcome::Vhost(vhost) => vhost,
+                _ => return Err(Refused::NoAnswer),
+            }
+        }
     };
-    if known.unwrap_or_default() != wanted {
+    // It was there, or somebody else was faster.
+    if cx.handle().topology().vhost_of(vhost).is_some_and(|vhost| vhost.description != wanted) {
         cx.handle().change(Command::DescribeVhost { vhost, description: wanted }).await?;
-    }
-    if before.is_none() {
-        // Who makes a virtual host may do everything in it, as in RabbitMQ.
-        let (user, permission) = (cx.caller.name.clone(), Permission::everything());
-        cx.handle().change(Command::PutPermission { user, vhost, permission }).await?;
     }
     if let Some(on) = tracing.filter(|on| *on != cx.handle().traces(vhost)) {
         let by = cx.caller.name.to_string();

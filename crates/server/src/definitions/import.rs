@@ -3,13 +3,15 @@
 //! Invariant: the file is planned as a whole before its first command leaves; each command is decided before the count
 //! of changes is told. Whoever waits here is no shard's thread.
 
-use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions, plan};
+use super::plan::{Planned, plan};
+use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
 use crate::node::{Node, Shared};
 use crate::session::random;
 use crate::shard::transient_partition;
 use crate::topology_log::Answer;
 use broker::PartitionId;
-use broker::topology::{Outcome, Refusal, Topology};
+use broker::topology::{Command, Outcome, Refusal, Topology};
+use std::cell::Cell;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::mpsc;
@@ -49,6 +51,9 @@ pub enum ImportError {
     },
 }
 
+/// How often a file is planned again because somebody deletes its virtual hosts while they are made.
+const PLANS_MAX: usize = 8;
+
 impl Node {
     /// Takes in the definitions file at `path`; see the module. Blocks until every change is decided.
     pub fn import_definitions_file(&self, path: &Path) -> Result<Imported, ImportError> {
@@ -71,25 +76,14 @@ impl Shared {
     /// Takes in definitions. Blocks until every change is decided.
     pub(crate) fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
         let shared = self;
-        let mut has_place = true;
+        let has_place = Cell::new(true);
         let mut place = |is_local: bool| match is_local {
             true => transient_partition(0),
             false => shared.place_queue().unwrap_or_else(|| {
-                has_place = false;
+                has_place.set(false);
                 PartitionId::default()
             }),
         };
-        let planned = plan(&shared.topology(), text, &mut place, &mut random::salt)?;
-        if !has_place {
-            return Err(ImportError::NoPlace);
-        }
-        for sentence in &planned.different {
-            tracing::warn!("definitions: {sentence}; it stays as it is");
-        }
-        for sentence in &planned.left_out {
-            tracing::warn!("definitions: {sentence}; it is left out");
-        }
-        let (different, left_out) = (planned.different, planned.left_out);
         let (sender, decided) = mpsc::channel::<Result<Outcome, Refusal>>();
         let (mut proposed, mut changes) = (0, 0);
         let wait_for = |proposed: &mut usize, done: &mut usize| -> Result<(), ImportError> {
@@ -102,6 +96,31 @@ impl Shared {
             }
             Ok(())
         };
+        let mut planned = plan(&shared.topology(), text, false, &mut place, &mut random::salt)?;
+        let is_fresh = planned.is_fresh;
+        if !has_place.get() {
+            return Err(ImportError::NoPlace);
+        }
+        // Somebody else may make virtual hosts at this moment: which numbers these get is known when they are there. What is
+        // in them is planned by those numbers, so it is planned again then.
+        for _ in 0..PLANS_MAX {
+            let makes_vhost = |step: &&Planned| matches!(step.command, Command::CreateVhost { .. });
+            let made: Vec<Command> = planned.commands.iter().filter(makes_vhost).map(|s| s.command.clone()).collect();
+            if made.is_empty() {
+                break;
+            }
+            proposed += made.len();
+            made.into_iter().for_each(|command| shared.log().propose(command, Answer::to_waiter(sender.clone())));
+            wait_for(&mut proposed, &mut changes)?;
+            planned = plan(&shared.topology(), text, is_fresh, &mut place, &mut random::salt)?;
+        }
+        for sentence in &planned.different {
+            tracing::warn!("definitions: {sentence}; it stays as it is");
+        }
+        for sentence in &planned.left_out {
+            tracing::warn!("definitions: {sentence}; it is left out");
+        }
+        let (different, left_out) = (planned.different, planned.left_out);
         for step in planned.commands {
             if !step.is_local {
                 shared.log().propose(step.command, Answer::to_waiter(sender.clone()));

@@ -16,7 +16,6 @@ mod plan;
 
 pub use document::WrongDefinitions;
 pub use import::ImportError;
-pub(crate) use plan::plan;
 
 /// The largest definitions file; a hundred thousand queues with their bindings take a quarter of it.
 pub const DEFINITIONS_BYTES_MAX: u64 = 256 << 20;

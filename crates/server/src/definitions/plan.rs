@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) different: Vec<String>,
     /// What is meant for others and is not kept, a sentence each.
     pub(crate) left_out: Vec<String>,
+    /// Nothing was there before.
+    pub(crate) is_fresh: bool,
 }
 
 /// One command and how it is carried out.
@@ -39,22 +41,24 @@ pub(crate) struct Planned {
 
 /// Plans what makes `topology` what `text` says.
 ///
+/// - `was_fresh`: nothing was there when the file was first looked at, whatever it brought since.
 /// - `place` chooses where a new queue lives; true asks for one of this node only.
 /// - `salt` draws random bytes, for passwords that the file has in the clear.
 /// - Errors: the first thing that is wrong with the file.
 pub(crate) fn plan(
     topology: &Topology,
     text: &str,
+    was_fresh: bool,
     place: &mut dyn FnMut(bool) -> PartitionId,
     salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
 ) -> Result<Plan, WrongDefinitions> {
     let document = Node::document(text)?;
     let snapshot = topology.encode_snapshot();
-    let is_fresh = snapshot == Topology::new().encode_snapshot();
+    let is_fresh = was_fresh || snapshot == Topology::new().encode_snapshot();
     let copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
     let mut planner = Planner { copy, plan: Plan::default(), place, salt };
     planner.read(&document, is_fresh)?;
-    Ok(planner.plan)
+    Ok(Plan { is_fresh, ..planner.plan })
 }
 
 struct Planner<'p> {
@@ -485,7 +489,11 @@ fn tags(node: Option<Node<'_>>) -> Result<Vec<Name>, WrongDefinitions> {
         return node.items()?.iter().map(name).collect();
     }
     let text = node.text()?;
-    Ok(text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(Name::from).collect())
+    let tags: Vec<&str> = text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).collect();
+    if tags.iter().any(|tag| tag.len() > NAME_BYTES_MAX) {
+        return Err(node.wrong(format!("a tag has at most {NAME_BYTES_MAX} bytes")));
+    }
+    Ok(tags.into_iter().map(Name::from).collect())
 }
 
 fn arguments(node: Option<Node<'_>>) -> Result<amqp::Table, WrongDefinitions> {

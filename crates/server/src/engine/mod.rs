@@ -590,7 +590,7 @@ impl EngineGauges {
 
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
     pub fn value_at_risk(&self) -> u64 {
-        self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).sum()
+        self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).fold(0, u64::saturating_add)
     }
 
     /// Messages that were set aside since the start, because their bytes are damaged on the disk.

@@ -111,10 +111,8 @@ pub(super) enum Pending {
     Get { queue: QueueId, partition: PartitionId, no_ack: bool, name: Bytes },
     /// A partition drops what is ready.
     Purge { name: Bytes },
-    /// A partition says whether a queue may go.
-    Close { queue: QueueId, partition: PartitionId, name: Bytes },
-    /// The decision about the end of a queue with so many messages.
-    Delete { queue: QueueId, partition: PartitionId, ready: u64 },
+    /// The shard of a queue deletes it, or says why not.
+    Delete { name: Bytes },
     /// The decision about an exchange or a binding.
     Change,
     /// The decision about a binding of an exchange that remembers messages.

@@ -209,17 +209,21 @@ impl Session {
             (Pending::Purge { .. }, Reply::Counted(ready)) => {
                 cx.amqp.reply(channel.id, amqp::Reply::QueuePurged { message_count: count(ready) });
             }
-            (Pending::Close { queue, partition, .. }, Reply::Counted(ready)) => {
-                self.delete_closed(at, queue, partition, ready, cx);
+            (Pending::Delete { .. }, Reply::Counted(ready)) => {
+                cx.amqp.reply(channel.id, amqp::Reply::QueueDeleted { message_count: count(ready) });
             }
-            (Pending::Close { name, .. }, Reply::DeleteRefused { in_use }) => {
+            (Pending::Delete { name }, Reply::DeleteRefused { in_use }) => {
                 let why = if in_use { "in use" } else { "not empty" };
                 let text = format!("{} {why}", self.queue_text(&name));
                 self.fail(at, ChannelError::new(ReplyCode::PreconditionFailed, text), cx);
             }
             // The queue went while the request was on its way: for a delete that is as it should be.
-            (Pending::Close { .. }, Reply::NotLeader | Reply::Gone) => {
+            (Pending::Delete { .. }, Reply::Gone) => {
                 cx.amqp.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
+            }
+            (Pending::Delete { name }, Reply::NotLeader) => {
+                let text = format!("{} has no leader to ask", self.queue_text(&name));
+                self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
             }
             (
                 Pending::Stat { name } | Pending::Get { name, .. } | Pending::Purge { name },

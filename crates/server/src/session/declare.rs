@@ -1,13 +1,13 @@
 //! Requests about queues, exchanges and bindings.
 //!
 //! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and answered when it was
-//! decided. A queue is deleted in two halves: its partition says whether it may go and takes no more publishes, then the
-//! topology forgets it, and with that its partition does.
+//! decided. A queue is deleted by the shard that it lives on, which finishes what it began whoever waits for it.
 
 use super::SYNC_EXCHANGE;
 use super::channel::{Channel, Pending};
 use super::refusal::channel_error;
 use super::{Cx, Session, random};
+use crate::shard::deletion::{Asker, Deletion};
 use crate::shard::transient_partition;
 use crate::topology_log::Answer;
 use amqp::{ChannelError, Reply, ReplyCode, Request, Table};
@@ -255,32 +255,9 @@ impl Session {
             (Ok(_), Some(found)) => found,
         };
         let channel = &mut self.channels[at];
-        channel.pending = Pending::Close { queue, partition, name: Bytes::copy_from_slice(&stripped) };
-        let request = channel.request_id();
-        let close = Command::Close { queue, if_unused, if_empty, channel: channel.key, request };
-        cx.local.push(partition, close);
-    }
-
-    /// The partition lets a queue go: now the topology forgets it.
-    pub(super) fn delete_closed(
-        &mut self,
-        at: usize,
-        queue: QueueId,
-        partition: PartitionId,
-        ready: u64,
-        cx: &mut Cx<'_>,
-    ) {
-        let deletion = cx.local.shared.topology().deletion(queue);
-        self.channels[at].pending = Pending::Delete { queue, partition, ready };
-        match deletion {
-            // Somebody else deleted it meanwhile, with the messages that were counted here.
-            Checked::Done => self.decided(at, Ok(Outcome::Done), cx),
-            Checked::Local(change) => {
-                let applied = cx.local.change_locally(&change);
-                self.decided(at, applied.outcome, cx);
-            }
-            Checked::Propose(change) => Self::propose(&self.channels[at], change, cx),
-        }
+        channel.pending = Pending::Delete { name: Bytes::copy_from_slice(&stripped) };
+        let asker = Asker::Channel { channel: channel.key, request: channel.request_id() };
+        cx.local.delete_queue(Deletion { queue, partition, if_unused, if_empty, asker });
     }
 
     fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_>) {
@@ -316,17 +293,8 @@ impl Session {
                 self.replay(at, &binding, cx);
                 cx.amqp.reply(id, Reply::Done);
             }
-            (Pending::Delete { ready, .. }, Ok(_)) => {
-                let message_count = u32::try_from(ready).unwrap_or(u32::MAX);
-                cx.amqp.reply(channel.id, Reply::QueueDeleted { message_count });
-            }
-            (Pending::Delete { queue, partition, .. }, Err(refusal)) => {
-                cx.local.push(partition, Command::Reopen { queue });
-                self.fail(at, channel_error(refusal), cx);
-            }
-            (Pending::NewQueue { .. } | Pending::Change, Err(refusal)) => {
-                self.fail(at, channel_error(refusal), cx);
-            }
+            // Whatever it was, it was not done.
+            (_, Err(refusal)) => self.fail(at, channel_error(refusal), cx),
             (pending, outcome) => panic!("{outcome:?} does not answer {pending:?}"),
         }
     }

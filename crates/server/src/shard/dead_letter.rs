@@ -13,7 +13,7 @@ use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use partition::message::MessageView;
+use partition::message::{MESSAGE_BYTES_MAX, MessageView};
 use partition::{Command, DeadLetter, Level, Message, Publish};
 use smallvec::SmallVec;
 
@@ -120,6 +120,12 @@ impl Local {
             properties: properties.into(),
             body: view.body_of(&letter.message),
         };
+        let bytes = partition::message::stored_bytes(&message);
+        if bytes > MESSAGE_BYTES_MAX {
+            // With each queue that it died in its headers grow, and only a client that means it gets this far.
+            tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
+            return None;
+        }
         Some(Addressed { message, targets })
     }
 }

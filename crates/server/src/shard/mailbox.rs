@@ -3,6 +3,7 @@
 //! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has parcels waiting has been
 //! woken; nobody is woken twice for one swap.
 
+use super::deletion::Deletion;
 use crate::report::{ConnectionNumber, ConnectionReport};
 use amqp::Millis;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
@@ -59,8 +60,10 @@ pub(crate) enum Parcel {
     Look(Look),
     /// Something happened that the event exchange is told.
     News(Box<News>),
-    /// Somebody who is no channel asks one of this shard's partitions something.
-    Ask(PartitionId, Question, oneshot::Sender<Reply>),
+    /// A queue of one of this shard's partitions is to go.
+    Delete(Box<Deletion>),
+    /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is ready.
+    Purge(PartitionId, QueueId, oneshot::Sender<Reply>),
     /// The operator closes a connection.
     CloseConnection {
         /// Its number; another shard's connection is not found.
@@ -83,22 +86,6 @@ pub(crate) enum Look {
     Connections(oneshot::Sender<Vec<ConnectionReport>>),
     /// What is in the queues.
     Queues(oneshot::Sender<Vec<QueueFigures>>),
-}
-
-/// What somebody who is no channel may ask about a queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Question {
-    /// See [`Command::Purge`].
-    Purge(QueueId),
-    /// See [`Command::Close`].
-    Close {
-        /// The queue.
-        queue: QueueId,
-        /// Only without consumers.
-        if_unused: bool,
-        /// Only without ready messages.
-        if_empty: bool,
-    },
 }
 
 /// A connection on its way to its shard, past everything that comes before AMQP.

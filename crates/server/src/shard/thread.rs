@@ -4,8 +4,9 @@
 //! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
 
 use super::dead_letter::Burials;
+use super::deletion::{Begun, Deletion};
 use super::outlets::{RemoteWindows, window_bytes};
-use super::{Arrival, Edge, Inbox, Look, Parcel, Question, Seat, Shard, Wheel};
+use super::{Arrival, Edge, Inbox, Look, Parcel, Seat, Shard, Wheel};
 use crate::channel_key::ChannelKeys;
 use crate::connection::{Client, ConnectionTask};
 use crate::listener::{self, Door};
@@ -14,7 +15,7 @@ use crate::session::Peer;
 use crate::stream::Stream;
 use crate::tally::Tally;
 use amqp::Millis;
-use broker::topology::{Checked, Command as Change, Topology};
+use broker::topology::{Command as Change, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -44,14 +45,6 @@ pub(crate) struct Parts {
     pub(crate) make_partitions: MakePartitions,
 }
 
-/// Who waits for the answer to a request of the shard itself.
-enum Asker {
-    /// The shard: a queue ends if nobody uses it.
-    Unused(QueueId),
-    /// Somebody who is no channel.
-    Outsider(oneshot::Sender<Reply>),
-}
-
 /// What the tasks of one shard share.
 pub(crate) struct Local {
     pub(crate) index: usize,
@@ -71,8 +64,10 @@ pub(crate) struct Local {
     flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
     paused: RefCell<Vec<Rc<Client>>>,
-    /// Who waits for what the shard itself asked partitions.
-    asked: RefCell<HashMap<RequestId, Asker, FixedState>>,
+    /// Who waits for what the shard asked partitions for somebody who is no channel.
+    asked: RefCell<HashMap<RequestId, oneshot::Sender<Reply>, FixedState>>,
+    /// Deletions of queues that are under way here.
+    pub(super) deletions: RefCell<HashMap<RequestId, Begun, FixedState>>,
     last_request: Cell<u64>,
     /// What goes through here.
     pub(crate) tally: Tally,
@@ -175,7 +170,7 @@ impl Local {
     fn queue_unused(&self, queue: QueueId, partition: PartitionId) {
         let auto_delete = self.shared.topology().queue(queue).is_some_and(|q| q.shape.auto_delete);
         if auto_delete {
-            self.delete_if_unused(queue, partition);
+            self.begin_deletion(Deletion::of_unused(queue, partition));
         }
     }
 
@@ -186,58 +181,29 @@ impl Local {
         done.into_iter().for_each(|(partition, command)| self.push(partition, command));
     }
 
-    /// A queue ends unless somebody consumes from it.
-    fn delete_if_unused(&self, queue: QueueId, partition: PartitionId) {
+    /// The number of the shard's next own request.
+    pub(super) fn next_request(&self) -> RequestId {
         let request = RequestId(self.last_request.get() + 1);
         self.last_request.set(request.0);
-        self.asked.borrow_mut().insert(request, Asker::Unused(queue));
-        let channel = self.keys.borrow().own();
-        self.push(partition, Command::Close { queue, if_unused: true, if_empty: false, channel, request });
+        request
     }
 
-    /// Asks a partition of this shard on behalf of somebody who is no channel.
-    fn ask(&self, partition: PartitionId, question: Question, answer: oneshot::Sender<Reply>) {
-        let request = RequestId(self.last_request.get() + 1);
-        self.last_request.set(request.0);
-        self.asked.borrow_mut().insert(request, Asker::Outsider(answer));
+    /// Drops what is ready in a queue of this shard, for somebody who is no channel.
+    fn purge(&self, partition: PartitionId, queue: QueueId, answer: oneshot::Sender<Reply>) {
+        let request = self.next_request();
+        self.asked.borrow_mut().insert(request, answer);
         let channel = self.keys.borrow().own();
-        let command = match question {
-            Question::Purge(queue) => Command::Purge { queue, channel, request },
-            Question::Close { queue, if_unused, if_empty } => {
-                Command::Close { queue, if_unused, if_empty, channel, request }
-            }
-        };
-        self.push(partition, command);
+        self.push(partition, Command::Purge { queue, channel, request });
     }
 
     /// The answer to a request of the shard itself.
     fn handle_own_reply(&self, request: RequestId, reply: &Reply) {
-        let queue = match self.asked.borrow_mut().remove(&request) {
-            None => return,
-            Some(Asker::Unused(queue)) => queue,
-            Some(Asker::Outsider(answer)) => {
-                // Who does not wait any more does not need it.
-                let _ = answer.send(reply.clone());
-                return;
-            }
-        };
-        if !matches!(reply, Reply::Counted(_)) {
+        if self.may_be_deleted(request, reply) {
             return;
         }
-        let deletion = self.shared.topology().deletion(queue);
-        match deletion {
-            Checked::Done => {}
-            Checked::Local(change) => {
-                self.change_locally(&change);
-            }
-            Checked::Propose(change) => {
-                let nobody = crate::topology_log::Answer::new(
-                    self.shared.mailboxes[self.index].clone(),
-                    ChannelKey::NOBODY,
-                    RequestId(0),
-                );
-                self.shared.log().propose(change, nobody);
-            }
+        if let Some(answer) = self.asked.borrow_mut().remove(&request) {
+            // Who does not wait any more does not need it.
+            let _ = answer.send(reply.clone());
         }
     }
 
@@ -367,7 +333,7 @@ impl Connections<'_> {
                 let Some(partition) = partition else { continue };
                 match effect {
                     Effect::Unused { queue } => self.local.queue_unused(queue, partition),
-                    Effect::Lapsed { queue } => self.local.delete_if_unused(queue, partition),
+                    Effect::Lapsed { queue } => self.local.begin_deletion(Deletion::of_unused(queue, partition)),
                     Effect::DeadLetter(letter) => self.local.bury(partition, *letter),
                     _ => {}
                 }
@@ -484,7 +450,9 @@ impl StepTask {
             }
             Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
-                if let Some((client, number)) = local.client_of(channel) {
+                if channel == local.keys.borrow().own() {
+                    local.deletion_decided(request, outcome);
+                } else if let Some((client, number)) = local.client_of(channel) {
                     client.handle_decided((channel, number), request, outcome, local);
                     local.flush_later(&client);
                 }
@@ -536,7 +504,8 @@ impl StepTask {
                 let _ = answer.send(figures);
             }
             Parcel::News(news) => local.emit_news(&news),
-            Parcel::Ask(partition, question, answer) => local.ask(partition, question, answer),
+            Parcel::Delete(deletion) => local.begin_deletion(*deletion),
+            Parcel::Purge(partition, queue, answer) => local.purge(partition, queue, answer),
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain { until } => {
                 self.drain_until = Some(until);
@@ -697,6 +666,7 @@ pub(crate) fn run(parts: Parts) {
             flush: RefCell::default(),
             paused: RefCell::default(),
             asked: RefCell::default(),
+            deletions: RefCell::default(),
             last_request: Cell::new(0),
             tally: Tally::default(),
             burials: RefCell::default(),

@@ -1,7 +1,7 @@
 //! Queues that end: what may be nowhere because its queue was gone or going, and what must not come any more.
 //!
-//! Invariant: a queue ends once, in the topology first, and a message is excused only from queues that did not take it for
-//! that reason: those that are gone, and those for which a delete was under way when it was published.
+//! Invariant: a queue ends once, in the topology first, and a message is excused only from queues that are gone. A delete
+//! that came to nothing, or that nobody ever decided, excuses nothing.
 
 use super::violated;
 use broker::QueueId;
@@ -13,8 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Ends {
     /// Queues that the topology has deleted.
     gone: BTreeSet<QueueId>,
-    /// Queues that refused publishes for a while: messages with lower numbers may have met that.
-    closed: BTreeMap<QueueId, u64>,
     /// By leaders that cancelled their consumers.
     cancelled: BTreeSet<(QueueId, Term)>,
     /// By the queue that a dead letter goes to, and the message: the ids that the queue had when it left.
@@ -22,16 +20,6 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// A delete is about to begin.
-    pub fn closing(&mut self, queue: QueueId) {
-        self.closed.insert(queue, u64::MAX);
-    }
-
-    /// It came to nothing: messages from this number on are taken in again.
-    pub fn reopened(&mut self, queue: QueueId, next_id: u64) {
-        self.closed.insert(queue, next_id);
-    }
-
     /// The topology has deleted a queue.
     pub fn deleted(&mut self, queue: QueueId) {
         assert!(self.gone.insert(queue), "a queue ends once");
@@ -42,9 +30,9 @@ impl Ends {
         &self.gone
     }
 
-    /// Whether a message may not be in this queue, though it was published to it and confirmed.
-    pub fn excuses(&self, queue: QueueId, id: u64) -> bool {
-        self.gone.contains(&queue) || self.closed.get(&queue).is_some_and(|below| id < *below)
+    /// Whether messages may not be in this queue, though they were published to it and confirmed.
+    pub fn excuses(&self, queue: QueueId) -> bool {
+        self.gone.contains(&queue)
     }
 
     /// A leader cancelled a consumer because its queue is gone.
@@ -71,6 +59,6 @@ impl Ends {
     /// Whether a dead letter that left for the queue of this name may have met its end.
     pub fn excuses_letter(&self, name: QueueId, id: u64) -> bool {
         let sent_to = self.letters.get(&(name, id));
-        sent_to.is_some_and(|ids| ids.iter().any(|grave| self.gone.contains(grave) || self.closed.contains_key(grave)))
+        sent_to.is_some_and(|ids| ids.iter().any(|grave| self.gone.contains(grave)))
     }
 }

@@ -1,9 +1,10 @@
 //! Queues that go and come back: deleted while messages are ready, held, scheduled, being read, on their way as dead
 //! letters, and created again under their names.
 //!
-//! As the server does it: the leader is asked to take nothing more, or is not, as when a virtual host goes; the topology
-//! forgets the queue; every node hears of that in its own time, and its partition is told. Invariant: a name belongs to one
-//! queue at a time, and when the faults are over every name has one again.
+//! As the server does it: the leader is asked whether the queue may go, on conditions or without, or is not asked, as when
+//! a virtual host goes; the topology forgets the queue; every node hears of that in its own time, and its partition is
+//! told. Who asks without conditions may die before it does more. Invariant: a name belongs to one queue at a time, and
+//! when the faults are over every name has one again.
 
 use super::{Cluster, Event};
 use crate::bug::Bug;
@@ -61,7 +62,6 @@ impl Cluster {
             Step::Reopen { group, queue } => {
                 self.turnover.going.remove(&queue);
                 self.tell_nodes(group, &Command::Reopen { queue });
-                self.checks.reopened(queue);
             }
             Step::Unanswered { group, queue } => {
                 if self.turnover.asked.remove(&queue).is_some() {
@@ -101,9 +101,14 @@ impl Cluster {
         if self.random.chance(40) {
             return self.later(NEWS_MAX, Step::Delete { group, queue });
         }
-        self.checks.closing(queue);
+        let if_empty = self.random.chance(50);
         let (channel, request) = (ADMINISTRATOR, RequestId(queue.0 << 32));
-        self.tell_nodes(group, &Command::Close { queue, if_unused: false, if_empty: false, channel, request });
+        self.tell_nodes(group, &Command::Close { queue, if_unused: false, if_empty, channel, request });
+        if !if_empty && self.random.chance(25) {
+            // Whoever asked is gone: nothing was decided, so nothing may come of it.
+            self.turnover.going.remove(&queue);
+            return;
+        }
         let is_undone = self.random.chance(25);
         let next = if is_undone { Step::Reopen { group, queue } } else { Step::Delete { group, queue } };
         self.turnover.asked.insert(queue, next);
@@ -112,9 +117,21 @@ impl Cluster {
 
     /// Looks whether an effect is a leader's answer to who wants to delete a queue.
     pub(super) fn note_answer(&mut self, effect: &Effect) {
-        let Effect::Reply { channel: ADMINISTRATOR, request, reply: Reply::Counted(_) } = effect else { return };
-        if let Some(step) = self.turnover.asked.remove(&queue_of(*request)) {
-            self.later(NEWS_MAX, step);
+        let Effect::Reply { channel: ADMINISTRATOR, request, reply } = effect else { return };
+        let queue = queue_of(*request);
+        match reply {
+            Reply::Counted(_) => {
+                if let Some(step) = self.turnover.asked.remove(&queue) {
+                    self.later(NEWS_MAX, step);
+                }
+            }
+            // It is not empty.
+            Reply::DeleteRefused { .. } => {
+                if self.turnover.asked.remove(&queue).is_some() {
+                    self.turnover.going.remove(&queue);
+                }
+            }
+            _ => {}
         }
     }
 

@@ -1,0 +1,80 @@
+//! A queue whose delete on a condition is being decided.
+//!
+//! Invariant: what is confirmed is in its queue, or the queue's end was decided. A queue that was found unused or empty
+//! is still so when the topology decides that it goes: until then what comes is taken in and not confirmed, and nobody
+//! consumes. Called off, the delete leaves no trace: everything goes on from where it waited.
+
+use crate::command::{Effect, Reply, RequestId};
+use crate::commands::confirm_repeat;
+use crate::leader::Leader;
+use crate::partition::{Context, QueuePartition};
+use broker::queue::Consumer;
+use broker::{ChannelKey, ConsumerKey, QueueId};
+use smallvec::SmallVec;
+
+/// Publishes that one queue keeps waiting at most; more are refused. A decision takes about as long as a sync.
+const CONFIRMS_MAX: usize = 1 << 16;
+
+/// A publish that was taken in and is not confirmed before these queues have been decided about.
+#[derive(Debug)]
+pub(crate) struct HeldConfirm {
+    pub(crate) channel: ChannelKey,
+    pub(crate) seq: u64,
+    pub(crate) closing: SmallVec<[QueueId; 1]>,
+}
+
+/// What waits for the decision about one queue.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    pub(crate) confirms: Vec<HeldConfirm>,
+    /// Consumers that are not attached yet, with their requests.
+    pub(crate) consumers: Vec<(Consumer, RequestId)>,
+}
+
+impl Closing {
+    /// Whether no more publishes may wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.confirms.len() >= CONFIRMS_MAX
+    }
+
+    /// Forgets a consumer that is not attached yet.
+    pub(crate) fn take(&mut self, consumer: ConsumerKey) -> Option<(Consumer, RequestId)> {
+        let at = self.consumers.iter().position(|(held, _)| held.key == consumer)?;
+        Some(self.consumers.remove(at))
+    }
+
+    /// Answers the consumers that will not be attached.
+    pub(crate) fn refuse_consumers(&self, reply: Reply, effects: &mut Vec<Effect>) {
+        for (consumer, request) in &self.consumers {
+            effects.push(Effect::Reply { channel: consumer.key.channel, request: *request, reply: reply.clone() });
+        }
+    }
+
+    /// Keeps a confirm until the queues that it waits for are decided about. Confirms it where none of them waits any more,
+    /// no earlier than what was taken in with it is safe.
+    pub(crate) fn hold(leader: &mut Leader, mut held: HeldConfirm, effects: &mut Vec<Effect>) {
+        while let Some(queue) = held.closing.pop() {
+            if let Some(closing) = leader.queues.get_mut(&queue).and_then(|lq| lq.closing.as_mut()) {
+                return closing.confirms.push(held);
+            }
+        }
+        confirm_repeat(leader, held.channel, held.seq, effects);
+    }
+
+    /// One of the queues that these wait for was decided about.
+    pub(crate) fn confirm(leader: &mut Leader, confirms: Vec<HeldConfirm>, effects: &mut Vec<Effect>) {
+        confirms.into_iter().for_each(|held| Closing::hold(leader, held, effects));
+    }
+}
+
+impl QueuePartition {
+    /// The delete of a queue came to nothing.
+    pub(crate) fn reopen(&mut self, queue: QueueId, cx: &mut Context<'_>) {
+        let Some(closing) = self.touched(queue).closing.take() else { return };
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        Closing::confirm(leader, closing.confirms, &mut cx.out.effects);
+        for (consumer, request) in closing.consumers {
+            self.consume(queue, consumer, request, cx);
+        }
+    }
+}
