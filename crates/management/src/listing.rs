@@ -6,6 +6,7 @@ use crate::answer::Refused;
 use crate::call::Call;
 use broker::topology::Pattern;
 use serde_json::{Map, Value, json};
+use server::patterns::Meter;
 use std::cmp::Ordering;
 
 /// Most items of one page, as in RabbitMQ.
@@ -25,13 +26,29 @@ pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refu
             }
         };
         let lower = name.to_lowercase();
+        // Others wait for this thread, so a pattern has a time for the whole list.
+        let meter = Meter::of_filter();
+        let mut is_in_time = true;
         items.retain(|item| {
             let own = item.get("name").and_then(Value::as_str).unwrap_or_default();
             match &pattern {
-                Some(pattern) => pattern.matches(own.as_bytes()),
+                Some(pattern) if is_in_time => match pattern.find(own.as_bytes()) {
+                    Ok(found) => {
+                        is_in_time = meter.goes_on();
+                        found
+                    }
+                    Err(_) => {
+                        is_in_time = false;
+                        false
+                    }
+                },
+                Some(_) => false,
                 None => own.to_lowercase().contains(&lower),
             }
         });
+        if !is_in_time {
+            return Err(Refused::BadRequest("regex takes too long".to_owned()));
+        }
     }
     if let Some(column) = call.query("sort").filter(|column| !column.is_empty()) {
         let null = Value::Null;

@@ -337,6 +337,10 @@ impl Scrape {
         out.gauge("leveret_transient_messages_bytes", help, figures.transient_bytes)?;
         let help = "Memory pinned by messages of transient queues at which publishers are blocked";
         out.gauge("leveret_transient_messages_limit_bytes", help, self.memory_limit_bytes)?;
+        let help = "Memory of messages that have not arrived as a whole, and of transactions";
+        out.gauge("leveret_unfinished_bytes", help, figures.unfinished_bytes)?;
+        let help = "Memory of what x-recent-history exchanges remember";
+        out.gauge("leveret_history_bytes", help, figures.history_bytes)?;
         let help = "Memory of what was published and is not yet written";
         out.gauge("leveret_unwritten_bytes", help, figures.unwritten_bytes)?;
         out.counter("leveret_log_written_bytes", "Bytes written to the log", figures.log_bytes)?;

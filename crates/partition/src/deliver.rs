@@ -24,6 +24,8 @@ use storage::Location;
 
 /// One read of an extent brings about this much.
 const EXTENT_READ_BYTES: u32 = 256 << 10;
+/// And this much where queues hold as much as they may already.
+const CROWDED_READ_BYTES: u32 = 16 << 10;
 /// One read of the log brings a batch, and as many after it as consumers have room for, up to so many bytes
 const AHEAD_BYTES_MAX: u64 = 256 << 10;
 /// and batches.
@@ -82,6 +84,9 @@ impl QueuePartition {
             if !lq.ahead.is_empty() && lq.dispatch.consumers() == 0 {
                 // Nobody is there to take it: it is read again when somebody is.
                 lq.ahead.clear();
+            }
+            if !lq.ahead.is_empty() || !lq.read_share.is_empty() {
+                lq.count_read(cx.tail);
             }
             let has_ended = lq.life.as_ref().is_some_and(|l| !l.ended.is_empty());
             if !lq.acked.is_empty() || !lq.discarded.is_empty() || has_ended {
@@ -180,6 +185,20 @@ impl LeaderQueue {
         self.ahead.append(&mut readers);
     }
 
+    /// Counts what is at hand of what was read from the disk. Where all queues together have too much of it, this one keeps
+    /// nothing that it could not give out: it is read again when somebody has room.
+    fn count_read(&mut self, tail: &mut Tail) {
+        let bytes = |lq: &Self| lq.reader.iter().chain(&lq.ahead).map(Reader::held_bytes).sum();
+        self.read_share.set(bytes(self), tail);
+        if tail.is_crowded() {
+            self.ahead = VecDeque::new();
+            if self.reader.as_ref().is_some_and(|reader| reader.held_bytes() > 0) {
+                self.put_reader(None, tail);
+            }
+            self.read_share.set(bytes(self), tail);
+        }
+    }
+
     /// Takes this in hand, and lets go of what was.
     fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
         if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.reader {
@@ -234,7 +253,7 @@ impl Found {
     ) -> Found {
         match found {
             Ok(ReadBytes::Extent { messages, damage }) => match messages.iter().find(|m| m.0 >= seq) {
-                Some((first, _)) if *first == seq => Found::Readers(VecDeque::from([Reader::Extent(messages.into())])),
+                Some((first, _)) if *first == seq => Found::Readers(VecDeque::from([Reader::extent(messages.into())])),
                 next => {
                     let past = next.map_or(run.past(), |(first, _)| *first);
                     let why = damage.unwrap_or_else(|| format!("{:?} does not have them", run.place));
@@ -617,7 +636,8 @@ impl Turn<'_> {
                 let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.past()));
                 let mut places: Vec<Location> = run.place.in_wal().into_iter().collect();
                 let (mut bytes, mut messages) = (u64::from(places[0].bytes), u64::from(run.live()));
-                for next in runs.take(AHEAD_BATCHES_MAX - 1) {
+                let batches_max = if tail.is_crowded() { 1 } else { AHEAD_BATCHES_MAX };
+                for next in runs.take(batches_max - 1) {
                     let Some(at) = next.place.in_wal() else { break };
                     bytes += u64::from(at.bytes);
                     if bytes > AHEAD_BYTES_MAX || messages >= wanted || in_tail(next, tail).is_some() {
@@ -629,7 +649,8 @@ impl Turn<'_> {
                 ReadAt::Batches(places)
             }
             Place::Extent { id, run: number } => {
-                ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max: EXTENT_READ_BYTES }
+                let bytes_max = if tail.is_crowded() { CROWDED_READ_BYTES } else { EXTENT_READ_BYTES };
+                ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max }
             }
         };
         self.lq.reading = true;

@@ -11,6 +11,7 @@ use crate::entry::{BatchPlace, EntryBuilder};
 use crate::life::{DueMessage, Life, Timers};
 use crate::machine::FixedMap;
 use crate::reader::Reader;
+use crate::tail::ReadShare;
 use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
@@ -156,6 +157,8 @@ pub(crate) struct LeaderQueue {
     pub(crate) reader: Option<Reader>,
     /// What was read and comes after it, ascending.
     pub(crate) ahead: VecDeque<Reader>,
+    /// What both hold of what was read from the disk, as the shard counts it.
+    pub(crate) read_share: ReadShare,
     /// A read is under way.
     pub(crate) reading: bool,
     /// A delete on a condition is being decided.
@@ -200,6 +203,7 @@ impl LeaderQueue {
             redelivered_below: sent,
             reader: None,
             ahead: VecDeque::new(),
+            read_share: ReadShare::default(),
             reading: false,
             closing: None,
             dirty: false,

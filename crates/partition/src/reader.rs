@@ -28,8 +28,13 @@ pub enum Reader {
         /// Messages taken from it.
         taken: u64,
     },
-    /// Messages of an extent with their numbers.
-    Extent(VecDeque<(u64, Bytes)>),
+    /// Messages of one read of an extent.
+    Extent {
+        /// With their numbers.
+        messages: VecDeque<(u64, Bytes)>,
+        /// What the read brought: the first messages may keep the memory of all until the last one is gone.
+        bytes: usize,
+    },
 }
 
 impl Reader {
@@ -38,6 +43,12 @@ impl Reader {
         let batch = Batch::parse(&bytes, 0).ok().filter(|b| b.messages() == count)?;
         let at = batch.first_message_at();
         Some(Reader::Batch { first, past: first + u64::from(count), next: first, at, bytes, place, taken: 0 })
+    }
+
+    /// Messages of one read of an extent.
+    pub fn extent(messages: VecDeque<(u64, Bytes)>) -> Self {
+        let bytes = messages.iter().map(|(_, message)| message.len()).sum();
+        Reader::Extent { messages, bytes }
     }
 
     /// The message with this number, if it is in hand.
@@ -63,7 +74,7 @@ impl Reader {
                     }
                 }
             }
-            Reader::Extent(messages) => {
+            Reader::Extent { messages, .. } => {
                 while messages.front().is_some_and(|(s, _)| *s < seq) {
                     messages.pop_front();
                 }
@@ -75,11 +86,20 @@ impl Reader {
         }
     }
 
+    /// Bytes that it keeps alive beside the tail.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Reader::Batch { place: Some(_), .. } => 0,
+            Reader::Batch { bytes, .. } => bytes.len(),
+            Reader::Extent { bytes, .. } => *bytes,
+        }
+    }
+
     /// Whether it has the message with this number.
     pub fn has(&self, seq: u64) -> bool {
         match self {
             Reader::Batch { first, past, .. } => (*first..*past).contains(&seq),
-            Reader::Extent(messages) => messages.binary_search_by_key(&seq, |(s, _)| *s).is_ok(),
+            Reader::Extent { messages, .. } => messages.binary_search_by_key(&seq, |(s, _)| *s).is_ok(),
         }
     }
 
@@ -87,7 +107,7 @@ impl Reader {
     pub fn past(&self) -> u64 {
         match self {
             Reader::Batch { past, .. } => *past,
-            Reader::Extent(messages) => messages.back().map_or(0, |(last, _)| last + 1),
+            Reader::Extent { messages, .. } => messages.back().map_or(0, |(last, _)| last + 1),
         }
     }
 
@@ -95,7 +115,7 @@ impl Reader {
     pub fn is_used_up(&self) -> bool {
         match self {
             Reader::Batch { next, past, .. } => next == past,
-            Reader::Extent(messages) => messages.is_empty(),
+            Reader::Extent { messages, .. } => messages.is_empty(),
         }
     }
 }

@@ -6,7 +6,12 @@
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use storage::Location;
+
+/// What all queues of a shard may hold of what they read from the disk, unless somebody says it.
+const READ_BYTES_MAX: usize = 64 << 20;
 
 /// What delivered entries may hold together: the messages that a few consumers of a calm queue have in their hands.
 const DELIVERED_BYTES_MAX: usize = 64 << 10;
@@ -32,6 +37,40 @@ impl Entry {
     }
 }
 
+/// What one queue holds of what it read from the disk, in the sum of its shard. It leaves the sum when the queue goes.
+#[derive(Debug, Default)]
+pub(crate) struct ReadShare {
+    bytes: usize,
+    sum: Option<Arc<AtomicUsize>>,
+}
+
+impl ReadShare {
+    /// Whether nothing is counted.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// It holds so many bytes now.
+    pub(crate) fn set(&mut self, bytes: usize, tail: &Tail) {
+        if bytes == self.bytes {
+            return;
+        }
+        let sum = self.sum.get_or_insert_with(|| tail.read_bytes.clone());
+        // One thread has the tail and all of its queues.
+        sum.store(sum.load(Ordering::Relaxed) - self.bytes + bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for ReadShare {
+    fn drop(&mut self) {
+        if let Some(sum) = &self.sum {
+            sum.store(sum.load(Ordering::Relaxed) - self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A byte-bounded cache of log entries by where they lie in the WAL. One a shard, shared by its partitions.
 pub struct Tail {
     entries: BTreeMap<(u32, u32), Entry>,
@@ -41,6 +80,9 @@ pub struct Tail {
     bytes: usize,
     bytes_max: usize,
     pushed_out_bytes: u64,
+    /// What all queues hold of what they read from the disk.
+    read_bytes: Arc<AtomicUsize>,
+    read_bytes_max: usize,
 }
 
 impl Tail {
@@ -53,7 +95,26 @@ impl Tail {
             bytes: 0,
             bytes_max,
             pushed_out_bytes: 0,
+            read_bytes: Arc::default(),
+            read_bytes_max: READ_BYTES_MAX,
         }
+    }
+
+    /// The same for a shard whose queues may hold so many bytes of what they read from the disk.
+    pub fn with_read_bytes_max(self, read_bytes_max: usize) -> Self {
+        Tail { read_bytes_max, ..self }
+    }
+
+    /// Bytes that queues hold of what they read from the disk.
+    pub fn read_bytes(&self) -> usize {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether they hold as much as they may: then a read brings what is wanted and little more, and nobody keeps what it
+    /// cannot give out now.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.read_bytes() > self.read_bytes_max
     }
 
     /// Bytes held.

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{EngineGauges, SyncTimes};
 use crate::node::{Alarm, Alarms, Shared};
+use crate::patterns;
 use crate::report::{ConnectionNumber, ConnectionReport};
 use crate::session::random;
 use crate::shard::deletion::{Asker, Deletion};
@@ -48,6 +49,10 @@ pub struct NodeFigures {
     pub traffic: Traffic,
     /// Bytes that messages of transient queues pin.
     pub transient_bytes: u64,
+    /// Bytes of messages that have not arrived as a whole, and of transactions.
+    pub unfinished_bytes: u64,
+    /// Bytes that `x-recent-history` exchanges remember.
+    pub history_bytes: u64,
     /// Bytes that were proposed and are not yet written.
     pub unwritten_bytes: u64,
     /// Why publishers are blocked, if they are.
@@ -183,6 +188,7 @@ impl Handle {
         let shared = self.shared();
         let mut figures =
             NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
+        (figures.unfinished_bytes, figures.history_bytes) = (shared.unfinished_bytes(), shared.histories.bytes());
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);
@@ -255,7 +261,22 @@ impl Handle {
     }
 
     /// Makes a replicated change. Done means decided, durable and in force on this node.
+    ///
+    /// A change with patterns is weighed first, on a thread of its own and one such change at a time. Errors: what the
+    /// topology refuses, and a pattern that takes too long.
     pub async fn change(&self, command: Command) -> Result<Outcome, ChangeError> {
+        if !patterns::has_patterns(&command) {
+            return self.decide(command).await;
+        }
+        let turn = self.shared().pattern_turn.lock().await;
+        let shared = self.shared().clone();
+        let weighed = tokio::task::spawn_blocking(move || shared.weigh(&command).map(|()| command)).await;
+        let outcome = self.decide(weighed.map_err(|_| ChangeError::NoAnswer)??).await;
+        drop(turn);
+        outcome
+    }
+
+    async fn decide(&self, command: Command) -> Result<Outcome, ChangeError> {
         let (sender, decided) = oneshot::channel();
         self.shared().log().propose(command, Answer::to_task(sender));
         Ok(decided.await.map_err(|_| ChangeError::NoAnswer)??)

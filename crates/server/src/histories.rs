@@ -1,12 +1,14 @@
 //! The last messages of each `x-recent-history` exchange, for queues that are bound to it later.
 //!
 //! Invariant: a history holds at most the number of messages that its exchange asks for and `HISTORY_BYTES_MAX` bytes, the
-//! youngest ones. It lives in this node's memory, as in RabbitMQ 3: a restart empties it.
+//! youngest ones; all histories together hold at most what the node gives them. It lives in this node's memory, as in
+//! RabbitMQ 3: a restart empties it.
 
 use amqp::Publish;
 use broker::topology::HistoryId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of one history. Without a bound of its own, an exchange could keep ten thousand messages of 16 MiB.
@@ -36,9 +38,13 @@ impl Remembered {
     }
 
     fn bytes(&self) -> usize {
-        self.exchange.len() + self.routing_key.len() + self.properties.len() + self.body.len()
+        let own = self.exchange.len() + self.routing_key.len() + self.properties.len() + self.body.len();
+        own + REMEMBERED_OVERHEAD_BYTES
     }
 }
+
+/// What a message costs beside its bytes: itself and the four allocations.
+const REMEMBERED_OVERHEAD_BYTES: usize = size_of::<Remembered>() + 4 * 32;
 
 #[derive(Debug, Default)]
 struct History {
@@ -46,11 +52,38 @@ struct History {
     bytes: usize,
 }
 
+impl History {
+    /// Forgets the oldest messages until it has no more than these.
+    fn shrink(&mut self, messages_max: usize, bytes_max: usize) {
+        while self.messages.len() > messages_max || self.bytes > bytes_max {
+            let Some(gone) = self.messages.pop_front() else { return };
+            self.bytes -= gone.bytes();
+        }
+        if self.messages.capacity() > 4 * self.messages.len() + 16 {
+            self.messages.shrink_to_fit();
+        }
+    }
+}
+
 /// All histories of a node.
-#[derive(Debug, Default)]
-pub(crate) struct Histories(Mutex<BTreeMap<HistoryId, History>>);
+#[derive(Debug)]
+pub(crate) struct Histories {
+    all: Mutex<BTreeMap<HistoryId, History>>,
+    bytes: AtomicU64,
+    bytes_max: u64,
+}
 
 impl Histories {
+    /// None yet, and at most so many bytes in all of them.
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Histories { all: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
+    }
+
+    /// Bytes that all of them hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Adds a message to a history of at most `length` messages. `is_there` tells the exchanges that still exist: the
     /// histories of others go when a new one comes, so there are never more than were ever there at a time.
     pub(crate) fn remember(
@@ -60,25 +93,38 @@ impl Histories {
         message: Remembered,
         is_there: impl FnOnce() -> Vec<HistoryId>,
     ) {
-        let mut histories = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut histories = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if !histories.contains_key(&exchange) {
-            let there = is_there();
+            let there: std::collections::BTreeSet<HistoryId> = is_there().into_iter().collect();
             histories.retain(|id, _| there.contains(id));
+            self.bytes.store(sum(&histories), Ordering::Relaxed);
         }
         let history = histories.entry(exchange).or_default();
+        let before = history.bytes as u64;
         history.bytes += message.bytes();
         history.messages.push_back(message);
-        while history.messages.len() > length as usize || history.bytes > HISTORY_BYTES_MAX {
-            let gone = history.messages.pop_front().expect("one message is within both limits");
-            history.bytes -= gone.bytes();
+        history.shrink(length as usize, HISTORY_BYTES_MAX);
+        // Under the lock nobody else changes the sum.
+        let bytes = self.bytes.load(Ordering::Relaxed) + history.bytes as u64 - before;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        if bytes > self.bytes_max {
+            // Each gives up what it has beyond an equal share; a quarter of room is left, so that not every message does this.
+            let room = usize::try_from(self.bytes_max / 4 * 3).unwrap_or(usize::MAX);
+            let share = room / histories.len();
+            histories.values_mut().for_each(|history| history.shrink(usize::MAX, share));
+            self.bytes.store(sum(&histories), Ordering::Relaxed);
         }
     }
 
     /// What an exchange remembers, oldest first.
     pub(crate) fn of(&self, exchange: HistoryId) -> Vec<Remembered> {
-        let histories = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let histories = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         histories.get(&exchange).map(|history| history.messages.iter().cloned().collect()).unwrap_or_default()
     }
+}
+
+fn sum(histories: &BTreeMap<HistoryId, History>) -> u64 {
+    histories.values().map(|history| history.bytes as u64).sum()
 }
 
 #[cfg(test)]
@@ -120,21 +166,42 @@ mod tests {
     #[test]
     fn the_youngest_messages_stay_by_number_and_by_bytes() {
         let id = ids(&mut Topology::new(), &["x"])[0];
-        let histories = Histories::default();
+        let histories = Histories::new(u64::MAX);
         for n in 0..5u8 {
             histories.remember(id, 3, message(&[n]), Vec::new);
         }
         assert_eq!(bodies(&histories, id), [[2], [3], [4]]);
         for n in 5..8u8 {
-            histories.remember(id, 3, message(&vec![n; HISTORY_BYTES_MAX / 2 - 10]), Vec::new);
+            histories.remember(id, 3, message(&vec![n; HISTORY_BYTES_MAX / 2 - 1000]), Vec::new);
         }
         assert_eq!(bodies(&histories, id), [[6], [7]]);
     }
 
     #[test]
+    fn all_histories_together_stay_within_their_limit_and_share_it() {
+        let names: Vec<String> = (0..20).map(|n| format!("x{n}")).collect();
+        let ids = ids(&mut Topology::new(), &names.iter().map(String::as_str).collect::<Vec<_>>());
+        let histories = Histories::new(100_000);
+        for n in 0..50u8 {
+            for id in &ids {
+                histories.remember(*id, 1000, message(&[n; 1000]), || ids.clone());
+                assert!(histories.bytes() <= 100_000, "{}", histories.bytes());
+            }
+        }
+        for id in &ids {
+            let kept = bodies(&histories, *id);
+            assert!(!kept.is_empty() && kept.last() == Some(&vec![49]), "the youngest stay: {kept:?}");
+        }
+        histories.remember(ids[0], 1000, message(&[0; 200_000]), || ids.clone());
+        assert!(histories.bytes() <= 100_000, "also when one message is larger: {}", histories.bytes());
+        let held: usize = ids.iter().flat_map(|id| histories.of(*id)).map(|m| m.body.len()).sum();
+        assert!(histories.bytes() as usize >= held && held > 0);
+    }
+
+    #[test]
     fn a_history_goes_when_its_exchange_is_gone_and_another_comes() {
         let ids = ids(&mut Topology::new(), &["x", "y"]);
-        let histories = Histories::default();
+        let histories = Histories::new(u64::MAX);
         histories.remember(ids[0], 3, message(b"a"), Vec::new);
         histories.remember(ids[1], 3, message(b"b"), || vec![ids[1]]);
         assert_eq!(bodies(&histories, ids[0]), [[0u8; 1]; 0]);

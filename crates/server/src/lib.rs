@@ -22,6 +22,7 @@ mod listener;
 mod logins;
 pub mod node;
 mod occupancy;
+pub mod patterns;
 mod proxy_protocol;
 pub mod report;
 pub mod run;
@@ -31,6 +32,7 @@ mod stream;
 mod tally;
 pub mod tls;
 pub mod topology_log;
+mod unfinished;
 
 pub use channel_key::BOOT_LIMIT;
 pub use handle::Handle;

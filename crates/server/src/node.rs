@@ -15,6 +15,7 @@ use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, Partition, SHARDS
 use crate::tally;
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
+use crate::unfinished::Limits;
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
 use broker::topology::{
     Applied, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology,
@@ -32,6 +33,9 @@ use tokio::sync::Notify;
 
 /// How long clients have to answer `connection.close` when the node drains.
 pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
+
+/// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may take: one in so many.
+const HISTORIES_SHARE: u64 = 8;
 
 /// A frame is at most this large: properties fit one frame, and a stored message its limit.
 pub const FRAME_MAX_LIMIT: u32 = 1 << 20;
@@ -69,6 +73,9 @@ pub struct NodeConfig {
     pub connections_max: usize,
     /// Bytes that messages of transient queues may pin before publishers are blocked.
     pub transient_bytes_max: u64,
+    /// Bytes that all connections of one user may hold in unfinished messages and transactions. One connection may hold
+    /// `amqp.assembling_bytes_max`, the whole node half of `transient_bytes_max`.
+    pub user_bytes_max: u64,
     /// Bytes that one shard may have proposed and not yet written before its publishers' sockets are not read.
     pub unwritten_bytes_max: u64,
     /// How long a consumer may hold a message, where its queue says nothing; 0 is for ever.
@@ -100,6 +107,7 @@ impl NodeConfig {
             anonymous_user: "guest".to_owned(),
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
+            user_bytes_max: 128 << 20,
             unwritten_bytes_max: 16 << 20,
             consumer_timeout_ms: 1_800_000,
             node_name: "leveret@localhost".to_owned(),
@@ -230,10 +238,15 @@ pub(crate) struct Shared {
     /// Whether a virtual host is traced, and which are.
     is_tracing: AtomicBool,
     traced: RwLock<Vec<VhostId>>,
+    /// Held by the one change under way whose patterns were weighed, until it is decided.
+    pub(crate) pattern_turn: tokio::sync::Mutex<()>,
     alarms: AtomicU8,
     memory_alarm: AtomicBool,
     /// What `x-recent-history` exchanges remember.
     pub(crate) histories: Histories,
+    /// What clients have begun and not ended, and the most of it.
+    pub(crate) unfinished_bytes: AtomicU64,
+    pub(crate) unfinished_limits: Limits,
     next_partition: AtomicUsize,
     start: Instant,
 }
@@ -259,6 +272,11 @@ impl Shared {
     #[inline]
     pub(crate) fn topology_version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// The topology, to put something into it that changes nothing for those who look.
+    pub(crate) fn topology_mut(&self, put: impl FnOnce(&mut Topology)) {
+        put(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Makes a change by `apply` or `apply_local` of the topology, and tells the event exchange of it.
@@ -432,8 +450,11 @@ impl Shared {
 
     /// Compares what messages pin in memory with the budget; called by shards when their part of it moved.
     pub(crate) fn check_memory(&self) {
-        let bytes: u64 = self.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum();
+        let messages: u64 = self.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum();
         let limit = self.config.transient_bytes_max;
+        // All is one budget. But the alarm holds publishers until consumers have made room, and from what was begun they take
+        // nothing: beyond half of the limit, where connections are closed for it, it counts no further.
+        let bytes = messages + (self.unfinished_bytes() + self.histories.bytes()).min(limit / 2);
         let on = self.memory_alarm.load(Ordering::Relaxed);
         // Between nine tenths of the limit and the limit nothing changes, so that the alarm does not flutter.
         let wanted = if on { bytes > limit / 10 * 9 } else { bytes > limit };
@@ -442,15 +463,22 @@ impl Shared {
         }
     }
 
+    /// What clients have begun and not ended.
+    pub(crate) fn unfinished_bytes(&self) -> u64 {
+        self.unfinished_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether messages in memory are beyond their budget.
     pub(crate) fn has_memory_alarm(&self) -> bool {
         self.memory_alarm.load(Ordering::Relaxed)
     }
 
-    /// Whether a shard has as much proposed and unwritten as it may.
+    /// Whether a shard has as much proposed and unwritten as it may, together with what is on its way to it: a shard that
+    /// waits for its disk takes nothing out of its mailbox.
     #[inline]
     pub(crate) fn is_loaded(&self, shard: usize) -> bool {
-        self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed) > self.config.unwritten_bytes_max
+        let unwritten = self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed);
+        unwritten + self.mailboxes[shard].bytes() > self.config.unwritten_bytes_max
     }
 
     /// Which alarms are on.
@@ -584,9 +612,16 @@ impl Node {
             log: OnceLock::new(),
             is_tracing: AtomicBool::new(false),
             traced: RwLock::new(Vec::new()),
+            pattern_turn: tokio::sync::Mutex::new(()),
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
-            histories: Histories::default(),
+            histories: Histories::new(config.transient_bytes_max / HISTORIES_SHARE),
+            unfinished_bytes: AtomicU64::new(0),
+            unfinished_limits: Limits::new(
+                config.amqp.assembling_bytes_max as u64,
+                config.user_bytes_max,
+                config.transient_bytes_max,
+            ),
             next_partition: AtomicUsize::new(0),
             occupancy: Arc::default(),
             logins: Logins::new(config.login_limits),

@@ -8,6 +8,7 @@ use broker::VhostId;
 use broker::topology::{OpenConnections, Refusal};
 use bytes::Bytes;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
@@ -16,10 +17,12 @@ struct Counts {
     vhosts: HashMap<VhostId, usize>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct UserCount {
     connections: usize,
     channels: usize,
+    /// What its connections hold that is not finished: see `unfinished.rs`.
+    unfinished_bytes: Arc<AtomicU64>,
 }
 
 /// The counts of a node.
@@ -47,9 +50,11 @@ impl Occupancy {
             of_user: counts.users.get(user).map_or(0, |count| count.connections),
         };
         let vhost = check(open)?;
-        counts.users.entry(user.clone()).or_default().connections += 1;
+        let count = counts.users.entry(user.clone()).or_default();
+        count.connections += 1;
+        let unfinished_bytes = count.unfinished_bytes.clone();
         *counts.vhosts.entry(vhost).or_default() += 1;
-        Ok(Place { occupancy: self.clone(), user: user.clone(), vhost, channels: 0 })
+        Ok(Place { occupancy: self.clone(), user: user.clone(), vhost, channels: 0, unfinished_bytes })
     }
 }
 
@@ -60,6 +65,8 @@ pub(crate) struct Place {
     user: Bytes,
     vhost: VhostId,
     channels: usize,
+    /// Its user's sum of what is not finished.
+    pub(crate) unfinished_bytes: Arc<AtomicU64>,
 }
 
 impl Place {

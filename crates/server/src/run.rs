@@ -80,6 +80,7 @@ pub fn run<G>(
             wal_file_bytes: u32::try_from(config.wal_file_bytes).unwrap_or(u32::MAX),
             wal_retained_bytes: config.wal_retained_bytes,
             cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
+            read_ahead_bytes: usize::try_from(config.read_ahead_bytes).unwrap_or(usize::MAX),
             wal_index_bytes: config.wal_index_bytes,
             wal_sync_delay_ms: config.wal_sync_delay_ms,
             checkpoint_interval_bytes: config.checkpoint_interval_bytes,
@@ -115,6 +116,7 @@ pub fn run<G>(
         anonymous_user: config.anonymous_login_user.clone(),
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,
+        user_bytes_max: config.user_bytes_max,
         unwritten_bytes_max: config.unwritten_bytes_max,
         consumer_timeout_ms: config.consumer_timeout_ms,
         node_name: node_name.clone(),
@@ -289,6 +291,7 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
         channel_max: config.channel_max,
         heartbeat_s: config.heartbeat_s,
         body_bytes_max: config.body_bytes_max,
+        assembling_bytes_max: usize::try_from(config.connection_bytes_max).unwrap_or(usize::MAX),
         handshake_timeout_ms: config.handshake_timeout_ms,
         ..ConnectionConfig::default()
     }

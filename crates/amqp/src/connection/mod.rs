@@ -293,6 +293,12 @@ impl Connection {
             + self.channels.iter().map(|channel| channel.held_bytes() + size_of::<usize>()).sum::<usize>()
     }
 
+    /// Bytes of memory for the unfinished bodies of all channels.
+    #[inline]
+    pub fn assembling_bytes(&self) -> usize {
+        self.assembling_bytes
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a time in the past means
     /// at once. A timer that is armed for an earlier time may stay: a call that is too early does nothing.
     pub fn poll_timeout(&self) -> Option<Millis> {

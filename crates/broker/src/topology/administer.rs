@@ -14,14 +14,15 @@ use super::exchange::{Exchange, PREDECLARED};
 use super::name::Name;
 use super::password::PasswordHash;
 use super::policy::{self, ApplyTo, HeldPolicies, POLICIES_MAX, Policy, check_definition};
+use super::policy_plan::{Held, PolicyChange};
 use super::queue::{Queue, QueueShape};
 use super::refusal::Refusal;
-use super::settings::{Wishes, effective};
+use super::settings::{QueueType, Wishes, effective};
 use super::user::{Permission, TAGS_MAX, TopicPermission, User};
 use super::vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription};
 use super::wording::integer;
 use super::{Topology, VHOSTS_EVER_MAX, VHOSTS_MAX};
-use crate::ids::VhostId;
+use crate::ids::{QueueId, VhostId};
 use crate::queue::Rules;
 
 impl Topology {
@@ -58,8 +59,8 @@ impl Topology {
             Command::SetVhostLimits { vhost, limits } => self.vhost_mut(*vhost)?.limits = *limits,
             Command::PutPolicy(put) => self.put_policy(put, effects)?,
             Command::DeletePolicy { vhost, operator, name } => {
-                policies_of(self.vhost_mut(*vhost)?, *operator).remove(name);
-                self.match_policies(*vhost, effects);
+                let before = policies_of(self.vhost_mut(*vhost)?, *operator).remove(name);
+                self.match_changed_policy((*vhost, *operator, name), before.as_ref(), effects);
             }
             _ => unreachable!("commands about queues, exchanges and bindings are carried out elsewhere"),
         }
@@ -150,8 +151,8 @@ impl Topology {
         if policies.len() >= POLICIES_MAX && !policies.contains_key(&put.name) {
             return Err(wrong(format!("limit of {POLICIES_MAX} is reached")));
         }
-        policies.insert(put.name.clone(), put.policy.clone());
-        self.match_policies(put.vhost, effects);
+        let before = policies.insert(put.name.clone(), put.policy.clone());
+        self.match_changed_policy((put.vhost, put.operator, &put.name), before.as_ref(), effects);
         Ok(())
     }
 
@@ -164,15 +165,23 @@ impl Topology {
         found.ok_or_else(|| Refusal::not_allowed("vhost not found"))
     }
 
-    /// The rules of a queue of this name and shape under the policies as they are now. A queue that no policy matches
-    /// shares those of its shape.
-    pub(super) fn rules_of(&self, vhost: VhostId, name: &[u8], shape: &QueueShape) -> Arc<Rules> {
+    /// The policies that hold for a new queue of this name. Cost: its name against the patterns.
+    pub(super) fn policies_matching(&self, vhost: VhostId, name: &[u8], queue_type: QueueType) -> Held {
+        let Some(vhost) = self.vhost_of(vhost) else { return Held::default() };
+        [&vhost.policies, &vhost.operator_policies].map(|policies| {
+            let found = policy::named(policies, name, |apply_to| apply_to.takes_queue(queue_type));
+            found.map(|(name, _)| name.clone())
+        })
+    }
+
+    /// The rules of a queue of this shape for which these policies hold. A queue without any shares those of its shape.
+    pub(super) fn rules_under(&self, vhost: VhostId, held: &Held, shape: &QueueShape) -> Arc<Rules> {
         let Some(vhost) = self.vhost_of(vhost) else { return shape.rules.clone() };
-        let of = |policies: &BTreeMap<Name, Policy>| {
-            let policy = policy::matching(policies, name, |apply_to| apply_to.takes_queue(shape.queue_type));
-            policy.map(|policy| Wishes::read(&policy.definition, ""))
+        let wishes = |policies: &BTreeMap<Name, Policy>, held: &Option<Name>| {
+            held.as_ref().and_then(|name| policies.get(name)).map(|policy| Wishes::read(&policy.definition, ""))
         };
-        let (policy, operator) = (of(&vhost.policies), of(&vhost.operator_policies));
+        let policy = wishes(&vhost.policies, &held[0]);
+        let operator = wishes(&vhost.operator_policies, &held[1]);
         if policy.is_none() && operator.is_none() {
             return shape.rules.clone();
         }
@@ -183,9 +192,8 @@ impl Topology {
     /// The policies that hold for a queue, for whoever looks after the broker.
     pub fn policies_of_queue(&self, queue: &Queue) -> HeldPolicies<'_> {
         let Some(vhost) = self.vhost_of(queue.vhost) else { return HeldPolicies::default() };
-        let takes = |apply_to: ApplyTo| apply_to.takes_queue(queue.shape.queue_type);
-        let policy = policy::named(&vhost.policies, &queue.name, takes);
-        let operator = policy::named(&vhost.operator_policies, &queue.name, takes);
+        let policy = queue.held[0].as_ref().and_then(|name| vhost.policies.get_key_value(name));
+        let operator = queue.held[1].as_ref().and_then(|name| vhost.operator_policies.get_key_value(name));
         let definition = (policy.is_some() || operator.is_some()).then(|| {
             let mut merged = Table::new();
             let (ours, theirs) = (policy.map(|(_, p)| &p.definition), operator.map(|(_, p)| &p.definition));
@@ -207,53 +215,116 @@ impl Topology {
     }
 
     /// The policy that holds for an exchange.
-    pub fn policy_of_exchange(&self, exchange: &Exchange) -> Option<&Name> {
-        let vhost = self.vhost_of(exchange.vhost)?;
-        policy::named(&vhost.policies, &exchange.name, ApplyTo::takes_exchange).map(|(name, _)| name)
+    pub fn policy_of_exchange<'a>(&self, exchange: &'a Exchange) -> Option<&'a Name> {
+        exchange.policy.as_ref()
     }
 
-    /// What an exchange of this name falls back to under the policies as they are now, unless its declare said it.
-    pub(super) fn alternate_by_policy(&self, vhost: VhostId, name: &[u8]) -> Option<Name> {
+    /// The policy that holds for a new exchange of this name. Cost: its name against the patterns.
+    pub(super) fn policy_matching_exchange(&self, vhost: VhostId, name: &[u8]) -> Option<Name> {
         let vhost = self.vhost_of(vhost)?;
-        let policy = policy::matching(&vhost.policies, name, ApplyTo::takes_exchange)?;
+        policy::named(&vhost.policies, name, ApplyTo::takes_exchange).map(|(name, _)| name.clone())
+    }
+
+    /// What an exchange falls back to for which this policy holds, unless its declare said it.
+    pub(super) fn alternate_under(&self, vhost: VhostId, policy: Option<&Name>) -> Option<Name> {
+        let policy = self.vhost_of(vhost)?.policies.get(policy?)?;
         policy.alternate_exchange().map(Name::new)
     }
 
-    /// Gives every exchange of a virtual host what it falls back to.
-    pub(super) fn match_policies_of_exchanges(&mut self, vhost: VhostId) {
-        let of_vhost = self.exchanges.iter().filter(|(_, exchange)| exchange.vhost == vhost);
-        let changed: Vec<(usize, Option<Name>)> = of_vhost
-            .map(|(at, exchange)| (at, self.alternate_by_policy(vhost, &exchange.name)))
-            .filter(|(at, alternate)| self.exchanges[*at].policy_alternate != *alternate)
+    /// Gives the exchanges that came with their virtual hosts, before its policies, what they have under them.
+    pub(super) fn match_predeclared_exchanges(&mut self) {
+        let predeclared = self.exchanges.iter().filter(|(_, exchange)| exchange.is_predeclared());
+        let matched: Vec<(usize, VhostId, Option<Name>)> = predeclared
+            .map(|(at, of)| (at, of.vhost, self.policy_matching_exchange(of.vhost, &of.name)))
+            .filter(|(.., policy)| policy.is_some())
             .collect();
-        for (at, alternate) in changed {
-            self.exchanges.get_mut(at).policy_alternate = alternate;
+        for (at, vhost, policy) in matched {
+            let alternate = self.alternate_under(vhost, policy.as_ref());
+            let exchange = self.exchanges.get_mut(at);
+            (exchange.policy, exchange.policy_alternate) = (policy, alternate);
         }
     }
 
-    /// Gives every queue and exchange of a virtual host what it has under the policies as they are now.
+    /// Gives the queues of this node only what they have under policies that came all at once.
+    pub(super) fn match_local_queues(&mut self, effects: &mut Vec<Effect>) {
+        let local = self.queues.iter().filter(|(_, queue)| queue.id.is_local());
+        let matched: Vec<(QueueId, usize, Held)> = local
+            .map(|(at, queue)| (queue.id, at, self.policies_matching(queue.vhost, &queue.name, queue.shape.queue_type)))
+            .collect();
+        self.give_rules(matched, effects);
+    }
+
+    /// Gives every queue and exchange of a virtual host what it has after the change of a policy.
     ///
-    /// Cost: each queue's name against the patterns; policies change seldom, and nothing else asks.
-    pub(super) fn match_policies(&mut self, vhost: VhostId, effects: &mut Vec<Effect>) {
-        self.match_policies_of_exchanges(vhost);
-        let mut changed = Vec::new();
-        for (at, queue) in self.queues.iter().filter(|(_, queue)| queue.vhost == vhost) {
-            let rules = self.rules_of(vhost, &queue.name, &queue.shape);
-            if rules != queue.rules {
-                changed.push((queue.id, at, rules));
+    /// Cost: each name against the pattern that changed, unless a plan was left: see `policy_plan.rs`.
+    fn match_changed_policy(
+        &mut self,
+        (vhost, operator, name): (VhostId, bool, &Name),
+        before: Option<&Policy>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let of = self.vhost_of(vhost).map(|of| if operator { &of.operator_policies } else { &of.policies });
+        let Some(after) = of.cloned() else { return };
+        let plan = self.take_policy_plan(vhost, operator, name, after.get(name));
+        self.policies_version += 1;
+        let change = PolicyChange { name, before, after: &after };
+        // A pattern that cannot be searched for in a name does not match it.
+        let holder =
+            |planned: Option<&Option<Name>>, held: Option<&Name>, of: &[u8], takes: &dyn Fn(ApplyTo) -> bool| {
+                let decided = planned.cloned().map_or_else(|| change.holder(held, of, takes), Ok);
+                decided.unwrap_or_else(|_| match held == Some(name) {
+                    true => policy::named(change.after, of, takes).map(|(name, _)| name.clone()),
+                    false => held.cloned(),
+                })
+            };
+        if !operator {
+            let mut changed = Vec::new();
+            for (at, exchange) in self.exchanges.iter().filter(|(_, exchange)| exchange.vhost == vhost) {
+                let planned = plan.as_ref().and_then(|plan| plan.of_exchange(&exchange.name));
+                let held = holder(planned, exchange.policy.as_ref(), &exchange.name, &ApplyTo::takes_exchange);
+                if held != exchange.policy || held.as_ref() == Some(name) {
+                    changed.push((at, held));
+                }
+            }
+            for (at, policy) in changed {
+                let alternate = self.alternate_under(vhost, policy.as_ref());
+                let exchange = self.exchanges.get_mut(at);
+                (exchange.policy, exchange.policy_alternate) = (policy, alternate);
             }
         }
+        let kind = usize::from(operator);
+        let mut changed = Vec::new();
+        for (at, queue) in self.queues.iter().filter(|(_, queue)| queue.vhost == vhost) {
+            let planned = plan.as_ref().and_then(|plan| plan.of_queue(queue.id));
+            let takes = |apply_to: ApplyTo| apply_to.takes_queue(queue.shape.queue_type);
+            let held = holder(planned, queue.held[kind].as_ref(), &queue.name, &takes);
+            if held != queue.held[kind] || held.as_ref() == Some(name) {
+                let mut both = queue.held.clone();
+                both[kind] = held;
+                changed.push((queue.id, at, both));
+            }
+        }
+        self.give_rules(changed, effects);
+    }
+
+    /// Notes which policies hold for queues, and gives those other rules for which that makes a difference.
+    fn give_rules(&mut self, mut changed: Vec<(QueueId, usize, Held)>, effects: &mut Vec<Effect>) {
         changed.sort_unstable_by_key(|(id, ..)| *id);
         // Queues that were declared alike and are matched alike share their rules.
         let mut shared: Vec<Arc<Rules>> = Vec::new();
-        for (id, at, rules) in changed {
+        for (id, at, held) in changed {
+            let queue = &self.queues[at];
+            let rules = self.rules_under(queue.vhost, &held, &queue.shape);
+            let queue = self.queues.get_mut(at);
+            queue.held = held;
+            if rules == queue.rules {
+                continue;
+            }
             let known = shared.iter().rev().take(SHARED_RULES_TRIED).find(|known| **known == rules).cloned();
-            let rules = known.unwrap_or_else(|| {
+            queue.rules = known.unwrap_or_else(|| {
                 shared.push(rules.clone());
                 rules
             });
-            let queue = self.queues.get_mut(at);
-            queue.rules = rules;
             effects.push(Effect::QueueRulesChanged { id, partition: queue.partition });
         }
     }

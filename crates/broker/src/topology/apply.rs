@@ -180,8 +180,10 @@ impl Topology {
             self.remove_exchange(at, &[], effects);
         }
         self.version += 1;
-        let policy_alternate = self.alternate_by_policy(declare.vhost, &declare.name);
-        self.exchanges.insert(Exchange { policy_alternate, ..Exchange::declared(declare, meaning, self.version) });
+        let policy = self.policy_matching_exchange(declare.vhost, &declare.name);
+        let policy_alternate = self.alternate_under(declare.vhost, policy.as_ref());
+        let declared = Exchange::declared(declare, meaning, self.version);
+        self.exchanges.insert(Exchange { policy, policy_alternate, ..declared });
         Ok(Outcome::Done)
     }
 
@@ -237,13 +239,15 @@ impl Topology {
         };
         assert_eq!(id.is_local(), is_local, "2^63 queues are more than a log can hold");
         let shape = self.queues.share(shape);
+        let held = self.policies_matching(declare.vhost, &declare.name, shape.queue_type);
         self.queues.insert(Queue {
             id,
             vhost: declare.vhost,
             name: declare.name.clone(),
             partition: declare.partition,
             exclusive: declare.exclusive,
-            rules: self.rules_of(declare.vhost, &declare.name, &shape),
+            rules: self.rules_under(declare.vhost, &held, &shape),
+            held,
             shape,
             incoming: Vec::new(),
         });

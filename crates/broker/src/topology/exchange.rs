@@ -152,6 +152,8 @@ pub struct Exchange {
     pub arguments: Table,
     /// Where messages go that match none of its bindings: `alternate-exchange`.
     pub(super) alternate: Option<Name>,
+    /// The policy that holds for it, kept so that nobody matches its name again.
+    pub(super) policy: Option<Name>,
     /// The same by policy, which holds where the declare said nothing.
     pub(super) policy_alternate: Option<Name>,
     pub(super) settings: TypeSettings,
@@ -176,6 +178,7 @@ impl Exchange {
             internal: false,
             arguments: Table::new(),
             alternate: None,
+            policy: None,
             policy_alternate: None,
             settings: TypeSettings::default(),
             created: 0,
@@ -334,6 +337,16 @@ impl Exchanges {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Exchange)> {
         self.slots.iter()
+    }
+
+    /// The exchanges at these places.
+    pub(super) fn between(&self, places: std::ops::Range<usize>) -> impl Iterator<Item = &Exchange> {
+        places.filter_map(|at| self.slots.get(at))
+    }
+
+    /// No exchange has a place from here on.
+    pub(super) fn places(&self) -> usize {
+        self.slots.capacity()
     }
 }
 

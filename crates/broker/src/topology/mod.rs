@@ -28,6 +28,7 @@ mod news;
 mod password;
 mod pattern;
 mod policy;
+mod policy_plan;
 mod queue;
 mod refusal;
 mod route;
@@ -57,8 +58,9 @@ pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_h
 pub use name::{NAME_BYTES_MAX, Name};
 pub use news::{Foresight, News};
 pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
-pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, WrongPattern};
+pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
+pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::NotFound;
@@ -99,6 +101,10 @@ pub struct Topology {
     local_queue_next: u64,
     /// How a redeclare is held against what exists: this node's choice, no part of what is replicated.
     redeclaration: Redeclaration,
+    /// Grows with every change of a policy; of this process, as `version` is.
+    policies_version: u64,
+    /// Whom the next change of a policy leaves with what, worked out before: see `policy_plan.rs`.
+    policy_plan: Option<PolicyPlan>,
 }
 
 /// How the type of a queue that is declared again is compared.
@@ -143,6 +149,8 @@ impl Topology {
             queue_next: 1,
             local_queue_next: 1,
             redeclaration: Redeclaration::Strict,
+            policies_version: 0,
+            policy_plan: None,
         }
     }
 
@@ -172,8 +180,10 @@ impl Topology {
         }
         let Ok(shape) = self.queue_shape(&declare) else { return false };
         let shape = self.queues.share(shape);
-        let rules = self.rules_of(vhost, &name, &shape);
-        self.queues.insert(Queue { id, vhost, name, partition, exclusive: None, rules, shape, incoming: Vec::new() });
+        let held = self.policies_matching(vhost, &name, shape.queue_type);
+        let rules = self.rules_under(vhost, &held, &shape);
+        let incoming = Vec::new();
+        self.queues.insert(Queue { id, vhost, name, partition, exclusive: None, held, rules, shape, incoming });
         self.pass_over_queue_ids(id);
         true
     }

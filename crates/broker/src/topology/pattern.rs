@@ -3,25 +3,40 @@
 //! Invariant: a pattern that exists compiles, and asking it never fails: where its search would take more steps than
 //! [`STEPS_MAX`] it matches nothing, which grants nothing. Two patterns are equal when their texts are.
 //!
+//! Without look-around and back references a search takes time in proportion to the name. With them it may have to try
+//! again, so it has a limit, and a pattern that reaches it is refused when it is set: see [`Pattern::check_cost`].
+//!
 //! They are RabbitMQ's: searched for anywhere in the name, case and all, over bytes. PCRE's look-around works; what this
 //! machine cannot compile (callouts, recursion, verbs) is refused when it is set and not when it is used.
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fancy_regex::{BytesMode, Regex, RegexBuilder};
 
+use super::name::NAME_BYTES_MAX;
+
 /// Bytes of the text of a pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// Steps of a search that has to try again (look-around); a name has at most 255 bytes.
-pub const STEPS_MAX: usize = 100_000;
+/// How often one search may try again (look-around, back references). A name has at most 255 bytes, so that a pattern of
+/// a few parts that tries each place once stays far below; one that tries every combination is beyond any limit.
+pub const STEPS_MAX: usize = 4096;
 /// Memory of one compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
+/// How many different bytes of its text a pattern is tried with: see [`Pattern::check_cost`].
+const PROBES_MAX: usize = 64;
 
 /// Why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a regular expression that can be used: {0}")]
 pub struct WrongPattern(String);
+
+/// A search that had to try again more than [`STEPS_MAX`] times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("searching a name for it takes more than {STEPS_MAX} tries")]
+pub struct TooManySteps;
 
 /// A compiled pattern; clones share it.
 #[derive(Clone)]
@@ -36,7 +51,30 @@ enum Matcher {
     Everything,
     /// The empty text, which RabbitMQ takes for `^$`.
     Nothing,
-    Search(Arc<Regex>),
+    Search(Arc<Search>),
+}
+
+struct Search {
+    regex: Regex,
+    /// What was found of names that were asked about lately; absent where a search is quick.
+    memo: Option<Memo>,
+}
+
+/// Names whose answer is remembered.
+const MEMO_SLOTS: usize = 64;
+
+/// Answers by name, so that an operation that comes a thousand times searches once. A slot has 62 bits of the name's hash and
+/// the answer; 0 is empty. Hashes are keyed by this process, so that nobody finds a name that looks like another.
+#[derive(Default)]
+struct Memo(OnceLock<Box<[AtomicU64; MEMO_SLOTS]>>);
+
+impl Memo {
+    fn slot(&self, name: &[u8]) -> (&AtomicU64, u64) {
+        static KEYS: OnceLock<RandomState> = OnceLock::new();
+        let hash = KEYS.get_or_init(RandomState::new).hash_one(name);
+        let slots = self.0.get_or_init(|| Box::new([const { AtomicU64::new(0) }; MEMO_SLOTS]));
+        (&slots[hash as usize % MEMO_SLOTS], hash & !3)
+    }
 }
 
 impl Pattern {
@@ -46,7 +84,10 @@ impl Pattern {
         let matcher = match text {
             ".*" => Matcher::Everything,
             "" => Matcher::Nothing,
-            _ => Matcher::Search(Arc::new(compile(text)?)),
+            _ => Matcher::Search(Arc::new(Search {
+                regex: compile(text)?,
+                memo: may_try_again(text).then(Memo::default),
+            })),
         };
         Ok(Self { text: text.into(), matcher })
     }
@@ -63,17 +104,71 @@ impl Pattern {
 
     /// Whether it is found in `name`.
     pub fn matches(&self, name: &[u8]) -> bool {
-        match &self.matcher {
-            Matcher::Everything => true,
-            Matcher::Nothing => name.is_empty(),
-            Matcher::Search(regex) => regex.is_match(name).unwrap_or(false),
+        self.find(name).unwrap_or(false)
+    }
+
+    /// As [`Pattern::matches`], for who asks again and again about the same names.
+    pub fn matches_often(&self, name: &[u8]) -> bool {
+        let Matcher::Search(search) = &self.matcher else { return self.matches(name) };
+        let Some(memo) = &search.memo else { return self.matches(name) };
+        let (slot, key) = memo.slot(name);
+        // The slot is one word, so a reader sees a whole answer or an older one.
+        let kept = slot.load(Ordering::Relaxed);
+        if kept & !3 == key && kept & 3 != 0 {
+            return kept & 3 == 2;
         }
+        let found = self.matches(name);
+        slot.store(key | if found { 2 } else { 1 }, Ordering::Relaxed);
+        found
+    }
+
+    /// As [`Pattern::matches`], which takes a search that does not end in time for one that finds nothing.
+    pub fn find(&self, name: &[u8]) -> Result<bool, TooManySteps> {
+        match &self.matcher {
+            Matcher::Everything => Ok(true),
+            Matcher::Nothing => Ok(name.is_empty()),
+            Matcher::Search(search) => search.regex.is_match(name).map_err(|_| TooManySteps),
+        }
+    }
+
+    /// Tries it on long names that are made of its own letters: those on which a search that tries every combination
+    /// takes longest. For who is about to store a pattern; one that is stored is asked as it is.
+    ///
+    /// - `may_go_on` is asked after each name; with false the pattern takes too long for another reason, its size.
+    pub fn check_cost(&self, may_go_on: &mut dyn FnMut() -> bool) -> Result<(), TooManySteps> {
+        let mut letters: Vec<u8> = Vec::new();
+        for byte in self.text.bytes().filter(u8::is_ascii_graphic) {
+            if letters.len() < PROBES_MAX && !letters.contains(&byte) {
+                letters.push(byte);
+            }
+        }
+        let mut probe = |name: &[u8]| match self.find(name) {
+            Ok(_) if may_go_on() => Ok(()),
+            _ => Err(TooManySteps),
+        };
+        for letter in &letters {
+            let mut name = [*letter; NAME_BYTES_MAX];
+            probe(&name)?;
+            name[NAME_BYTES_MAX - 1] = b'\0';
+            probe(&name)?;
+        }
+        let mixed: Vec<u8> = letters.iter().copied().cycle().take(NAME_BYTES_MAX).collect();
+        probe(&mixed)
     }
 
     /// As it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
+}
+
+/// Whether a pattern may have what needs more than one pass over a name: groups that are no plain ones, back references,
+/// possessive repeats. Where this says yes for nothing, a few hundred bytes are lost.
+fn may_try_again(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    text.contains("(?")
+        || bytes.windows(2).any(|two| two[0] == b'\\' && (two[1].is_ascii_digit() || b"kgGK".contains(&two[1])))
+        || bytes.windows(2).any(|two| b"+*?}".contains(&two[0]) && two[1] == b'+')
 }
 
 fn compile(text: &str) -> Result<Regex, WrongPattern> {
@@ -140,6 +235,50 @@ mod tests {
         }
         assert!(Pattern::new(&"a".repeat(PATTERN_BYTES_MAX + 1)).is_err());
         assert!(Pattern::new("(a{1000}){1000}").is_err());
+    }
+
+    #[test]
+    fn patterns_that_people_write_are_cheap_and_those_that_try_every_combination_are_refused() {
+        let check = |text: &str| Pattern::new(text).expect("it compiles").check_cost(&mut || true);
+        for usual in [
+            "^a",
+            r"^(?!amq\.).+",
+            r"^((?!foo).)*$",
+            r"^(?=.*prod)(?=.*eu)(?!.*test).*\.(orders|invoices)$",
+            r"(?<!x)foo.*bar(?<!baz)$",
+            r"^(\w+)\.\1$",
+            r"(?i)^(?!mirror)[a-z0-9._-]{1,200}$",
+            "(a+)+b",
+        ] {
+            assert_eq!(check(usual), Ok(()), "{usual}");
+        }
+        for endless in ["(?:(?=a)(?:a|aa))+(?!a)b", r"^(?:(?=\w)(?:x|xx))+(?!x)y$"] {
+            assert_eq!(check(endless), Err(TooManySteps), "{endless}");
+        }
+        let mut asked = 0;
+        let slow = Pattern::new("^abc").expect("it compiles").check_cost(&mut || {
+            asked += 1;
+            asked < 3
+        });
+        assert_eq!((slow, asked), (Err(TooManySteps), 3), "who asks may end it");
+    }
+
+    #[test]
+    fn answers_are_remembered_by_name_and_stay_right() {
+        for text in [r"^(?!amq\.).+7$", "7$", ".*", ""] {
+            let pattern = Pattern::new(text).expect("it compiles");
+            let names: Vec<String> = (0..500).map(|n| format!("q{n}")).chain(["amq.7".to_owned()]).collect();
+            for _ in 0..3 {
+                for name in &names {
+                    assert_eq!(
+                        pattern.matches_often(name.as_bytes()),
+                        pattern.matches(name.as_bytes()),
+                        "{text} {name}"
+                    );
+                }
+            }
+        }
+        assert!(may_try_again(r"^(\w)\1$") && may_try_again("a++b") && !may_try_again(r"^a\.b+(c|d)*$"));
     }
 
     #[test]

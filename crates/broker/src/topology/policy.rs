@@ -96,17 +96,8 @@ impl Policy {
     }
 }
 
-/// The policy that holds for a thing: of those that take and match it the one of the highest priority; among equals the
-/// first by name, so that every member chooses alike.
-pub(super) fn matching<'a>(
-    policies: &'a BTreeMap<Name, Policy>,
-    name: &[u8],
-    takes: impl Fn(ApplyTo) -> bool,
-) -> Option<&'a Policy> {
-    named(policies, name, takes).map(|(_, policy)| policy)
-}
-
-/// As [`matching`], with the policy's name.
+/// The policy that holds for a thing, and its name: of those that take and match it the one of the highest priority; among
+/// equals the first by name, so that every member chooses alike.
 pub(super) fn named<'a>(
     policies: &'a BTreeMap<Name, Policy>,
     name: &[u8],
@@ -307,11 +298,13 @@ mod tests {
             (Name::from("c"), policy("^q", ApplyTo::QuorumQueues, 5)),
             (Name::from("d"), policy("^x", ApplyTo::All, 9)),
         ]);
-        let of = |name: &[u8], queue_type| matching(&policies, name, |a| a.takes_queue(queue_type));
+        let matching =
+            |name: &[u8], takes: &dyn Fn(ApplyTo) -> bool| named(&policies, name, takes).map(|(_, policy)| policy);
+        let of = |name: &[u8], queue_type| matching(name, &|a| a.takes_queue(queue_type));
         assert_eq!(of(b"q1", QueueType::Quorum), Some(&policies[&Name::from("b")]));
         assert_eq!(of(b"r", QueueType::Classic), None);
-        assert_eq!(matching(&policies, b"x", ApplyTo::takes_exchange).unwrap().priority, 9);
-        assert_eq!(matching(&policies, b"q", |a| a == ApplyTo::Queues).unwrap().priority, 1);
+        assert_eq!(matching(b"x", &ApplyTo::takes_exchange).unwrap().priority, 9);
+        assert_eq!(matching(b"q", &|a| a == ApplyTo::Queues).unwrap().priority, 1);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use hashbrown::{HashMap, HashTable};
 
 use super::hash;
 use super::name::Name;
+use super::policy_plan::Held;
 use super::refusal::{Kind, Resource};
 use super::settings::{DurabilityLevel, QueueSettings, QueueType};
 use crate::ids::{PartitionId, QueueId, VhostId};
@@ -53,6 +54,8 @@ pub struct Queue {
     pub exclusive: Option<u64>,
     /// What it shares with queues that were declared alike.
     pub shape: Arc<QueueShape>,
+    /// The policies that hold for it, kept so that nobody matches its name again.
+    pub(super) held: Held,
     /// What its machine works by: its arguments and the policies that match it, merged by [`super::effective`].
     pub rules: Arc<Rules>,
     /// Places of the bindings that lead here; those of the default exchange are not among them.
@@ -151,6 +154,7 @@ impl Queues {
             partition: queue.partition,
             exclusive: queue.exclusive,
             shape,
+            held: Held::default(),
             rules: queue.rules.clone(),
             incoming: Vec::new(),
         });
@@ -201,6 +205,16 @@ impl Queues {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Queue)> {
         self.slots.iter()
+    }
+
+    /// The queues at these places.
+    pub(super) fn between(&self, places: std::ops::Range<usize>) -> impl Iterator<Item = &Queue> {
+        places.filter_map(|at| self.slots.get(at))
+    }
+
+    /// No queue has a place from here on.
+    pub(super) fn places(&self) -> usize {
+        self.targets.len()
     }
 
     /// The one shared copy of a shape.
@@ -281,6 +295,7 @@ mod tests {
                     name: Name::new(&[i]),
                     partition: PartitionId(0),
                     exclusive: None,
+                    held: Held::default(),
                     rules: shape.rules.clone(),
                     shape,
                     incoming: Vec::new(),

@@ -23,7 +23,7 @@ use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::{Exchange, Meaning};
 use super::queue::Queue;
 use super::vhost::{Vhost, VhostLimits};
-use crate::ids::{QueueId, VhostId};
+use crate::ids::QueueId;
 
 /// The version that this build writes, and the highest that it reads.
 pub const SNAPSHOT_VERSION: u8 = 3;
@@ -147,10 +147,7 @@ impl Topology {
             vhost.iter_mut().for_each(|vhost| vhost.limits = limits);
         }
         reader.end()?;
-        for vhost in (0..topology.vhosts.len()).filter_map(|at| u32::try_from(at).ok()) {
-            // Of those that came with the virtual host, before its policies.
-            topology.match_policies_of_exchanges(VhostId(vhost));
-        }
+        topology.match_predeclared_exchanges();
         topology.version = 1;
         Ok(topology)
     }
@@ -176,11 +173,9 @@ impl Topology {
                 effects.push(Effect::QueueDeleted { id: queue.id, partition: queue.partition });
             }
         }
-        for vhost in 0..self.vhosts.len() {
-            let vhost = VhostId(u32::try_from(vhost).expect("the number of virtual hosts is limited"));
-            // Of the adopted queues; all others came with their rules.
-            self.match_policies(vhost, &mut effects);
-        }
+        self.policies_version = old.policies_version + 1;
+        // The other queues came with their rules.
+        self.match_local_queues(&mut effects);
         for queue in self.queues_by_id() {
             match old.queue(queue.id) {
                 None => effects.push(Effect::QueueCreated { id: queue.id, partition: queue.partition }),
@@ -198,9 +193,10 @@ impl Topology {
         {
             if self.find_exchange(exchange.vhost, &exchange.name).is_none() {
                 let meaning = Meaning { alternate: exchange.alternate.clone(), settings: exchange.settings.clone() };
-                let policy_alternate = self.alternate_by_policy(exchange.vhost, &exchange.name);
+                let policy = self.policy_matching_exchange(exchange.vhost, &exchange.name);
+                let policy_alternate = self.alternate_under(exchange.vhost, policy.as_ref());
                 let adopted = Exchange::declared(&exchange.as_declare(), meaning, exchange.created);
-                self.exchanges.insert(Exchange { policy_alternate, ..adopted });
+                self.exchanges.insert(Exchange { policy, policy_alternate, ..adopted });
             }
         }
         let mut losses = Vec::new();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::name::Name;
 use super::password::PasswordHash;
-use super::pattern::{Pattern, WrongPattern};
+use super::pattern::{Pattern, TooManySteps, WrongPattern};
 use crate::ids::VhostId;
 
 /// Tags of one user; RabbitMQ knows six.
@@ -57,12 +57,17 @@ impl Permission {
         Self { configure: Pattern::nothing(), write: Pattern::nothing(), read: Pattern::nothing() }
     }
 
+    /// Whether all three can be asked in time: see [`Pattern::check_cost`].
+    pub fn check_cost(&self, may_go_on: &mut dyn FnMut() -> bool) -> Result<(), TooManySteps> {
+        [&self.configure, &self.write, &self.read].into_iter().try_for_each(|pattern| pattern.check_cost(may_go_on))
+    }
+
     /// Whether this access to something of this name is granted.
     pub fn allows(&self, access: Access, name: &[u8]) -> bool {
         match access {
-            Access::Configure => self.configure.matches(name),
-            Access::Write => self.write.matches(name),
-            Access::Read => self.read.matches(name),
+            Access::Configure => self.configure.matches_often(name),
+            Access::Write => self.write.matches_often(name),
+            Access::Read => self.read.matches_often(name),
         }
     }
 }
@@ -95,11 +100,16 @@ impl TopicPermission {
         Ok(Self { write: TopicPattern::new(write, user, vhost)?, read: TopicPattern::new(read, user, vhost)? })
     }
 
+    /// Whether both can be asked in time: see [`Pattern::check_cost`].
+    pub fn check_cost(&self, may_go_on: &mut dyn FnMut() -> bool) -> Result<(), TooManySteps> {
+        [&self.write, &self.read].into_iter().try_for_each(|topic| topic.pattern.check_cost(may_go_on))
+    }
+
     /// Whether publishing with this key, or binding with it, is granted.
     pub fn allows(&self, access: Access, key: &[u8]) -> bool {
         match access {
-            Access::Write => self.write.pattern.matches(key),
-            Access::Read => self.read.pattern.matches(key),
+            Access::Write => self.write.pattern.matches_often(key),
+            Access::Read => self.read.pattern.matches_often(key),
             Access::Configure => true,
         }
     }

@@ -193,5 +193,7 @@ fn describe(cx: Cx<'_>) -> Value {
         "leveret_log_syncs": figures.log_syncs,
         "leveret_unwritten_bytes": figures.unwritten_bytes,
         "leveret_transient_bytes": figures.transient_bytes,
+        "leveret_unfinished_bytes": figures.unfinished_bytes,
+        "leveret_history_bytes": figures.history_bytes,
     })
 }

@@ -70,8 +70,11 @@ impl Queue {
         let count = self.dispatch.ready() + pending;
         let too_long =
             rules.length_max.is_some_and(|max| count >= max && count - pending.min(self.dispatch.free_credit()) >= max);
-        let bytes = self.life.as_ref().map_or(0, |l| l.bytes) + body_bytes as u64;
-        too_long || rules.length_bytes_max.is_some_and(|max| bytes > max && self.dispatch.free_credit() < count + 1)
+        // What consumers will take the moment it is looked at does not count. A body that is too large for an empty queue is
+        // refused all the same, as in RabbitMQ, whoever waits for it.
+        let is_ready = self.dispatch.free_credit() < count;
+        let bytes = if is_ready { self.life.as_ref().map_or(0, |l| l.bytes) } else { 0 };
+        too_long || rules.length_bytes_max.is_some_and(|max| bytes + body_bytes as u64 > max)
     }
 
     /// Whether a message with this key is here, or was so lately that another one is a repeat.

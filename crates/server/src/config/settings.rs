@@ -344,15 +344,38 @@ settings! {
             says: "two fifths of the memory of the machine or of its control group",
             of: |machine| (machine.memory_bytes / 5 * 2).clamp(MIB, 16 * TIB).to_string(),
         },
-        "Memory for messages of transient, exclusive and auto-delete queues. When it is full, publishers are blocked until consumers \
-         have made room.",
+        "Memory for messages of transient, exclusive and auto-delete queues, and for what clients have begun and not ended: messages that \
+         have not arrived as a whole, transactions, and the histories of x-recent-history exchanges. When it is full, publishers are \
+         blocked until consumers have made room. Half of it at most goes to what was begun, an eighth to histories.",
         elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
+    }
+    user_bytes_max: u64 {
+        Memory, Kind::bytes(MIB, 16 * TIB),
+        OfMachine {
+            says: "a tenth of the memory of the machine or of its control group",
+            of: |machine| (machine.memory_bytes / 10).clamp(MIB, 16 * TIB).to_string(),
+        },
+        "Memory that the connections of one user may hold together in messages that have not arrived as a whole and in transactions; at \
+         least what one connection may hold. A connection that goes beyond it is closed with 506.",
+        elsewhere []
+    }
+    connection_bytes_max: u64 {
+        Memory, Kind::bytes(MIB, 16 * GIB), Fixed("67108864"),
+        "Memory that one connection may hold in messages that have not arrived as a whole and in transactions. A connection that goes \
+         beyond it is closed with 506. It must hold one body of body_bytes_max.",
+        elsewhere []
     }
     cache_bytes: u64 {
         Memory, Kind::bytes(MIB, TIB), Fixed("8388608"),
         "Memory for bodies of durable messages that were just published, all threads together, so that a consumer who keeps up causes no \
          read. Older bodies come from the page cache.",
         elsewhere ["cache_size", "entry_cache_bytes"]
+    }
+    read_ahead_bytes: u64 {
+        Memory, Kind::bytes(MIB, TIB), Fixed("67108864"),
+        "Memory for durable messages that were read back from the disk and wait until their consumers have room, all threads together. When \
+         it is full, queues read a little at a time and keep nothing that they cannot give out at once.",
+        elsewhere []
     }
     wal_index_bytes: u64 {
         Memory, Kind::bytes(256 * KIB, TIB), Fixed("3145728"),
@@ -450,6 +473,26 @@ impl Config {
                         "with body_bytes_max = {} it must be at least {}",
                         bytes_text(self.body_bytes_max),
                         bytes_text(self.body_bytes_max * BODIES_PER_WAL_FILE_MIN)
+                    ),
+                ),
+            ]));
+        }
+        if self.connection_bytes_max < self.body_bytes_max {
+            errors.push(self.contradiction([
+                (
+                    Key::connection_bytes_max,
+                    format!(
+                        "with body_bytes_max = {} it must be at least {}",
+                        bytes_text(self.body_bytes_max),
+                        bytes_text(self.body_bytes_max)
+                    ),
+                ),
+                (
+                    Key::body_bytes_max,
+                    format!(
+                        "with connection_bytes_max = {} it may be at most {}",
+                        bytes_text(self.connection_bytes_max),
+                        bytes_text(self.connection_bytes_max)
                     ),
                 ),
             ]));

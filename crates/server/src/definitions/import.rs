@@ -84,6 +84,8 @@ impl Shared {
                 PartitionId::default()
             }),
         };
+        // Until all is decided no other change makes the plan of a policy stale.
+        let _turn = shared.pattern_turn.blocking_lock();
         let (sender, decided) = mpsc::channel::<Result<Outcome, Refusal>>();
         let (mut proposed, mut changes) = (0, 0);
         let wait_for = |proposed: &mut usize, done: &mut usize| -> Result<(), ImportError> {
@@ -96,7 +98,7 @@ impl Shared {
             }
             Ok(())
         };
-        let mut planned = plan(&shared.topology(), text, false, &mut place, &mut random::salt)?;
+        let mut planned = plan(&shared.topology().encode_snapshot(), text, false, &mut place, &mut random::salt)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
             return Err(ImportError::NoPlace);
@@ -112,7 +114,7 @@ impl Shared {
             proposed += made.len();
             made.into_iter().for_each(|command| shared.log().propose(command, Answer::to_waiter(sender.clone())));
             wait_for(&mut proposed, &mut changes)?;
-            planned = plan(&shared.topology(), text, is_fresh, &mut place, &mut random::salt)?;
+            planned = plan(&shared.topology().encode_snapshot(), text, is_fresh, &mut place, &mut random::salt)?;
         }
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");
@@ -122,6 +124,11 @@ impl Shared {
         }
         let (different, left_out) = (planned.different, planned.left_out);
         for step in planned.commands {
+            if matches!(step.command, Command::PutPolicy(_)) {
+                // It is matched with what is there once everything before it is.
+                wait_for(&mut proposed, &mut changes)?;
+                shared.plan_policy(&step.command).map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
+            }
             if !step.is_local {
                 shared.log().propose(step.command, Answer::to_waiter(sender.clone()));
                 proposed += 1;

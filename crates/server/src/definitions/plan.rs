@@ -3,11 +3,13 @@
 //! Invariant: the commands were carried out in their order on a copy of the topology, without a refusal.
 
 use super::document::{Fields, Node, WrongDefinitions};
+use crate::patterns::{Meter, check_cost};
 use base64::Engine as _;
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
-    PasswordHash, Pattern, Permission, Policy, PutPolicy, QueueType, Refusal, SALT_BYTES, TopicPermission, Topology,
-    UserLimits, VhostDescription, VhostLimits, check_definition, is_unsupported_key,
+    PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal, SALT_BYTES,
+    TopicPermission, Topology, Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition,
+    is_unsupported_key,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
@@ -39,24 +41,23 @@ pub(crate) struct Planned {
     pub(crate) is_local: bool,
 }
 
-/// Plans what makes `topology` what `text` says.
+/// Plans what makes the topology of a snapshot what `text` says.
 ///
 /// - `was_fresh`: nothing was there when the file was first looked at, whatever it brought since.
 /// - `place` chooses where a new queue lives; true asks for one of this node only.
 /// - `salt` draws random bytes, for passwords that the file has in the clear.
 /// - Errors: the first thing that is wrong with the file.
 pub(crate) fn plan(
-    topology: &Topology,
+    snapshot: &[u8],
     text: &str,
     was_fresh: bool,
     place: &mut dyn FnMut(bool) -> PartitionId,
     salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
 ) -> Result<Plan, WrongDefinitions> {
     let document = Node::document(text)?;
-    let snapshot = topology.encode_snapshot();
-    let is_fresh = was_fresh || snapshot == Topology::new().encode_snapshot();
-    let copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
-    let mut planner = Planner { copy, plan: Plan::default(), place, salt };
+    let is_fresh = was_fresh || *snapshot == *Topology::new().encode_snapshot();
+    let copy = Topology::decode_snapshot(snapshot).expect("a topology reads what it wrote");
+    let mut planner = Planner { copy, plan: Plan::default(), place, salt, meter: Meter::of_change() };
     planner.read(&document, is_fresh)?;
     Ok(Plan { is_fresh, ..planner.plan })
 }
@@ -66,6 +67,8 @@ struct Planner<'p> {
     plan: Plan,
     place: &'p mut dyn FnMut(bool) -> PartitionId,
     salt: &'p mut dyn FnMut() -> [u8; SALT_BYTES],
+    /// What the patterns of the whole file may take.
+    meter: Meter,
 }
 
 type Done = Result<(), WrongDefinitions>;
@@ -125,9 +128,21 @@ impl Planner<'_> {
 
     /// Carries out a command on the copy and adds it to the plan.
     fn run(&mut self, at: &Node<'_>, command: Command) -> Done {
+        self.weigh(&command).map_err(|unplanned| at.wrong(unplanned))?;
         let Applied { outcome, .. } = self.copy.apply(&command);
         outcome.map_err(|refusal| at.wrong(sentence(&refusal)))?;
         self.plan.commands.push(Planned { command, is_local: false });
+        Ok(())
+    }
+
+    /// Refuses patterns that take too long, before anything of the file is done.
+    fn weigh(&mut self, command: &Command) -> Result<(), Unplanned> {
+        let name_of = |vhost| self.copy.vhost_of(vhost).map(|vhost| vhost.name.clone());
+        check_cost(name_of, command, &self.meter)?;
+        if let Some(mut survey) = PolicySurvey::begin(&self.copy, command) {
+            while survey.collect(&self.copy) {}
+            self.copy.expect_policy(survey.judge(&mut || self.meter.goes_on())?);
+        }
         Ok(())
     }
 

@@ -259,7 +259,7 @@ impl LogWriter {
     /// Wakes the shards of those that were told something.
     pub(crate) fn post(&mut self) {
         for (mailbox, parcels) in self.parts.mailboxes.iter().zip(&mut self.parcels) {
-            mailbox.send_all(parcels);
+            mailbox.send_all(parcels, 0);
         }
     }
 

@@ -75,6 +75,8 @@ pub struct EngineConfig {
     pub wal_retained_bytes: u64,
     /// Newest log entries kept in memory, all shards together.
     pub cache_bytes: usize,
+    /// What queues may hold of messages that they read back from the disk, all shards together.
+    pub read_ahead_bytes: usize,
     /// Index of messages in the log, all shards together.
     pub wal_index_bytes: u64,
     /// The longest that anything written stays unsynced.
@@ -528,6 +530,7 @@ impl Opened {
         let set_aside = Arc::new(AtomicU64::new(0));
         let told_aside = set_aside.clone();
         let cache_bytes = config.cache_bytes / shards;
+        let read_bytes_max = config.read_ahead_bytes / shards;
         let index_bytes_max = config.wal_index_bytes / shards as u64;
         let lag_files = config.checkpoint_interval_bytes.div_ceil(u64::from(config.wal_file_bytes));
         let checkpoint_lag_files = u32::try_from(lag_files).unwrap_or(u32::MAX);
@@ -538,7 +541,7 @@ impl Opened {
                 reads,
                 upkeep,
                 checkpoint_lag_files,
-                tail: RefCell::new(Tail::new(cache_bytes)),
+                tail: RefCell::new(Tail::new(cache_bytes).with_read_bytes_max(read_bytes_max)),
                 index_bytes_max,
                 partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
                 index_bytes: Cell::new(0),

@@ -38,6 +38,7 @@ use crate::occupancy::Place;
 use crate::report::ConnectionNumber;
 use crate::shard::thread::Local;
 use crate::tally::Count;
+use crate::unfinished::Unfinished;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
@@ -81,6 +82,10 @@ pub(crate) struct Session {
     look_at: Millis,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
+    /// What the transactions of all channels hold.
+    transaction_bytes: usize,
+    /// What this connection has told the others that it holds.
+    unfinished: Unfinished,
     /// Where routes are gathered; empty between uses.
     targets: Vec<RouteTarget>,
 }
@@ -123,8 +128,31 @@ impl Session {
             refuse_at: NEVER,
             look_at: NEVER,
             from_remote: SmallVec::new(),
+            transaction_bytes: 0,
+            unfinished: Unfinished::default(),
             targets: Vec::new(),
         }
+    }
+
+    /// Counts what the client has begun and not ended: `input_bytes` of it are in the machine and before it. True if it is
+    /// too much: then the connection was closed, and the machine has more to say.
+    #[inline]
+    pub(crate) fn count_unfinished(&mut self, input_bytes: usize, amqp: &mut Connection, local: &Local) -> bool {
+        let bytes = input_bytes + self.transaction_bytes;
+        self.unfinished.differs(bytes) && self.tell_unfinished(bytes, amqp, local)
+    }
+
+    #[cold]
+    fn tell_unfinished(&mut self, bytes: usize, amqp: &mut Connection, local: &Local) -> bool {
+        let shared = &local.shared;
+        let passed = self.unfinished.tell(bytes, &shared.unfinished_bytes, &shared.unfinished_limits);
+        shared.check_memory();
+        let Some(limit) = passed.filter(|_| !amqp.is_closing()) else { return false };
+        let (user, text) = (log_text(&self.user), limit.text().to_owned());
+        tracing::warn!(peer = %self.peer, ?user, bytes, ?limit, "connection holds too much that is not finished");
+        let method = amqp::MethodId::BASIC_PUBLISH;
+        amqp.connection_error(amqp::ConnectionError { code: amqp::ReplyCode::ResourceError, text, method });
+        true
     }
 
     /// The client's address.
@@ -337,6 +365,7 @@ impl Session {
 
     fn end_channel(&mut self, channel: ChannelId, local: &Rc<Local>) {
         let gone = self.channels.remove(self.at(channel));
+        self.transaction_bytes -= gone.transaction.as_ref().map_or(0, |transaction| transaction.bytes());
         local.tally.add(Count::ChannelClosed, 1);
         if local.shared.tells_events() {
             gone.consumers.iter().for_each(|consumer| consumer.tell_end(local));
@@ -426,6 +455,7 @@ impl Session {
         match opened {
             Ok(place) => {
                 self.vhost = place.vhost();
+                self.unfinished.belongs_to(place.unfinished_bytes.clone());
                 self.occupied = Some(place);
                 cx.local.tally.add(Count::ConnectionOpened, 1);
                 self.vhost_name = Bytes::copy_from_slice(&vhost);

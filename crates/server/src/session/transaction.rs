@@ -21,8 +21,8 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Keeps a publish. Errors: 406 when the transaction has more bytes than a broker keeps for one.
-    fn hold(&mut self, publish: Publish) -> Result<(), ChannelError> {
+    /// Keeps a publish; how many bytes that is. Errors: 406 when the transaction has more bytes than a broker keeps for one.
+    fn hold(&mut self, publish: Publish) -> Result<usize, ChannelError> {
         let Publish { exchange, routing_key, properties, body, .. } = &publish;
         let bytes = exchange.len() + routing_key.len() + properties.len() + body.len() + PUBLISH_OVERHEAD_BYTES;
         if self.bytes + bytes > TX_BYTES_MAX {
@@ -38,7 +38,12 @@ impl Transaction {
             body: copy(body),
             ..publish
         });
-        Ok(())
+        Ok(bytes)
+    }
+
+    /// What it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -53,14 +58,16 @@ impl Session {
     /// Holds a publish that has passed every check but its route.
     pub(super) fn hold_publish(&mut self, at: usize, publish: Publish, cx: &mut Cx<'_>) {
         let transaction = self.channels[at].transaction.as_mut().expect("the caller found one");
-        if let Err(error) = transaction.hold(publish) {
-            self.fail(at, error, cx);
+        match transaction.hold(publish) {
+            Ok(bytes) => self.transaction_bytes += bytes,
+            Err(error) => self.fail(at, error, cx),
         }
     }
 
     /// Hands on the publishes, then the acks.
     pub(super) fn tx_commit(&mut self, at: usize, settles: &[(amqp::Outcome, Deliveries)], cx: &mut Cx<'_>) {
         let transaction = std::mem::take(self.channels[at].transaction.as_mut().expect("tx.select came before"));
+        self.transaction_bytes -= transaction.bytes;
         for publish in transaction.held {
             let copies = traits::copies(&publish.properties);
             self.send_publish(at, publish, &copies, cx);
@@ -77,7 +84,8 @@ impl Session {
     /// Drops the publishes.
     pub(super) fn tx_rollback(&mut self, at: usize, cx: &mut Cx<'_>) {
         let channel = &mut self.channels[at];
-        **channel.transaction.as_mut().expect("tx.select came before") = Transaction::default();
-        cx.amqp.reply(channel.id, Reply::Done);
+        let dropped = std::mem::take(channel.transaction.as_mut().expect("tx.select came before"));
+        self.transaction_bytes -= dropped.bytes;
+        cx.amqp.reply(self.channels[at].id, Reply::Done);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::mailbox::{Mailbox, Parcel};
 use broker::{PartitionId, QueueId};
-use partition::Command;
+use partition::{Command, Message};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -88,6 +88,8 @@ pub(crate) struct Inbox {
     /// Places of partitions that have something waiting.
     due: Vec<usize>,
     remote: Vec<Vec<Parcel>>,
+    /// Bytes of the messages in `remote`.
+    remote_bytes: Vec<u64>,
     has_remote: bool,
     waker: Option<Waker>,
     is_woken: bool,
@@ -97,8 +99,10 @@ impl Inbox {
     /// Nothing waits; `members` partitions run on this shard.
     pub(crate) fn new(shard: usize, directory: Directory, members: usize) -> Self {
         let remote = (0..directory.shards).map(|_| Vec::new()).collect();
+        let remote_bytes = vec![0; directory.shards];
         let waiting = (0..members).map(|_| Waiting::default()).collect();
-        Inbox { shard, directory, waiting, due: Vec::new(), remote, has_remote: false, waker: None, is_woken: false }
+        let (due, has_remote, waker, is_woken) = (Vec::new(), false, None, false);
+        Inbox { shard, directory, waiting, due, remote, remote_bytes, has_remote, waker, is_woken }
     }
 
     /// Queues a command. One for a partition that does not run here is dropped: its queue cannot be declared here.
@@ -109,7 +113,12 @@ impl Inbox {
                 self.waiting[place].commands.push(command);
                 self.make_due(place);
             }
-            Some((shard, _)) => self.push_parcel(shard, Parcel::Command(partition, command)),
+            Some((shard, _)) => {
+                if let Command::Publish(publish) = &command {
+                    self.remote_bytes[shard] += bytes_of(&publish.message);
+                }
+                self.push_parcel(shard, Parcel::Command(partition, command));
+            }
             None => {}
         }
         self.wake();
@@ -187,8 +196,8 @@ impl Inbox {
         if !std::mem::take(&mut self.has_remote) {
             return;
         }
-        for (mailbox, parcels) in mailboxes.iter().zip(&mut self.remote) {
-            mailbox.send_all(parcels);
+        for ((mailbox, parcels), bytes) in mailboxes.iter().zip(&mut self.remote).zip(&mut self.remote_bytes) {
+            mailbox.send_all(parcels, std::mem::take(bytes));
         }
     }
 
@@ -207,6 +216,12 @@ impl Inbox {
             self.due.push(place);
         }
     }
+}
+
+/// What a message weighs while it waits for another shard.
+fn bytes_of(message: &Message) -> u64 {
+    let Message { exchange, routing_key, properties, body } = message;
+    (exchange.len() + routing_key.len() + properties.len() + body.len() + size_of::<Command>()) as u64
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The way into a shard from other threads: a vector behind a lock, swapped whole, and one wake-up for what piled up.
 //!
 //! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has parcels waiting has been
-//! woken; nobody is woken twice for one swap.
+//! woken; nobody is woken twice for one swap. The bytes of messages count from when they are sent until the shard has
+//! shown what became of them: senders look at them before they read more from publishers.
 
 use super::deletion::Deletion;
 use crate::report::{ConnectionNumber, ConnectionReport};
@@ -9,6 +10,7 @@ use amqp::Millis;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use partition::{Command, Effect, QueueFigures, Reply, RequestId};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
@@ -113,6 +115,8 @@ impl Arrival {
 #[derive(Default)]
 struct Waiting {
     parcels: Vec<Parcel>,
+    /// Of the messages in `parcels`.
+    bytes: u64,
     waker: Option<Waker>,
 }
 
@@ -120,6 +124,8 @@ struct Waiting {
 #[derive(Clone, Default)]
 pub(crate) struct Mailbox {
     inner: Arc<Mutex<Waiting>>,
+    /// Of messages that were sent and not yet released.
+    bytes: Arc<AtomicU64>,
 }
 
 impl Mailbox {
@@ -139,12 +145,29 @@ impl Mailbox {
         }
     }
 
-    /// Hands over many, in order, with one lock and at most one wake-up.
-    pub(crate) fn send_all(&self, parcels: &mut Vec<Parcel>) {
+    /// Bytes of messages that are on their way to the shard.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The shard shows elsewhere what became of so many bytes that it took.
+    pub(crate) fn release(&self, bytes: u64) {
+        if bytes > 0 {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands over many, in order, with one lock and at most one wake-up. Their messages have so many `bytes`.
+    pub(crate) fn send_all(&self, parcels: &mut Vec<Parcel>, bytes: u64) {
         if parcels.is_empty() {
             return;
         }
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
         let mut inner = self.lock();
+        inner.bytes += bytes;
         if inner.parcels.is_empty() {
             std::mem::swap(&mut inner.parcels, parcels);
         } else {
@@ -157,8 +180,9 @@ impl Mailbox {
         }
     }
 
-    /// Takes everything into `parcels`, which is empty; with nothing there, `waker` is called at the next parcel.
-    pub(crate) fn take(&self, parcels: &mut Vec<Parcel>, waker: &Waker) {
+    /// Takes everything into `parcels`, which is empty; with nothing there, `waker` is called at the next parcel. Returns how
+    /// many bytes their messages have, which are to be released.
+    pub(crate) fn take(&self, parcels: &mut Vec<Parcel>, waker: &Waker) -> u64 {
         assert!(parcels.is_empty(), "what was taken before is handled before more is taken");
         let mut inner = self.lock();
         if inner.parcels.is_empty() {
@@ -168,13 +192,14 @@ impl Mailbox {
         } else {
             std::mem::swap(&mut inner.parcels, parcels);
         }
+        std::mem::take(&mut inner.bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
     struct Count(AtomicUsize);
@@ -191,9 +216,12 @@ mod tests {
         let mut taken = Vec::new();
         mailbox.take(&mut taken, &waker);
         mailbox.send(Parcel::Wake(PartitionId(1)));
-        mailbox.send_all(&mut vec![Parcel::Wake(PartitionId(2)), Parcel::Wake(PartitionId(3))]);
+        mailbox.send_all(&mut vec![Parcel::Wake(PartitionId(2)), Parcel::Wake(PartitionId(3))], 7);
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
-        mailbox.take(&mut taken, &waker);
+        assert_eq!(mailbox.take(&mut taken, &waker), 7);
+        assert_eq!(mailbox.bytes(), 7, "they count until they are released");
+        mailbox.release(7);
+        assert_eq!(mailbox.bytes(), 0);
         let order: Vec<u32> = taken.iter().map(|p| if let Parcel::Wake(id) = p { id.0 } else { 0 }).collect();
         assert_eq!(order, [1, 2, 3]);
         taken.clear();

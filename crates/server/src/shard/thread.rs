@@ -395,6 +395,8 @@ struct StepTask {
     arrived: Vec<Effect>,
     drain_until: Option<Millis>,
     was_loaded: bool,
+    /// Bytes that came by the mailbox and are not in the gauge yet.
+    taken_bytes: u64,
     trim_at: Option<Millis>,
     sleep: Pin<Box<tokio::time::Sleep>>,
     sleep_until: Option<Millis>,
@@ -403,7 +405,7 @@ struct StepTask {
 impl StepTask {
     fn handle_parcels(&mut self, waker: &Waker, now: Millis) {
         loop {
-            self.local.shared.mailboxes[self.local.index].take(&mut self.parcels, waker);
+            self.taken_bytes += self.local.shared.mailboxes[self.local.index].take(&mut self.parcels, waker);
             if self.parcels.is_empty() {
                 break;
             }
@@ -553,7 +555,10 @@ impl StepTask {
         if gauge.memory_bytes.swap(memory, Ordering::Relaxed) != memory {
             shared.check_memory();
         }
+        // What others paused for may have been in the mailbox alone.
+        self.was_loaded |= shared.is_loaded(local.index);
         gauge.unwritten_bytes.store(self.shard.unwritten_bytes(), Ordering::Relaxed);
+        shared.mailboxes[local.index].release(std::mem::take(&mut self.taken_bytes));
         gauge.traffic.show(&local.tally);
         let loaded = shared.is_loaded(local.index);
         if self.was_loaded && !loaded {
@@ -682,6 +687,7 @@ pub(crate) fn run(parts: Parts) {
             arrived: Vec::new(),
             drain_until: None,
             was_loaded: false,
+            taken_bytes: 0,
             trim_at: None,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: None,

@@ -1,0 +1,112 @@
+//! What the patterns of a change cost, found out before the change is proposed.
+//!
+//! Invariant: this runs on no shard's thread and holds the topology for a slice at a time. A pattern that takes too long
+//! is refused here and so is never stored; that of a policy is matched with every name here, and the thread that
+//! carries the change out finds the result instead of matching.
+
+use crate::node::Shared;
+use broker::VhostId;
+use broker::topology::{Command, Name, PolicySurvey, Refusal, TopicPermission, Unplanned};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// Time of the processor that one change, or one import of definitions, may take for its patterns. A second is a million
+/// names and a usual pattern.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(1);
+/// The same for one request that filters a list.
+pub(crate) const FILTER_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// The time that this thread may still use. It counts what the thread ran and not what it waited, so that a busy machine
+/// refuses nothing that an idle one takes.
+pub struct Meter {
+    until: Duration,
+}
+
+impl Meter {
+    /// This much from now on.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Meter { until: used() + limit }
+    }
+
+    /// For one change.
+    pub(crate) fn of_change() -> Self {
+        Meter::new(CHANGE_TIME_MAX)
+    }
+
+    /// For one request that filters a list.
+    pub fn of_filter() -> Self {
+        Meter::new(FILTER_TIME_MAX)
+    }
+
+    /// Whether there is some left.
+    pub fn goes_on(&self) -> bool {
+        used() <= self.until
+    }
+}
+
+/// What this thread has run.
+fn used() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Whether a change brings patterns, or takes one away that things are matched with.
+pub(crate) fn has_patterns(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::PutPolicy(_)
+            | Command::DeletePolicy { .. }
+            | Command::PutPermission { .. }
+            | Command::PutTopicPermission { .. }
+    )
+}
+
+/// Tries the patterns of a change on names made for it. Errors: one takes too long.
+pub(crate) fn check_cost(
+    name_of: impl Fn(VhostId) -> Option<Name>,
+    command: &Command,
+    meter: &Meter,
+) -> Result<(), Unplanned> {
+    let may_go_on = &mut || meter.goes_on();
+    match command {
+        Command::PutPolicy(put) => put.policy.pattern.check_cost(may_go_on)?,
+        Command::PutPermission { permission, .. } => permission.check_cost(may_go_on)?,
+        Command::PutTopicPermission { user, vhost, write, read, .. } => {
+            // One that does not compile, or whose virtual host is gone, is refused when it is decided.
+            let permission = name_of(*vhost).map(|vhost| TopicPermission::new(user, &vhost, write, read));
+            if let Some(Ok(permission)) = permission {
+                permission.check_cost(may_go_on)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+impl Shared {
+    /// Finds out what the patterns of `command` cost, and leaves the plan for a policy where the change finds it. To be
+    /// called by who has the turn ([`Shared::pattern_turn`]), so that no other change makes the plan stale.
+    ///
+    /// Errors: a pattern takes too long. Taking a policy away takes the time that it takes.
+    pub(crate) fn weigh(&self, command: &Command) -> Result<(), Refusal> {
+        let meter = Meter::of_change();
+        let is_put = !matches!(command, Command::DeletePolicy { .. });
+        check_cost(|vhost| self.topology().vhost_of(vhost).map(|vhost| vhost.name.clone()), command, &meter)?;
+        let begun = PolicySurvey::begin(&self.topology(), command);
+        let Some(mut survey) = begun else { return Ok(()) };
+        while survey.collect(&self.topology()) {}
+        let plan = survey.judge(&mut || !is_put || meter.goes_on())?;
+        self.topology_mut(|topology| topology.expect_policy(plan));
+        Ok(())
+    }
+
+    /// As [`Shared::weigh`], of a change that was weighed with the file that it came from.
+    pub(crate) fn plan_policy(&self, command: &Command) -> Result<(), Refusal> {
+        let begun = PolicySurvey::begin(&self.topology(), command);
+        let Some(mut survey) = begun else { return Ok(()) };
+        while survey.collect(&self.topology()) {}
+        let plan = survey.judge(&mut || true)?;
+        self.topology_mut(|topology| topology.expect_policy(plan));
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! What one client can cost the others: patterns that take for ever, and what is begun and never ended.
+//!
+//! Invariant: limits are set so low that no test holds more than some megabytes.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use clients::client::PATIENCE;
+use clients::methods::{TX_COMMIT, TX_COMMIT_OK, TX_ROLLBACK, TX_ROLLBACK_OK, TX_SELECT, TX_SELECT_OK};
+use clients::verbs::header_frame;
+use clients::wire::Args;
+use clients::{Broker, Client, Closed, ExchangeDeclare, Http, Properties, Publish, QueueDeclare, Scope};
+use serde_json::{Value, json};
+
+/// Searched for in a name of many letters it tries every way to cut the name into ones and twos.
+const ENDLESS: &str = "(?:(?=a)(?:a|aa))+(?!a)b";
+
+const MEBIBYTE: usize = 1 << 20;
+
+fn policy(pattern: &str, priority: i64, length: i64) -> String {
+    json!({ "pattern": pattern, "apply-to": "queues", "priority": priority, "definition": { "max-length": length } })
+        .to_string()
+}
+
+fn reason(response: &clients::http::Response) -> String {
+    response.with(400)["reason"].as_str().unwrap().to_owned()
+}
+
+fn declare_long_names(client: &mut Client, count: usize) -> Vec<String> {
+    let channel = client.channel();
+    let names: Vec<String> = (0..count).map(|n| format!("{}{n:04}", "a".repeat(240))).collect();
+    for name in &names {
+        client.declare(channel, &QueueDeclare { name, durable: true, ..Default::default() }).unwrap();
+    }
+    names
+}
+
+#[test]
+fn a_pattern_that_tries_every_combination_is_refused_and_never_stored() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    declare_long_names(&mut client, 50);
+    for kind in ["policies", "operator-policies"] {
+        let path = format!("/api/{kind}/%2F/endless");
+        assert!(reason(&http.put(&path, &policy(ENDLESS, 1, 5))).contains("tries"), "{kind}");
+        assert_eq!(http.get(&path).status, 404, "it is not stored");
+    }
+    let rights = json!({ "configure": ".*", "write": ENDLESS, "read": ".*" }).to_string();
+    assert!(reason(&http.put("/api/permissions/%2F/guest", &rights)).contains("tries"));
+    let topics = json!({ "exchange": "amq.topic", "write": ENDLESS, "read": ".*" }).to_string();
+    assert!(reason(&http.put("/api/topic-permissions/%2F/guest", &topics)).contains("tries"));
+    let definitions = json!({
+        "vhosts": [{ "name": "from-the-file" }],
+        "policies": [{
+            "vhost": "/", "name": "endless", "pattern": ENDLESS, "apply-to": "queues",
+            "definition": { "max-length": 5 }, "priority": 0,
+        }],
+    });
+    assert!(reason(&http.post("/api/definitions", &definitions.to_string())).contains("tries"));
+    assert_eq!(http.get("/api/vhosts/from-the-file").status, 404, "nothing of the file is done");
+    let list = |pattern: &str| http.get(&format!("/api/queues?use_regex=true&name={}", pattern.replace('+', "%2B")));
+    assert!(reason(&list(ENDLESS)).contains("too long"));
+    assert_eq!(list("^(?!b)a%2B.*7$").with(200).as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn policies_hold_by_rank_whatever_comes_and_goes() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for name in ["a1", "a2", "b1"] {
+        client.declare(channel, &QueueDeclare { name, durable: true, ..Default::default() }).unwrap();
+    }
+    let held = || -> Vec<Value> {
+        let queue = |name| http.get(&format!("/api/queues/%2F/{name}")).with(200)["policy"].clone();
+        ["a1", "a2", "b1", "a3"].into_iter().take(4).map(queue).collect()
+    };
+    client.declare(channel, &QueueDeclare { name: "a3", ..Default::default() }).unwrap();
+    let put = |name: &str, pattern: &str, priority| {
+        let status = http.put(&format!("/api/policies/%2F/{name}"), &policy(pattern, priority, 5)).status;
+        assert!([201, 204].contains(&status), "{status}");
+    };
+    put("all", ".*", 0);
+    put("a", "^a", 1);
+    assert_eq!(held(), ["a", "a", "all", "a"]);
+    put("one", "1$", 2);
+    assert_eq!(held(), ["one", "a", "one", "a"]);
+    put("one", "1$", -1);
+    assert_eq!(held(), ["a", "a", "all", "a"]);
+    put("a", "^a[23]", 1);
+    assert_eq!(held(), ["all", "a", "all", "a"]);
+    http.delete("/api/policies/%2F/a").with(204);
+    assert_eq!(held(), ["all", "all", "all", "all"]);
+    http.delete("/api/policies/%2F/all").with(204);
+    assert_eq!(held()[..3], [json!("one"), Value::Null, json!("one")]);
+    // The rules follow: a queue of one message keeps the last one.
+    http.put("/api/policies/%2F/short", &policy("^a2$", 9, 1)).with(201);
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "a2", b"first");
+    client.put(channel, "a2", b"second");
+    client.confirmed(channel, 1, 2);
+    assert_eq!(client.get(channel, "a2", true).unwrap().unwrap().body, b"second");
+}
+
+/// Small limits: 4 MiB a connection, 6 MiB a user, 8 MiB the node, 2 MiB for histories.
+const SMALL: &[&str] =
+    &["--body-bytes-max=1MiB", "--connection-bytes-max=4MiB", "--user-bytes-max=6MiB", "--transient-bytes-max=16MiB"];
+
+fn figure(http: &Http, name: &str) -> u64 {
+    let overview = http.get("/api/nodes").with(200);
+    overview[0][name].as_u64().unwrap_or_else(|| panic!("{name} is missing in {overview}"))
+}
+
+fn wait_for_nothing(http: &Http, name: &str) {
+    let due = Instant::now() + PATIENCE;
+    while figure(http, name) != 0 {
+        assert!(Instant::now() < due, "{} bytes of {name} stay", figure(http, name));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn assert_too_much(closed: &Closed, of: &str) {
+    assert_eq!((closed.scope, closed.code), (Scope::Connection, 506), "{closed:?}");
+    assert!(closed.text.contains(of), "{closed:?}");
+}
+
+/// Publishes a megabyte in a transaction of its own, on each of so many channels, until the broker has enough.
+fn transactions(broker: &Broker, channels: u16) -> (Client, Result<(), Closed>) {
+    let mut client = broker.connect();
+    let body = vec![7; MEBIBYTE];
+    let mut begin = |channel| {
+        client.open_channel(channel)?;
+        client.call(channel, TX_SELECT, &Args::new(), TX_SELECT_OK)?;
+        client.put(channel, "kept", &body);
+        client.round_trip(channel)
+    };
+    let begun = (1..=channels).try_for_each(&mut begin);
+    (client, begun)
+}
+
+#[test]
+fn open_transactions_have_a_budget_by_connection_and_user() {
+    let Some((broker, http)) = Broker::managed(SMALL) else { return };
+    let mut other = broker.connect();
+    let channel = other.channel();
+    other.declare(channel, &QueueDeclare { name: "kept", durable: true, ..Default::default() }).unwrap();
+    let (_greedy, begun) = transactions(&broker, 8);
+    assert_too_much(&begun.expect_err("eight megabytes are too much"), "of this connection");
+    wait_for_nothing(&http, "leveret_unfinished_bytes");
+
+    let (mut first, begun) = transactions(&broker, 3);
+    begun.unwrap();
+    let (second, begun) = transactions(&broker, 2);
+    begun.unwrap();
+    let bytes = figure(&http, "leveret_unfinished_bytes");
+    assert!((5 * MEBIBYTE..6 * MEBIBYTE).contains(&(bytes as usize)), "{bytes}");
+    let (_third, begun) = transactions(&broker, 2);
+    assert_too_much(&begun.expect_err("it is more than a user has"), "of this user");
+    // What was held before goes on, and its end gives the memory back.
+    first.call(1, TX_COMMIT, &Args::new(), TX_COMMIT_OK).unwrap();
+    first.call(2, TX_ROLLBACK, &Args::new(), TX_ROLLBACK_OK).unwrap();
+    first.close_channel(3);
+    second.close();
+    wait_for_nothing(&http, "leveret_unfinished_bytes");
+    assert_eq!(other.counts(channel, "kept").unwrap().0, 1);
+    let (mut fourth, begun) = transactions(&broker, 3);
+    begun.unwrap();
+    fourth.call(1, TX_COMMIT, &Args::new(), TX_COMMIT_OK).unwrap();
+}
+
+#[test]
+fn unfinished_bodies_have_a_budget_that_whole_messages_do_not_touch() {
+    let Some((broker, http)) = Broker::managed(SMALL) else { return };
+    let mut publisher = broker.connect();
+    let channel = publisher.channel();
+    publisher.declare(channel, &QueueDeclare { name: "kept", durable: true, ..Default::default() }).unwrap();
+    publisher.confirm_select(channel).unwrap();
+    let begin = |channels: u16| {
+        let mut client = broker.connect();
+        for _ in 0..channels {
+            let channel = client.channel();
+            let whole =
+                Publish { key: "kept", body: &vec![1; MEBIBYTE], ..Publish::default() }.frames(channel, 131_072);
+            // Its last frame, which has what eight whole ones leave, never comes.
+            client.raw(&whole[..whole.len() - (MEBIBYTE - 8 * 131_064) - 8]);
+        }
+        client
+    };
+    let mut clients: Vec<Client> = [3, 3, 1].into_iter().map(begin).collect();
+    assert_too_much(&clients.last_mut().unwrap().closed(0), "of this user");
+    for seq in 1..=20 {
+        publisher.put(channel, "kept", &vec![2; MEBIBYTE / 2]);
+        publisher.confirmed(channel, seq, seq);
+    }
+    drop(clients);
+    wait_for_nothing(&http, "leveret_unfinished_bytes");
+    let mut greedy = begin(5);
+    assert_too_much(&greedy.closed(0), "of this connection");
+    // A header claims what it likes.
+    let mut claims = broker.connect();
+    for _ in 0..100 {
+        let channel = claims.channel();
+        let whole = Publish { key: "kept", body: &[1], ..Publish::default() }.frames(channel, 131_072);
+        let header = header_frame(channel, &Properties::default(), MEBIBYTE as u64);
+        let method = whole.len() - header.len() - 9;
+        claims.raw(&whole[..method]);
+        claims.raw(&header);
+    }
+    let still = claims.channel();
+    claims.round_trip(still).unwrap();
+}
+
+#[test]
+fn histories_of_all_exchanges_share_one_budget() {
+    let Some((broker, http)) = Broker::managed(SMALL) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let names: Vec<String> = (0..10).map(|n| format!("remembers-{n}")).collect();
+    for name in &names {
+        let arguments = vec![("x-recent-history-length", clients::Value::I32(100))];
+        let declare = ExchangeDeclare { name, kind: "x-recent-history", arguments, ..Default::default() };
+        client.declare_exchange(channel, &declare).unwrap();
+    }
+    for n in 0..10u8 {
+        for name in &names {
+            client.publish(channel, &Publish { exchange: name, body: &vec![n; 100_000], ..Publish::default() });
+        }
+    }
+    client.round_trip(channel).unwrap();
+    let bytes = figure(&http, "leveret_history_bytes");
+    assert!((500_000..=2 * MEBIBYTE as u64).contains(&bytes), "{bytes}");
+    client.declare(channel, &QueueDeclare { name: "late", ..Default::default() }).unwrap();
+    client.bind(channel, "late", &names[3], "", &[]).unwrap();
+    let youngest = std::iter::from_fn(|| client.get(channel, "late", true).unwrap()).last().unwrap();
+    assert_eq!(youngest.body[0], 9, "each keeps its youngest");
+}
