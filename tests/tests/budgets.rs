@@ -189,7 +189,7 @@ fn unfinished_bodies_have_a_budget_that_whole_messages_do_not_touch() {
     let mut clients: Vec<Client> = [3, 3, 1].into_iter().map(begin).collect();
     assert_too_much(&clients.last_mut().unwrap().closed(0), "of this user");
     for seq in 1..=20 {
-        publisher.put(channel, "kept", &vec![2; MEBIBYTE / 2]);
+        publisher.put(channel, "kept", &[2; 10_000]);
         publisher.confirmed(channel, seq, seq);
     }
     drop(clients);

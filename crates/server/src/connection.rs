@@ -11,7 +11,6 @@ use crate::shard::Seat;
 use crate::shard::outlets::Window;
 use crate::shard::thread::Local;
 use crate::stream::Stream;
-use crate::unfinished::INPUT_COUNTED_FROM;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey, VhostId};
@@ -309,8 +308,8 @@ impl Inner {
                 self.session.handle_event(event, &mut self.amqp, client, local, now);
             }
             // A frame that stops in the middle is held as what it belongs to.
-            let cut = if self.input.len() < INPUT_COUNTED_FROM { 0 } else { self.input.len() };
-            if self.session.count_unfinished(cut + self.amqp.assembling_bytes(), &mut self.amqp, local) {
+            let bytes = self.input.len() + self.amqp.assembling_bytes();
+            if self.session.count_unfinished(bytes, &mut self.amqp, local) {
                 continue;
             }
             if !self.input_blocked || !self.amqp.wants_input() || self.is_flooded(local) {

@@ -10,9 +10,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of input that waits for the rest of its frame less than this is not counted: nearly every read ends within a frame, and
-/// should not touch what other threads look at.
-pub(crate) const INPUT_COUNTED_FROM: usize = 32 << 10;
+/// Less than this is not counted: nearly every read ends within a message, and should neither touch what other threads look
+/// at nor be refused because others hold much.
+pub(crate) const COUNTED_FROM: usize = 32 << 10;
 
 /// Which limit was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

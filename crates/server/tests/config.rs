@@ -118,7 +118,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 44] = [
+const OTHERS: [(Key, &str, &str); 47] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -158,7 +158,10 @@ const OTHERS: [(Key, &str, &str); 44] = [
     (Key::checkpoint_interval_bytes, r#""1GB""#, "1000 MB"),
     (Key::disk_free_min_bytes, "0x1000_0001", "268435457"),
     (Key::transient_bytes_max, r#""1 TiB""#, "1024 gib"),
+    (Key::user_bytes_max, r#""1 GiB""#, "1024 MiB"),
+    (Key::connection_bytes_max, r#""32 MiB""#, "32mib"),
     (Key::cache_bytes, r#""64 MiB""#, "64mib"),
+    (Key::read_ahead_bytes, r#""16 MiB""#, "16mib"),
     (Key::wal_index_bytes, r#""6 MiB""#, "6mib"),
     (Key::unwritten_bytes_max, "1_048_576", "1MiB"),
     (Key::log, r#""warn,server=debug""#, "warn,server=debug"),

@@ -38,7 +38,7 @@ use crate::occupancy::Place;
 use crate::report::ConnectionNumber;
 use crate::shard::thread::Local;
 use crate::tally::Count;
-use crate::unfinished::Unfinished;
+use crate::unfinished::{COUNTED_FROM, Unfinished};
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
@@ -138,7 +138,8 @@ impl Session {
     /// too much: then the connection was closed, and the machine has more to say.
     #[inline]
     pub(crate) fn count_unfinished(&mut self, input_bytes: usize, amqp: &mut Connection, local: &Local) -> bool {
-        let bytes = input_bytes + self.transaction_bytes;
+        let all = input_bytes + self.transaction_bytes;
+        let bytes = if all < COUNTED_FROM { 0 } else { all };
         self.unfinished.differs(bytes) && self.tell_unfinished(bytes, amqp, local)
     }
 
