@@ -29,8 +29,10 @@ pub struct Config {
     pub entry_bytes_max: usize,
     /// An append message carries entries up to this sum, and at least one.
     pub message_bytes_max: usize,
-    /// Append messages under way to one follower. With `message_bytes_max` this bounds the bytes in flight.
+    /// Append messages under way to one follower.
     pub inflight_messages_max: usize,
+    /// Bytes of entries under way to one follower: no more than this, and one message whatever its size.
+    pub inflight_bytes_max: usize,
     /// Proposals are refused while this much is appended and not committed; one entry is always taken.
     /// It bounds what every member must keep in memory before it is applied.
     pub uncommitted_bytes_max: usize,
@@ -76,7 +78,7 @@ pub enum ConfigError {
 
 impl Config {
     /// The defaults: election after 10 to 20 ticks, a heartbeat every tick, entries of at most 16 MiB, and per group
-    /// 1 MiB a message, 64 of them in flight, 64 MiB uncommitted, 16 MiB of applied bodies.
+    /// 1 MiB a message, 64 of them and 16 MiB in flight, 64 MiB uncommitted, 16 MiB of applied bodies.
     pub fn new(node: NodeId, group: u32, seed: u64) -> Self {
         Self {
             node,
@@ -87,6 +89,7 @@ impl Config {
             entry_bytes_max: 16 << 20,
             message_bytes_max: 1 << 20,
             inflight_messages_max: 64,
+            inflight_bytes_max: 16 << 20,
             uncommitted_bytes_max: 64 << 20,
             committed_bytes_max: 4 << 20,
             announce_commits: false,
@@ -105,6 +108,7 @@ impl Config {
             ("entry_bytes_max", self.entry_bytes_max),
             ("message_bytes_max", self.message_bytes_max),
             ("inflight_messages_max", self.inflight_messages_max),
+            ("inflight_bytes_max", self.inflight_bytes_max),
             ("committed_bytes_max", self.committed_bytes_max),
         ] {
             if value == 0 {
@@ -151,6 +155,8 @@ pub struct Restored {
     pub evicted: Vec<TermRun>,
     /// The rest of the log, to its end.
     pub entries: Vec<Entry>,
+    /// Entries may be missing at the end that this member had before, unsynced: it lost power since, and has not caught up.
+    pub forgot: bool,
 }
 
 impl Restored {
@@ -168,6 +174,7 @@ impl Restored {
             applied: Self::BOOTSTRAP.index,
             evicted: Vec::new(),
             entries: Vec::new(),
+            forgot: false,
         }
     }
 
@@ -181,6 +188,7 @@ impl Restored {
             applied: LogIndex(0),
             evicted: Vec::new(),
             entries: Vec::new(),
+            forgot: false,
         }
     }
 }

@@ -20,6 +20,9 @@
 //!   that has the entry ending a joint change, and does not know it to be committed, needs the vote of an old voter whose
 //!   log may be longer and who will never stand again: only that voter's commit index gets the group moving.
 //! - **The buffer of unwritten entries gives its memory back** (raft-rs 589).
+//! - **What would end the process is refused** (`guard.rs`): a leader that knows more of this log than there is, for one.
+//! - **The vote of a member that may have forgotten is weighed** (`grants.rs`).
+//! - **What is on its way to a follower is bounded in bytes** (`window.rs`); the library counts messages.
 //! - **Membership entries are ours.** They are appended and read without the library's protobuf parser, and a change that
 //!   could not be applied is refused before it is in the log.
 //!
@@ -36,16 +39,27 @@ use thiserror::Error;
 use crate::config::{Config, ConfigError, Restored};
 use crate::election::{ElectionTimer, NEVER_TICKS};
 use crate::entry::{Entry, EntryKind};
+use crate::grants::{FORGETFUL, Grants};
+use crate::guard::{Contradiction, Verdict, look};
 use crate::log::{LogView, MANIFEST_BYTES_MAX, SnapshotOffer};
 use crate::membership::{Change, Membership, decode_changes, encode_changes};
 use crate::message::{Kind, Message};
 use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::ready::{HardState, ReadState, Ready, decode_read_context, encode_read_context};
 use crate::status::{Progress, ProgressState, Role, Status};
+use crate::window::Windows;
 
 /// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
 /// empty.
 const UNSTABLE_ROOM_MAX: usize = 16;
+
+/// A member that may have forgotten the end of its log counts as whole again after so many election timeouts without a leader.
+/// Each of them is enough for an election among members that can hear each other; so by then too few of those are left that know
+/// more, and a group that went on waiting for them could wait for ever.
+const FORGETFUL_ELECTIONS_MAX: usize = 8;
+
+/// A voter can be missed from this many on. With fewer every voter is needed for a majority, so nothing counts that one of them lacks.
+const SPARED_VOTERS_MIN: usize = 3;
 
 /// A lawful request that is not done now. Nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -99,6 +113,17 @@ pub enum StepError {
         /// The sender.
         from: NodeId,
     },
+    /// No sound member sends this.
+    #[error("a message from {from} that no member sends: {why}")]
+    Senseless {
+        /// The sender.
+        from: NodeId,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// This member takes no part in its group any more; see [`Group::halted`].
+    #[error("this member is halted")]
+    Halted,
 }
 
 /// One member of one group.
@@ -124,6 +149,16 @@ pub struct Group {
     changes: VecDeque<(LogIndex, Bytes)>,
     /// The index of a snapshot that is handed out and not applied yet.
     installing: Option<u64>,
+    /// What makes it impossible to go on.
+    halted: Option<Contradiction>,
+    /// The end of the log may be missing that this member had before it started.
+    forgetful: bool,
+    /// Ticks since it heard of a leader.
+    leaderless_ticks: usize,
+    /// It counted as whole again without having heard of a leader.
+    gave_up: bool,
+    grants: Grants,
+    windows: Windows,
 }
 
 impl Group {
@@ -134,6 +169,7 @@ impl Group {
     /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
     pub fn new(config: Config, restored: Restored) -> Result<Self, ConfigError> {
         config.validate()?;
+        let forgetful = restored.forgot && is_missed(&restored);
         let last = restored.entries.last().map_or(restored.applied, |entry| entry.index);
         assert!(
             restored.compacted.index <= restored.applied
@@ -174,6 +210,7 @@ impl Group {
         let raw = RawNode::new(&library_config, log, &logger)
             .expect("the configuration is validated and the log view never fails");
         let timer = ElectionTimer::new(config.seed, config.group, config.node, config.election_ticks);
+        let windows = Windows::new(config.inflight_bytes_max, config.message_bytes_max);
         let mut group = Self {
             led: false,
             told_vote: (raw.raft.term, raw.raft.vote),
@@ -187,6 +224,12 @@ impl Group {
             library_number: 0,
             changes: VecDeque::new(),
             installing: None,
+            halted: None,
+            forgetful,
+            leaderless_ticks: 0,
+            gave_up: false,
+            grants: Grants::default(),
+            windows,
         };
         for change in restored.changes {
             assert!(
@@ -204,7 +247,16 @@ impl Group {
 
     /// Time goes by.
     pub fn tick(&mut self) {
+        if self.halted.is_some() {
+            return;
+        }
         self.raw.tick();
+        self.windows.tick(self.config.election_ticks);
+        self.leaderless_ticks += 1;
+        if self.forgetful && self.leaderless_ticks >= FORGETFUL_ELECTIONS_MAX * self.config.election_ticks {
+            self.forgetful = false;
+            self.gave_up = true;
+        }
         let raft = &mut self.raw.raft;
         if raft.state != StateRole::Leader
             && raft.promotable()
@@ -221,7 +273,7 @@ impl Group {
     /// what it holds.
     pub fn campaign(&mut self) -> bool {
         let raft = &self.raw.raft;
-        let may = raft.state != StateRole::Leader && raft.promotable() && self.may_campaign();
+        let may = raft.state != StateRole::Leader && raft.promotable() && self.may_campaign() && self.halted.is_none();
         if may {
             self.stand();
             self.observe();
@@ -282,18 +334,51 @@ impl Group {
         if message.group() != self.config.group || message.to() != self.config.node {
             return Err(StepError::Misrouted { group: message.group(), to: message.to() });
         }
+        if self.halted.is_some() {
+            return Err(StepError::Halted);
+        }
         let from = message.from();
         let kind = message.kind();
-        if kind == Kind::TimeoutNow && !self.may_campaign() {
+        match look(&self.raw.raft, kind, message.raft()) {
+            Ok(()) => {}
+            Err(Verdict::Senseless(why)) => return Err(StepError::Senseless { from, why }),
+            Err(Verdict::Contradicts(contradiction)) => {
+                self.halt(contradiction);
+                return Err(StepError::Halted);
+            }
+        }
+        // Whoever hands over knows of nobody who forgot; its heir would win with its own vote alone counted as whole.
+        if kind == Kind::TimeoutNow && (self.forgetful || !self.may_campaign()) {
             return Ok(());
         }
         if kind == Kind::AppendReply && self.is_stale_rejection(message.raft()) {
             return Ok(());
         }
-        if matches!(kind, Kind::VoteReply | Kind::PreVoteReply) {
+        let is_reply_to_candidate = matches!(kind, Kind::VoteReply | Kind::PreVoteReply);
+        if is_reply_to_candidate {
             self.learn_commit(message.raft());
         }
-        let outcome = self.raw.step(message.into_raft());
+        if matches!(kind, Kind::AppendReply | Kind::HeartbeatReply) {
+            self.note_reply(kind, message.raft());
+        }
+        let message = message.into_raft();
+        let replies = if is_reply_to_candidate && self.raw.raft.prs().get(from.0).is_some() {
+            let raft = &self.raw.raft;
+            self.grants.weigh(message, (raft.state, raft.term, raft.id), raft.prs(), self.forgetful)
+        } else {
+            vec![message]
+        };
+        let mut outcome = Ok(());
+        for message in replies {
+            outcome = outcome.and(self.raw.step(message));
+        }
+        let raft = &self.raw.raft;
+        if matches!(kind, Kind::Append | Kind::Heartbeat | Kind::Snapshot) && raft.leader_id == from.0 {
+            self.leaderless_ticks = 0;
+        }
+        if raft.prs().get(from.0).is_some_and(|progress| progress.state != raft::ProgressState::Replicate) {
+            self.windows.forget(from.0);
+        }
         self.observe();
         match outcome {
             Ok(()) => Ok(()),
@@ -305,9 +390,13 @@ impl Group {
     /// Collects what is to be done into `out`, which it clears first. `false` when there is nothing.
     pub fn ready(&mut self, out: &mut Ready) -> bool {
         out.clear();
+        if self.halted.is_some() {
+            return false;
+        }
         if self.broadcast_due {
             self.broadcast_due = false;
             if self.raw.raft.state == StateRole::Leader {
+                self.open_windows();
                 self.raw.raft.bcast_append();
             }
         }
@@ -360,6 +449,7 @@ impl Group {
         // Ending a joint change appends an entry and sends nothing.
         self.broadcast_due |= self.raw.raft.raft_log.last_index() > last;
         let everyone_has = self.everyone_has();
+        self.windows.everyone_has(everyone_has);
         self.raw.mut_store().applied(index.0, everyone_has);
         self.observe();
     }
@@ -382,6 +472,10 @@ impl Group {
     /// Answers a [`Fetch`](crate::Fetch) from `from` with entries in order, as many as are at hand; none when they could
     /// not be read, and they are asked for again later. Each fetch must be answered.
     pub fn fetched(&mut self, from: LogIndex, entries: Vec<Entry>) {
+        for entry in &entries {
+            self.windows.note_body(entry.index.0, entry.data.len());
+        }
+        self.open_windows();
         for waiter in self.raw.mut_store().lend(from, entries) {
             self.raw.on_entries_fetched(waiter);
         }
@@ -403,6 +497,7 @@ impl Group {
             return false;
         }
         if is_follower {
+            self.open_windows();
             self.raw.raft.send_append(to.0);
         }
         is_follower
@@ -558,10 +653,32 @@ impl Group {
                 is_paused: progress.is_paused(),
                 is_recently_active: progress.recent_active,
                 is_learner: !membership.is_voter(NodeId(*id)),
+                in_flight_bytes: self.windows.bytes(*id),
             })
             .collect();
         all.sort_unstable_by_key(|progress| progress.node);
         all
+    }
+
+    /// Why this member takes no part in its group any more, if so. It neither votes nor follows, and its log stays as it is.
+    pub fn halted(&self) -> Option<Contradiction> {
+        self.halted
+    }
+
+    /// Whether this member may have forgotten the end of its log, and has not caught up since. Its vote does not count among those
+    /// whose memory is whole.
+    pub fn may_have_forgotten(&self) -> bool {
+        self.forgetful
+    }
+
+    /// Whether it counts as whole again because no leader was heard of for long, and not because it has caught up.
+    pub fn gave_up_waiting(&self) -> bool {
+        self.gave_up
+    }
+
+    /// This member has everything again that the group's leader had after this member started.
+    pub fn caught_up(&mut self) {
+        self.forgetful = false;
     }
 
     fn must_lead(&self) -> Result<(), Refused> {
@@ -581,6 +698,8 @@ impl Group {
         self.must_lead()?;
         let raft = &mut self.raw.raft;
         let position = Position::new(raft.raft_log.last_index() + 1, raft.term);
+        self.windows.note_body(position.index.0, data.len());
+        let raft = &mut self.raw.raft;
         let entry = Entry { index: position.index, term: position.term, kind, data };
         if !raft.append_entry(&mut [entry.into_raft()]) {
             return Err(Refused::Backlogged);
@@ -613,6 +732,47 @@ impl Group {
             }
             _ => false,
         }
+    }
+
+    /// Stops taking part: whatever this member did next could make the loss worse.
+    fn halt(&mut self, contradiction: Contradiction) {
+        let raft = &mut self.raw.raft;
+        if raft.state != StateRole::Follower {
+            let term = raft.term;
+            raft.become_follower(term, 0);
+        }
+        self.halted = Some(contradiction);
+        self.observe();
+    }
+
+    /// Sets the room of a follower's window before the library takes an answer of it, which makes it send.
+    fn note_reply(&mut self, kind: Kind, reply: &eraftpb::Message) {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader || reply.term != raft.term {
+            return;
+        }
+        if kind == Kind::AppendReply && !reply.reject {
+            self.windows.acknowledged(reply.from, reply.index);
+        }
+        self.open_window(reply.from, kind == Kind::HeartbeatReply);
+    }
+
+    fn open_windows(&mut self) {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return;
+        }
+        let others: SmallIds = raft.prs().iter().map(|(id, _)| *id).filter(|id| *id != raft.id).collect();
+        others.into_iter().for_each(|id| self.open_window(id, false));
+    }
+
+    fn open_window(&mut self, to: u64, answers_heartbeat: bool) {
+        let Some(progress) = self.raw.raft.mut_prs().get_mut(to) else { return };
+        if progress.state != raft::ProgressState::Replicate {
+            self.windows.forget(to);
+        }
+        let room = self.windows.room(to, progress.ins.count(), answers_heartbeat);
+        progress.ins.set_cap(room.min(self.config.inflight_messages_max));
     }
 
     /// Takes the commit index from a vote of an older term. Only a refused one names one; none is not beyond ours.
@@ -682,9 +842,22 @@ impl Group {
     fn take_messages(&mut self, ready: &mut raft::Ready, out: &mut Ready) {
         let group = self.config.group;
         let vote_is_synced = self.vote_unsynced.is_none();
+        let mut sent = ready.take_messages();
+        let mut persisted = ready.take_persisted_messages();
+        for message in sent.iter().filter(|m| m.msg_type == MessageType::MsgAppend) {
+            if let Some(last) = message.entries.last() {
+                let bytes = message.entries.iter().map(|entry| entry.data.len()).sum();
+                self.windows.sent(message.to, last.index, bytes);
+            }
+        }
+        if self.forgetful {
+            for message in sent.iter_mut().chain(&mut persisted).filter(|m| !m.reject && is_grant(m.msg_type)) {
+                message.context = Bytes::from_static(FORGETFUL);
+            }
+        }
         let at_once = if vote_is_synced { &mut out.messages } else { &mut out.messages_after_sync };
-        at_once.extend(ready.take_messages().into_iter().map(|message| Message::new(group, message)));
-        for message in ready.take_persisted_messages() {
+        at_once.extend(sent.into_iter().map(|message| Message::new(group, message)));
+        for message in persisted {
             // A heartbeat's answer vouches for the term and for nothing in the log: a slow disk must not look like a
             // dead member.
             let may_go =
@@ -741,9 +914,30 @@ impl Group {
         let leads = self.raw.raft.state == StateRole::Leader;
         if self.led && !leads {
             self.raw.mut_store().forget_wanted();
+            self.windows.clear();
+        }
+        if leads && !self.led {
+            // It was elected by members that know at least as much, or by so many that forgot that nobody promises anything.
+            self.forgetful = false;
+            let bodies = self.raw.store().cached_bodies();
+            bodies.for_each(|(index, bytes)| self.windows.note_body(index, bytes));
         }
         self.led = leads;
     }
+}
+
+/// The followers of a group: few.
+type SmallIds = Vec<u64>;
+
+/// Whether something can have counted that this member lacks: a voter of a group that can miss one of its voters.
+fn is_missed(restored: &Restored) -> bool {
+    let Membership { voters, voters_outgoing, .. } = &restored.membership;
+    let changes = restored.entries.iter().any(|entry| entry.kind == EntryKind::Membership);
+    changes || !restored.changes.is_empty() || voters.len().max(voters_outgoing.len()) >= SPARED_VOTERS_MIN
+}
+
+fn is_grant(kind: MessageType) -> bool {
+    matches!(kind, MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse)
 }
 
 fn node(id: u64) -> Option<NodeId> {

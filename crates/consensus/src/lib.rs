@@ -16,13 +16,16 @@ mod entry;
 mod membership;
 
 mod config;
+mod grants;
 mod group;
+mod guard;
 mod ready;
 mod status;
 
 mod election;
 mod log;
 mod terms;
+mod window;
 
 mod message;
 mod wire;
@@ -30,6 +33,7 @@ mod wire;
 pub use config::{Config, ConfigError, Restored};
 pub use entry::{Entry, EntryKind};
 pub use group::{Group, Refused, StepError};
+pub use guard::Contradiction;
 pub use log::{Fetch, MANIFEST_BYTES_MAX, SnapshotOffer, SnapshotWanted};
 pub use membership::{Change, Membership};
 pub use message::{Kind, Message, WIRE_VERSION};

@@ -231,6 +231,11 @@ impl LogView {
         self.cache_bytes
     }
 
+    /// Index and size of each body in memory.
+    pub(crate) fn cached_bodies(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        self.cache.iter().map(|entry| (entry.index, entry.data.len()))
+    }
+
     /// The index of the first entry whose body is in memory, or one past the end.
     pub(crate) fn cache_first(&self) -> u64 {
         self.last + 1 - self.cache.len() as u64

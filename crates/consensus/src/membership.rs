@@ -68,6 +68,17 @@ impl Membership {
         !self.voters_outgoing.is_empty()
     }
 
+    /// Whether a group can have it: somebody decides, nobody is two things at once, and what belongs to a joint change is there only
+    /// during one.
+    pub fn is_lawful(&self) -> bool {
+        let Self { voters, learners, voters_outgoing, learners_next, auto_leave } = self;
+        let is_also_learner = |node: &NodeId| learners.contains(node);
+        !voters.is_empty()
+            && !voters.iter().chain(voters_outgoing).any(is_also_learner)
+            && learners_next.iter().all(|node| voters_outgoing.contains(node) && !voters.contains(node))
+            && (self.is_joint() || !auto_leave)
+    }
+
     /// Writes the form drawn above.
     pub fn encode(&self, out: &mut Segments) {
         out.put_u8(FORMAT_VERSION);

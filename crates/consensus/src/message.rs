@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! version u8 = 1
-//! kind    u8     low six bits: the kind; 0x80 reject, 0x40 forced (a vote asked for by the old leader)
+//! kind    u8     low six bits: the kind; 0x80 reject, 0x40 forced (a vote asked for by the old leader) or, on a
+//!                granted vote, forgetful (the voter may have forgotten the end of its log)
 //! present u8     which of the eight numbers below are not zero, least bit first
 //! group, from, to                                                                     varint each
 //! term, log term, index, commit, commit term, reject hint, request snapshot, priority  varint each, as present says
@@ -24,6 +25,7 @@ use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
 
 use crate::entry::{Entry, EntryKind};
+use crate::grants::FORGETFUL;
 use crate::log::{MANIFEST_BYTES_MAX, SnapshotOffer};
 use crate::membership::Membership;
 use crate::position::{LogIndex, NodeId, Position, Term};
@@ -35,6 +37,8 @@ pub const WIRE_VERSION: u8 = 1;
 
 const KIND_BITS: u8 = 0x3f;
 const FLAG_FORCED: u8 = 0x40;
+/// The same bit of an answer.
+const FLAG_FORGETFUL: u8 = FLAG_FORCED;
 const FLAG_REJECT: u8 = 0x80;
 const ENTRY_HEAD_BYTES_MIN: usize = 3;
 
@@ -156,8 +160,9 @@ impl Message {
         let raft = &self.raft;
         let kind = self.kind();
         let forced = raft.context == raft::CAMPAIGN_TRANSFER;
+        let flagged = if forced || raft.context == FORGETFUL { FLAG_FORCED } else { 0 };
         out.put_u8(WIRE_VERSION);
-        out.put_u8(kind as u8 | if raft.reject { FLAG_REJECT } else { 0 } | if forced { FLAG_FORCED } else { 0 });
+        out.put_u8(kind as u8 | if raft.reject { FLAG_REJECT } else { 0 } | flagged);
         let numbers = self.numbers();
         let present = (0..8).filter(|&bit| numbers[bit] != 0).fold(0, |mask, bit| mask | 1 << bit);
         out.put_u8(present);
@@ -233,11 +238,15 @@ impl Message {
             _,
         ] = numbers;
         raft.priority = numbers[7] as i64;
-        if head & FLAG_FORCED != 0 {
-            if !matches!(kind, Kind::Vote) {
-                return Err(cursor.invalid("a forced message that asks for no vote"));
+        match kind {
+            Kind::Vote if head & FLAG_FORCED != 0 => raft.context = Bytes::from_static(raft::CAMPAIGN_TRANSFER),
+            Kind::VoteReply | Kind::PreVoteReply if head & FLAG_FORGETFUL != 0 && !raft.reject => {
+                raft.context = Bytes::from_static(FORGETFUL);
             }
-            raft.context = Bytes::from_static(raft::CAMPAIGN_TRANSFER);
+            _ if head & FLAG_FORCED != 0 => {
+                return Err(cursor.invalid("a forced message that asks for no vote and grants none"));
+            }
+            _ => {}
         }
         // Only a question that a follower passes on has no term: the library takes a message without one for local.
         if (raft.term == 0) != matches!(kind, Kind::ReadIndex) {
@@ -374,7 +383,8 @@ impl fmt::Display for Message {
             }
             Kind::VoteReply | Kind::PreVoteReply => {
                 let answer = if raft.reject { "no" } else { "yes" };
-                write!(f, "{:?} term={} {answer}", self.kind(), raft.term)
+                let doubt = if raft.context.is_empty() { "" } else { " forgetful" };
+                write!(f, "{:?} term={} {answer}{doubt}", self.kind(), raft.term)
             }
             Kind::Heartbeat => write!(f, "Heartbeat term={} commit={}", raft.term, raft.commit),
             Kind::Snapshot => {

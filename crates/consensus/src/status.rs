@@ -70,6 +70,8 @@ pub struct Progress {
     pub is_recently_active: bool,
     /// Whether it has no vote.
     pub is_learner: bool,
+    /// Bytes of entries that it was sent and has not acknowledged.
+    pub in_flight_bytes: usize,
 }
 
 impl fmt::Display for Role {

@@ -4,8 +4,9 @@ use crate::command::Effect;
 use crate::place::Place;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::{LogIndex, NodeId, Term};
+use consensus::{Contradiction, LogIndex, NodeId, Term};
 use smallvec::SmallVec;
+use std::fmt;
 use storage::{Location, Record};
 
 /// How soon a write must be on the disk.
@@ -334,6 +335,21 @@ pub struct DamagedRun {
     pub why: String,
 }
 
+/// A member that takes no part in its group any more: its log and the leader's word cannot both be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halted {
+    /// Whose member.
+    pub partition: PartitionId,
+    /// What is wrong, and the way out.
+    pub why: Contradiction,
+}
+
+impl fmt::Display for Halted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this node takes no further part in partition {}: {}", self.partition.0, self.why)
+    }
+}
+
 /// Everything that came out of a step. Reused from step to step.
 #[derive(Default)]
 pub struct Outputs {
@@ -351,6 +367,8 @@ pub struct Outputs {
     pub set_aside: u64,
     /// For the operator: entries that followers need and that cannot be read.
     pub lost_entries: Vec<LostEntry>,
+    /// For the operator: members that take no part in their group any more. Each is told once.
+    pub halted: Vec<Halted>,
     /// For other members: one frame each, see [`crate::replica`].
     pub frames: Vec<(NodeId, PartitionId, Bytes)>,
 }

@@ -25,6 +25,8 @@ pub struct Recovery {
     pub(crate) queues: Option<Queues>,
     /// The first entry that is missing between others.
     gap: Option<LogIndex>,
+    /// The life in which entries may be missing at the end of the log, if they may.
+    pub(crate) forgot_in: Option<u64>,
 }
 
 impl Recovery {
@@ -43,7 +45,17 @@ impl Recovery {
             Some((head, _)) => (head.vote, head.applied),
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
-        Ok(Recovery { id, checkpoint, vote, applied, entries: Vec::new(), replay_file, queues: None, gap: None })
+        Ok(Recovery {
+            id,
+            checkpoint,
+            vote,
+            applied,
+            entries: Vec::new(),
+            replay_file,
+            queues: None,
+            gap: None,
+            forgot_in: None,
+        })
     }
 
     /// The first entry that is missing between others: part of the log is lost. Only [`Recovery::salvage`] goes on from there.
@@ -85,6 +97,12 @@ impl Recovery {
     /// The highest number of an extent that the partition ever used, as far as its checkpoint goes.
     pub fn highest_extent(&self) -> u32 {
         self.queues.as_ref().map_or(0, Queues::highest_extent)
+    }
+
+    /// Entries may be missing at the end of the log that were there before the power went. `life` is a number that no earlier life of
+    /// this node had.
+    pub fn may_have_forgotten(&mut self, life: u64) {
+        self.forgot_in = Some(life);
     }
 
     /// Takes in the next record of this partition.
@@ -153,7 +171,7 @@ impl Recovery {
     fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Replica {
         let (id, gap) = (self.id.0, self.gap);
         assert!(gap.is_none(), "partition {id}: entry {gap:?} of the log is missing, and the caller did not ask");
-        let Recovery { id, checkpoint, vote, applied, entries, .. } = self;
+        let Recovery { id, checkpoint, vote, applied, entries, forgot_in, .. } = self;
         let membership =
             checkpoint.map_or_else(|| Membership::of_voters(founders.iter().copied()), |(head, _)| head.membership);
         let term = vote.0.max(applied.term);
@@ -167,9 +185,10 @@ impl Recovery {
             applied: applied.index,
             evicted: Vec::new(),
             entries: entries.into_iter().map(|e| e.0).collect(),
+            forgot: forgot_in.is_some(),
         };
         let group = Group::new(config, restored).expect("the settings are checked where they are read");
-        Replica::new(id, node, group, (term, vote), applied.index, &places)
+        Replica::new(id, node, group, (term, vote), applied.index, &places).in_doubt_since(forgot_in)
     }
 }
 

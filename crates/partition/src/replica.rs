@@ -5,17 +5,20 @@
 //! one term and never moves Raft's own.
 //!
 //! A peer frame is `u8 0` and a Raft message, or `u8 1`, `u64 term`, `u64 index`: everything up to this index of the
-//! leader's log is written here, though not yet synced.
+//! leader's log is written here, though not yet synced. Frames about what may be forgotten: `replica/doubt.rs`.
+
+mod doubt;
 
 use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;
-use crate::outputs::{Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
+use crate::outputs::{Halted, Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{
     Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, Segments,
     SnapshotOffer, SnapshotWanted, Term,
 };
+use doubt::{Doubt, Doubtful, FRAME_DOUBT, FRAME_MEMORY};
 use std::collections::{BTreeMap, VecDeque};
 use storage::{GroupId, Location, Record, RecordKind};
 
@@ -33,6 +36,8 @@ struct Write {
     ticket: Ticket,
     ready: Option<u64>,
     after_sync: Vec<Message>,
+    /// The term in it, if it has one.
+    term: Option<Term>,
     /// Positions of the entries in it, in order.
     entries: Vec<(LogIndex, Term)>,
     located: bool,
@@ -82,6 +87,17 @@ pub struct Replica {
     installing: Option<Install>,
     /// The voters, as of the last change: asked for at every write.
     voters: Vec<NodeId>,
+    /// The newest term that is synced.
+    synced_term: Term,
+    /// What is written of the leader's log and not said, as the term is not synced.
+    unsaid: Option<(Term, LogIndex)>,
+    /// What this member may have forgotten.
+    doubt: Option<Doubt>,
+    /// Members that told this leader that they may have forgotten something.
+    doubtful: Doubtful,
+    /// Frames for other members that wait for the next turn.
+    frames: Vec<(NodeId, Bytes)>,
+    is_halt_told: bool,
 }
 
 impl Replica {
@@ -116,6 +132,12 @@ impl Replica {
             wanted: Vec::new(),
             offered: None,
             installing: None,
+            synced_term: stored_vote.0,
+            unsaid: None,
+            doubt: None,
+            doubtful: Doubtful::default(),
+            frames: Vec::new(),
+            is_halt_told: false,
         }
     }
 
@@ -179,8 +201,10 @@ impl Replica {
             }
             Some(&FRAME_WRITTEN) if frame.len() == 17 => {
                 let at = |i: usize| u64::from_le_bytes(frame[i..i + 8].try_into().expect("eight bytes"));
+                self.doubtful.caught_up(from, Term(at(1)));
                 self.note_written(from, Term(at(1)), LogIndex(at(9)));
             }
+            Some(&FRAME_DOUBT | &FRAME_MEMORY) => self.doubt_frame(from, frame),
             _ => {}
         }
     }
@@ -211,7 +235,8 @@ impl Replica {
         if let [_] = voters.as_slice() {
             return self.written.get(&self.node).copied().unwrap_or_default();
         }
-        if self.group.active_voters() <= majority {
+        // Who may have forgotten something is no spare: it would be missing at an election.
+        if self.group.active_voters().saturating_sub(self.doubtful.count(status.term)) <= majority {
             return status.commit;
         }
         let mut indexes: Vec<LogIndex> =
@@ -245,11 +270,32 @@ impl Replica {
         } else if let Some(leader) = status.leader.filter(|_| term == status.term) {
             // An entry of the leader's own term: logs that share it share all before. One of an older term proves
             // nothing, as the leader may have another entry there, and would count this member for that one.
-            let mut frame = BytesMut::with_capacity(17);
-            frame.put_u8(FRAME_WRITTEN);
-            frame.put_u64_le(status.term.0);
-            frame.put_u64_le(index.0);
-            out.frames.push((leader, self.id, frame.freeze()));
+            if term != self.synced_term {
+                // Said before, it could be forgotten together with the term: an old leader could then make this member catch up
+                // with a log that lacks the entry.
+                self.unsaid = Some((term, index));
+            } else if self.doubt.is_none() {
+                self.say_written(leader, term, index, out);
+            }
+        }
+    }
+
+    fn say_written(&self, leader: NodeId, term: Term, index: LogIndex, out: &mut Outputs) {
+        let mut frame = BytesMut::with_capacity(17);
+        frame.put_u8(FRAME_WRITTEN);
+        frame.put_u64_le(term.0);
+        frame.put_u64_le(index.0);
+        out.frames.push((leader, self.id, frame.freeze()));
+    }
+
+    /// The term is synced: what was written meanwhile may be said.
+    fn say_unsaid(&mut self, out: &mut Outputs) {
+        let status = self.group.status();
+        let Some((term, index)) = self.unsaid.filter(|(term, _)| *term <= self.synced_term) else { return };
+        self.unsaid = None;
+        let leader = status.leader.filter(|leader| *leader != self.node && self.doubt.is_none());
+        if let Some(leader) = leader.filter(|_| term == status.term && self.table.term(index) == Some(term)) {
+            self.say_written(leader, term, index, out);
         }
     }
 
@@ -258,6 +304,10 @@ impl Replica {
         while self.writes.front().is_some_and(|w| w.ticket <= ticket) {
             let write = self.writes.pop_front().expect("there is a first");
             assert!(write.located, "what is synced was written");
+            if let Some(term) = write.term {
+                self.synced_term = term;
+                self.say_unsaid(out);
+            }
             if let Some(number) = write.ready {
                 self.group.persisted(number);
             }
@@ -271,6 +321,7 @@ impl Replica {
     /// A tick went by.
     pub fn tick(&mut self) {
         self.group.tick();
+        self.ask_for_memory();
     }
 
     /// Takes out what the group has to say, until it has no more.
@@ -287,6 +338,12 @@ impl Replica {
             self.wanted.append(&mut ready.snapshots_wanted);
         }
         self.ready = ready;
+        self.end_doubt(out);
+        out.frames.extend(self.frames.drain(..).map(|(to, frame)| (to, self.id, frame)));
+        if let Some(why) = self.group.halted().filter(|_| !self.is_halt_told) {
+            self.is_halt_told = true;
+            out.halted.push(Halted { partition: self.id, why });
+        }
     }
 
     fn send(&mut self, messages: Vec<Message>, out: &mut Outputs) {
@@ -303,11 +360,13 @@ impl Replica {
         let snapshot = ready.snapshot.take();
         let mut records = Vec::with_capacity(ready.append.len() + 1);
         let mut entries = Vec::with_capacity(ready.append.len());
+        let mut new_term = None;
         let mut sync = SyncWish::Within(u32::from(crate::entry::SYNC_WITHIN_MS_MAX));
         if let Some(hard) = ready.hard_state.take() {
             // The commit index need not be stored: it is found again by whoever leads. Votes and terms always are.
             if (hard.term, hard.vote) != self.stored_vote {
                 self.stored_vote = (hard.term, hard.vote);
+                new_term = Some(hard.term);
                 sync = SyncWish::Now;
                 let vote = hard.vote.map_or(0, |v| v.0);
                 let body = Bytes::copy_from_slice(&vote.to_le_bytes());
@@ -349,7 +408,8 @@ impl Replica {
         // With more than one member the leader counts followers that have written.
         let report_written = awaited && sync != SyncWish::Now || self.voters.len() > 1;
         let located = entries.is_empty();
-        self.writes.push_back(Write { ticket, ready: Some(ready.number), after_sync, entries, located });
+        let ready = Some(ready.number);
+        self.writes.push_back(Write { ticket, ready, after_sync, term: new_term, entries, located });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written });
     }
 
@@ -373,13 +433,9 @@ impl Replica {
         });
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.writes.push_back(Write {
-            ticket,
-            ready: None,
-            after_sync: Vec::new(),
-            entries: Vec::new(),
-            located: true,
-        });
+        let term = Some(self.stored_vote.0);
+        let (entries, located) = (Vec::new(), true);
+        self.writes.push_back(Write { ticket, ready: None, after_sync: Vec::new(), term, entries, located });
         self.installing = Some(Install { position, membership, ready, after_sync, ticket, is_synced: false });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
     }
@@ -388,7 +444,8 @@ impl Replica {
     pub fn barrier(&mut self, out: &mut Outputs) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        let write = Write { ticket, ready: None, after_sync: Vec::new(), entries: Vec::new(), located: true };
+        let (entries, located) = (Vec::new(), true);
+        let write = Write { ticket, ready: None, after_sync: Vec::new(), term: None, entries, located };
         self.writes.push_back(write);
         out.wal.push(WalWrite {
             partition: self.id,

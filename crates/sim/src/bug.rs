@@ -107,11 +107,13 @@ pub enum Bug {
     PullsAreLost,
     /// Nothing looks after the log of the topology.
     TopologyIsKept,
+    /// After a power cut a node believes that it has forgotten nothing: its vote counts at once.
+    LossIsForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 50] = [
+    pub const ALL: [Bug; 51] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -162,6 +164,7 @@ impl Bug {
         Bug::DecisionIsLost,
         Bug::PullsAreLost,
         Bug::TopologyIsKept,
+        Bug::LossIsForgotten,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

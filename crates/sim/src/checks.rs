@@ -35,6 +35,11 @@ use raft::Group;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// A member as one of a set.
+fn bit(node: NodeId) -> u64 {
+    1 << node.0
+}
+
 /// Ends the run: a checker found something.
 #[track_caller]
 pub fn violated(checker: &str, what: &str) -> ! {
@@ -84,8 +89,9 @@ pub struct Published {
     pub confirmed: bool,
     /// It is in the committed log.
     pub committed: bool,
-    /// Power was cut somewhere while it was confirmed as written and not yet committed: it may be lost.
-    pub at_mercy: bool,
+    /// Members that may have forgotten it, a bit each: they lost power since it was published and before it was committed, or had not
+    /// caught up by then with what they lost before.
+    pub forgotten_by: u64,
     /// Its queues had one with its key, so that it was confirmed and dropped.
     pub repeats: bool,
     /// It asked an exchange to let it wait.
@@ -158,6 +164,14 @@ pub struct Checks {
     used_ms: BTreeMap<QueueId, u64>,
     /// Confirmed as written and not committed.
     at_risk: BTreeSet<u64>,
+    /// Not committed, and not known to be lost.
+    open: BTreeSet<u64>,
+    /// Of each partition the members that may have forgotten the end of their logs, a bit each.
+    forgetful: Vec<u64>,
+    /// Members that counted as whole again without having caught up: partition and node.
+    gave_up: BTreeSet<(usize, NodeId)>,
+    /// How many members are a majority.
+    majority: u32,
     /// Given out without the flag: queue and message.
     unflagged: BTreeSet<(QueueId, u64)>,
     /// The last number given out without the flag, by queue, level and term.
@@ -189,8 +203,12 @@ pub struct Figures {
     pub power_cuts: u64,
     /// Snapshots installed.
     pub snapshots: u64,
-    /// Confirmed at *written*, and lost with the power before they were synced anywhere that counts.
+    /// Confirmed at *written*, and lost where a majority lost its power, or forgot, before it was synced anywhere that counts.
     pub lost_with_power: u64,
+    /// Times that a member counted as whole again after a power cut because it heard of no leader for long.
+    pub gave_up_waiting: u64,
+    /// Times that a member caught up with what it may have forgotten.
+    pub caught_up: u64,
     /// Checkpoints that nodes started from.
     pub checkpoints_used: u64,
     /// Dead letters, with repetitions.
@@ -237,6 +255,8 @@ impl Figures {
             power_cuts,
             snapshots,
             lost_with_power,
+            gave_up_waiting,
+            caught_up,
             checkpoints_used,
             dead_letters,
             ended_by_rule,
@@ -263,6 +283,8 @@ impl Figures {
         self.power_cuts += power_cuts;
         self.snapshots += snapshots;
         self.lost_with_power += lost_with_power;
+        self.gave_up_waiting += gave_up_waiting;
+        self.caught_up += caught_up;
         self.checkpoints_used += checkpoints_used;
         self.dead_letters += dead_letters;
         self.ended_by_rule += ended_by_rule;
@@ -283,7 +305,7 @@ impl Figures {
 
 impl Checks {
     /// Checkers for these partitions.
-    pub fn new(partitions: &[PartitionId], expected: Expected) -> Self {
+    pub fn new(partitions: &[PartitionId], members: usize, expected: Expected) -> Self {
         let expected = Arc::new(expected);
         Checks {
             groups: partitions.iter().map(|_| Group::default()).collect(),
@@ -299,6 +321,10 @@ impl Checks {
             ends: Ends::default(),
             used_ms: BTreeMap::new(),
             at_risk: BTreeSet::new(),
+            open: BTreeSet::new(),
+            forgetful: vec![0; partitions.len()],
+            gave_up: BTreeSet::new(),
+            majority: members as u32 / 2 + 1,
             unflagged: BTreeSet::new(),
             order: BTreeMap::new(),
             settle_asked: BTreeSet::new(),
@@ -310,6 +336,8 @@ impl Checks {
     pub fn publish(&mut self, mut published: Published) -> u64 {
         let id = self.published.len() as u64;
         published.since = self.models[published.group].applied();
+        published.forgotten_by = self.forgetful[published.group];
+        self.open.insert(id);
         if published.seq != 0 {
             self.by_number.insert((published.channel, published.seq), id);
         }
@@ -362,16 +390,63 @@ impl Checks {
         self.topology.stopped(node);
     }
 
-    /// Power is cut on a node: what was confirmed as written only may be lost from now on, up to its queue's cap.
-    pub fn power_cut(&mut self) {
+    /// Power is cut on a node: what it had written and not synced may be gone.
+    pub fn power_cut(&mut self, node: NodeId) {
         self.figures.power_cuts += 1;
-        self.sync_failed();
+        self.lost_unsynced(node);
     }
 
-    /// A sync failed and its node stops: as after a power cut, what was only written may be lost.
-    pub fn sync_failed(&mut self) {
-        for id in std::mem::take(&mut self.at_risk) {
-            self.published[id as usize].at_mercy = true;
+    /// A node may have forgotten what it had written and not synced: after a failed sync as after a power cut.
+    pub fn lost_unsynced(&mut self, node: NodeId) {
+        (0..self.forgetful.len()).for_each(|group| self.forgets(group, bit(node)));
+    }
+
+    fn forgets(&mut self, group: usize, members: u64) {
+        self.forgetful[group] |= members;
+        for id in &self.open {
+            let published = &mut self.published[*id as usize];
+            if published.group == group {
+                published.forgotten_by |= members;
+            }
+        }
+    }
+
+    /// Whether so many members may have forgotten a message that a confirm as *written* promised nothing about it.
+    fn is_at_mercy(&self, id: u64) -> bool {
+        self.published[id as usize].forgotten_by.count_ones() >= self.majority
+    }
+
+    /// How a member's memory stands, as it says itself.
+    fn observe_memory(&mut self, node: NodeId, group: usize, view: &View) {
+        let was = self.forgetful[group] & bit(node) != 0;
+        match view.may_have_forgotten {
+            true if !was => self.forgets(group, bit(node)),
+            false if was => {
+                self.forgetful[group] &= !bit(node);
+                self.figures.caught_up += u64::from(self.majority > 1);
+            }
+            _ => {}
+        }
+        if !view.gave_up_waiting {
+            self.gave_up.remove(&(group, node));
+        } else if self.gave_up.insert((group, node)) {
+            // Those that could not be reached for so long count as lost too.
+            self.figures.gave_up_waiting += 1;
+            let forgetful = self.forgetful[group];
+            self.forgets(group, u64::MAX);
+            self.forgetful[group] = forgetful;
+        }
+    }
+
+    /// A member leads anew: what was confirmed as written and is not in its log is lost, by what happened until now.
+    fn observe_leader(&mut self, node: NodeId, group: usize) {
+        if self.at_risk.is_empty() {
+            return;
+        }
+        let has = self.groups[group].published_on(node);
+        let is_lost = |id: &u64| self.published[*id as usize].group == group && !has.contains(id);
+        for id in self.at_risk.extract_if(.., is_lost) {
+            self.open.remove(&id);
         }
     }
 
@@ -382,9 +457,13 @@ impl Checks {
 
     /// A node took a step: how its partition stands now.
     pub fn observe(&mut self, node: NodeId, group: usize, view: View, partition: &QueuePartition) {
+        self.observe_memory(node, group, &view);
+        if self.groups[group].observe_role(node, &view) {
+            self.figures.leaders += 1;
+            self.observe_leader(node, group);
+        }
         let (raft, model) = (&mut self.groups[group], &mut self.models[group]);
         let mut found = Vec::new();
-        self.figures.leaders += u64::from(raft.observe_role(node, &view));
         self.figures.committed += raft.observe_applied(
             node,
             &view,
@@ -399,6 +478,7 @@ impl Checks {
                 Found::Committed(id) => {
                     self.published[id as usize].committed = true;
                     self.at_risk.remove(&id);
+                    self.open.remove(&id);
                 }
                 Found::Delivered { queue, id, redelivered } => self.flag(queue, id, redelivered),
                 Found::Ended { queue, seq, id, by_rule } => {
@@ -435,7 +515,7 @@ impl Checks {
         // Of one message several dead letters may come to one queue.
         let is_grave = self.expected.is_grave(queue);
         let is_second = !redelivered && !self.unflagged.insert((queue, id));
-        if is_second && !is_grave && !self.published[id as usize].at_mercy {
+        if is_second && !is_grave && !self.is_at_mercy(id) {
             violated("duplicate", &format!("message {id} went out of queue {} twice without redelivered", queue.0));
         }
     }
@@ -677,8 +757,12 @@ impl Checks {
         for (id, published) in self.published.iter().enumerate() {
             let is_gone = published.targets.iter().all(|queue| self.ends.excuses(*queue));
             if published.confirmed && !published.committed && !published.repeats && !published.is_nowhere && !is_gone {
-                if !published.at_mercy {
-                    violated("lost", &format!("message {id} was confirmed ({:?}) and is gone", published.asked));
+                if !self.is_at_mercy(id as u64) {
+                    let what = format!(
+                        "message {id} was confirmed ({:?}) and is gone, and only members {:b} can have forgotten it",
+                        published.asked, published.forgotten_by
+                    );
+                    violated("lost", &what);
                 }
                 self.figures.lost_with_power += 1;
             }

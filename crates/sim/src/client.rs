@@ -745,7 +745,7 @@ fn compose(
         body: body.clone(),
         confirmed: false,
         committed: false,
-        at_mercy: false,
+        forgotten_by: 0,
         repeats: false,
         waited_ms: asked_ms.filter(|ms| *ms > 0),
         is_nowhere: false,

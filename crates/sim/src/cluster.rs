@@ -144,7 +144,7 @@ impl Cluster {
             clients,
             links: BTreeMap::new(),
             next_session: 1,
-            checks: Checks::new(&partitions, expected),
+            checks: Checks::new(&partitions, members.len(), expected),
             burials: burial::Burials::default(),
             registry: Registry::new(&plan, options.bug),
             turnover: turnover::Turnover::default(),
@@ -357,7 +357,9 @@ impl Cluster {
         if let Some(why) = stopped {
             self.trace.line(now, || format!("{id} stops: {why}"));
             if why.contains("could not be synced") {
-                self.checks.sync_failed();
+                // The server takes away the proof that nothing is missing.
+                self.nodes[node].boot += 1;
+                self.checks.lost_unsynced(id);
             }
             self.fall(node);
         } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
@@ -475,7 +477,8 @@ impl Cluster {
             self.nodes[node].disk.crash(Crash::Process);
         }
         if crash == Some(Crash::Power) {
-            self.checks.power_cut();
+            self.nodes[node].boot += 1;
+            self.checks.power_cut(id);
         }
         let survival = *self.random.pick(&[
             SurvivalUnit::Nothing,

@@ -7,7 +7,7 @@ use sim::{Bug, Cluster, Faults, Figures, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,

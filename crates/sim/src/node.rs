@@ -24,7 +24,7 @@ use partition::{Command, Context, Effect, Outlets, QueuePartition, Tail, WalStat
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use storage::wal::SparePreparer;
-use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Location, Record, RecordKind, Wal};
+use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Life, Location, Record, RecordKind, StorageError, Wal};
 
 mod files;
 mod queues;
@@ -184,6 +184,10 @@ pub struct View {
     pub compacted: LogIndex,
     /// The end of its log.
     pub last: LogIndex,
+    /// It may have forgotten the end of its log, and has not caught up.
+    pub may_have_forgotten: bool,
+    /// It counts as whole again only because it heard of no leader for long.
+    pub gave_up_waiting: bool,
 }
 
 /// What came on a client's connection.
@@ -207,7 +211,8 @@ struct Session {
 
 /// A node that is up.
 struct Running {
-    _folder: DataFolder<FaultyDisk>,
+    folder: DataFolder<FaultyDisk>,
+    folder_life: Life,
     wal: Wal<FaultyDisk>,
     spares: SparePreparer<FaultyDisk>,
     checkpoints: CheckpointStore<FaultyDisk>,
@@ -255,6 +260,8 @@ pub struct Node {
     pub disk: Arc<FaultyDisk>,
     /// Its lives so far; what was meant for an earlier one must not reach it.
     pub life: u32,
+    /// How often what was written may have been lost: the boots of its machine, and failed syncs.
+    pub boot: u32,
     /// It does nothing until then: a stalled machine.
     pub paused_until: Micros,
     /// Its disk takes this many times as long.
@@ -298,6 +305,7 @@ impl Node {
             id,
             disk,
             life: 0,
+            boot: 0,
             paused_until: 0,
             disk_slowness: 1,
             clock_ms: 0,
@@ -334,6 +342,8 @@ impl Node {
             applied: p.applied(),
             compacted: status.compacted.index,
             last: status.last.index,
+            may_have_forgotten: p.replica().may_have_forgotten(),
+            gave_up_waiting: p.replica().group().gave_up_waiting(),
         })
     }
 
@@ -357,7 +367,7 @@ impl Node {
         for p in &r.partitions {
             let s = p.replica().group().status();
             text += &format!(
-                " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} | {:?}",
+                " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} forgetful {} | {:?}",
                 p.id().0,
                 s.role,
                 s.term.0,
@@ -366,6 +376,7 @@ impl Node {
                 s.commit.0,
                 p.applied().0,
                 s.compacted,
+                p.replica().may_have_forgotten(),
                 p.replica().group().progress(),
             );
         }
@@ -440,7 +451,12 @@ impl Node {
             Happening::Tick => {
                 out.later.push((150 * MS, Happening::Tick));
                 self.up().ticks += 1;
-                self.want_turn(out);
+                match self.up().note_forgot() {
+                    Err(error) if !error.is_full() => {
+                        out.stopped = Some(format!("what is forgotten could not be noted: {error}"));
+                    }
+                    _ => self.want_turn(out),
+                }
             }
             Happening::Maintain => {
                 out.later.push((UPKEEP_EVERY, Happening::Maintain));
@@ -615,6 +631,9 @@ impl Node {
                 violated("set aside", &format!("the others have them: {damage}"));
             }
         }
+        if let Some(halted) = r.out.halted.pop() {
+            violated("halted", &format!("{}: {halted}", self.id));
+        }
         for lost in r.out.lost_entries.drain(..) {
             assert!(has_rot, "nothing is damaged here: {lost}");
             out.lost_entries += 1;
@@ -660,6 +679,12 @@ impl Node {
 }
 
 impl Running {
+    /// Notes which partitions have not caught up since the end of the log was in doubt.
+    fn note_forgot(&mut self) -> Result<(), StorageError> {
+        let in_doubt = self.partitions.iter().filter(|p| p.replica().may_have_forgotten()).map(|p| p.id().0).collect();
+        self.folder.note_forgot(&mut self.folder_life, in_doubt)
+    }
+
     /// Commands for one turn: all that came, up to some bytes.
     fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
         let (mut taken, mut bytes) = (Vec::new(), 0);

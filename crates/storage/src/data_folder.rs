@@ -22,8 +22,10 @@ use crate::disk::{Disk, DiskFile, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
+mod boot;
 mod mend;
 
+pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
 pub use mend::{MendedIdentity, mend_identity};
 
 /// Version of the folder as a whole. Other versions are refused.

@@ -200,6 +200,7 @@ impl Disk {
             applied,
             evicted,
             entries: self.log.iter().filter(|entry| entry.index > applied).cloned().collect(),
+            forgot: false,
         };
         (restored, state)
     }

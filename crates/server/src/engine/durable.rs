@@ -112,6 +112,9 @@ impl Turn {
         for lost in out.lost_entries.drain(..) {
             tracing::error!(partition = lost.partition.0, entry = lost.index.0, "DAMAGED: {lost}");
         }
+        for halted in out.halted.drain(..) {
+            tracing::error!(partition = halted.partition.0, "HALTED: {halted}");
+        }
         if out.set_aside > 0 {
             self.set_aside.fetch_add(std::mem::take(&mut out.set_aside), Ordering::Relaxed);
         }

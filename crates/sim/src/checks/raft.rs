@@ -3,12 +3,13 @@
 //! Invariant: `committed` is what the first member that applied an entry applied; every other member, at any time later, must
 //! agree. It is longer than what any single member knows, and never shorter than what any client was told.
 
-use super::violated;
+use super::{id_of, violated};
 use crate::node::View;
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Restored, Term};
+use partition::entry::{Commands, LogCommand};
 use partition::machine::{Queues, Unobserved};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use storage::{FileNo, Location};
 
 /// A member's log as it was told to write it.
@@ -169,6 +170,12 @@ impl<R: Reference> Group<R> {
         }
     }
 
+    /// The messages that were published by entries of a member's log that are not known to be applied.
+    pub fn published_on(&self, node: NodeId) -> BTreeSet<u64> {
+        let entries = self.mirrors.get(&node).into_iter().flat_map(|mirror| mirror.log.values());
+        entries.flat_map(|(_, body)| published_in(body)).collect()
+    }
+
     /// A committed entry as stored, with its term.
     pub fn committed_entry(&self, index: LogIndex) -> Option<&(Term, Bytes)> {
         self.committed.get(index.0.checked_sub(FIRST)? as usize)
@@ -178,6 +185,18 @@ impl<R: Reference> Group<R> {
     pub fn committed(&self) -> LogIndex {
         LogIndex(FIRST - 1 + self.committed.len() as u64)
     }
+}
+
+/// The messages that an entry publishes.
+fn published_in(body: &Bytes) -> Vec<u64> {
+    let mut ids = Vec::new();
+    let Ok(mut commands) = Commands::parse(body) else { return ids };
+    while let Ok(Some(command)) = commands.next() {
+        if let LogCommand::Publish(batch) = command {
+            ids.extend(batch.iter().filter_map(|message| id_of(message.body())));
+        }
+    }
+    ids
 }
 
 impl Reference for Queues {

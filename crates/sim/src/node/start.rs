@@ -61,6 +61,7 @@ impl Node {
             folder_id,
         };
         let folder = DataFolder::open(self.disk.clone(), identity, self.life)?;
+        let life = folder.begin_life(u128::from(self.boot))?;
         assert!(has_log(&*self.disk)?, "nobody took the log of {} away", self.id);
         let mut checkpoints = CheckpointStore::open(&self.disk, folder_id)?;
         let mut recoveries = Vec::new();
@@ -104,6 +105,12 @@ impl Node {
             recoveries[number].record(kind, term, index, body, at);
         }
         let next_extent = self.sweep_extents(&recoveries)?;
+        for recovery in recoveries.iter_mut().filter(|r| r.id() != TOPOLOGY) {
+            // Nothing in the topology counts before it is synced.
+            if life.forgot().contains(recovery.id().0) && self.settings.bug != Some(Bug::LossIsForgotten) {
+                recovery.may_have_forgotten(life.start());
+            }
+        }
         let restored: Vec<Restored> = recoveries.iter().map(|r| (r.applied(), r.entries())).collect();
         let topology = self.settings.declares.then(|| {
             let recovery = recoveries.pop().expect("the topology's stands behind all others");
@@ -132,7 +139,8 @@ impl Node {
         let (last_file, durable_file) = (wal.position().file, wal.durable_file());
         let spares = wal.spare_preparer();
         let mut running = Running {
-            _folder: folder,
+            folder,
+            folder_life: life,
             wal,
             spares,
             checkpoints,
@@ -190,6 +198,7 @@ impl Node {
         Config {
             message_bytes_max: 4 << 10,
             inflight_messages_max: 4,
+            inflight_bytes_max: 8 << 10,
             uncommitted_bytes_max: 64 << 10,
             committed_bytes_max: 16 << 10,
             cache_bytes_max: 8 << 10,

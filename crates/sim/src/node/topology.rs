@@ -106,6 +106,8 @@ impl Node {
             applied: member.log.applied(),
             compacted: status.compacted.index,
             last: status.last.index,
+            may_have_forgotten: member.log.replica().may_have_forgotten(),
+            gave_up_waiting: member.log.replica().group().gave_up_waiting(),
         })
     }
 
