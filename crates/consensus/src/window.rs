@@ -45,7 +45,8 @@ impl Windows {
     /// A follower has everything up to `index`.
     pub(crate) fn acknowledged(&mut self, from: u64, index: u64) {
         let Some(flight) = self.flights.get_mut(&from) else { return };
-        while let Some((_, bytes)) = flight.messages.pop_front_if(|(last, _)| *last <= index) {
+        while let Some((_, bytes)) = flight.messages.front().copied().filter(|(last, _)| *last <= index) {
+            flight.messages.pop_front();
             flight.bytes -= bytes;
             flight.quiet_ticks = 0;
         }

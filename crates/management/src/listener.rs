@@ -174,7 +174,7 @@ async fn answer(request: Request<Incoming>, peer: SocketAddr, permit: &Permit, s
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
     let body = Body::new(incoming, shared.turns.clone());
-    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses, permit: &permit };
+    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses, permit };
     let answer = match call::is_metrics(&head) {
         true => crate::metrics::answer(&call).await,
         false => resource::answer(&call, body).await,

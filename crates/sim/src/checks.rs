@@ -445,9 +445,14 @@ impl Checks {
         }
         let has = self.groups[group].published_on(node);
         let is_lost = |id: &u64| self.published[*id as usize].group == group && !has.contains(id);
-        for id in self.at_risk.extract_if(.., is_lost) {
-            self.open.remove(&id);
-        }
+        let open = &mut self.open;
+        self.at_risk.retain(|id| {
+            let is_lost = is_lost(id);
+            if is_lost {
+                open.remove(id);
+            }
+            !is_lost
+        });
     }
 
     /// An entry was appended to a node's log.

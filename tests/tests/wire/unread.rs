@@ -13,7 +13,7 @@ use clients::{Broker, Client, Event, Login, QueueDeclare};
 
 /// Together far more than socket buffers take.
 const MESSAGES: u64 = 100;
-const BODY: [u8; 100_000] = [7; 100_000];
+static BODY: [u8; 100_000] = [7; 100_000];
 
 /// How a client gets messages that it does not read.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +149,7 @@ fn the_first_heartbeat_comes_well_before_an_interval_has_passed() {
     let login = Login { heartbeat: 8, ..Default::default() };
     let mut client = Client::login(Broker::shared().addr(), &login).unwrap();
     let since = Instant::now();
-    while client.frames_seen.get(&FRAME_HEARTBEAT).is_none() {
+    while !client.frames_seen.contains_key(&FRAME_HEARTBEAT) {
         assert!(since.elapsed() < Duration::from_millis(7_000), "no heartbeat for {:?}", since.elapsed());
         if let Some(other) = client.event_within(0, Duration::from_millis(100)) {
             panic!("a heartbeat was due, and not {other:?}");

@@ -126,10 +126,8 @@ impl Cluster {
                 }
             }
             // It is not empty.
-            Reply::DeleteRefused { .. } => {
-                if self.turnover.asked.remove(&queue).is_some() {
-                    self.turnover.going.remove(&queue);
-                }
+            Reply::DeleteRefused { .. } if self.turnover.asked.remove(&queue).is_some() => {
+                self.turnover.going.remove(&queue);
             }
             _ => {}
         }
