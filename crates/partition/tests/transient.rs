@@ -232,6 +232,44 @@ fn grants_are_asked_for_once_and_given_back_when_nothing_is_ready() {
 }
 
 #[test]
+fn a_get_lets_a_consumer_go_first_whose_channel_is_asked_and_no_longer_than_that() {
+    let get = |request| Command::Get { queue: Q, channel: B, no_ack: true, request: RequestId(request) };
+    let answers = |effects: &[Effect]| -> Vec<(u64, bool)> {
+        let of = |effect: &Effect| match effect {
+            Effect::Reply { request, reply: Reply::Got { .. }, .. } => Some((request.0, true)),
+            Effect::Reply { request, reply: Reply::Empty | Reply::Gone, .. } => Some((request.0, false)),
+            _ => None,
+        };
+        effects.iter().filter_map(of).collect()
+    };
+    let key = ConsumerKey { channel: A, number: 1 };
+    let asked = || {
+        let mut queues = TransientQueues::new();
+        queues.declare(Q);
+        let granted = Consumer { granted_only: true, ..consumer(A, 1, 0) };
+        let consume = Command::Consume { queue: Q, consumer: granted, request: RequestId(1) };
+        let effects = run(&mut queues, vec![consume, publish(B, 0, &[Q], vec![0]), get(7)]);
+        assert_eq!(answers(&effects), [], "the channel of the consumer was asked and has not said");
+        queues
+    };
+    // It takes the message.
+    let mut queues = asked();
+    let effects = run(&mut queues, vec![Command::Grant { queue: Q, consumer: key, count: 1 }]);
+    assert_eq!((deliveries(&effects).len(), answers(&effects)), (1, vec![(7, false)]));
+    // It may not, and the next one who asks does not wait either.
+    let mut queues = asked();
+    let effects = run(&mut queues, vec![Command::Grant { queue: Q, consumer: key, count: 0 }]);
+    assert_eq!((deliveries(&effects).len(), answers(&effects)), (0, vec![(7, true)]));
+    assert_eq!(answers(&run(&mut queues, vec![publish(B, 0, &[Q], vec![0]), get(8)])), [(8, true)]);
+    // It goes, the queue goes, or who asks goes.
+    assert_eq!(answers(&run(&mut asked(), vec![Command::Detach { channel: A }])), [(7, true)]);
+    assert_eq!(answers(&run(&mut asked(), vec![Command::Delete { queue: Q }])), [(7, false)]);
+    let mut queues = asked();
+    run(&mut queues, vec![Command::Detach { channel: B }]);
+    assert_eq!(answers(&run(&mut queues, vec![Command::Grant { queue: Q, consumer: key, count: 0 }])), []);
+}
+
+#[test]
 fn one_old_message_does_not_pin_the_batches_of_those_around_it() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
@@ -342,6 +380,7 @@ proptest! {
         queues.declare(QueueId(0));
         queues.declare(QueueId(1));
         let (mut commands, mut number, mut publish_seq, mut stamp) = (Vec::new(), 0u32, 0u64, 0u8);
+        let mut purged = None;
         let channel = |b: bool| if b { A } else { B };
         // The model hears of publishes and settles at once; gets, consumers and deliveries when effects come. To keep
         // the two in step, every operation is followed by a step, except publishes and settles, which pile up.
@@ -404,9 +443,8 @@ proptest! {
                     commands.push(Command::Detach { channel: channel(c) });
                 }
                 Op::Purge { queue } => {
-                    for m in &mut model[queue as usize].messages {
-                        if m.1 == Fate::Ready { m.1 = Fate::Settled; }
-                    }
+                    // Consumers have what came before it: it takes what is left when it is answered.
+                    purged = Some(usize::from(queue));
                     let queue = QueueId(queue.into());
                     commands.push(Command::Purge { queue, channel: A, request: RequestId(0) });
                 }
@@ -420,6 +458,11 @@ proptest! {
                     Effect::Deliver(d) => model[d.queue.0 as usize].take(&d),
                     Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => {
                         model[delivery.queue.0 as usize].take(&delivery);
+                    }
+                    Effect::Reply { reply: Reply::Counted(count), .. } => {
+                        let queue = purged.take().expect("a purge is answered once");
+                        let ready = model[queue].messages.iter_mut().filter(|m| m.1 == Fate::Ready);
+                        prop_assert_eq!(ready.map(|m| m.1 = Fate::Settled).count() as u64, count);
                     }
                     _ => {}
                 }
