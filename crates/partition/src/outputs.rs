@@ -350,6 +350,31 @@ impl fmt::Display for Halted {
     }
 }
 
+/// A follower that needs a snapshot whose state is larger than it could save. It stays behind until the state is smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageRefused {
+    /// Whose.
+    pub partition: PartitionId,
+    /// The follower.
+    pub to: NodeId,
+    /// The size of the state.
+    pub bytes: u64,
+    /// The largest that can be saved.
+    pub bytes_max: u64,
+}
+
+impl fmt::Display for ImageRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { partition, to, bytes, bytes_max } = self;
+        write!(
+            f,
+            "{to} lags behind in partition {} and cannot be sent its state of {bytes} bytes, as a checkpoint holds at most \
+             {bytes_max}: settle or purge messages, or delete queues, and it catches up by itself within a minute",
+            partition.0
+        )
+    }
+}
+
 /// Everything that came out of a step. Reused from step to step.
 #[derive(Default)]
 pub struct Outputs {
@@ -369,6 +394,8 @@ pub struct Outputs {
     pub lost_entries: Vec<LostEntry>,
     /// For the operator: members that take no part in their group any more. Each is told once.
     pub halted: Vec<Halted>,
+    /// For the operator: followers that cannot be sent a snapshot.
+    pub refused_images: Vec<ImageRefused>,
     /// For other members: one frame each, see [`crate::replica`].
     pub frames: Vec<(NodeId, PartitionId, Bytes)>,
 }

@@ -11,7 +11,7 @@ mod doubt;
 
 use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;
-use crate::outputs::{Halted, Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
+use crate::outputs::{Halted, ImageRefused, Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{
@@ -98,6 +98,8 @@ pub struct Replica {
     /// Frames for other members that wait for the next turn.
     frames: Vec<(NodeId, Bytes)>,
     is_halt_told: bool,
+    /// For the operator, with the next turn.
+    refused_images: Vec<ImageRefused>,
 }
 
 impl Replica {
@@ -138,6 +140,7 @@ impl Replica {
             doubtful: Doubtful::default(),
             frames: Vec::new(),
             is_halt_told: false,
+            refused_images: Vec::new(),
         }
     }
 
@@ -340,6 +343,7 @@ impl Replica {
         self.ready = ready;
         self.end_doubt(out);
         out.frames.extend(self.frames.drain(..).map(|(to, frame)| (to, self.id, frame)));
+        out.refused_images.append(&mut self.refused_images);
         if let Some(why) = self.group.halted().filter(|_| !self.is_halt_told) {
             self.is_halt_told = true;
             out.halted.push(Halted { partition: self.id, why });
@@ -533,6 +537,11 @@ impl Replica {
     /// Followers that need a snapshot.
     pub(crate) fn take_snapshots_wanted(&mut self) -> Vec<SnapshotWanted> {
         std::mem::take(&mut self.wanted)
+    }
+
+    /// A follower cannot be sent a snapshot.
+    pub(crate) fn tell_refused(&mut self, refused: ImageRefused) {
+        self.refused_images.push(refused);
     }
 
     /// A snapshot that the leader offers. Its contents are fetched before the group hears of it, which until then goes on

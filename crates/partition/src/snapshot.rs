@@ -168,6 +168,9 @@ impl QueuePartition {
 
     /// Makes an image of the state for a follower, and offers it.
     fn offer(&mut self, to: NodeId) {
+        if !self.snapshots.outgoing.may_offer(&mut self.replica, to) {
+            return;
+        }
         let position = Position { index: self.applied, term: self.applied_term };
         let image = Bytes::from(image::encode(&self.queues));
         self.snapshots.outgoing.offer(&mut self.replica, to, position, image::VERSION, image);

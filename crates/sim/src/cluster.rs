@@ -28,6 +28,10 @@ mod weather;
 
 /// After this long without faults everything must be confirmed, settled, and equal.
 const LIVENESS_MAX: Micros = 120 * SECOND;
+/// A node is down for so many milliseconds at most,
+const SLOW_START_MAX: u64 = 4_000;
+/// or, where leaders are hit, so that it is there again before the others have elected one.
+const QUICK_START_MAX: u64 = 800;
 /// Clocks step by 10 s in either direction.
 const CLOCKS_APART_MS: u64 = 20_000;
 /// Where nothing goes wrong, a scheduled message comes within this time of its own: a delete that came to nothing may be between.
@@ -491,7 +495,11 @@ impl Cluster {
         self.nodes[node].disk.clear_faults();
         self.nodes[node].has_faults = false;
         self.nodes[node].disk.restart();
-        let after = if self.draining { 10 * MS } else { self.random.between(50, 4_000) * MS };
+        let down_max = if self.options.faults.leaders { QUICK_START_MAX } else { SLOW_START_MAX };
+        let after = if self.draining { 10 * MS } else { self.random.between(50, down_max) * MS };
+        if self.options.faults.leaders {
+            self.nodes[node].disk_slowness = 1;
+        }
         let life = self.nodes[node].life;
         let now = self.schedule.now();
         self.trace.line(now, || format!("{id} is down ({crash:?}, {survival:?})"));

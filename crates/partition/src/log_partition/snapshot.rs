@@ -138,6 +138,9 @@ impl LogPartition {
     pub(super) fn snapshot_turn(&mut self, machine: &impl Machine, out: &mut Outputs) -> bool {
         let wanted = self.replica.take_snapshots_wanted();
         for to in wanted.iter().map(|wanted| wanted.to) {
+            if !self.snapshots.outgoing.may_offer(&mut self.replica, to) {
+                continue;
+            }
             let position = self.applied;
             let made = self.snapshots.outgoing.image_at(position);
             let image = made.unwrap_or_else(|| Bytes::from(machine.snapshot()));

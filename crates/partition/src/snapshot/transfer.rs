@@ -6,9 +6,12 @@
 //! Invariants: a part stands where the follower asked for it, and no part is larger than an append message may be; an image
 //! is handed on whole and with the checksum of its manifest, or not at all; a transfer in which nothing moves is given up.
 
+use crate::outputs::ImageRefused;
 use crate::replica::Replica;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, NodeId, Position, SnapshotOffer, Term};
+use std::collections::BTreeMap;
+use storage::checkpoint::CHECKPOINT_BYTES_MAX;
 
 /// First byte of a frame that asks for a part of a snapshot.
 pub(crate) const FRAME_PULL: u8 = 2;
@@ -22,8 +25,11 @@ pub(crate) const HEAD_BYTES: usize = 18;
 pub(crate) const PULL_TICKS: u32 = 2;
 /// A transfer in which nothing moves for this many ticks is given up, on either side.
 pub(crate) const IDLE_TICKS_MAX: u32 = 30;
-/// Largest image: 100,000 queues with a few holes each take a tenth of it, a million bindings a sixth.
-pub(crate) const IMAGE_BYTES_MAX: u64 = 256 << 20;
+/// Largest image: what a checkpoint can hold, since the follower saves it as one. It goes in parts, each asked for once the one before it is
+/// here, so its size is a matter of the state's own memory and of nothing else.
+pub(crate) const IMAGE_BYTES_MAX: u64 = CHECKPOINT_BYTES_MAX as u64;
+/// A follower whose image was too large is looked at again after this many ticks: making it costs as much as sending it.
+const REFUSED_TICKS: u32 = 400;
 
 const MANIFEST_BYTES: usize = 13;
 const _: () = assert!(MANIFEST_BYTES <= MANIFEST_BYTES_MAX);
@@ -49,11 +55,22 @@ impl Outgoing {
 #[derive(Default)]
 pub(crate) struct OutgoingImages {
     list: Vec<Outgoing>,
+    /// Followers whose image was too large, with the ticks until it is made again.
+    refused: BTreeMap<NodeId, u32>,
 }
 
 impl OutgoingImages {
-    /// Offers `to` an image of the state as of `position`, in place of an earlier one. One that is too large is not offered:
-    /// the follower waits.
+    /// Whether an image should be made for a follower: not so soon after one that was too large.
+    pub(crate) fn may_offer(&self, replica: &mut Replica, to: NodeId) -> bool {
+        let may = !self.refused.contains_key(&to);
+        if !may {
+            replica.group_mut().refuse_snapshot(to);
+        }
+        may
+    }
+
+    /// Offers `to` an image of the state as of `position`, in place of an earlier one. One that is too large is not offered, and the
+    /// operator is told: the follower waits until the state is smaller.
     pub(crate) fn offer(&mut self, replica: &mut Replica, to: NodeId, position: Position, version: u8, image: Bytes) {
         let mut manifest = BytesMut::with_capacity(MANIFEST_BYTES);
         manifest.put_u8(version);
@@ -62,12 +79,29 @@ impl OutgoingImages {
         let membership = replica.group().membership();
         let offer = SnapshotOffer { position, membership, manifest: manifest.freeze() };
         self.list.retain(|o| o.to != to);
-        if image.len() as u64 <= IMAGE_BYTES_MAX && replica.group_mut().offer_snapshot(to, offer) {
+        let bytes = image.len() as u64;
+        if bytes > self.bytes_max() {
+            self.refused.insert(to, REFUSED_TICKS);
+            let partition = replica.id();
+            replica.tell_refused(ImageRefused { partition, to, bytes, bytes_max: self.bytes_max() });
+            replica.group_mut().refuse_snapshot(to);
+        } else if replica.group_mut().offer_snapshot(to, offer) {
             let term = replica.group().status().term;
             self.list.push(Outgoing { to, term, position, image, idle_ticks: 0 });
         } else {
             replica.group_mut().refuse_snapshot(to);
         }
+    }
+
+    #[cfg(not(test))]
+    fn bytes_max(&self) -> u64 {
+        IMAGE_BYTES_MAX
+    }
+
+    /// A gigabyte is too much for a test.
+    #[cfg(test)]
+    fn bytes_max(&self) -> u64 {
+        1 << 10
     }
 
     /// An image of this position that another follower is offered already.
@@ -106,6 +140,10 @@ impl OutgoingImages {
 
     /// A tick went by: what is taken, not wanted any more, or does not move, goes.
     pub(crate) fn tick(&mut self, replica: &mut Replica) {
+        self.refused.retain(|_, ticks| {
+            *ticks -= 1;
+            *ticks > 0
+        });
         if self.list.is_empty() {
             return;
         }
@@ -200,4 +238,34 @@ pub(crate) fn take_head(frame: &mut Bytes) -> Option<(u8, Term, LogIndex, u8)> {
         return None;
     }
     Some((frame.get_u8(), Term(frame.get_u64_le()), LogIndex(frame.get_u64_le()), frame.get_u8()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::PartitionId;
+    use consensus::{Config, Group, Restored};
+
+    fn leader() -> Replica {
+        let group = Group::new(Config::new(NodeId(1), 3, 1), Restored::bootstrap([NodeId(1)])).expect("valid");
+        Replica::new(PartitionId(3), NodeId(1), group, (Term(1), None), LogIndex(1), &[])
+    }
+
+    #[test]
+    fn an_image_that_is_too_large_is_told_and_not_made_again_at_once() {
+        let (mut replica, mut images) = (leader(), OutgoingImages::default());
+        let (to, position) = (NodeId(2), Position::new(1, 1));
+        assert!(images.may_offer(&mut replica, to));
+        let large = Bytes::from(vec![0; 2 << 10]);
+        images.offer(&mut replica, to, position, 1, large);
+        let mut out = crate::outputs::Outputs::default();
+        replica.drive(&mut out);
+        let told: Vec<String> = out.refused_images.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("2048 bytes") && told[0].contains("1024"), "{told:?}");
+        assert!(!images.may_offer(&mut replica, to), "making it would cost as much again");
+        assert!(images.may_offer(&mut replica, NodeId(3)), "the others are looked at");
+        (0..REFUSED_TICKS).for_each(|_| images.tick(&mut replica));
+        assert!(images.may_offer(&mut replica, to), "the state may be smaller by now");
+    }
 }

@@ -112,6 +112,9 @@ impl Turn {
         for lost in out.lost_entries.drain(..) {
             tracing::error!(partition = lost.partition.0, entry = lost.index.0, "DAMAGED: {lost}");
         }
+        for refused in out.refused_images.drain(..) {
+            tracing::error!(partition = refused.partition.0, "{refused}");
+        }
         for halted in out.halted.drain(..) {
             tracing::error!(partition = halted.partition.0, "HALTED: {halted}");
         }

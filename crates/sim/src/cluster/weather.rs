@@ -24,9 +24,11 @@ const SOUND_BYTES_MAX: u64 = 8 << 10;
 /// Where log files lie.
 const WAL_FOLDER: &str = "wal";
 /// How often a change of the weather hits a leader, where leaders are hit,
-const LEADER_PERCENT: u64 = 30;
+const LEADER_PERCENT: u64 = 60;
 /// and so many disk operations ahead at most.
 const LEADER_OPERATIONS_AHEAD_MAX: u64 = 12;
+/// Its disk takes this many times as long, so that much is written and not synced.
+const LEADER_SLOWNESS: u64 = 30;
 /// A log file's header, which recovery alone looks at.
 const LOG_HEADER_BYTES: u64 = 4096;
 
@@ -140,6 +142,7 @@ impl Cluster {
         let disk = &self.nodes[leader].disk;
         disk.schedule(disk.operations() + ahead, Fault::Crash(Crash::Power));
         self.nodes[leader].has_faults = true;
+        self.nodes[leader].disk_slowness = LEADER_SLOWNESS;
         let what = format!("is not heard by {} and will lose its power within {ahead} operations", self.nodes[deaf].id);
         self.note(leader, &what);
     }
