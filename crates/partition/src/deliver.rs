@@ -60,6 +60,7 @@ impl QueuePartition {
                 state: self.queues.queue(id),
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
+                ahead: &mut leader.ahead,
                 rooms: &mut leader.rooms,
                 timers: &mut leader.timers,
                 letters: &mut leader.letters,
@@ -87,6 +88,12 @@ impl QueuePartition {
             }
             if !lq.ahead.is_empty() || !lq.read_share.is_empty() {
                 lq.count_read(cx.tail);
+            }
+            if lq.dispatch.consumers() == 0
+                && let Some(below) = lq.unsent_from(self.queues.queue(id)).filter(|_| leader.held.is_empty())
+            {
+                // Whoever would have taken more is gone.
+                Leader::lower(&mut leader.builder, &mut leader.lowered, (id, below), lq);
             }
             let has_ended = lq.life.as_ref().is_some_and(|l| !l.ended.is_empty());
             if !lq.acked.is_empty() || !lq.discarded.is_empty() || has_ended {
@@ -306,6 +313,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) state: Option<&'a QueueState<Place>>,
     pub(crate) builder: &'a mut crate::entry::EntryBuilder,
     raised: &'a mut Vec<QueueId>,
+    ahead: &'a mut Vec<QueueId>,
     rooms: &'a mut FixedMap<ConsumerKey, usize>,
     pub(crate) timers: &'a mut Timers,
     /// Dead letters that leave with the entry being built.
@@ -333,7 +341,7 @@ impl Turn<'_> {
     fn may_be_sent(&mut self, seq: u64) -> bool {
         let state = self.state;
         let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
-        if seq < applied {
+        if seq < self.lq.lowered_to.map_or(applied, |below| below.min(applied)) {
             return true;
         }
         // Not applied yet: it goes out if the watermark that covers it stands in its own entry or in one before. In a later
@@ -355,6 +363,10 @@ impl Turn<'_> {
             self.lq.sent_proposed = below;
             self.builder.sent(self.id, below);
             self.builder.want_sync();
+            if self.lq.dispatch.consumers() > 0 {
+                self.lq.widen_slack();
+                Leader::note_raised(self.ahead, self.id, self.lq);
+            }
         }
         self.raised.push(self.id);
     }

@@ -54,6 +54,8 @@ const KIND_REQUEUE: u8 = 3;
 const KIND_SENT: u8 = 4;
 const KIND_DELETE: u8 = 5;
 const KIND_CLOSED: u8 = 6;
+/// Flag of a [`KIND_SENT`]: it lowers the watermark.
+const SENT_LOWERS: u8 = 1;
 const KIND_DEAD: u8 = 7;
 const KIND_RETRY: u8 = 8;
 const BATCH_TIMED: u8 = 1;
@@ -338,6 +340,12 @@ impl EntryBuilder {
         self.bytes.extend_from_slice(&dispatched_below.to_le_bytes());
     }
 
+    /// Lowers the dispatch watermark: nothing from there on was sent.
+    pub fn unsent(&mut self, queue: QueueId, dispatched_below: u64) {
+        self.command(KIND_SENT, SENT_LOWERS, 0, queue.0);
+        self.bytes.extend_from_slice(&dispatched_below.to_le_bytes());
+    }
+
     /// Ends a queue with everything in it.
     pub fn delete(&mut self, queue: QueueId) {
         self.command(KIND_DELETE, 0, 0, queue.0);
@@ -577,6 +585,8 @@ pub enum LogCommand<'a> {
         queue: QueueId,
         /// The watermark.
         dispatched_below: u64,
+        /// Those from there on were not, though the watermark was higher.
+        lowers: bool,
     },
     /// The queue ends.
     Delete {
@@ -666,7 +676,9 @@ impl<'a> Commands<'a> {
                 let (counts_against, ranges) = (rest[1] != 0, Ranges(&rest[24..24 + 16 * count]));
                 (LogCommand::Retry { queue, counts_against, until_ms: word(16), ranges }, 24 + 16 * count)
             }
-            KIND_SENT if rest.len() >= 24 => (LogCommand::Sent { queue, dispatched_below: word(16) }, 24),
+            KIND_SENT if rest.len() >= 24 => {
+                (LogCommand::Sent { queue, dispatched_below: word(16), lowers: rest[1] & SENT_LOWERS != 0 }, 24)
+            }
             KIND_DELETE => (LogCommand::Delete { queue }, 16),
             KIND_CLOSED => (LogCommand::Closed { publisher: ChannelKey(queue.0) }, 16),
             _ => return Err(damaged("an unknown command")),

@@ -9,7 +9,7 @@ use crate::command::{DeadLetter, Effect, Level, Reply, RequestId, Selective};
 use crate::damage::Spoilt;
 use crate::entry::{BatchPlace, EntryBuilder};
 use crate::life::{DueMessage, Life, Timers};
-use crate::machine::FixedMap;
+use crate::machine::{FixedMap, Queues};
 use crate::reader::Reader;
 use crate::tail::ReadShare;
 use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
@@ -22,10 +22,14 @@ use std::sync::Arc;
 
 use crate::place::Place;
 
-/// The dispatch watermark runs ahead of the cursor by at least twice this many messages.
-const SENT_AHEAD_MIN: u64 = 64;
+/// How far the dispatch watermark runs ahead of what consumers can take now, once they had to wait for it: at first so far,
+const SENT_SLACK_FIRST: u64 = 8;
+/// then twice as far with each wait, up to twice their credit, which counts as so much at least.
+const SENT_CREDIT_MIN: u64 = 64;
 /// What unlimited credit counts as when the watermark is raised.
 const SENT_AHEAD_UNLIMITED: u64 = 4096;
+/// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to what was sent.
+pub(crate) const SENT_QUIET_MS: u64 = 1_000;
 
 /// Publishes in a row of one channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ pub(crate) struct InFlight {
     pub(crate) settled: Vec<QueueId>,
     /// Queues that wait for the dispatch watermark in this entry.
     pub(crate) raised: Vec<QueueId>,
+    /// Queues whose dispatch watermark this entry lowers.
+    pub(crate) lowered: Vec<QueueId>,
     /// What comes off the value at risk once this entry is synced.
     pub(crate) values: Vec<(QueueId, u64)>,
     pub(crate) written_done: bool,
@@ -152,6 +158,12 @@ pub(crate) struct LeaderQueue {
     pub(crate) waiting: VecDeque<(u64, Waiting)>,
     /// The dispatch watermark as proposed.
     pub(crate) sent_proposed: u64,
+    /// How far the watermark runs ahead of what consumers can take.
+    pub(crate) sent_slack: u64,
+    /// A lower watermark is on its way into the log: nothing from there on goes out until it is applied.
+    pub(crate) lowered_to: Option<u64>,
+    /// Its watermark was raised lately, and the cursor when that was looked at last.
+    pub(crate) looked_at_cursor: Option<u64>,
     /// Messages below were perhaps sent by a leader before this one.
     pub(crate) redelivered_below: u64,
     pub(crate) reader: Option<Reader>,
@@ -200,6 +212,9 @@ impl LeaderQueue {
             counted: 0,
             waiting: VecDeque::new(),
             sent_proposed: sent,
+            sent_slack: 0,
+            lowered_to: None,
+            looked_at_cursor: None,
             redelivered_below: sent,
             reader: None,
             ahead: VecDeque::new(),
@@ -233,6 +248,7 @@ impl LeaderQueue {
             && self.closing.is_none()
             && !self.reading
             && self.settles_in_flight == 0
+            && self.lowered_to.is_none()
             && self.at_risk == 0
             && self.life.as_ref().is_none_or(|l| l.is_idle(self.rules.as_deref()))
     }
@@ -242,9 +258,26 @@ impl LeaderQueue {
         if self.dispatch.consumers() == 0 {
             return None;
         }
-        let ahead = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_AHEAD_MIN, SENT_AHEAD_UNLIMITED);
-        let below = (self.dispatch.cursor() + 2 * ahead).min(self.next_seq);
+        let ahead = self.dispatch.free_credit().min(SENT_AHEAD_UNLIMITED) + self.sent_slack;
+        let below = (self.dispatch.cursor() + ahead).min(self.next_seq);
         (below > self.sent_proposed).then_some(below)
+    }
+
+    /// A consumer has to wait for the watermark: next time it runs further ahead, so that a queue that is consumed quickly waits
+    /// seldom.
+    pub(crate) fn widen_slack(&mut self) {
+        let credit = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_CREDIT_MIN, SENT_AHEAD_UNLIMITED);
+        self.sent_slack = (2 * self.sent_slack).clamp(SENT_SLACK_FIRST, 2 * credit);
+    }
+
+    /// Where the watermark should stand if it runs ahead of what was ever sent, and nothing is on its way out that goes by it.
+    ///
+    /// One that is being raised is left alone: whoever waits for it would wait for ever on a disk that is slower than that.
+    pub(crate) fn unsent_from(&self, state: Option<&QueueState<Place>>) -> Option<u64> {
+        let sent_below = self.dispatch.cursor().max(self.redelivered_below);
+        let is_quiet = self.pending.is_empty() && self.proposed_seq == self.next_seq && self.waiting.is_empty();
+        let is_raised = self.lowered_to.is_none() && state.is_some_and(|s| s.dispatched_below() >= self.sent_proposed);
+        (is_quiet && is_raised && sent_below < self.sent_proposed).then_some(sent_below)
     }
 
     /// Makes a batch ready that is applied now, and was not ready before.
@@ -322,6 +355,11 @@ pub(crate) struct Leader {
     pub(crate) settling: Vec<QueueId>,
     /// Queues whose next message waits for the watermark that the entry being built raises.
     pub(crate) raised: Vec<QueueId>,
+    /// Queues whose watermark the entry being built lowers.
+    pub(crate) lowered: Vec<QueueId>,
+    /// Queues whose watermark was raised lately, and when they are looked at.
+    pub(crate) ahead: Vec<QueueId>,
+    pub(crate) look_ahead_ms: Option<u64>,
     /// Queues with consumers that the entry being built publishes to.
     pub(crate) published: Vec<QueueId>,
     /// Queues that a channel consumes from or got from.
@@ -362,6 +400,9 @@ impl Leader {
             dirty: Vec::new(),
             settling: Vec::new(),
             raised: Vec::new(),
+            lowered: Vec::new(),
+            ahead: Vec::new(),
+            look_ahead_ms: None,
             published: Vec::new(),
             channels: FixedMap::default(),
             publishers: FixedMap::default(),
@@ -396,6 +437,48 @@ impl Leader {
         for (_, channel, request) in self.barriers.drain(..) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
         }
+    }
+
+    /// The watermark of a queue was raised: it is looked at again once the queue may be quiet.
+    pub(crate) fn note_raised(ahead: &mut Vec<QueueId>, id: QueueId, queue: &mut LeaderQueue) {
+        if queue.looked_at_cursor.is_none() {
+            queue.looked_at_cursor = Some(queue.dispatch.cursor());
+            ahead.push(id);
+        }
+    }
+
+    /// Lowers the watermarks of queues from which nothing went out since they were looked at last.
+    pub(crate) fn lower_watermarks(&mut self, queues: &Queues, now_ms: u64) {
+        if self.look_ahead_ms.is_none_or(|at| at > now_ms) {
+            return;
+        }
+        for id in std::mem::take(&mut self.ahead) {
+            let Some(queue) = self.queues.get_mut(&id) else { continue };
+            let cursor = queue.dispatch.cursor();
+            if queue.looked_at_cursor.replace(cursor) != Some(cursor) {
+                self.ahead.push(id);
+            } else if queue.sent_proposed <= cursor.max(queue.redelivered_below) {
+                queue.looked_at_cursor = None;
+            } else if let Some(below) = queue.unsent_from(queues.queue(id)).filter(|_| self.held.is_empty()) {
+                queue.looked_at_cursor = None;
+                Leader::lower(&mut self.builder, &mut self.lowered, (id, below), queue);
+            } else {
+                self.ahead.push(id);
+            }
+        }
+        self.look_ahead_ms = (!self.ahead.is_empty()).then_some(now_ms + SENT_QUIET_MS);
+    }
+
+    /// Says in the entry being built that nothing from `below` on was sent. Until that is applied, nothing from there on is.
+    pub(crate) fn lower(
+        builder: &mut EntryBuilder,
+        lowered: &mut Vec<QueueId>,
+        (id, below): (QueueId, u64),
+        queue: &mut LeaderQueue,
+    ) {
+        builder.unsent(id, below);
+        (queue.sent_proposed, queue.sent_slack, queue.lowered_to) = (below, 0, Some(below));
+        lowered.push(id);
     }
 
     /// Puts a queue on the list of those to dispatch.

@@ -38,6 +38,8 @@ pub(crate) type DueMessage = (QueueId, (u64, u64), Bytes);
 
 /// A message that is given up and not settled yet.
 struct Dying {
+    /// Its place among those that were given up.
+    turn: u64,
     seq: u64,
     reason: Reason,
     /// Its bytes, if they were in hand.
@@ -59,9 +61,12 @@ pub(crate) struct Life {
     held_bytes: BTreeMap<u64, u32>,
     /// Messages in this range are not in `bytes` yet: they were there before anybody counted.
     uncounted: std::ops::Range<u64>,
+    /// By their turns.
     dying: VecDeque<Dying>,
-    /// With *at least once*: dead letters under way.
-    awaiting: BTreeMap<u64, Reason>,
+    /// The turn of the next one.
+    next_turn: u64,
+    /// With *at least once*: dead letters under way, and the turns that they had.
+    awaiting: BTreeMap<u64, (u64, Reason)>,
     /// Returned messages that wait: until when, and which.
     retrying: BTreeSet<(u64, u64)>,
     /// Outcomes for the entry that is being built.
@@ -97,7 +102,7 @@ impl Life {
             match aside {
                 Aside::Dead(reason) => {
                     let reason = Reason::from_byte(*reason).expect("the log names known reasons");
-                    life.dying.push_back(Dying { seq: *seq, reason, message: None });
+                    life.queue_up(*seq, reason, None);
                 }
                 Aside::Until(until_ms) => {
                     life.retrying.insert((*until_ms, *seq));
@@ -127,7 +132,7 @@ impl Life {
         let waits = |rules: Option<&Rules>| rules.and_then(|r| r.dead_letter.as_ref()).is_some_and(|d| d.at_least_once);
         if waits(before) && !waits(after) {
             // As RabbitMQ does when the strategy changes: those that are not confirmed are gone.
-            for (seq, reason) in std::mem::take(&mut self.awaiting) {
+            for (seq, (_, reason)) in std::mem::take(&mut self.awaiting) {
                 self.end(seq, reason);
             }
             for dying in std::mem::take(&mut self.dying) {
@@ -218,14 +223,28 @@ impl Life {
 
     /// The dead letter of `seq` is safe, or is to be tried again. True if that ends the message.
     pub(crate) fn buried(&mut self, seq: u64, is_safe: bool, now_ms: u64) -> bool {
-        let Some(reason) = self.awaiting.remove(&seq) else { return false };
+        let all = self.dying.len() + self.awaiting.len();
+        let Some((turn, reason)) = self.awaiting.remove(&seq) else { return false };
         if is_safe {
             self.end(seq, reason);
-        } else {
-            self.again_ms = now_ms + AGAIN_MS;
-            self.dying.push_back(Dying { seq, reason, message: None });
+            return true;
         }
-        is_safe
+        self.again_ms = now_ms + AGAIN_MS;
+        if all <= AWAITING_MAX {
+            // It goes back to where it was, so that dead letters leave in the order in which their messages were given up.
+            let at = self.dying.partition_point(|dying| dying.turn < turn);
+            self.dying.insert(at, Dying { turn, seq, reason, message: None });
+        } else {
+            // There are more than are tried at a time: those that find no place shall not keep the others from it.
+            self.queue_up(seq, reason, None);
+        }
+        false
+    }
+
+    /// A message that is given up stands behind those that were before.
+    fn queue_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
+        self.dying.push_back(Dying { turn: self.next_turn, seq, reason, message });
+        self.next_turn += 1;
     }
 }
 
@@ -335,7 +354,7 @@ impl LeaderQueue {
                 if waits {
                     builder.dead(id, reason, &[(seq, 1)]);
                 }
-                life.dying.push_back(Dying { seq, reason, message });
+                life.queue_up(seq, reason, message);
             }
         }
     }
@@ -532,7 +551,7 @@ impl Turn<'_> {
             if at_least_once && (life.awaiting.len() >= AWAITING_MAX || life.again_ms > cx.now_ms) {
                 return;
             }
-            let (seq, reason) = (dying.seq, dying.reason);
+            let (turn, seq, reason) = (dying.turn, dying.seq, dying.reason);
             if rules.dead_letter.is_none() {
                 // The exchange was taken away meanwhile.
                 life.dying.pop_front();
@@ -555,7 +574,7 @@ impl Turn<'_> {
             life.dying.pop_front();
             let letter = DeadLetter { queue: self.id, seq, reason, message, wants_answer: at_least_once };
             if at_least_once {
-                life.awaiting.insert(seq, reason);
+                life.awaiting.insert(seq, (turn, reason));
                 cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
             } else {
                 life.end(seq, reason);

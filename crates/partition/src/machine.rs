@@ -196,9 +196,12 @@ impl Queues {
                     }
                 }
             }
-            LogCommand::Sent { queue, dispatched_below } => {
+            LogCommand::Sent { queue, dispatched_below, lowers } => {
                 if let Some(state) = self.queues.get_mut(&queue) {
-                    state.raise_dispatched_below(dispatched_below.min(below));
+                    match lowers {
+                        false => state.raise_dispatched_below(dispatched_below.min(below)),
+                        true => state.lower_dispatched_below(dispatched_below),
+                    }
                 }
             }
             LogCommand::Delete { queue } => {

@@ -7,7 +7,7 @@
 use crate::command::{Effect, Level, Outlets, Reply};
 use crate::deleted::Deleted;
 use crate::entry::Reason;
-use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
+use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
 use crate::machine::{FixedMap, Queues, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
@@ -108,7 +108,8 @@ impl QueuePartition {
     /// When it wants a flush though nothing came: a message expires, a queue lapses, a scheduled message is due. On the
     /// clock of [`Context::now_ms`].
     pub fn due_ms(&self) -> Option<u64> {
-        self.leader.as_ref().and_then(|l| l.timers.first()).map(|(at, _)| *at)
+        let leader = self.leader.as_ref()?;
+        leader.timers.first().map(|(at, _)| *at).into_iter().chain(leader.look_ahead_ms).min()
     }
 
     /// Bytes that were taken in and are not committed: what back-pressure looks at.
@@ -169,6 +170,9 @@ impl QueuePartition {
         if let Some(leader) = self.leader.as_deref_mut().filter(|l| !l.timers.is_empty()) {
             leader.wake_due(cx.now_ms);
         }
+        if let Some(leader) = self.leader.as_deref_mut() {
+            leader.lower_watermarks(&self.queues, cx.now_ms);
+        }
         self.finish_entry(cx.now_ms);
         self.drive(cx);
         self.snapshot_turn(cx);
@@ -215,7 +219,11 @@ impl QueuePartition {
             if let Some(below) = queue.sent_below() {
                 queue.sent_proposed = below;
                 leader.builder.sent(id, below);
+                Leader::note_raised(&mut leader.ahead, id, queue);
             }
+        }
+        if !leader.ahead.is_empty() && leader.look_ahead_ms.is_none() {
+            leader.look_ahead_ms = Some(now_ms + SENT_QUIET_MS);
         }
         if leader.builder.is_empty() {
             return false;
@@ -229,6 +237,7 @@ impl QueuePartition {
             batches,
             settled,
             raised: std::mem::take(&mut leader.raised),
+            lowered: std::mem::take(&mut leader.lowered),
             written_done: false,
             bytes: data.len(),
             letters: std::mem::take(&mut leader.letters),
@@ -319,6 +328,12 @@ impl QueuePartition {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.settles_in_flight -= 1;
                 queue.forget_spoilt();
+                Leader::touch(&mut leader.dirty, id, queue);
+            }
+        }
+        for id in done.lowered {
+            if let Some(queue) = leader.queues.get_mut(&id) {
+                queue.lowered_to = None;
                 Leader::touch(&mut leader.dirty, id, queue);
             }
         }

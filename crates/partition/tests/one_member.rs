@@ -458,3 +458,68 @@ fn who_asks_for_a_queue_after_its_end_hears_that_it_is_gone() {
     assert_eq!(rig.delivered().len(), 0);
     assert!(!rig.partition.remembers(QUEUE), "nobody brought it back");
 }
+
+/// Ten messages, of which a consumer with a prefetch of two was given two.
+fn two_of_ten_sent() -> Rig {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.consume(1, 2, false);
+    for seq in 1..=10 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+        rig.run();
+    }
+    assert_eq!(texts(&rig.delivered()), numbered(1..=2));
+    rig
+}
+
+/// The numbers of those that come flagged after a restart, to a consumer without a limit.
+fn flagged_after_restart(rig: Rig) -> Vec<u64> {
+    let mut rig = rig.restarted();
+    rig.consume(9, 0, false);
+    rig.run();
+    rig.delivered().iter().filter(|d| d.redelivered).map(|d| d.seq).collect()
+}
+
+#[test]
+fn what_consumers_have_no_room_for_is_not_flagged_after_a_restart() {
+    assert_eq!(flagged_after_restart(two_of_ten_sent()), [1, 2]);
+    // Three acks, so that the watermark runs ahead of them.
+    let mut rig = two_of_ten_sent();
+    for seq in 1..=3 {
+        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.run();
+    }
+    assert_eq!(texts(&rig.delivered()), numbered(3..=5));
+    let flagged = flagged_after_restart(rig);
+    assert!(flagged.starts_with(&[4, 5]) && flagged.len() > 2, "what was sent, and a few behind it: {flagged:?}");
+}
+
+#[test]
+fn a_quiet_queue_flags_exactly_what_was_sent() {
+    let mut rig = two_of_ten_sent();
+    for seq in 1..=3 {
+        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.run();
+    }
+    let due = rig.partition.due_ms().expect("it wants to be looked at when it is quiet");
+    for _ in 0..3 {
+        rig.pass(due - rig.now.min(due) + 1_000);
+    }
+    assert_eq!(rig.partition.due_ms(), None, "and then no more");
+    // It goes on as before.
+    rig.settle(1, 4, 1, Outcome::Ack);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), numbered(3..=6));
+    rig.pass(1_000);
+    rig.pass(1_000);
+    assert_eq!(flagged_after_restart(rig), [5, 6]);
+}
+
+#[test]
+fn when_the_last_consumer_goes_what_it_was_not_given_is_not_flagged() {
+    let mut rig = two_of_ten_sent();
+    rig.settle(1, 1, 1, Outcome::Ack);
+    rig.run();
+    rig.command(Command::Detach { channel: READER });
+    rig.run();
+    assert_eq!(flagged_after_restart(rig), [2, 3]);
+}

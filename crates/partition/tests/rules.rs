@@ -405,6 +405,28 @@ fn what_is_due_keeps_its_order_when_the_first_one_does_not_fit() {
     assert_eq!([first, second].map(|d| text_of(&d.message)), ["long one", "b"]);
 }
 
+#[test]
+fn dead_letters_that_found_no_place_are_tried_again_in_the_order_in_which_they_were_given_up() {
+    let rules = Rules { dead_letter: dead_letter(true), ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    for seq in 1..=3 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.run();
+    let got: Vec<Delivery> = (0..3).map(|_| rig.get().unwrap()).collect();
+    for at in [1, 0, 2] {
+        rig.decide(&got[at], Outcome::Discard);
+    }
+    let order = |rig: &mut Rig| rig.letters().iter().map(|letter| letter.seq).collect::<Vec<_>>();
+    assert_eq!(order(&mut rig), [2, 1, 3]);
+    // The answers come in another order.
+    for seq in [3, 1, 2] {
+        rig.command(Command::Buried { queue: QUEUE, seq, is_safe: false });
+    }
+    rig.pass(2_000);
+    assert_eq!(order(&mut rig), [2, 1, 3]);
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Publish,

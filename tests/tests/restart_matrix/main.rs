@@ -15,6 +15,8 @@ mod messages;
 mod queues;
 mod rights;
 
+use std::time::Duration;
+
 use cell::{By, Cell, Kind};
 use clients::broker::is_foreign;
 use clients::client::PATIENCE;
@@ -79,9 +81,14 @@ const DIFFERENCES: &[Difference] = &[
         told: "non-persistent message on a durable classic queue | gone after a restart | kept like a persistent one",
     },
     Difference {
-        row: "argument x-overflow=reject-publish-dlx",
-        column: "quorum",
-        told: "`reject-publish-dlx` on a quorum queue | taken for `drop-head` | works",
+        row: "at-least-once dead letters whose exchange comes afterwards",
+        column: "",
+        told: "at-least-once dead letter that found no place | tried again after three minutes | tried again each second",
+    },
+    Difference {
+        row: "redelivered is said of what was sent, and of that alone",
+        column: "kill -9, classic",
+        told: "classic queues flag what was sent, and after `kill -9` everything",
     },
     Difference {
         row: "full queue that dead-letters what it refuses",
@@ -90,6 +97,8 @@ const DIFFERENCES: &[Difference] = &[
     },
 ];
 
+/// What nobody confirms is written after so long. Ten milliseconds are Leveret's setting; the machine may be busy.
+const UNCONFIRMED: Duration = Duration::from_millis(700);
 /// Cells of one broker that are tried at a time.
 const AT_A_TIME: usize = 4;
 const ENDS: [End; 2] = [End::Terminated, End::Killed];
@@ -170,6 +179,8 @@ fn try_rows(matrix: &Matrix, rows: &[Row], end: End, broker: &mut Broker, http: 
         let clients = cells.iter_mut().filter_map(|(row, _, cell)| cell.disconnect().filter(|_| row.stays));
         let clients: Vec<_> =
             clients.map(|mut client| std::thread::spawn(move || client.ends_within(PATIENCE))).collect();
+        // Nobody confirms an ack or a reject; the log has them within this time.
+        std::thread::sleep(UNCONFIRMED);
         broker.restart(end);
         clients.into_iter().for_each(|client| _ = client.join());
         let at = broker.addr();
@@ -193,4 +204,8 @@ fn try_rows(matrix: &Matrix, rows: &[Row], end: End, broker: &mut Broker, http: 
 fn differences_are_told() {
     let behaviour = std::fs::read_to_string("../docs/behaviour.md").unwrap();
     assert_eq!(Matrix::untold(DIFFERENCES, &behaviour), [""; 0]);
+    let rows = rows();
+    let is_there = |difference: &&Difference| rows.iter().any(|row| row.name == difference.row);
+    let wanted = std::env::var("ROWS").is_err();
+    assert_eq!(DIFFERENCES.iter().filter(|d| wanted && !is_there(d)).count(), 0, "each names a row: {DIFFERENCES:?}");
 }

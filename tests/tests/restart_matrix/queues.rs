@@ -356,7 +356,6 @@ fn dead_letters() -> Vec<Row> {
                 cell.comes_to_hold(&cell.name("q"), &[])
             },
         )
-        .long()
         .only(Kind::Quorum),
         Row::new(
             "how often a message was rejected",
@@ -545,8 +544,7 @@ fn consumers() -> Vec<Row> {
                 same("flagged", flagged, names.iter().take(16).map(String::as_str).collect())
             },
         )
-        .stays()
-        .long(),
+        .stays(),
     ]
 }
 

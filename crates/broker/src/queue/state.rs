@@ -251,6 +251,11 @@ impl<P> QueueState<P> {
     pub fn raise_dispatched_below(&mut self, below: u64) {
         self.dispatched_below = self.dispatched_below.max(below);
     }
+
+    /// Lowers the dispatch watermark: messages from `below` on were never sent, and will not be before it is raised again.
+    pub fn lower_dispatched_below(&mut self, below: u64) {
+        self.dispatched_below = self.dispatched_below.min(below);
+    }
 }
 
 #[cfg(test)]
