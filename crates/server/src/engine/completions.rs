@@ -1,7 +1,8 @@
 //! What the disk's threads report back to partitions.
 //!
-//! Invariant: a partition's completions are taken in the order in which they were put; whoever puts some wakes the
-//! partition afterwards, once for however many.
+//! Invariant: a partition's completions are taken in the order in which they were put. Whoever puts one that somebody waits
+//! for wakes the partition afterwards, once for however many since it took some last. That others lie there already says
+//! nothing: nobody may wait for those, and then nobody was woken for them.
 
 use partition::extent_copy::Copied;
 use partition::outputs::{ExtentReady, ReadBytes, ReadFailed, ReadPurpose, Ticket};
@@ -30,24 +31,39 @@ pub(crate) enum Completion {
 /// The list of one partition.
 #[derive(Clone, Default)]
 pub(crate) struct Completions {
-    list: Arc<Mutex<Vec<Completion>>>,
+    list: Arc<Mutex<List>>,
+}
+
+#[derive(Default)]
+struct List {
+    completions: Vec<Completion>,
+    /// Somebody wakes the partition, which has not taken anything since.
+    is_woken: bool,
 }
 
 impl Completions {
-    fn lock(&self) -> MutexGuard<'_, Vec<Completion>> {
+    fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one; true if the list was empty, so that its partition has to be woken.
-    pub(crate) fn put(&self, completion: Completion) -> bool {
+    /// Adds one and wakes nobody: nobody waits for it, or the caller wakes the partition in any case.
+    pub(crate) fn put(&self, completion: Completion) {
+        self.lock().completions.push(completion);
+    }
+
+    /// Adds one that somebody waits for; true if the caller has to wake the partition.
+    #[must_use]
+    pub(crate) fn put_awaited(&self, completion: Completion) -> bool {
         let mut list = self.lock();
-        list.push(completion);
-        list.len() == 1
+        list.completions.push(completion);
+        !std::mem::replace(&mut list.is_woken, true)
     }
 
     /// Takes all into `taken`, which is empty.
     pub(crate) fn take(&self, taken: &mut Vec<Completion>) {
         assert!(taken.is_empty(), "what was taken before is handled before more is taken");
-        std::mem::swap(&mut *self.lock(), taken);
+        let mut list = self.lock();
+        list.is_woken = false;
+        std::mem::swap(&mut list.completions, taken);
     }
 }

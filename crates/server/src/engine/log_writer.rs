@@ -211,9 +211,11 @@ impl LogWriter {
             at += count;
             self.unsynced.insert(write.partition, write.ticket);
             let route = &self.parts.routes[&write.partition];
+            let written = Completion::Written(write.ticket, bodies);
             // Woken now only if somebody waits for *written*; else the places wait for the news of the sync.
-            let first = route.completions.put(Completion::Written(write.ticket, bodies));
-            if first && write.report_written && write.sync != SyncWish::Now {
+            if !write.report_written || write.sync == SyncWish::Now {
+                route.completions.put(written);
+            } else if route.completions.put_awaited(written) {
                 self.parcels[route.shard].push(Parcel::Wake(write.partition));
             }
         }

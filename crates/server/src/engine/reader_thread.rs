@@ -39,7 +39,7 @@ impl ReaderThread {
             if let Err(ReadFailed::Refused(why)) = &found {
                 tracing::warn!(partition = read.partition.0, "messages could not be read, trying again: {why}");
             }
-            if completions.put(Completion::Read(read.purpose, found)) {
+            if completions.put_awaited(Completion::Read(read.purpose, found)) {
                 mailbox.send(Parcel::Wake(read.partition));
             }
         }

@@ -140,17 +140,28 @@ impl<D: Disk> UpkeepThread<D> {
                 }
             }
             Job::DropExtent { id } => {
-                let removed = remove_extent(&*self.disk, ExtentId(u64::from(id)));
-                if let Err(error) = removed.and_then(|()| sync_extent_removals(&*self.disk)) {
-                    tracing::warn!(%error, "an extent that is used up could not be deleted; it is at the next start");
+                if let Err(error) = self.drop_extent(id) {
+                    fatal("a deletion could not be synced", &error);
                 }
+            }
+        }
+    }
+
+    /// That a file cannot be deleted costs its room until the next start. A sync that fails is final, whatever it was for: what
+    /// else the disk took in and has not, nobody knows.
+    fn drop_extent(&self, id: u32) -> Result<(), StorageError> {
+        match remove_extent(&*self.disk, ExtentId(u64::from(id))) {
+            Ok(()) => sync_extent_removals(&*self.disk),
+            Err(error) => {
+                tracing::warn!(%error, "an extent that is used up could not be deleted; it is at the next start");
+                Ok(())
             }
         }
     }
 
     fn done(&self, partition: PartitionId, completion: Completion) {
         let (completions, mailbox) = &self.routes[&partition];
-        if completions.put(completion) {
+        if completions.put_awaited(completion) {
             mailbox.send(Parcel::Wake(partition));
         }
     }
@@ -188,6 +199,7 @@ mod tests {
     use broker::QueueId;
     use bytes::Bytes;
     use consensus::LogIndex;
+    use storage::disk::Fault;
     use storage::extent::list_extents;
     use storage::{ExtentWriter, FaultyDisk, WalOptions};
 
@@ -216,6 +228,19 @@ mod tests {
         let mut taken = Vec::new();
         completions.take(&mut taken);
         taken
+    }
+
+    #[test]
+    fn a_deletion_whose_sync_fails_ends_the_process_and_one_that_is_refused_does_not() {
+        let disk = Arc::new(FaultyDisk::new(1));
+        let mut used_up = ExtentWriter::create(&disk, FOLDER, ExtentId(1)).expect("there is room");
+        used_up.push(5, 1, &[1; 100]).expect("there is room");
+        used_up.finish().expect("there is room");
+        let (thread, _) = thread(&disk);
+        thread.drop_extent(9).expect("there is none, and nothing else is wrong");
+        disk.schedule(disk.operations(), Fault::SyncError);
+        let error = thread.drop_extent(1).expect_err("nobody knows what else was not synced");
+        assert!(matches!(error, StorageError::SyncFailed { .. }), "{error}");
     }
 
     #[test]

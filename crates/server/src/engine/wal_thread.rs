@@ -459,6 +459,29 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_the_write_alone_is_woken_though_something_nobody_waits_for_lies_before_it() {
+        // In the same batch.
+        let (mut lab, _run) = Lab::new();
+        assert!(!lab.put(100, SyncWish::Within(60_000), false), "an ack: nobody waits for it");
+        assert!(lab.put(100, SyncWish::Within(60_000), true));
+        lab.handle.commit();
+        assert!(lab.is_shard_woken(), "the write is what it waits for");
+        assert_eq!(lab.told(), (vec![1, 2], vec![]));
+        // In a batch before, which its partition has not taken.
+        lab.put(100, SyncWish::Within(60_000), false);
+        lab.put(100, SyncWish::Now, false);
+        lab.handle.commit();
+        assert!(lab.is_shard_woken());
+        assert!(lab.put(100, SyncWish::Within(60_000), true));
+        lab.handle.commit();
+        assert!(lab.is_shard_woken(), "what lies there was told, this was not");
+        lab.put(100, SyncWish::Within(60_000), true);
+        lab.handle.commit();
+        assert!(!lab.is_shard_woken(), "once is enough until it looks");
+        assert_eq!(lab.told().0, [3, 4, 5, 6]);
+    }
+
+    #[test]
     fn large_batches_busy_shards_and_slow_disks_are_the_threads_business() {
         let (mut lab, _run) = Lab::new();
         assert!(!lab.put(OWN_BATCH_BYTES_MAX + 1, SyncWish::Now, false));
