@@ -22,6 +22,9 @@ use std::sync::Arc;
 /// Queues that a channel may have used before its list is looked through for those that are gone.
 const CHANNEL_QUEUES_LOOKED_OVER: usize = 16;
 
+/// Publishers that are forgotten at a time: 16 bytes each in the log.
+const FORGOTTEN_AT_ONCE_MAX: usize = 32_768;
+
 /// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
 fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
     if leader.last_publisher.0 != channel {
@@ -605,6 +608,17 @@ impl QueuePartition {
         }
         if leader.last_publisher.0 == channel {
             leader.last_publisher = (ChannelKey::NOBODY, 0);
+        }
+    }
+
+    /// Publishers of which `is_gone` will send nothing again, though nobody said so: their process died. At most so many at a
+    /// time, so that the entry which says it stays small.
+    pub fn forget_publishers(&mut self, is_gone: impl Fn(ChannelKey) -> bool) {
+        let Some(leader) = self.leader.as_deref_mut() else { return };
+        let mut gone: Vec<ChannelKey> = self.queues.publishers.keys().copied().filter(|key| is_gone(*key)).collect();
+        gone.sort_unstable();
+        for channel in gone.into_iter().take(FORGOTTEN_AT_ONCE_MAX) {
+            leader.builder.closed(channel);
         }
     }
 

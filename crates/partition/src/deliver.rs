@@ -556,9 +556,8 @@ impl Turn<'_> {
             ranges.insert(seq);
         }
         ranges.insert_range(rest.start, rest.end - rest.start);
-        for seq in ranges.seqs().collect::<Vec<_>>() {
-            self.lq.counts.remove(&seq);
-        }
+        // By what is remembered, which is little, and not by number: a backlog has millions.
+        self.lq.counts.retain(|seq, _| !ranges.contains(*seq));
         let ranges: Vec<(u64, u64)> = ranges.iter().collect();
         if !ranges.is_empty() {
             self.builder.settle(self.id, Reason::Purged, &ranges);

@@ -51,7 +51,7 @@ pub use log_partition::LogPartition;
 pub use maintenance::WalState;
 pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
-pub use recovery::Recovery;
+pub use recovery::{Recovery, founding_checkpoint};
 pub use survey::QueueFigures;
 pub use tail::Tail;
 pub use transient::TransientQueues;

@@ -81,7 +81,8 @@ pub struct LogPartition {
 }
 
 impl LogPartition {
-    pub(crate) fn new(replica: Replica, applied: Position, kept: Option<u32>) -> Self {
+    /// `kept` is where the replays of its checkpoints start, the older one first.
+    pub(crate) fn new(replica: Replica, applied: Position, kept: VecDeque<u32>) -> Self {
         LogPartition {
             replica,
             applied,
@@ -89,9 +90,9 @@ impl LogPartition {
             applied_since: false,
             last_applied_ms: 0,
             saving: None,
-            saved: kept.map(|_| applied.index),
-            current_file: kept.unwrap_or(FIRST_FILE),
-            kept: kept.into_iter().collect(),
+            saved: kept.back().map(|_| applied.index),
+            current_file: kept.back().copied().unwrap_or(FIRST_FILE),
+            kept,
             snapshots: Snapshots::default(),
         }
     }

@@ -140,7 +140,7 @@ impl Maintenance {
         Job::SaveCheckpoint { partition, payload, applied, replay_file: file }
     }
 
-    /// Takes over a checkpoint found at start. Its predecessor is not counted on.
+    /// Takes over a checkpoint found at start, the older one first.
     pub(crate) fn restored(&mut self, applied: LogIndex, needs_file: u32, replay_file: u32) {
         self.kept.push_back(Kept { applied, needs_file, replay_file });
     }
@@ -178,6 +178,18 @@ impl QueuePartition {
     /// [`QueuePartition::maintain`] must not name a file that went long ago.
     pub fn log_is_at(&mut self, current_file: u32) {
         self.maintenance.current_file = current_file;
+    }
+
+    /// Extents that the older of the two checkpoints refers to stay until a newer pair exists. The newest one is the first
+    /// that does without those that it does not name.
+    pub(crate) fn keep_extents_of_older(&mut self, extents: &[(u32, u64, u64)], highest: u32) {
+        self.queues.raise_highest_extent(highest);
+        for (id, messages, bytes) in extents {
+            if !self.queues.extents().contains_key(id) {
+                self.queues.add_extent(*id, *messages, *bytes);
+                self.maintenance.used_up.insert(*id, 1);
+            }
+        }
     }
 
     /// Looks after the log; called a few times a second and whenever a WAL file is full.

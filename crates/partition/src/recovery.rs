@@ -5,14 +5,35 @@
 //! are in memory until they are: about one checkpoint interval.
 
 use crate::checkpoint::{self, CheckpointDamaged};
-use crate::log_partition::LogPartition;
+use crate::log_partition::{LogPartition, PREFIX};
 use crate::machine::Queues;
 use crate::partition::QueuePartition;
 use crate::replica::{Replica, body_of, entry_of};
 use broker::PartitionId;
 use bytes::Bytes;
-use consensus::{Config, Entry, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, Term};
+use consensus::{Config, Entry, EntryKind, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, Term};
 use storage::{Location, RecordKind};
+
+/// Of a group that was just founded this is the checkpoint: nothing is applied, nobody was voted for, nothing is in it.
+pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
+    let membership = Membership::of_voters(founders.iter().copied());
+    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership };
+    let mut payload = Vec::new();
+    head.encode(&mut payload);
+    checkpoint::encode_queues(&Queues::default(), &mut payload);
+    payload
+}
+
+/// What the checkpoint before the newest one needs: a start falls back to it should the newest rot.
+#[derive(Debug)]
+struct Older {
+    applied: LogIndex,
+    needs_file: u32,
+    replay_file: u32,
+    /// The extents that it refers to, each with its messages and bytes.
+    extents: Vec<(u32, u64, u64)>,
+    highest_extent: u32,
+}
 
 /// Collects one partition's records.
 pub struct Recovery {
@@ -23,6 +44,7 @@ pub struct Recovery {
     pub(crate) entries: Vec<(Entry, Location)>,
     replay_file: u32,
     pub(crate) queues: Option<Queues>,
+    older: Option<Older>,
     /// The first entry that is missing between others.
     gap: Option<LogIndex>,
     /// The life in which entries may be missing at the end of the log, if they may.
@@ -45,18 +67,32 @@ impl Recovery {
             Some((head, _)) => (head.vote, head.applied),
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
-        Ok(Recovery {
-            id,
-            checkpoint,
-            vote,
-            applied,
-            entries: Vec::new(),
-            replay_file,
-            queues: None,
-            gap: None,
-            forgot_in: None,
-        })
+        let (queues, older, entries) = (None, None, Vec::new());
+        let (gap, forgot_in) = (None, None);
+        Ok(Recovery { id, checkpoint, vote, applied, entries, replay_file, queues, older, gap, forgot_in })
     }
+
+    /// Tells the checkpoint before the newest one, which is whole, too: what it needs is kept as long as it counts.
+    pub fn keep_for(&mut self, older: &Bytes, replay_file: u32) -> Result<(), CheckpointDamaged> {
+        let (head, state) = checkpoint::Head::decode(older)?;
+        let queues = self.queues.is_some().then(|| checkpoint::decode_queues(&state)).transpose()?.unwrap_or_default();
+        self.older = Some(Older {
+            applied: head.applied.index,
+            needs_file: queues.oldest_wal_file().map_or(replay_file, |file| file.min(replay_file)),
+            replay_file,
+            extents: queues.extents().iter().map(|(id, extent)| (*id, extent.messages, extent.bytes)).collect(),
+            highest_extent: queues.highest_extent(),
+        });
+        Ok(())
+    }
+
+    /// Whether nothing is known of it: no checkpoint, and no entry of its log.
+    pub fn is_blank(&self) -> bool {
+        self.checkpoint.is_none() && self.entries.is_empty()
+    }
+
+    /// The first entry of a log: without a checkpoint the state is all from here on.
+    pub const FIRST_ENTRY: LogIndex = LogIndex(Restored::BOOTSTRAP.index.0 + 1);
 
     /// The first entry that is missing between others: part of the log is lost. Only [`Recovery::salvage`] goes on from there.
     pub fn gap(&self) -> Option<LogIndex> {
@@ -78,25 +114,43 @@ impl Recovery {
         self.entries.iter().map(|(entry, _)| (entry.index, entry.term, body_of(entry))).collect()
     }
 
+    /// The state that the newest checkpoint holds: of a partition whose machine is the caller's.
+    pub fn state(&self) -> Option<&Bytes> {
+        self.checkpoint.as_ref().map(|(_, state)| state)
+    }
+
+    /// The commands behind it, in order: of such a partition.
+    pub fn commands(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let commands = self.entries.iter().filter(|(entry, _)| entry.kind == EntryKind::Command);
+        commands.map(|(entry, _)| entry.data.slice(PREFIX.len()..))
+    }
+
     /// Replay starts in this WAL file; 0 for the first there is.
     pub fn replay_file(&self) -> u32 {
         self.replay_file
     }
 
-    /// The oldest WAL file that is needed: for replay, or because live messages lie there.
+    /// The oldest WAL file that is needed: for replay, or because live messages lie there, by either of the two checkpoints.
     pub fn needs_file(&self) -> u32 {
+        self.older.iter().map(|older| older.needs_file).fold(self.newest_needs_file(), u32::min)
+    }
+
+    fn newest_needs_file(&self) -> u32 {
         let oldest = self.queues.as_ref().and_then(Queues::oldest_wal_file);
         oldest.map_or(self.replay_file, |f| f.min(self.replay_file))
     }
 
-    /// The extents that the checkpoint refers to.
+    /// The extents that either of the two checkpoints refers to.
     pub fn extents(&self) -> Vec<u32> {
-        self.queues.as_ref().map(|q| q.extents().keys().copied().collect()).unwrap_or_default()
+        let newest = self.queues.iter().flat_map(|q| q.extents().keys().copied());
+        let older = self.older.iter().flat_map(|older| older.extents.iter().map(|extent| extent.0));
+        newest.chain(older).collect()
     }
 
-    /// The highest number of an extent that the partition ever used, as far as its checkpoint goes.
+    /// The highest number of an extent that the partition ever used, as far as its checkpoints go.
     pub fn highest_extent(&self) -> u32 {
-        self.queues.as_ref().map_or(0, Queues::highest_extent)
+        let older = self.older.as_ref().map_or(0, |older| older.highest_extent);
+        self.queues.as_ref().map_or(0, Queues::highest_extent).max(older)
     }
 
     /// Entries may be missing at the end of the log that were there before the power went. `life` is a number that no earlier life of
@@ -148,11 +202,15 @@ impl Recovery {
     /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
     /// that has nothing on disk yet.
     pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> QueuePartition {
-        let (needs_file, replay_file, applied) = (self.needs_file(), self.replay_file, self.applied);
-        let queues = self.queues.take();
+        let (needs_file, replay_file, applied) = (self.newest_needs_file(), self.replay_file, self.applied);
+        let (queues, older) = (self.queues.take(), self.older.take());
         let replica = self.replica(node, config, founders);
         let restored = queues.is_some();
         let mut partition = QueuePartition::new(replica, queues.unwrap_or_default(), applied.index, applied.term);
+        if let Some(older) = older {
+            partition.maintenance.restored(older.applied, older.needs_file, older.replay_file);
+            partition.keep_extents_of_older(&older.extents, older.highest_extent);
+        }
         if restored {
             partition.maintenance.restored(applied.index, needs_file, replay_file);
         }
@@ -162,9 +220,11 @@ impl Recovery {
     /// A partition whose machine is the caller's, with the state that its checkpoint holds.
     pub fn finish_log(self, node: NodeId, config: Config, founders: &[NodeId]) -> (LogPartition, Option<Bytes>) {
         let state = self.checkpoint.as_ref().map(|(_, state)| state.clone());
-        let (replay_file, applied) = (self.replay_file, self.applied);
+        let older = self.older.as_ref().map(|older| older.replay_file);
+        let newest = state.as_ref().map(|_| self.replay_file);
+        let kept = older.into_iter().chain(newest).collect();
+        let applied = self.applied;
         let replica = self.replica(node, config, founders);
-        let kept = state.as_ref().map(|_| replay_file);
         (LogPartition::new(replica, applied, kept), state)
     }
 

@@ -19,6 +19,11 @@ pub const BOOT_LIMIT: u32 = 1 << (64 - SHARD_BITS - COUNTER_BITS);
 
 const _: () = assert!(SHARDS_MAX == 1 << SHARD_BITS);
 
+/// Whether this boot of this node made the key. One of an earlier boot belongs to nobody any more.
+pub(crate) fn is_of_boot(key: ChannelKey, boot: u32) -> bool {
+    key.0 >> (SHARD_BITS + COUNTER_BITS) == u64::from(boot)
+}
+
 /// Gives out the keys of one shard.
 #[derive(Debug)]
 pub(crate) struct ChannelKeys {

@@ -4,7 +4,7 @@
 //! checkpoints/GGGGGGGG.0 and .1, the group in hexadecimal, written in turn
 //!   0 magic  [8]  "LVRTCKP\0"      16 folder id   u128     48 wal file no u64     68 payload crc u32
 //!   8 crc    u32  over 12..128     32 group       u32      56 wal offset  u32     72 zeroes to 128
-//!  12 version u32                  36 reserved    u32 0    60 payload bytes u64
+//!  12 version u32                  36 last group  u32      60 payload bytes u64
 //!                                  40 generation  u64
 //! 4096 seal: magic [8] "LVRTCKS\0", crc u32 over the rest, generation u64, header crc u32; written after the sync, itself unsynced
 //! 8192 payload
@@ -18,6 +18,10 @@
 //! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache
 //! shows it all the same, and a log released on its word would be lost with the power. So a save is sealed after its
 //! sync, and what is loaded without its seal is compared with what the disk has, and synced, before it is handed out.
+//!
+//! The log is released when nobody needs it any more, so somebody has to know who there is. `last group` says it: the
+//! groups of the folder are 0 to this one, and one that has no checkpoint yet needs the log from its first file on. 0 says
+//! nothing: earlier builds wrote it.
 //!
 //! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly
 //! ever change, so there is no order of file and folder syncs to get wrong. Price: while a save is under way there is
@@ -80,6 +84,19 @@ pub struct CheckpointStore<D: Disk> {
     disk: Arc<D>,
     folder_id: u128,
     groups: BTreeMap<GroupId, Places>,
+    /// What the next save says of the folder's groups; 0 for nothing.
+    last_group: u32,
+}
+
+/// What is left of a group's two checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointPair {
+    /// The newest that is whole.
+    pub newest: Checkpoint,
+    /// The one before it, which a start falls back to should the newest rot; `None` if there is none, or if it is damaged.
+    pub older: Option<Checkpoint>,
+    /// There is a newer one, which is damaged: `newest` was the older of the two.
+    pub is_fallback: bool,
 }
 
 impl<D: Disk> CheckpointStore<D> {
@@ -88,6 +105,7 @@ impl<D: Disk> CheckpointStore<D> {
     pub fn open(disk: &Arc<D>, folder_id: u128) -> Result<CheckpointStore<D>, StorageError> {
         disk.create_folder(CHECKPOINT_FOLDER).map_err(at("create", CHECKPOINT_FOLDER))?;
         let mut groups: BTreeMap<GroupId, Places> = BTreeMap::new();
+        let mut last_group = 0;
         for file_name in disk.list(CHECKPOINT_FOLDER).map_err(at("list", CHECKPOINT_FOLDER))? {
             let Some((group, place)) = place_of(&file_name) else { continue };
             let name = checkpoint_name(group, place);
@@ -96,10 +114,22 @@ impl<D: Disk> CheckpointStore<D> {
             let read = file.read_at(&mut header, 0).map_err(at("read", &name))?;
             let header = Header::decode(&header[..read], &name)?
                 .filter(|header| header.folder_id == folder_id && header.group == group);
+            last_group = last_group.max(header.map_or(0, |header| header.last_group));
             groups.entry(group).or_default()[place] =
                 header.map(|header| Place { generation: header.generation, replay_from: header.replay_from });
         }
-        Ok(CheckpointStore { disk: disk.clone(), folder_id, groups })
+        Ok(CheckpointStore { disk: disk.clone(), folder_id, groups, last_group })
+    }
+
+    /// The last of the folder's groups, which are numbered from 0 on, as far as it is known: see the module. `None` in a
+    /// folder of an earlier build, and in one without checkpoints.
+    pub fn last_group(&self) -> Option<GroupId> {
+        Some(GroupId(self.last_group)).filter(|last| last.0 > 0)
+    }
+
+    /// Has the next saves say so. Each of these groups has a checkpoint, or its log begins in the log's first file.
+    pub fn note_last_group(&mut self, last: GroupId) {
+        self.last_group = self.last_group.max(last.0);
     }
 
     /// The groups that have files here, in order.
@@ -107,31 +137,41 @@ impl<D: Disk> CheckpointStore<D> {
         self.groups.keys().copied()
     }
 
-    /// The newest checkpoint of a group that is whole; `None` if the group has no files.
-    ///
-    /// A newest one that is damaged is passed over for the one before it and forgotten, so that the next save
-    /// overwrites it. Whether the log still reaches back to the older one's `replay_from` is seen by the recovery.
-    /// [`StorageError::Corrupt`] if none is whole.
+    /// The newest checkpoint of a group that is whole; see [`CheckpointStore::load_pair`].
     pub fn load_newest(&mut self, group: GroupId) -> Result<Option<Checkpoint>, StorageError> {
+        Ok(self.load_pair(group)?.map(|pair| pair.newest))
+    }
+
+    /// The checkpoints of a group that are whole; `None` if the group has no files.
+    ///
+    /// A newest one that is damaged is passed over for the one before it. A damaged one is forgotten, so that the next save
+    /// overwrites it. Whether the log still reaches back to the older one's `replay_from` is seen by the recovery.
+    /// An error that [is damage](StorageError::is_damage) if none is whole.
+    pub fn load_pair(&mut self, group: GroupId) -> Result<Option<CheckpointPair>, StorageError> {
         let Some(places) = self.groups.get(&group).copied() else { return Ok(None) };
         let mut order = [0, 1];
         order.sort_by_key(|&place| std::cmp::Reverse(places[place].map(|place| place.generation)));
-        let mut first_error = None;
+        let (mut newest, mut older, mut first_error, mut is_fallback) = (None, None, None, false);
         for place in order {
             let name = checkpoint_name(group, place);
             match self.load(&name, group) {
-                Ok(checkpoint) => return Ok(Some(checkpoint)),
-                Err(error @ StorageError::Corrupt { .. }) => {
+                Ok(checkpoint) if newest.is_none() => {
+                    newest = Some(checkpoint);
+                    is_fallback = first_error.is_some();
+                }
+                Ok(checkpoint) => older = Some(checkpoint),
+                // The first save makes one file only.
+                Err(StorageError::Missing { .. }) => {}
+                Err(error) if error.is_damage() => {
                     self.groups.entry(group).or_default()[place] = None;
                     first_error.get_or_insert(error);
                 }
-                // The first save makes one file only.
-                Err(StorageError::Missing { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         // No crash does this: without a good file beside it, a file gets its name only when it is whole.
-        first_error.map_or(Ok(None), Err)
+        let Some(newest) = newest else { return first_error.map_or(Ok(None), Err) };
+        Ok(Some(CheckpointPair { newest, older, is_fallback }))
     }
 
     fn load(&self, name: &str, group: GroupId) -> Result<Checkpoint, StorageError> {
@@ -174,6 +214,7 @@ impl<D: Disk> CheckpointStore<D> {
             replay_from,
             payload_bytes: payload.len() as u64,
             payload_crc: crc32c::crc32c(payload),
+            last_group: self.last_group,
         };
         // From here on the old contents of this place count for nothing, even if the write fails half way.
         self.groups.entry(group).or_default()[target] = None;
@@ -313,6 +354,8 @@ pub(crate) struct Header {
     pub(crate) replay_from: WalPosition,
     pub(crate) payload_bytes: u64,
     pub(crate) payload_crc: u32,
+    /// See the module.
+    pub(crate) last_group: u32,
 }
 
 impl Header {
@@ -323,7 +366,7 @@ impl Header {
             .u32(CHECKPOINT_FORMAT_VERSION)
             .u128(self.folder_id)
             .u32(self.group.0)
-            .u32(0)
+            .u32(self.last_group)
             .u64(self.generation)
             .u64(self.replay_from.file.0)
             .u32(self.replay_from.offset)
@@ -357,8 +400,7 @@ impl Header {
             let supported = CHECKPOINT_FORMAT_VERSION;
             return Err(StorageError::OtherVersion { file: file.to_owned(), found: version, supported });
         }
-        let (folder_id, group) = (fields.u128(), GroupId(fields.u32()));
-        fields.u32();
+        let (folder_id, group, last_group) = (fields.u128(), GroupId(fields.u32()), fields.u32());
         let (generation, file) = (fields.u64(), FileNo(fields.u64()));
         let replay_from = WalPosition { file, offset: fields.u32() };
         Ok(Some(Header {
@@ -368,6 +410,7 @@ impl Header {
             replay_from,
             payload_bytes: fields.u64(),
             payload_crc: fields.u32(),
+            last_group,
         }))
     }
 }

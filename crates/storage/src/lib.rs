@@ -29,7 +29,7 @@ pub mod fuzz;
 pub mod inspect;
 pub mod wal;
 
-pub use checkpoint::{Checkpoint, CheckpointStore};
+pub use checkpoint::{Checkpoint, CheckpointPair, CheckpointStore};
 pub use data_folder::{DataFolder, FolderIdentity, Forgot, Life};
 pub use disk::{Disk, DiskFile, DryDisk, FaultyDisk, OpenMode, RealDisk};
 pub use error::StorageError;

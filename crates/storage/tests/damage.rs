@@ -226,6 +226,58 @@ fn newest_damaged_checkpoint_is_passed_over_for_the_one_before() {
     assert_eq!(store.load_newest(GroupId(7)).unwrap(), None);
 }
 
+#[test]
+fn both_checkpoints_of_a_group_are_told_and_one_that_is_damaged_is_none() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    let generations = |store: &mut CheckpointStore<FaultyDisk>| {
+        let pair = store.load_pair(GroupId(7)).unwrap().unwrap();
+        (pair.newest.generation, pair.older.map(|older| older.generation), pair.is_fallback)
+    };
+    assert_eq!(store.load_pair(GroupId(7)).unwrap(), None);
+    for (generation, expected) in [(1, (1, None, false)), (2, (2, Some(1), false)), (3, (3, Some(2), false))] {
+        let position = WalPosition { file: FileNo(generation), offset: 0 };
+        assert_eq!(store.save(GroupId(7), position, &[7; 5000]).unwrap(), generation);
+        assert_eq!(generations(&mut store), expected);
+    }
+    disk.flip_bit("checkpoints/00000007.1", 8192, 1);
+    assert_eq!(generations(&mut CheckpointStore::open(&disk, FOLDER_ID).unwrap()), (3, None, false));
+    disk.flip_bit("checkpoints/00000007.1", 8192, 1);
+    disk.flip_bit("checkpoints/00000007.0", 8192, 1);
+    assert_eq!(generations(&mut CheckpointStore::open(&disk, FOLDER_ID).unwrap()), (2, None, true));
+}
+
+#[test]
+fn which_groups_a_folder_has_is_known_as_long_as_one_checkpoint_says_so() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    store.save(GroupId(3), WalPosition::START, b"").unwrap();
+    let last = || CheckpointStore::open(&disk, FOLDER_ID).unwrap().last_group();
+    assert_eq!(last(), None, "nobody said so");
+    store.note_last_group(GroupId(16));
+    store.save(GroupId(3), WalPosition::START, b"").unwrap();
+    assert_eq!(last(), Some(GroupId(16)));
+    assert_eq!(disk.contents("checkpoints/00000003.1").unwrap()[36..40], 16u32.to_le_bytes());
+    // Whoever opens it next says so too, and it never becomes fewer.
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    store.note_last_group(GroupId(4));
+    store.save(GroupId(5), WalPosition::START, b"").unwrap();
+    store.remove(GroupId(3)).unwrap();
+    assert_eq!(last(), Some(GroupId(16)));
+}
+
+#[test]
+fn a_log_is_followed_back_as_far_as_no_file_is_missing() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let (mut wal, ..) = open(&disk, 1);
+    (1..=8).for_each(|index| _ = wal.append(&[entry(index, 40_000)], &mut Vec::new()).unwrap());
+    wal.sync().unwrap();
+    let reaches = |from| storage::wal::reaches_back_from(&*disk, FOLDER_ID, FileNo(from)).unwrap().0;
+    assert_eq!((reaches(8), reaches(3), reaches(9), reaches(11)), (1, 1, 1, 11));
+    disk.remove("wal/00000005.wal").unwrap();
+    assert_eq!((reaches(8), reaches(6), reaches(5), reaches(4)), (6, 6, 1, 1));
+}
+
 fn identity(node: &str) -> FolderIdentity {
     FolderIdentity { node_name: node.to_owned(), cluster_id: 1, folder_id: FOLDER_ID }
 }

@@ -188,7 +188,8 @@ proptest! {
 fn brand_new_folder_gets_no_file_until_the_first_append() {
     let disk = Arc::new(FaultyDisk::new(1));
     let (mut wal, recovery, _) = open(&disk, 0, WalPosition::START).unwrap();
-    assert_eq!(recovery, Recovery { end: WalPosition { file: FileNo(1), offset: 0 }, ..Recovery::default() });
+    let end = WalPosition { file: FileNo(1), offset: 0 };
+    assert_eq!(recovery, Recovery { end, first_file: FileNo(1), ..Recovery::default() });
     let before = disk.operations();
     wal.sync().unwrap();
     assert!(!wal.note_durable().unwrap());

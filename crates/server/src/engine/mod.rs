@@ -16,6 +16,7 @@ mod durable;
 mod hanging_sync;
 mod log_writer;
 mod metadata;
+mod opening;
 mod reader_thread;
 mod repair;
 mod sync_times;
@@ -25,28 +26,22 @@ mod wal_thread;
 use crate::node::{MakePartitions, Wiring};
 use crate::shard::{Mailbox, Partition};
 use crate::topology_log::TopologyLog;
-use broker::topology::{Command as Change, Topology};
-use broker::{ConsumerKey, PartitionId, QueueId};
-use bytes::Bytes;
+use broker::PartitionId;
+use broker::topology::Topology;
 use completions::Completions;
-use consensus::{Config, NodeId};
+use consensus::NodeId;
 use durable::{DurablePartition, Turn};
 use metadata::{MetadataLog, MetadataPartition, Proposals};
-use partition::log_partition::{AppliedEntry, Machine};
-use partition::outputs::WalWrite;
-use partition::{Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail};
+use opening::{Brought, Started};
+use partition::{LogPartition, QueuePartition, Recovery, Tail};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use storage::extent::{list_extents, remove_extent};
-use storage::wal::{Recovery as WalReport, has_log};
-use storage::{
-    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, RealDisk, RecordKind, StorageError, Wal,
-    WalOptions, WalPosition,
-};
+use storage::wal::Recovery as WalReport;
+use storage::{CheckpointStore, DataFolder, Disk, ExtentId, GroupId, RealDisk, StorageError, Wal, WalOptions};
 
 pub(crate) use durable::wall_ms;
 pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
@@ -163,74 +158,11 @@ pub struct Opened {
     pub report: WalReport,
 }
 
-/// A partition that leads before its shard runs, and what it has asked for since: reads, above all. Its shard carries that
-/// out with its first turn. Were it dropped, the partition would wait for an answer that nobody owes it.
-pub(crate) struct Started<P> {
-    pub(crate) partition: P,
-    pub(crate) out: Outputs,
-}
-
-impl<P> Started<P> {
-    fn new(partition: P) -> Self {
-        Started { partition, out: Outputs::default() }
-    }
-}
-
-impl Started<QueuePartition> {
-    fn with(&mut self, tail: &mut Tail, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
-        let Started { partition, out } = self;
-        f(partition, &mut Context { now_ms: wall_ms(), tail, outlets: &mut Closed, out });
-    }
-}
-
 /// The disk's threads of a running node.
 pub struct Engine {
     gauges: EngineGauges,
     threads: Vec<JoinHandle<()>>,
     folder: DataFolder<RealDisk>,
-}
-
-/// The topology while the log behind its checkpoint is applied.
-struct Replay<'a> {
-    topology: &'a mut Topology,
-    /// The first entry that cannot be read, and why. Nothing is applied behind it.
-    refused: Option<String>,
-}
-
-impl Machine for Replay<'_> {
-    fn apply(&mut self, entry: AppliedEntry) {
-        if self.refused.is_some() {
-            return;
-        }
-        match Change::decode(&entry.data) {
-            Ok(change) => drop(self.topology.apply(&change)),
-            Err(why) => self.refused = Some(why.to_string()),
-        }
-    }
-
-    fn lost(&mut self, _: u64) {}
-
-    fn snapshot(&self) -> Vec<u8> {
-        self.topology.encode_snapshot().to_vec()
-    }
-
-    fn can_read(&self, state: &Bytes) -> bool {
-        Topology::decode_snapshot(state).is_ok()
-    }
-
-    fn install(&mut self, state: &Bytes) {
-        // No queue has been told anything yet, so nothing follows from it.
-        self.refused = self.topology.install_snapshot(state).err().map(|why| why.to_string());
-    }
-}
-
-/// Nobody consumes while partitions come back.
-struct Closed;
-
-impl Outlets for Closed {
-    fn room(&mut self, _: ConsumerKey) -> usize {
-        0
-    }
 }
 
 /// Ends the process: what was promised to be on the disk may not be, and only a restart finds out.
@@ -251,65 +183,10 @@ fn random_u128() -> Result<u128, OpenError> {
 /// - Cost: the checkpoints, the log since the oldest of them, one sync. Backlogs are not read.
 /// - Errors: each is one line that says what to do; nothing is changed on the disk then.
 pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
-    let disk = folder.disk().clone();
-    let folder_id = folder.identity().folder_id;
-    if !has_log(&*disk)? {
-        return Err(OpenError::LogGone);
-    }
-    let mut checkpoints = CheckpointStore::open(&disk, folder_id)?;
-    let (mut metadata, mut queues) = load(&mut checkpoints, config.partitions)?;
-    let all = || std::iter::once(&metadata).chain(queues.values());
-    let keep_from = FileNo(u64::from(all().map(Recovery::needs_file).min().unwrap_or(0)));
-    let from = FileNo(u64::from(all().map(Recovery::replay_file).min().unwrap_or(0)));
-    let known: BTreeSet<u32> = all().flat_map(Recovery::extents).collect();
-    let used = all().map(Recovery::highest_extent).max().unwrap_or(0);
-    let next_extent = drop_orphans(&disk, &known, used)?;
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
-    let from = WalPosition { file: from, offset: 0 };
-    let (wal, report) = storage::recover(&disk, folder_id, options, keep_from, from, &mut |record, at| {
-        let recovery = match record.group {
-            GroupId(0) => Some(&mut metadata),
-            GroupId(id) => queues.get_mut(&id),
-        };
-        if let Some(recovery) = recovery {
-            let body = bytes::Bytes::copy_from_slice(record.body);
-            recovery.record(record.kind, record.term, record.index, body, at);
-        }
-    })?;
-    if let Some(first) = report.damage.first() {
-        let count = report.damage.len() as u64 + report.damage_unlisted;
-        let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
-        return Err(OpenError::Damaged { count, file, offset: first.offset });
-    }
-    let gaps = std::iter::once(&metadata).chain(queues.values()).filter_map(|r| Some((r.id().0, r.gap()?.0)));
-    if let Some((partition, index)) = gaps.min() {
-        return Err(OpenError::EntryMissing { partition, index });
-    }
-    let raft = |id: u32| Config {
-        entry_bytes_max: ENTRY_BYTES_MAX,
-        uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
-        // Consumers are served by the shard's own cache; followers, which this would serve, there are none.
-        cache_bytes_max: 0,
-        ..Config::new(ONLY_NODE, id, u64::from(id))
-    };
-    let (mut metadata, state) = metadata.finish_log(ONLY_NODE, raft(0), &[ONLY_NODE]);
-    let current_file = partition::place::file_u32(wal.durable_file());
-    metadata.log_is_at(current_file);
-    let topology = match state {
-        Some(state) => Topology::decode_snapshot(&state).map_err(|e| OpenError::Topology(e.to_string()))?,
-        None => Topology::new(),
-    };
-    let finished = queues.into_iter().map(|(id, recovery)| {
-        let mut partition = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
-        partition.log_is_at(current_file);
-        Started::new(partition)
-    });
-    let partitions = finished.collect();
-    let metadata = Started::new(metadata);
-    let mut opened =
-        Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
-    opened.take_office()?;
-    Ok(opened)
+    let Brought { wal, checkpoints, metadata, partitions, topology, boot, next_extent, report } =
+        opening::bring_back(folder.disk(), folder.identity().folder_id, config.partitions, options)?;
+    Ok(Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot, next_extent, report })
 }
 
 /// The extents that a checkpoint needs, for tools that only read; `None` if its payload cannot be read.
@@ -321,141 +198,7 @@ pub fn extents_of(group: GroupId, payload: &bytes::Bytes) -> Option<Vec<ExtentId
     Some(recovery.extents().into_iter().map(|id| ExtentId(u64::from(id))).collect())
 }
 
-type Loaded = (Recovery, BTreeMap<u32, Recovery>);
-
-fn load(checkpoints: &mut CheckpointStore<RealDisk>, partitions: u32) -> Result<Loaded, OpenError> {
-    let saved: Vec<u32> = checkpoints.groups().map(|g| g.0).collect();
-    let highest = saved.iter().copied().max().unwrap_or(0);
-    if highest > partitions {
-        tracing::warn!(
-            partitions,
-            in_the_folder = highest,
-            "the data folder has more partitions than are set, and keeps them: queues live in each"
-        );
-    }
-    let count = highest.max(partitions);
-    let mut queues = BTreeMap::new();
-    let mut metadata = None;
-    for id in 0..=count {
-        let checkpoint = checkpoints.load_newest(GroupId(id)).map_err(|error| match error.is_damage() {
-            true => OpenError::StateLost(error),
-            false => OpenError::Storage(error),
-        })?;
-        let found = checkpoint.as_ref().map(|c| (&c.payload, partition::place::file_u32(c.replay_from.file)));
-        match id {
-            0 => metadata = Some(Recovery::log(TOPOLOGY, found)?),
-            _ => {
-                queues.insert(id, Recovery::queues(PartitionId(id), found)?);
-            }
-        }
-    }
-    Ok((metadata.expect("partition 0 is always there"), queues))
-}
-
-/// Deletes extents that no checkpoint knows: a crash came before they counted. Returns the next number to use, which is
-/// above all that are known and all that were `used` before.
-fn drop_orphans(disk: &Arc<RealDisk>, known: &BTreeSet<u32>, used: u32) -> Result<u32, OpenError> {
-    let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
-    if !disk.list("extents").is_ok_and(|names| !names.is_empty()) {
-        return Ok(next);
-    }
-    for id in list_extents(&**disk)? {
-        let number = u32::try_from(id.0).unwrap_or(u32::MAX - 1);
-        next = next.max(number + 1);
-        if !known.contains(&number) {
-            remove_extent(&**disk, ExtentId(u64::from(number)))?;
-        }
-    }
-    Ok(next)
-}
-
 impl Opened {
-    /// Every group elects its only member: one write and one sync for all of them together. Then the logs are applied.
-    ///
-    /// A queue's rules stand in the topology, not in its own log. So the topology is applied first, and no partition leads
-    /// before it knows the rules of its queues.
-    fn take_office(&mut self) -> Result<(), OpenError> {
-        self.metadata.partition.campaign();
-        for Started { partition, .. } in &mut self.partitions {
-            partition.replica_mut().group_mut().campaign();
-        }
-        let mut tail = Tail::new(0);
-        let mut knows_rules = false;
-        loop {
-            let mut replay = Replay { topology: &mut self.topology, refused: None };
-            self.metadata.partition.flush(wall_ms(), &mut replay, &mut self.metadata.out);
-            if let Some(refused) = replay.refused {
-                return Err(OpenError::Topology(refused));
-            }
-            if !knows_rules && self.metadata.partition.is_leading() {
-                self.configure_queues();
-                knows_rules = true;
-            }
-            for started in &mut self.partitions {
-                started.with(&mut tail, |partition, cx| partition.flush(cx));
-            }
-            let mut writes = std::mem::take(&mut self.metadata.out.wal);
-            writes.extend(self.partitions.iter_mut().flat_map(|started| std::mem::take(&mut started.out.wal)));
-            if writes.is_empty() {
-                break;
-            }
-            let mut placed: Vec<(WalWrite, Vec<Location>)> = Vec::new();
-            for mut write in writes {
-                let records = std::mem::take(&mut write.records);
-                let mut places = Vec::new();
-                self.wal.append(&records, &mut places)?;
-                let bodies = records.iter().zip(places).filter(|(r, _)| r.kind == RecordKind::Entry).map(|(_, p)| p);
-                placed.push((write, bodies.collect()));
-            }
-            self.wal.sync()?;
-            for (write, bodies) in placed {
-                if write.partition == TOPOLOGY {
-                    let Started { partition, out } = &mut self.metadata;
-                    partition.wal_written(write.ticket, &bodies, out);
-                    partition.wal_synced(write.ticket, out);
-                    continue;
-                }
-                let started = self.partitions.iter_mut().find(|s| s.partition.id() == write.partition);
-                started.expect("who wrote is there").with(&mut tail, |partition, cx| {
-                    partition.wal_written(write.ticket, &bodies, cx);
-                    partition.wal_synced(write.ticket, cx);
-                });
-            }
-        }
-        assert!(self.metadata.partition.is_leading(), "a group of one leads itself");
-        assert!(self.partitions.iter().all(|s| s.partition.is_leading()), "a group of one leads itself");
-        // The term of the topology's group grows with every start and is synced before it counts.
-        let term = self.metadata.partition.replica().group().status().term.0;
-        self.boot = u32::try_from(term).unwrap_or(u32::MAX);
-        self.drop_orphan_queues();
-        Ok(())
-    }
-
-    /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a delete.
-    fn drop_orphan_queues(&mut self) {
-        let mut tail = Tail::new(0);
-        let known: BTreeSet<QueueId> = self.topology.queues().map(|q| q.id).collect();
-        for started in &mut self.partitions {
-            for queue in started.partition.queue_ids() {
-                if !known.contains(&queue) {
-                    // Goes out with the first turn.
-                    started.with(&mut tail, |partition, cx| partition.command(Command::Delete { queue }, cx));
-                }
-            }
-        }
-    }
-
-    /// Tells every queue its rules, which no log of a queue keeps.
-    fn configure_queues(&mut self) {
-        let mut tail = Tail::new(0);
-        for queue in self.topology.queues().filter(|queue| !queue.id.is_local() && !queue.rules.is_plain()) {
-            if let Some(started) = self.partitions.iter_mut().find(|s| s.partition.id() == queue.partition) {
-                let configure = Command::Configure { queue: queue.id, rules: queue.rules.clone() };
-                started.with(&mut tail, |partition, cx| partition.command(configure, cx));
-            }
-        }
-    }
-
     /// Which shard each partition runs on.
     pub fn placement(&self) -> Vec<(PartitionId, usize)> {
         let shards = self.config.shards;

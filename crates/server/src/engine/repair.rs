@@ -7,8 +7,8 @@
 //! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code runs both ways: what a trial
 //! tells is what the repair does.
 
+use super::opening::{lost_whole, recovery_of};
 use super::{ONLY_NODE, OpenError, TOPOLOGY, random_u128};
-use broker::PartitionId;
 use broker::topology::{Command as Change, Topology};
 use consensus::Membership;
 use partition::Recovery;
@@ -124,13 +124,6 @@ struct Found<D: Disk> {
     report: RepairReport,
 }
 
-fn recovery_of(id: u32, found: Option<(&bytes::Bytes, u32)>) -> Result<Recovery, OpenError> {
-    Ok(match id {
-        0 => Recovery::log(TOPOLOGY, found)?,
-        _ => Recovery::queues(PartitionId(id), found)?,
-    })
-}
-
 fn alone(membership: &Membership) -> Result<(), OpenError> {
     match membership.voters.len() + membership.learners.len() {
         0 | 1 => Ok(()),
@@ -193,6 +186,12 @@ impl<D: Disk> Found<D> {
             if let Some(index) = recovery.gap().filter(|_| wal_report.damage.is_empty()) {
                 report.found.push(format!("the log: entry {} of partition {id} is missing", index.0));
             }
+        }
+        // What cannot be read of the topology names no partition.
+        for id in lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default() {
+            report.found.push(format!("the log: nothing of partition {id} is left"));
+            report.given_up.push(format!("partition {id}: all its messages; how many, only its log knew"));
+            recoveries.entry(id).or_insert(recovery_of(id, None)?);
         }
         let mut damaged = damaged_records(&wal_report, &wal.reader());
         let topology = recoveries.remove(&TOPOLOGY.0).expect("put in above");

@@ -8,14 +8,15 @@ use crate::schedule::{MS, Micros};
 use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
+use partition::checkpoint::CheckpointDamaged;
 use partition::place::file_u32;
 use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use storage::extent::{list_extents, remove_extent};
 use storage::wal::has_log;
 use storage::{
-    CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError, WalOptions,
-    WalPosition, recover,
+    Checkpoint, CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError,
+    WalOptions, WalPosition, recover,
 };
 
 /// Entries that a partition's log holds after a start, with the applied index it starts from.
@@ -28,6 +29,16 @@ impl Outlets for Nobody {
     fn room(&mut self, _: ConsumerKey) -> usize {
         0
     }
+}
+
+/// What the checkpoint before the newest one needs stays, as on a server.
+fn with_older(recovery: Result<Recovery, CheckpointDamaged>, older: Option<Checkpoint>) -> Recovery {
+    let mut recovery = recovery.expect("a checkpoint that was saved can be read");
+    if let Some(older) = older {
+        let kept = recovery.keep_for(&older.payload, file_u32(older.replay_from.file));
+        kept.expect("a checkpoint that was saved can be read");
+    }
+    recovery
 }
 
 /// A record of the log, as recovery shows it.
@@ -66,17 +77,18 @@ impl Node {
         let mut checkpoints = CheckpointStore::open(&self.disk, folder_id)?;
         let mut recoveries = Vec::new();
         for id in &self.settings.partitions {
-            let found = checkpoints.load_newest(GroupId(id.0))?;
-            let found =
-                found.map(|c| (self.read_checkpoint(c.payload), partition::place::file_u32(c.replay_from.file)));
-            let recovery = Recovery::queues(*id, found.as_ref().map(|(payload, file)| (payload, *file)));
-            recoveries.push(recovery.expect("a checkpoint that was saved can be read"));
+            let pair = checkpoints.load_pair(GroupId(id.0))?;
+            let (newest, older) = pair.map_or((None, None), |pair| (Some(pair.newest), pair.older));
+            let newest = newest.map(|c| (self.read_checkpoint(c.payload), file_u32(c.replay_from.file)));
+            let recovery = Recovery::queues(*id, newest.as_ref().map(|(payload, file)| (payload, *file)));
+            recoveries.push(with_older(recovery, older));
         }
         if self.settings.declares {
-            let found =
-                checkpoints.load_newest(GroupId(TOPOLOGY.0))?.map(|c| (c.payload, file_u32(c.replay_from.file)));
-            let recovery = Recovery::log(TOPOLOGY, found.as_ref().map(|(payload, file)| (payload, *file)));
-            recoveries.push(recovery.expect("a checkpoint that was saved can be read"));
+            let pair = checkpoints.load_pair(GroupId(TOPOLOGY.0))?;
+            let (newest, older) = pair.map_or((None, None), |pair| (Some(pair.newest), pair.older));
+            let newest = newest.map(|c| (c.payload, file_u32(c.replay_from.file)));
+            let recovery = Recovery::log(TOPOLOGY, newest.as_ref().map(|(payload, file)| (payload, *file)));
+            recoveries.push(with_older(recovery, older));
         }
         let from = recoveries.iter().map(Recovery::replay_file).min().unwrap_or(0);
         let keep_from = recoveries.iter().map(Recovery::needs_file).min().unwrap_or(0);
@@ -209,7 +221,8 @@ impl Node {
     /// Removes extents that no checkpoint knows; returns the number of the next one.
     fn sweep_extents(&self, recoveries: &[Recovery]) -> Result<u32, StorageError> {
         let known: BTreeSet<u32> = recoveries.iter().flat_map(Recovery::extents).collect();
-        let mut next = known.last().map_or(1, |last| last + 1);
+        let used = recoveries.iter().map(Recovery::highest_extent).max().unwrap_or(0);
+        let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
         for id in list_extents(&*self.disk)? {
             let number = u32::try_from(id.0).expect("extents are numbered in 32 bits");
             next = next.max(number + 1);

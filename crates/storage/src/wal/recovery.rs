@@ -5,7 +5,7 @@
 //! disk, as after a failed sync, (2) zeroes over the beginning of a cut-off tail, and (3) a file header rebuilt from
 //! its neighbours.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::disk::{Disk, DiskFile, OpenMode, settle};
@@ -24,6 +24,9 @@ use super::{
 
 /// Damaged ranges reported one by one; more are only counted. A disk this bad needs no longer list.
 pub const DAMAGE_COUNT_MAX: usize = 4096;
+
+/// No file holds more frames.
+const FRAMES_MAX: u64 = (FILE_BYTES_MAX / FRAME_HEADER_BYTES) as u64;
 
 /// What is damaged when there is no file.
 const MISSING: &str = "the whole file";
@@ -50,6 +53,8 @@ pub struct Damage {
 pub struct Recovery {
     /// Files that are part of the log.
     pub files: u64,
+    /// The oldest file that was read; 1 for a log in which nothing is yet, and for one that still has its beginning.
+    pub first_file: FileNo,
     /// Frames shown.
     pub frames: u64,
     /// Records shown.
@@ -111,13 +116,15 @@ pub fn recover<D: Disk>(
     disk.create_folder(WAL_FOLDER).map_err(at("create", WAL_FOLDER))?;
     let mark = Mark::load(disk, folder_id)?;
     let mut found = find_slots(disk, folder_id)?;
-    let mut recovery = Recovery::default();
+    let mut recovery = Recovery { first_file: FileNo(1), ..Recovery::default() };
     // Of a later file than the first something was durable before a checkpoint named it, and the file that is written stays:
     // without any, somebody took the log away.
     if from.file > FileNo(1) && found.is_empty() {
         recovery.add_missing(from.file);
     }
 
+    // No frame of any file that is there has this number or a later one, though the file may not be read.
+    let frames = found.numbered.values().map(|(_, header)| header.first_frame_no + FRAMES_MAX).max().unwrap_or(1);
     let highest = found.numbered.last_key_value().map_or(FileNo(0), |(file, _)| *file);
     let before: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
     let mut kept: BTreeMap<FileNo, SharedSlot<D>> = BTreeMap::new();
@@ -144,7 +151,7 @@ pub fn recover<D: Disk>(
     // A file whose header was rebuilt had no number before.
     let highest = last.as_ref().map_or(highest, |last| highest.max(last.header.file));
     let next_file = FileNo(highest.max(mark.noted().file).max(FileNo(from.file.0.saturating_sub(1))).0 + 1);
-    let next_frame_no = last.as_ref().map_or(1, |last| last.walk.next_frame_no);
+    let next_frame_no = last.as_ref().map_or(frames, |last| last.walk.next_frame_no);
     let mut closed: VecDeque<(FileNo, u32)> = live.iter().map(|(file, slot)| (*file, slot.bytes)).collect();
     let mut current = None;
     if let Some(last) = last {
@@ -287,6 +294,34 @@ fn begins_with_frame<F: DiskFile>(slot: &Slot<F>) -> Result<bool, StorageError> 
     Ok(FrameHeader::decode_any(&bytes[..read]).is_some())
 }
 
+/// The oldest file from which on the log is there without a gap up to file `from`, given back or not: `from` itself if the
+/// one before it is not there. Changes nothing.
+pub fn reaches_back_from<D: Disk>(disk: &D, folder_id: u128, from: FileNo) -> Result<FileNo, StorageError> {
+    let mut there = BTreeSet::new();
+    for file_name in disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))? {
+        if slot_number(&file_name).is_none() {
+            continue;
+        }
+        let name = format!("{WAL_FOLDER}/{file_name}");
+        if let Ok(Some(header)) = read_header(disk, &name)? {
+            there.extend(Some(header.file).filter(|_| header.folder_id == folder_id));
+        }
+    }
+    let mut oldest = from;
+    while oldest > FileNo(1) && there.contains(&FileNo(oldest.0 - 1)) {
+        oldest = FileNo(oldest.0 - 1);
+    }
+    Ok(oldest)
+}
+
+/// The header of a log file, if it is whole; the other version, if it is one of that.
+fn read_header<D: Disk>(disk: &D, name: &str) -> Result<Result<Option<FileHeader>, u32>, StorageError> {
+    let file = disk.open(name, OpenMode::Read).map_err(at("open", name))?;
+    let mut page = [0; PAGE_BYTES as usize];
+    let read = file.read_at(&mut page, 0).map_err(at("read", name))?;
+    Ok(FileHeader::decode(&page[..read]))
+}
+
 /// The folder that each file of the log says it belongs to, as far as their headers are whole. Changes nothing.
 pub(crate) fn folder_ids<D: Disk>(disk: &D) -> Result<Vec<u128>, StorageError> {
     let mut ids = Vec::new();
@@ -295,11 +330,7 @@ pub(crate) fn folder_ids<D: Disk>(disk: &D) -> Result<Vec<u128>, StorageError> {
             continue;
         }
         let name = format!("{WAL_FOLDER}/{file_name}");
-        let file = disk.open(&name, OpenMode::Read).map_err(at("open", &name))?;
-        let mut page = [0; PAGE_BYTES as usize];
-        let read = file.read_at(&mut page, 0).map_err(at("read", &name))?;
-        let header = FileHeader::decode(&page[..read]);
-        ids.extend(header.ok().flatten().map(|header| header.folder_id));
+        ids.extend(read_header(disk, &name)?.ok().flatten().map(|header| header.folder_id));
     }
     Ok(ids)
 }
@@ -333,6 +364,7 @@ impl<D: Disk> Opening<'_, D> {
         }
         let lowest = found.numbered.first_key_value().map(|(file, _)| *file);
         let first = if self.from.file == FileNo(0) { lowest.unwrap_or(FileNo(1)) } else { self.from.file };
+        self.recovery.first_file = first;
         let highest = found.numbered.last_key_value().map(|(file, _)| *file);
         // Files that must be there: all up to the highest found, the one to start from, and the one that the note
         // names.

@@ -1,0 +1,424 @@
+//! Bringing back what a data folder holds: which partitions there are, where their logs begin, and what may go.
+//!
+//! The settings only add partitions. Those that a folder has it names itself: by its checkpoints, by what they say of the
+//! folder, and by the log. A partition without a checkpoint has all of its state in the log, from the log's first file on.
+//! So one that is added to a folder whose first file was given back is *founded*: it gets a checkpoint with nothing in it,
+//! which replays from the log's present. That is durable before the partition writes its first record and before a queue
+//! can be placed in it; a crash on the way leaves a folder with some of the new partitions.
+//!
+//! Invariants: nothing is deleted before everything was read and found whole; what either of a partition's two checkpoints
+//! needs stays; no partition is begun anew that a queue was placed in.
+
+use super::durable::wall_ms;
+use super::{ENTRY_BYTES_MAX, ONLY_NODE, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX};
+use crate::channel_key::is_of_boot;
+use broker::topology::{Command as Change, Topology};
+use broker::{ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::Config;
+use partition::log_partition::{AppliedEntry, Machine};
+use partition::outputs::WalWrite;
+use partition::place::file_u32;
+use partition::{
+    Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail, founding_checkpoint,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use storage::extent::{list_extents, remove_extent};
+use storage::wal::{Recovery as WalReport, has_log, reaches_back_from};
+use storage::{CheckpointStore, Disk, ExtentId, FileNo, GroupId, Location, RecordKind, Wal, WalOptions, WalPosition};
+
+/// Everything of a folder, with every partition leading.
+pub(super) struct Brought<D: Disk> {
+    pub(super) wal: Wal<D>,
+    pub(super) checkpoints: CheckpointStore<D>,
+    pub(super) metadata: Started<LogPartition>,
+    pub(super) partitions: Vec<Started<QueuePartition>>,
+    pub(super) topology: Topology,
+    pub(super) boot: u32,
+    pub(super) next_extent: u32,
+    pub(super) report: WalReport,
+}
+
+/// Opens what is on a disk for a node that wants so many queue partitions; a folder that has more keeps them.
+pub(super) fn bring_back<D: Disk>(
+    disk: &Arc<D>,
+    folder_id: u128,
+    partitions: u32,
+    options: WalOptions,
+) -> Result<Brought<D>, OpenError> {
+    if !has_log(&**disk)? {
+        return Err(OpenError::LogGone);
+    }
+    let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
+    let mut groups = Groups::load(&mut checkpoints)?;
+    let (wal, report) = groups.read_log(disk, folder_id, options, checkpoints.last_group().is_some())?;
+    groups.found_missing(partitions, &wal, &mut checkpoints, report.first_file <= FileNo(1))?;
+    let next_extent = drop_orphans(disk, &groups)?;
+
+    let raft = |id: u32| Config {
+        entry_bytes_max: ENTRY_BYTES_MAX,
+        uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
+        // Consumers are served by the shard's own cache; followers, which this would serve, there are none.
+        cache_bytes_max: 0,
+        ..Config::new(ONLY_NODE, id, u64::from(id))
+    };
+    let mut groups = groups.0;
+    let last = GroupId(groups.last_key_value().map_or(0, |(id, _)| *id));
+    let current_file = file_u32(wal.durable_file());
+    let metadata = groups.remove(&TOPOLOGY.0).expect("it is there from the beginning");
+    let (mut metadata, state) = metadata.finish_log(ONLY_NODE, raft(TOPOLOGY.0), &[ONLY_NODE]);
+    metadata.log_is_at(current_file);
+    let topology = topology_of(state.as_ref())?;
+    let finished = groups.into_iter().map(|(id, recovery)| {
+        let mut partition = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
+        partition.log_is_at(current_file);
+        Started::new(partition)
+    });
+    let partitions = finished.collect();
+    let metadata = Started::new(metadata);
+    let mut brought = Brought { wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
+    brought.take_office()?;
+    let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && queue.partition.0 > last.0);
+    if let Some(partition) = homeless.map(|queue| queue.partition) {
+        return Err(lost(partition));
+    }
+    // Each of them has a checkpoint, or its first records are durable now.
+    brought.checkpoints.note_last_group(last);
+    Ok(brought)
+}
+
+/// Collects what a folder holds of one group, from its newest checkpoint on.
+pub(super) fn recovery_of(id: u32, found: Option<(&Bytes, u32)>) -> Result<Recovery, OpenError> {
+    Ok(match id {
+        0 => Recovery::log(TOPOLOGY, found)?,
+        _ => Recovery::queues(PartitionId(id), found)?,
+    })
+}
+
+fn topology_of(state: Option<&Bytes>) -> Result<Topology, OpenError> {
+    state.map_or_else(
+        || Ok(Topology::new()),
+        |state| Topology::decode_snapshot(state).map_err(|why| OpenError::Topology(why.to_string())),
+    )
+}
+
+/// Every group that the folder has; the topology's is 0.
+struct Groups(BTreeMap<u32, Recovery>);
+
+impl Groups {
+    /// Those that the checkpoints know, with both checkpoints of each.
+    fn load<D: Disk>(checkpoints: &mut CheckpointStore<D>) -> Result<Groups, OpenError> {
+        let last = checkpoints.groups().chain(checkpoints.last_group()).map(|group| group.0).max().unwrap_or(0);
+        let mut groups = BTreeMap::new();
+        for id in 0..=last {
+            let pair = checkpoints.load_pair(GroupId(id)).map_err(|error| match error.is_damage() {
+                true => OpenError::StateLost(error),
+                false => OpenError::Storage(error),
+            })?;
+            let newest = pair.as_ref().map(|pair| (&pair.newest.payload, file_u32(pair.newest.replay_from.file)));
+            let mut recovery = recovery_of(id, newest)?;
+            if let Some(older) = pair.as_ref().and_then(|pair| pair.older.as_ref()) {
+                recovery.keep_for(&older.payload, file_u32(older.replay_from.file))?;
+            }
+            if pair.is_some_and(|pair| pair.is_fallback) {
+                tracing::info!(partition = id, "the newest saved state is not whole: the one before it is used");
+            }
+            groups.insert(id, recovery);
+        }
+        Ok(Groups(groups))
+    }
+
+    /// Shows each group its records, and finds those that only the log knows. `is_complete`: there are none.
+    fn read_log<D: Disk>(
+        &mut self,
+        disk: &Arc<D>,
+        folder_id: u128,
+        options: WalOptions,
+        is_complete: bool,
+    ) -> Result<(Wal<D>, WalReport), OpenError> {
+        let groups = &mut self.0;
+        let replay = FileNo(u64::from(groups.values().map(Recovery::replay_file).min().unwrap_or(0)));
+        let needs = FileNo(u64::from(groups.values().map(Recovery::needs_file).min().unwrap_or(0)));
+        // Earlier builds did not write down which groups there are: what is left of the log may know more.
+        let from = if is_complete { replay } else { reaches_back_from(&**disk, folder_id, replay)? };
+        let from_start = WalPosition { file: from, offset: 0 };
+        let mut failed = None;
+        let (wal, mut report) =
+            storage::recover(disk, folder_id, options, needs.min(from), from_start, &mut |record, at| {
+                let id = record.group.0;
+                let recovery = match groups.entry(id) {
+                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(new) => match recovery_of(id, None) {
+                        Ok(recovery) => new.insert(recovery),
+                        Err(error) => return failed = Some(error),
+                    },
+                };
+                recovery.record(record.kind, record.term, record.index, Bytes::copy_from_slice(record.body), at);
+            })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Of what lies before all replays, only groups without a checkpoint would miss anything, and the log tells of them.
+        if report.damage_unlisted == 0 {
+            report.damage.retain(|d| d.file >= replay || d.record.is_some_and(|record| self.is_new(record.group)));
+        }
+        if let Some(first) = report.damage.first() {
+            let count = report.damage.len() as u64 + report.damage_unlisted;
+            let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
+            return Err(OpenError::Damaged { count, file, offset: first.offset });
+        }
+        let gaps = self.0.values().filter_map(|recovery| Some((recovery.id().0, recovery.gap()?.0)));
+        if let Some((partition, index)) = gaps.min() {
+            return Err(OpenError::EntryMissing { partition, index });
+        }
+        Ok((wal, report))
+    }
+
+    /// The group is not known, or from the log alone.
+    fn is_new(&self, group: GroupId) -> bool {
+        self.0.get(&group.0).is_none_or(|recovery| recovery.replay_file() == 0)
+    }
+
+    /// Adds the partitions that are wanted and not there. `has_beginning`: the log was read from its first file on.
+    fn found_missing<D: Disk>(
+        &mut self,
+        wanted: u32,
+        wal: &Wal<D>,
+        checkpoints: &mut CheckpointStore<D>,
+        has_beginning: bool,
+    ) -> Result<(), OpenError> {
+        if let Some(recovery) = self.0.values().find(|recovery| recovery.is_blank() && !has_beginning) {
+            return Err(lost(recovery.id()));
+        }
+        let last = self.0.last_key_value().map_or(0, |(id, _)| *id);
+        if last > wanted {
+            tracing::warn!(
+                partitions = wanted,
+                in_the_folder = last,
+                "the data folder has more partitions than are set, and keeps them: queues live in each"
+            );
+        }
+        let new: Vec<u32> = (1..=last.max(wanted)).filter(|id| !self.0.contains_key(id)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        // Looked at before anything is begun anew; the topology's own log is applied later.
+        if let Some(&partition) = lost_whole(&self.0, has_beginning)?.first() {
+            return Err(lost(PartitionId(partition)));
+        }
+        let founding = founding_checkpoint(&[ONLY_NODE]);
+        let file = wal.durable_file();
+        for id in new {
+            let mut found = None;
+            if !has_beginning {
+                checkpoints.note_last_group(GroupId(id));
+                checkpoints.save(GroupId(id), WalPosition { file, offset: 0 }, &founding)?;
+                found = Some(Bytes::copy_from_slice(&founding));
+            }
+            self.0.insert(id, recovery_of(id, found.as_ref().map(|payload| (payload, file_u32(file))))?);
+        }
+        Ok(())
+    }
+}
+
+/// All of a partition is gone.
+fn lost(partition: PartitionId) -> OpenError {
+    OpenError::EntryMissing { partition: partition.0, index: Recovery::FIRST_ENTRY.0 }
+}
+
+/// Partitions that were there once and of which nothing is left: a queue was placed in one, or others that are known came after
+/// it. `has_beginning`: the log was read from its first file on, and one of which it says nothing is new.
+pub(super) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) -> Result<BTreeSet<u32>, OpenError> {
+    let metadata = &groups[&TOPOLOGY.0];
+    let mut topology = topology_of(metadata.state())?;
+    for command in metadata.commands() {
+        let change = Change::decode(&command).map_err(|why| OpenError::Topology(why.to_string()))?;
+        topology.apply(&change);
+    }
+    let placed = topology.queues().filter(|queue| !queue.id.is_local()).map(|queue| queue.partition.0);
+    let blank = groups.values().filter(|recovery| recovery.is_blank() && !has_beginning);
+    Ok(placed.filter(|id| !groups.contains_key(id)).chain(blank.map(|recovery| recovery.id().0)).collect())
+}
+
+/// Deletes extents that no checkpoint knows: a crash came before they counted. Returns the next number to use, which is
+/// above all that are known and all that were used before.
+fn drop_orphans<D: Disk>(disk: &Arc<D>, groups: &Groups) -> Result<u32, OpenError> {
+    let known: BTreeSet<u32> = groups.0.values().flat_map(Recovery::extents).collect();
+    let used = groups.0.values().map(Recovery::highest_extent).max().unwrap_or(0);
+    let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
+    if !disk.list("extents").is_ok_and(|names| !names.is_empty()) {
+        return Ok(next);
+    }
+    for id in list_extents(&**disk)? {
+        let number = u32::try_from(id.0).unwrap_or(u32::MAX - 1);
+        next = next.max(number + 1);
+        if !known.contains(&number) {
+            remove_extent(&**disk, ExtentId(u64::from(number)))?;
+        }
+    }
+    Ok(next)
+}
+
+/// A partition that leads before its shard runs, and what it has asked for since: reads, above all. Its shard carries that
+/// out with its first turn. Were it dropped, the partition would wait for an answer that nobody owes it.
+pub(crate) struct Started<P> {
+    pub(crate) partition: P,
+    pub(crate) out: Outputs,
+}
+
+impl<P> Started<P> {
+    fn new(partition: P) -> Self {
+        Started { partition, out: Outputs::default() }
+    }
+}
+
+impl Started<QueuePartition> {
+    fn with(&mut self, tail: &mut Tail, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
+        let Started { partition, out } = self;
+        f(partition, &mut Context { now_ms: wall_ms(), tail, outlets: &mut Closed, out });
+    }
+}
+
+/// The topology while the log behind its checkpoint is applied.
+struct Replay<'a> {
+    topology: &'a mut Topology,
+    /// The first entry that cannot be read, and why. Nothing is applied behind it.
+    refused: Option<String>,
+}
+
+impl Machine for Replay<'_> {
+    fn apply(&mut self, entry: AppliedEntry) {
+        if self.refused.is_some() {
+            return;
+        }
+        match Change::decode(&entry.data) {
+            Ok(change) => drop(self.topology.apply(&change)),
+            Err(why) => self.refused = Some(why.to_string()),
+        }
+    }
+
+    fn lost(&mut self, _: u64) {}
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.topology.encode_snapshot().to_vec()
+    }
+
+    fn can_read(&self, state: &Bytes) -> bool {
+        Topology::decode_snapshot(state).is_ok()
+    }
+
+    fn install(&mut self, state: &Bytes) {
+        // No queue has been told anything yet, so nothing follows from it.
+        self.refused = self.topology.install_snapshot(state).err().map(|why| why.to_string());
+    }
+}
+
+/// Nobody consumes while partitions come back.
+struct Closed;
+
+impl Outlets for Closed {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        0
+    }
+}
+
+impl<D: Disk> Brought<D> {
+    /// Every group elects its only member: one write and one sync for all of them together. Then the logs are applied.
+    ///
+    /// A queue's rules stand in the topology, not in its own log. So the topology is applied first, and no partition leads
+    /// before it knows the rules of its queues.
+    fn take_office(&mut self) -> Result<(), OpenError> {
+        self.metadata.partition.campaign();
+        for Started { partition, .. } in &mut self.partitions {
+            partition.replica_mut().group_mut().campaign();
+        }
+        self.come_to_rest(false)?;
+        assert!(self.metadata.partition.is_leading(), "a group of one leads itself");
+        assert!(self.partitions.iter().all(|s| s.partition.is_leading()), "a group of one leads itself");
+        // The term of the topology's group grows with every start and is synced before it counts.
+        let term = self.metadata.partition.replica().group().status().term.0;
+        self.boot = u32::try_from(term).unwrap_or(u32::MAX);
+        self.drop_orphan_queues();
+        // The process that served them was killed, or it would have said that they went.
+        let boot = self.boot;
+        for Started { partition, .. } in &mut self.partitions {
+            partition.forget_publishers(|key| !is_of_boot(key, boot));
+        }
+        Ok(())
+    }
+
+    /// Writes, syncs and applies until no partition has anything to say. `knows_rules`: the queues know theirs.
+    fn come_to_rest(&mut self, mut knows_rules: bool) -> Result<(), OpenError> {
+        let mut tail = Tail::new(0);
+        loop {
+            let mut replay = Replay { topology: &mut self.topology, refused: None };
+            self.metadata.partition.flush(wall_ms(), &mut replay, &mut self.metadata.out);
+            if let Some(refused) = replay.refused {
+                return Err(OpenError::Topology(refused));
+            }
+            if !knows_rules && self.metadata.partition.is_leading() {
+                self.configure_queues();
+                knows_rules = true;
+            }
+            for started in &mut self.partitions {
+                started.with(&mut tail, |partition, cx| partition.flush(cx));
+            }
+            let mut writes = std::mem::take(&mut self.metadata.out.wal);
+            writes.extend(self.partitions.iter_mut().flat_map(|started| std::mem::take(&mut started.out.wal)));
+            if writes.is_empty() {
+                return Ok(());
+            }
+            let mut placed: Vec<(WalWrite, Vec<Location>)> = Vec::new();
+            for mut write in writes {
+                let records = std::mem::take(&mut write.records);
+                let mut places = Vec::new();
+                self.wal.append(&records, &mut places)?;
+                let bodies = records.iter().zip(places).filter(|(r, _)| r.kind == RecordKind::Entry).map(|(_, p)| p);
+                placed.push((write, bodies.collect()));
+            }
+            self.wal.sync()?;
+            for (write, bodies) in placed {
+                if write.partition == TOPOLOGY {
+                    let Started { partition, out } = &mut self.metadata;
+                    partition.wal_written(write.ticket, &bodies, out);
+                    partition.wal_synced(write.ticket, out);
+                    continue;
+                }
+                let started = self.partitions.iter_mut().find(|s| s.partition.id() == write.partition);
+                started.expect("who wrote is there").with(&mut tail, |partition, cx| {
+                    partition.wal_written(write.ticket, &bodies, cx);
+                    partition.wal_synced(write.ticket, cx);
+                });
+            }
+        }
+    }
+
+    /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a delete.
+    fn drop_orphan_queues(&mut self) {
+        let mut tail = Tail::new(0);
+        let known: BTreeSet<QueueId> = self.topology.queues().map(|q| q.id).collect();
+        for started in &mut self.partitions {
+            for queue in started.partition.queue_ids() {
+                if !known.contains(&queue) {
+                    // Goes out with the first turn.
+                    started.with(&mut tail, |partition, cx| partition.command(Command::Delete { queue }, cx));
+                }
+            }
+        }
+    }
+
+    /// Tells every queue its rules, which no log of a queue keeps.
+    fn configure_queues(&mut self) {
+        let mut tail = Tail::new(0);
+        for queue in self.topology.queues().filter(|queue| !queue.id.is_local() && !queue.rules.is_plain()) {
+            if let Some(started) = self.partitions.iter_mut().find(|s| s.partition.id() == queue.partition) {
+                let configure = Command::Configure { queue: queue.id, rules: queue.rules.clone() };
+                started.with(&mut tail, |partition, cx| partition.command(configure, cx));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

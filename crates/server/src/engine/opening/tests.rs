@@ -1,0 +1,398 @@
+//! Folders that get more partitions, or fewer are asked for, or whose newest states rot: with a crash at every point.
+//!
+//! Invariant: what was confirmed is there at the next start, and the bytes of it can be read.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use broker::ChannelKey;
+use broker::VhostId;
+use broker::topology::{DeclareQueue, Name};
+use partition::command::{Durability, Level, Message, Publish, RequestId, Target};
+use partition::extent_copy::copy_runs;
+use partition::outputs::Job;
+use partition::place::Place;
+use partition::{Effect, WalState};
+use smallvec::smallvec;
+use storage::disk::{Crash, Fault};
+use storage::extent::sync_extent_removals;
+use storage::wal::{FILE_BYTES_MIN, found_log};
+use storage::{Extent, FaultyDisk};
+
+const FOLDER: u128 = 77;
+/// Some of these make one file of the log.
+const LARGE: usize = 20_000;
+
+/// A node without threads: whatever its partitions want is done at once.
+struct Lab {
+    disk: Arc<FaultyDisk>,
+    all: Brought<FaultyDisk>,
+    published: u64,
+}
+
+fn open(disk: &Arc<FaultyDisk>, partitions: u32) -> Result<Lab, OpenError> {
+    if disk.operations() == 0 {
+        found_log(&**disk)?;
+    }
+    let options = WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(disk.operations()) };
+    let all = bring_back(disk, FOLDER, partitions, options)?;
+    Ok(Lab { disk: disk.clone(), all, published: 0 })
+}
+
+impl Lab {
+    /// Runs what one partition, by its number from 1 on, is told; what it wants done is handed back.
+    fn with(
+        &mut self,
+        partition: u32,
+        act: impl FnOnce(&mut QueuePartition, &mut Context<'_>),
+    ) -> Result<Outputs, OpenError> {
+        let number = partition as usize - 1;
+        self.all.partitions[number].with(&mut Tail::new(0), act);
+        self.all.come_to_rest(true)?;
+        Ok(std::mem::take(&mut self.all.partitions[number].out))
+    }
+
+    /// Declares a queue and says which id it got.
+    fn declare(&mut self, name: &str, partition: u32) -> Result<QueueId, OpenError> {
+        let name = Name::from(name);
+        let declare = DeclareQueue {
+            vhost: VhostId(0),
+            name: name.clone(),
+            durable: true,
+            exclusive: None,
+            auto_delete: false,
+            arguments: amqp::Table::new(),
+            partition: PartitionId(partition),
+        };
+        let change = Change::DeclareQueue(declare).encode();
+        let mut replay = Replay { topology: &mut self.all.topology, refused: None };
+        assert!(self.all.metadata.partition.propose(&change, 1, &mut replay), "a group of one leads itself");
+        self.all.come_to_rest(true)?;
+        Ok(self.all.topology.queues().find(|queue| queue.name == name).expect("it was declared").id)
+    }
+
+    /// Publishes so many messages of so many bytes; they are confirmed when it returns.
+    fn publish(&mut self, partition: u32, queue: QueueId, count: u64, bytes: usize) -> Result<(), OpenError> {
+        for _ in 0..count {
+            self.published += 1;
+            let message = Message {
+                exchange: Bytes::new(),
+                routing_key: Bytes::from_static(b"q"),
+                properties: Bytes::from_static(&[0, 0]),
+                body: vec![b'.'; bytes].into(),
+            };
+            let targets = smallvec![Target { queue, durability: Durability::Level(Level::Synced), selective: None }];
+            let (channel, publish_seq) = (ChannelKey(u64::from(self.all.boot) << 44 | 1), self.published);
+            let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message };
+            let out = self.with(partition, |p, cx| p.command(Command::Publish(publish), cx))?;
+            let is_confirmed = out.effects.iter().any(|effect| matches!(effect, Effect::Confirm { .. }));
+            assert!(is_confirmed, "a publish is confirmed: {:?}", out.effects);
+        }
+        Ok(())
+    }
+
+    fn purge(&mut self, partition: u32, queue: QueueId) -> Result<(), OpenError> {
+        let (channel, request) = (ChannelKey(u64::from(self.all.boot) << 44 | 2), RequestId(1));
+        self.with(partition, |p, cx| p.command(Command::Purge { queue, channel, request }, cx)).map(drop)
+    }
+
+    /// Looks after the log as the threads of a server do, until nothing is left to be done.
+    fn upkeep(&mut self) -> Result<(), OpenError> {
+        for _ in 0..8 {
+            let current_file = file_u32(self.all.wal.durable_file());
+            let retire_through = current_file - 1;
+            let wal = WalState { current_file, retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
+            for partition in 1..=self.all.partitions.len() as u32 {
+                let out = self.with(partition, |p, cx| p.maintain(wal, cx))?;
+                self.carry_out(out.jobs)?;
+            }
+            let mut out = Outputs::default();
+            let replay = Replay { topology: &mut self.all.topology, refused: None };
+            self.all.metadata.partition.maintain(wal, wall_ms(), &replay, &mut out);
+            self.all.come_to_rest(true)?;
+            self.carry_out(out.jobs)?;
+        }
+        let current_file = file_u32(self.all.wal.durable_file());
+        let needs = self.all.partitions.iter().map(|s| s.partition.needs_file(current_file));
+        let needs = needs.chain([self.all.metadata.partition.needs_file(current_file)]).min().unwrap();
+        self.all.wal.release_before(FileNo(u64::from(needs)));
+        let mut preparer = self.all.wal.spare_preparer();
+        while preparer.step()? == storage::wal::Preparation::Worked {}
+        Ok(())
+    }
+
+    fn carry_out(&mut self, jobs: Vec<Job>) -> Result<(), OpenError> {
+        for job in jobs {
+            match job {
+                Job::SaveCheckpoint { partition, payload, replay_file, .. } => {
+                    let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
+                    self.all.checkpoints.save(GroupId(partition.0), replay_from, &payload)?;
+                    if partition == TOPOLOGY {
+                        let mut replay = Replay { topology: &mut self.all.topology, refused: None };
+                        self.all.metadata.partition.checkpoint_saved(&mut replay, &mut Outputs::default());
+                        continue;
+                    }
+                    let out = self.with(partition.0, |p, cx| p.checkpoint_saved(cx))?;
+                    self.carry_out(out.jobs)?;
+                }
+                Job::WriteExtent { partition, runs } => {
+                    let id = ExtentId(u64::from(self.all.next_extent));
+                    self.all.next_extent += 1;
+                    let copied = copy_runs(&self.disk, FOLDER, &self.all.wal.reader(), id, &runs)?;
+                    assert!(copied.damaged.is_empty(), "nothing is damaged: {:?}", copied.damaged);
+                    self.with(partition.0, |p, _| match &copied.ready {
+                        Some(ready) => p.extent_ready(ready),
+                        None => p.extent_abandoned(),
+                    })?;
+                }
+                Job::DropExtent { id } => {
+                    remove_extent(&*self.disk, ExtentId(u64::from(id)))?;
+                    sync_extent_removals(&*self.disk)?;
+                }
+                Job::WriteReceived { .. } => panic!("nobody sends snapshots here"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Live messages of a queue. Each of them can be read.
+    fn live(&self, partition: u32, queue: QueueId) -> u64 {
+        let queues = self.all.partitions[partition as usize - 1].partition.queues();
+        let Some(state) = queues.queue(queue) else { return 0 };
+        for run in state.runs().iter().filter(|run| run.live() > 0) {
+            match run.place {
+                Place::Wal { file, .. } => {
+                    let is_there = self.all.wal.closed_files().any(|(closed, _)| file_u32(closed) == file);
+                    assert!(is_there || file == file_u32(self.all.wal.position().file), "log file {file} is needed");
+                }
+                Place::Extent { id, .. } => {
+                    let id = ExtentId(u64::from(id));
+                    Extent::open(&*self.disk, id).and_then(|extent| extent.verify()).unwrap();
+                }
+            }
+        }
+        state.runs().live()
+    }
+
+    /// So much goes through a queue of partition 1 that the log goes on by some files, and what is old is given up.
+    fn roll(&mut self) -> Result<(), OpenError> {
+        for round in 0..3 {
+            let queue = self.declare(&format!("through-{round}"), 1)?;
+            self.publish(1, queue, 4, LARGE)?;
+            self.purge(1, queue)?;
+            self.upkeep()?;
+        }
+        Ok(())
+    }
+
+    fn first_file(&self) -> u64 {
+        self.all.wal.closed_files().next().map_or(self.all.wal.position().file.0, |(file, _)| file.0)
+    }
+}
+
+/// A folder of two partitions with a queue of three messages in each, the log's first file given back.
+fn rolled_folder() -> (Arc<FaultyDisk>, [QueueId; 2]) {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 2).unwrap();
+    let queues = [1, 2].map(|partition| {
+        let queue = lab.declare(&format!("old-{partition}"), partition).unwrap();
+        lab.publish(partition, queue, 3, 1000).unwrap();
+        queue
+    });
+    lab.roll().unwrap();
+    assert!(lab.first_file() > 2, "the log's beginning is gone");
+    (disk, queues)
+}
+
+#[test]
+fn a_folder_whose_log_was_recycled_gets_more_partitions_whatever_crashes_on_the_way() {
+    let mut points = 0;
+    for kind in [Crash::Process, Crash::Power] {
+        for at in 0.. {
+            let (disk, old) = rolled_folder();
+            disk.schedule(disk.operations() + at, Fault::Crash(kind));
+            let mut confirmed = [0; 2];
+            let mut life = || -> Result<(), OpenError> {
+                let mut lab = open(&disk, 4)?;
+                assert_eq!(lab.all.placed(), [1, 2, 3, 4]);
+                for partition in [3, 4] {
+                    let queue = lab.declare(&format!("new-{partition}"), partition)?;
+                    lab.publish(partition, queue, 2, 1000)?;
+                    confirmed[partition as usize - 3] = 2;
+                }
+                lab.roll()
+            };
+            let lived = life();
+            let has_crashed = disk.down().is_some();
+            assert_eq!(lived.is_err(), has_crashed, "{kind:?} at {at}: {:?}", lived.err());
+            disk.clear_faults();
+            disk.restart();
+            // The smaller number takes nothing away, the larger one gives what was still missing.
+            for partitions in [2, 4, 2] {
+                let mut lab = open(&disk, partitions).unwrap_or_else(|error| panic!("{kind:?} at {at}: {error}"));
+                assert_eq!(old.map(|queue| queue).iter().zip([1, 2]).map(|(q, p)| lab.live(p, *q)).sum::<u64>(), 6);
+                for (number, partition) in [3, 4].into_iter().enumerate() {
+                    let name = Name::from(format!("new-{partition}").as_str());
+                    let queue = lab.all.topology.queues().find(|queue| queue.name == name).map(|queue| queue.id);
+                    let live = queue.map_or(0, |queue| lab.live(partition, queue));
+                    assert!(live >= confirmed[number], "{kind:?} at {at}: {live} of partition {partition}");
+                }
+                lab.roll().unwrap();
+            }
+            points = points.max(at);
+            if !has_crashed {
+                break;
+            }
+        }
+    }
+    assert!(points > 20, "there is something between a founding and a first checkpoint");
+}
+
+#[test]
+fn fewer_partitions_than_a_young_folder_has_are_those_that_it_has() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 4).unwrap();
+    let queues: Vec<(u32, QueueId)> = (1..=4)
+        .map(|partition| {
+            let queue = lab.declare(&format!("q{partition}"), partition).unwrap();
+            lab.publish(partition, queue, 3, 1000).unwrap();
+            (partition, queue)
+        })
+        .collect();
+    assert!(lab.all.checkpoints.groups().next().is_none(), "only the log knows");
+    drop(lab);
+    for round in 1..=3 {
+        let mut lab = open(&disk, 1).unwrap();
+        assert_eq!(lab.all.placed(), [1, 2, 3, 4]);
+        for (partition, queue) in &queues {
+            assert_eq!(lab.live(*partition, *queue), 2 + round, "queue of partition {partition}");
+            lab.publish(*partition, *queue, 1, 1000).unwrap();
+        }
+        lab.roll().unwrap();
+        assert!(lab.first_file() > 2, "the log is recycled");
+    }
+}
+
+#[test]
+fn partitions_without_a_checkpoint_are_found_in_the_log_of_a_build_that_did_not_say_which_there_are() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 3).unwrap();
+    let queue = lab.declare("idle", 3).unwrap();
+    lab.publish(3, queue, 3, 1000).unwrap();
+    let other = lab.declare("busy", 1).unwrap();
+    lab.publish(1, other, 4, LARGE).unwrap();
+    // Only the first two partitions and the topology come to save their states, and no file says what others there are.
+    lab.all.partitions.pop();
+    lab.all.checkpoints = CheckpointStore::open(&disk, FOLDER).unwrap();
+    lab.upkeep_without_release().unwrap();
+    drop(lab);
+    let lab = open(&disk, 2).unwrap();
+    assert_eq!((lab.all.placed(), lab.live(3, queue)), (vec![1, 2, 3], 3));
+}
+
+#[test]
+fn a_queue_of_a_partition_of_which_nothing_is_left_is_not_begun_anew_in_silence() {
+    let (disk, _) = rolled_folder();
+    let mut lab = open(&disk, 2).unwrap();
+    lab.declare("lost", 3).unwrap();
+    drop(lab);
+    for partitions in [2, 3] {
+        let error = open(&disk, partitions).err().expect("messages may be missing");
+        assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
+    }
+    let report = super::super::repair(&disk, FOLDER).unwrap();
+    assert!(report.given_up.iter().any(|line| line.contains("partition 3: all its messages")), "{report:?}");
+    let lab = open(&disk, 2).unwrap();
+    assert_eq!(lab.all.placed(), [1, 2, 3]);
+    assert_eq!(super::super::repair(&disk, FOLDER).unwrap().found, Vec::<String>::new());
+}
+
+#[test]
+fn the_checkpoint_before_the_newest_still_counts_after_a_start() {
+    let (disk, queues) = rolled_folder();
+    // Both states name other extents and another part of the log, and the older one's would be gone without need.
+    let mut lab = open(&disk, 2).unwrap();
+    for (queue, partition) in queues.into_iter().zip([1, 2]) {
+        lab.purge(partition, queue).unwrap();
+        lab.publish(partition, queue, 5, 1000).unwrap();
+    }
+    for partition in [1, 2] {
+        let file = file_u32(lab.all.wal.durable_file());
+        let wal = WalState { current_file: file, retire_through: file, checkpoint_lag_files: 0, ..WalState::CALM };
+        let out = lab.with(partition, |p, cx| p.maintain(wal, cx)).unwrap();
+        lab.carry_out(out.jobs).unwrap();
+    }
+    lab.roll().unwrap();
+    let live = |lab: &Lab| queues.iter().zip([1, 2]).map(|(q, p)| lab.live(p, *q)).collect::<Vec<_>>();
+    assert_eq!(live(&lab), [5, 5]);
+    drop(lab);
+    // A start, and upkeep behind it that finds nothing to do for long.
+    drop(open(&disk, 2).unwrap());
+    for group in 0..=2 {
+        let name = |place| storage::checkpoint::checkpoint_name(GroupId(group), place);
+        let generation = |place| {
+            let bytes = disk.contents(&name(place)).unwrap();
+            u64::from_le_bytes(bytes[40..48].try_into().unwrap())
+        };
+        let newest = usize::from(generation(1) > generation(0));
+        disk.flip_bit(&name(newest), 8192, 1);
+    }
+    let mut lab = open(&disk, 2).unwrap();
+    assert_eq!(live(&lab), [5, 5]);
+    lab.roll().unwrap();
+    assert_eq!(live(&lab), [5, 5]);
+}
+
+#[test]
+fn nothing_is_deleted_where_damage_refuses_the_start() {
+    let (disk, _) = rolled_folder();
+    let lab = open(&disk, 2).unwrap();
+    let file = lab.all.wal.position().file;
+    drop(lab);
+    // An extent that no checkpoint knows: were the log whole, it would go.
+    let stray = storage::extent::extent_name(ExtentId(900));
+    disk.plant(&stray, b"half of an extent");
+    let name = (1..).map(|slot| format!("wal/{slot:08}.wal")).find(|name| {
+        disk.contents(name).is_some_and(|bytes| bytes.len() > 24 && bytes[16..24] == file.0.to_le_bytes())
+    });
+    disk.flip_bit(&name.unwrap(), 4096 + 60, 1);
+    assert!(matches!(open(&disk, 2).err(), Some(OpenError::Damaged { .. })));
+    assert!(disk.contents(&stray).is_some(), "it may be what a repair needs");
+}
+
+#[test]
+fn publishers_of_a_process_that_was_killed_are_forgotten() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 1).unwrap();
+    let queue = lab.declare("q", 1).unwrap();
+    lab.publish(1, queue, 3, 10).unwrap();
+    assert_eq!(lab.all.partitions[0].partition.publishers(), 1);
+    drop(lab);
+    let mut lab = open(&disk, 1).unwrap();
+    lab.publish(1, queue, 1, 10).unwrap();
+    assert_eq!(lab.all.partitions[0].partition.publishers(), 1, "this one's");
+    assert_eq!(lab.live(1, queue), 4);
+}
+
+impl Lab {
+    /// The states of the partitions that are here, and nothing is given up.
+    fn upkeep_without_release(&mut self) -> Result<(), OpenError> {
+        let file = file_u32(self.all.wal.durable_file());
+        let wal = WalState { current_file: file, retire_through: file, checkpoint_lag_files: 0, ..WalState::CALM };
+        for _ in 0..2 {
+            for partition in 1..=self.all.partitions.len() as u32 {
+                let out = self.with(partition, |p, cx| p.maintain(wal, cx))?;
+                self.carry_out(out.jobs)?;
+            }
+        }
+        let mut out = Outputs::default();
+        let replay = Replay { topology: &mut self.all.topology, refused: None };
+        self.all.metadata.partition.maintain(wal, wall_ms(), &replay, &mut out);
+        self.carry_out(out.jobs)
+    }
+}
+
+impl Brought<FaultyDisk> {
+    fn placed(&self) -> Vec<u32> {
+        self.partitions.iter().map(|started| started.partition.id().0).collect()
+    }
+}

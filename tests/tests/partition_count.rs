@@ -1,0 +1,192 @@
+//! Starts with another number of partitions than the data folder has, and with a newest state that rotted.
+//!
+//! Invariant: a folder keeps the partitions that it has, gets those that are added, and nothing confirmed is lost by either.
+#![allow(clippy::unwrap_used)]
+
+use clients::{Broker, QueueDeclare};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Files so small that the log is recycled after some megabytes.
+const SMALL_FILES: &[&str] = &[
+    "--wal-file-bytes=4MiB",
+    "--wal-retained-bytes=4MiB",
+    "--checkpoint-interval-bytes=1MiB",
+    "--body-bytes-max=1MiB",
+];
+
+fn body(number: u64) -> Vec<u8> {
+    format!("payment {number}").into_bytes()
+}
+
+/// Declares these queues, if they are not there, and publishes one more message to each, confirmed.
+fn put_one_each(broker: &Broker, queues: &[String], number: u64) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.confirm_select(channel).unwrap();
+    for (at, queue) in queues.iter().enumerate() {
+        client.declare(channel, &QueueDeclare { name: queue, durable: true, ..Default::default() }).unwrap();
+        client.put(channel, queue, &body(number));
+        client.confirmed(channel, at as u64 + 1, at as u64 + 1);
+    }
+    client.close();
+}
+
+/// Takes everything out of each queue: messages 1 to `last`, in order.
+fn expect_all(broker: &Broker, queues: &[String], last: u64) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for queue in queues {
+        for number in 1..=last {
+            let delivery = client.get(channel, queue, true).unwrap();
+            let delivery = delivery.unwrap_or_else(|| panic!("message {number} of {queue} is gone"));
+            assert_eq!(delivery.body, body(number), "{queue}");
+        }
+        assert!(client.get(channel, queue, true).unwrap().is_none(), "{queue}");
+    }
+    client.close();
+}
+
+/// So many MiB through a queue that the first file of the log is given back, and used again.
+fn recycle(broker: &Broker) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "through", durable: true, ..Default::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    let (large, mut sent) = (vec![b'.'; 900_000], 0);
+    let wal = broker.data_folder().join("wal");
+    let due = Instant::now() + Duration::from_secs(60);
+    while first_file(&wal) <= 2 {
+        assert!(Instant::now() < due, "the log is not recycled: {:?}", files_of(&wal));
+        for _ in 0..6 {
+            sent += 1;
+            client.put(channel, "through", &large);
+            client.confirmed(channel, sent, sent);
+        }
+        client.purge(channel, "through").unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    client.close();
+}
+
+/// The numbers of the log files that are there.
+fn files_of(wal: &Path) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(wal).unwrap() {
+        let path = entry.unwrap().path();
+        let mut header = [0; 24];
+        let is_log = path.extension().is_some_and(|extension| extension == "wal");
+        if is_log && fs::File::open(&path).is_ok_and(|file| file.read_exact_at(&mut header, 0).is_ok()) {
+            numbers.push(u64::from_le_bytes(header[16..].try_into().unwrap()));
+        }
+    }
+    numbers.retain(|number| *number > 0);
+    numbers.sort_unstable();
+    numbers
+}
+
+fn first_file(wal: &Path) -> u64 {
+    files_of(wal).first().copied().unwrap_or(0)
+}
+
+fn names(stem: &str, count: usize) -> Vec<String> {
+    (1..=count).map(|number| format!("{stem}-{number}")).collect()
+}
+
+#[test]
+fn a_young_folder_keeps_its_partitions_when_fewer_are_asked_for() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let queues = names("payments", 20);
+    put_one_each(&broker, &queues, 1);
+    broker.kill();
+    broker.set_env("LEVERET_PARTITIONS", "4");
+    broker.start();
+    put_one_each(&broker, &queues, 2);
+    recycle(&broker);
+    broker.kill();
+    broker.start();
+    put_one_each(&broker, &queues, 3);
+    expect_all(&broker, &queues, 3);
+}
+
+#[test]
+fn a_folder_whose_log_was_recycled_gets_the_partitions_that_are_added() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let (old, new) = (names("old", 16), names("new", 32));
+    put_one_each(&broker, &old, 1);
+    recycle(&broker);
+    assert!(broker.terminate().success());
+    broker.set_env("LEVERET_PARTITIONS", "32");
+    broker.start();
+    put_one_each(&broker, &new, 1);
+    broker.kill();
+    // The smaller number takes none of them away again.
+    broker.set_env("LEVERET_PARTITIONS", "16");
+    broker.start();
+    put_one_each(&broker, &old, 2);
+    put_one_each(&broker, &new, 2);
+    recycle(&broker);
+    broker.kill();
+    broker.start();
+    expect_all(&broker, &old, 2);
+    expect_all(&broker, &new, 2);
+}
+
+#[test]
+fn a_newest_state_that_rots_after_a_restart_costs_nothing() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let queues = names("payments", 20);
+    put_one_each(&broker, &queues, 1);
+    recycle(&broker);
+    put_one_each(&broker, &queues, 2);
+    recycle_again(&broker);
+    broker.kill();
+    broker.start();
+    broker.kill();
+    let mut rotted = 0;
+    for entry in fs::read_dir(broker.data_folder().join("checkpoints")).unwrap() {
+        let path = entry.unwrap().path();
+        let other = path.with_extension(if path.extension().unwrap() == "0" { "1" } else { "0" });
+        if path.extension().unwrap() != "new" && generation(&path) > generation(&other) && generation(&other) > 0 {
+            let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 8192).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], 8192).unwrap();
+            rotted += 1;
+        }
+    }
+    assert!(rotted > 4, "{rotted} partitions have two states");
+    broker.start();
+    put_one_each(&broker, &queues, 3);
+    expect_all(&broker, &queues, 3);
+}
+
+/// Four more files of the log come and go.
+fn recycle_again(broker: &Broker) {
+    let first = first_file(&broker.data_folder().join("wal"));
+    let due = Instant::now() + Duration::from_secs(60);
+    while first_file(&broker.data_folder().join("wal")) < first + 4 {
+        assert!(Instant::now() < due, "the log is not recycled");
+        let mut client = broker.connect();
+        let channel = client.channel();
+        client.confirm_select(channel).unwrap();
+        for n in 1..=6 {
+            client.put(channel, "through", &vec![b'.'; 900_000]);
+            client.confirmed(channel, n, n);
+        }
+        client.purge(channel, "through").unwrap();
+        client.close();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The generation of a saved state; 0 if the file is not there.
+fn generation(path: &Path) -> u64 {
+    let mut bytes = [0; 8];
+    fs::File::open(path).map_or(0, |file| {
+        file.read_exact_at(&mut bytes, 40).unwrap();
+        u64::from_le_bytes(bytes)
+    })
+}
