@@ -274,7 +274,10 @@ mod tests {
         let reasons = sent(&[a.clone(), ("a", "expired", None)]);
         let told_of = told(&annotate(&reasons, &death("a", "rejected"), true));
         assert_eq!(told_of, [of("a", "rejected", 2), of("a", "expired", 1)]);
-        assert_eq!(told(&annotate(&sent(std::slice::from_ref(&a)), &death("a", "rejected"), true)), [of("a", "rejected", 1)]);
+        assert_eq!(
+            told(&annotate(&sent(std::slice::from_ref(&a)), &death("a", "rejected"), true)),
+            [of("a", "rejected", 1)]
+        );
         // A count that is there counts, that of the first entry, and as any whole number.
         let counts = sent(&[("a", "rejected", Some(Value::I32(7))), ("a", "rejected", Some(Value::I64(30))), b]);
         let told_of = told(&annotate(&counts, &death("a", "rejected"), true));
