@@ -2,10 +2,10 @@
 //!
 //! Invariant: a process that a fixture started never outlives the test process, however that ends.
 //!
-//! Environment: `AMQP_URI` points at a running broker (RabbitMQ, to compare with) and nothing is started then. What needs a
-//! restart is skipped, unless `BROKER_CONTROL` names a program that does it for `start`, `stop` (SIGTERM) and `kill` (SIGKILL) as
-//! its only argument, as `tests/rabbitmq.sh` does. Otherwise `LEVERET_BIN` names the binary, or the newest one built into the
-//! target folder is used.
+//! Environment: `AMQP_URI` points at a running broker (RabbitMQ, to compare with) and nothing is started then. What
+//! needs a restart is skipped, unless `BROKER_CONTROL` names a program that does it for `start`, `stop` (SIGTERM) and
+//! `kill` (SIGKILL) as its only argument, as `tests/rabbitmq.sh` does. Otherwise `LEVERET_BIN` names the binary, or
+//! the newest one built into the target folder is used.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -80,8 +80,9 @@ impl Broker {
         Some(Self::own(arguments))
     }
 
-    /// A broker that may be restarted, and its management API: one of our own, or the one that `BROKER_CONTROL` controls. That
-    /// one is shared by all tests of a run, which have to take turns. `None` (and a line that says so) if there is neither.
+    /// A broker that may be restarted, and its management API: one of our own, or the one that `BROKER_CONTROL`
+    /// controls. That one is shared by all tests of a run, which have to take turns. `None` (and a line that says so)
+    /// if there is neither.
     pub fn restartable(arguments: &[&str]) -> Option<(Broker, Http)> {
         if !is_foreign() {
             return Self::managed(arguments);
@@ -137,7 +138,8 @@ impl Broker {
         broker
     }
 
-    /// A broker with its management API, for one test alone; of one that is not ours, where `MANAGEMENT` says that it is.
+    /// A broker with its management API, for one test alone; of one that is not ours, where `MANAGEMENT` says that it
+    /// is.
     pub fn managed(arguments: &[&str]) -> Option<(Broker, Http)> {
         if is_foreign() {
             let Ok(addr) = std::env::var("MANAGEMENT") else {
@@ -230,7 +232,8 @@ impl Broker {
             // Brokers of other tests run at the same time, and the default is one port.
             command.args(["--management", "none"]);
         }
-        // The tests' own variable would be an unknown setting to the broker, and a person's settings would change the tests.
+        // The tests' own variable would be an unknown setting to the broker, and a person's settings would change the
+        // tests.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LEVERET_") {
                 command.env_remove(name);
@@ -338,8 +341,8 @@ pub fn free_port() -> SocketAddr {
 
 /// Starts `command` so that the kernel kills it when this process ends.
 ///
-/// The kernel ties that to the *thread* that forked, and test threads end early; so one thread that lives as long as the
-/// process does all the forking.
+/// The kernel ties that to the *thread* that forked, and test threads end early; so one thread that lives as long as
+/// the process does all the forking.
 fn spawn(mut command: Command) -> Child {
     type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
     static FORKS: OnceLock<Mutex<mpsc::Sender<Request>>> = OnceLock::new();

@@ -1,11 +1,11 @@
 //! A matrix: rows by columns of cells, each a small test of its own; a table at the end that shows all of them at once.
 //!
-//! Invariant: a matrix passes only if every cell was tried or left out by name, and each came out as expected. A cell that
-//! differs from RabbitMQ on purpose is listed as a [`Difference`] with its reason: there it has to fail, so that the list
-//! never outlives what it lists.
+//! Invariant: a matrix passes only if every cell was tried or left out by name, and each came out as expected. A cell
+//! that differs from RabbitMQ on purpose is listed as a [`Difference`] with its reason: there it has to fail, so that
+//! the list never outlives what it lists.
 //!
-//! Environment: `MATRIX=whole` asks for everything, otherwise a quick part runs. `AMQP_URI` names a broker that is not ours, as
-//! everywhere in these tests.
+//! Environment: `MATRIX=whole` asks for everything, otherwise a quick part runs. `AMQP_URI` names a broker that is
+//! not ours, as everywhere in these tests.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,8 +52,8 @@ pub fn is_whole() -> bool {
     std::env::var("MATRIX").is_ok_and(|part| part == "whole")
 }
 
-/// Runs `jobs` over several brokers side by side, or whatever `make` makes: each worker makes one and takes jobs until none is
-/// left. Jobs are taken in their order.
+/// Runs `jobs` over several brokers side by side, or whatever `make` makes. Each worker makes one and takes jobs, in
+/// their order, until none is left.
 pub fn side_by_side<T, J: Send>(
     workers: usize,
     jobs: impl IntoIterator<Item = J>,

@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use crate::place::Place;
 
-/// How far the dispatch watermark runs ahead of what consumers can take now, once they had to wait for it: at first so far,
+/// How far the dispatch watermark runs ahead of what consumers can take now, once they had to wait for it.
 const SENT_SLACK_FIRST: u64 = 8;
-/// then twice as far with each wait, up to twice their credit, which counts as so much at least.
+/// It runs twice as far ahead with each further wait, up to twice their credit, which counts as so much at least.
 const SENT_CREDIT_MIN: u64 = 64;
 /// What unlimited credit counts as when the watermark is raised.
 const SENT_AHEAD_UNLIMITED: u64 = 4096;
@@ -263,16 +263,17 @@ impl LeaderQueue {
         (below > self.sent_proposed).then_some(below)
     }
 
-    /// A consumer has to wait for the watermark: next time it runs further ahead, so that a queue that is consumed quickly waits
-    /// seldom.
+    /// A consumer has to wait for the watermark. Next time it runs further ahead, so that a queue that is consumed
+    /// quickly waits seldom.
     pub(crate) fn widen_slack(&mut self) {
         let credit = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_CREDIT_MIN, SENT_AHEAD_UNLIMITED);
         self.sent_slack = (2 * self.sent_slack).clamp(SENT_SLACK_FIRST, 2 * credit);
     }
 
-    /// Where the watermark should stand if it runs ahead of what was ever sent, and nothing is on its way out that goes by it.
+    /// Where the watermark should stand, if it runs ahead of what was ever sent and nothing on its way out goes by it.
     ///
-    /// One that is being raised is left alone: whoever waits for it would wait for ever on a disk that is slower than that.
+    /// One that is being raised is left alone: on a disk that is slower than the look at quiet queues, whoever waits for
+    /// it would wait for ever.
     pub(crate) fn unsent_from(&self, state: Option<&QueueState<Place>>) -> Option<u64> {
         let sent_below = self.dispatch.cursor().max(self.redelivered_below);
         let is_quiet = self.pending.is_empty() && self.proposed_seq == self.next_seq && self.waiting.is_empty();
@@ -469,7 +470,8 @@ impl Leader {
         self.look_ahead_ms = (!self.ahead.is_empty()).then_some(now_ms + SENT_QUIET_MS);
     }
 
-    /// Says in the entry being built that nothing from `below` on was sent. Until that is applied, nothing from there on is.
+    /// Says in the entry being built that nothing from `below` on was sent. Nothing from there on is, until that is
+    /// applied and the watermark raised again.
     pub(crate) fn lower(
         builder: &mut EntryBuilder,
         lowered: &mut Vec<QueueId>,

@@ -231,7 +231,7 @@ impl Life {
         }
         self.again_ms = now_ms + AGAIN_MS;
         if all <= AWAITING_MAX {
-            // It goes back to where it was, so that dead letters leave in the order in which their messages were given up.
+            // It goes back to where it was: dead letters leave in the order in which their messages were given up.
             let at = self.dying.partition_point(|dying| dying.turn < turn);
             self.dying.insert(at, Dying { turn, seq, reason, message: None });
         } else {

@@ -1,4 +1,5 @@
-//! One cell of the matrix: its queue type, how it looks at messages, its own names, and a connection while the broker runs.
+//! One cell of the matrix: its queue type, how it looks at messages, its own names, and a connection while the broker
+//! runs.
 
 use std::time::{Duration, Instant};
 

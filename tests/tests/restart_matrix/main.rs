@@ -1,10 +1,12 @@
-//! The restart matrix: everything that a broker promises to remember, before and after SIGTERM and `kill -9`, on both queue
-//! types, looked at by `basic.get` and by a consumer, with a second restart behind the first.
+//! The restart matrix: everything that a broker promises to remember, before and after SIGTERM and `kill -9`, on both
+//! queue types, looked at by `basic.get` and by a consumer, with a second restart behind the first.
 //!
-//! Invariant: a row prepares its queues once; then the whole broker is restarted, every row looks, the broker is restarted
-//! again, and every row looks once more. A look leaves what it found as it was, so the second one has to find the same.
+//! Invariant: a row prepares its queues once; then the whole broker is restarted, every row looks, the broker is
+//! restarted again, and every row looks once more. A look leaves what it found as it was, so the second one has to
+//! find the same.
 //!
-//! The quick part tries each row on both queue types, both ways of ending and both ways of looking, but not all combinations.
+//! The quick part tries each row on both queue types, both ways of ending and both ways of looking, but not all
+//! combinations.
 //!
 //! Environment: `ROWS` names a part of the names of those rows that are wanted.
 #![allow(clippy::unwrap_used)]

@@ -10,8 +10,8 @@ use crate::cell::{By, Cell, Kind, bodies, same};
 
 type Arguments = Vec<(&'static str, Value)>;
 
-/// A queue is declared with an argument; later the same declare is equal, one with another value is not, and its message is
-/// there.
+/// A queue is declared with an argument; later the same declare is equal, one with another value is not, and its
+/// message is there.
 fn argument(text: &'static str, arguments: Arguments, other: Option<Value>) -> Row {
     let name = arguments[0].0;
     let again = arguments.clone();
