@@ -87,8 +87,14 @@ fn files_of(wal: &Path) -> Vec<u64> {
     numbers
 }
 
+/// The oldest file from which on none is missing. A file that was given back keeps its number until it is used again.
 fn first_file(wal: &Path) -> u64 {
-    files_of(wal).first().copied().unwrap_or(0)
+    let numbers = files_of(wal);
+    let mut first = numbers.last().copied().unwrap_or(0);
+    while first > 1 && numbers.contains(&(first - 1)) {
+        first -= 1;
+    }
+    first
 }
 
 fn names(stem: &str, count: usize) -> Vec<String> {

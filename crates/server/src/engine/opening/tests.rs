@@ -229,7 +229,7 @@ fn a_folder_whose_log_was_recycled_gets_more_partitions_whatever_crashes_on_the_
             // The smaller number takes nothing away, the larger one gives what was still missing.
             for partitions in [2, 4, 2] {
                 let mut lab = open(&disk, partitions).unwrap_or_else(|error| panic!("{kind:?} at {at}: {error}"));
-                assert_eq!(old.map(|queue| queue).iter().zip([1, 2]).map(|(q, p)| lab.live(p, *q)).sum::<u64>(), 6);
+                assert_eq!(old.iter().zip([1, 2]).map(|(q, p)| lab.live(p, *q)).sum::<u64>(), 6);
                 for (number, partition) in [3, 4].into_iter().enumerate() {
                     let name = Name::from(format!("new-{partition}").as_str());
                     let queue = lab.all.topology.queues().find(|queue| queue.name == name).map(|queue| queue.id);
