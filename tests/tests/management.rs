@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use clients::broker::unique;
+use clients::broker::{is_foreign, unique};
 use clients::client::PATIENCE;
 use clients::http::Response;
 use clients::{Broker, Client, ExchangeDeclare, Http, Login, Properties, Publish, QueueDeclare, Scope, Value as Field};
@@ -528,6 +528,20 @@ fn until_some<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < due, "it did not come about");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_waits_for_what_is_told_to_those_who_watch() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let mut client = connect(&broker, "/");
+    let channel = client.channel();
+    client.round_trip(channel).unwrap();
+    assert_eq!(http.get("/api/leveret/waiting").with(200), json!([]), "nobody waits for anything");
+    for (name, tags, status) in [("watches", "monitoring", 200), ("uses", "management", 401)] {
+        let user = json!({ "password": "pw", "tags": tags }).to_string();
+        assert!(http.put(&format!("/api/users/{name}"), &user).status < 300);
+        http.as_user(name, "pw").get("/api/leveret/waiting").with(status);
     }
 }
 

@@ -244,7 +244,7 @@ impl Client {
     }
 
     /// What there is to tell of it; nothing before its virtual host is open.
-    pub(crate) fn report(&self) -> Option<ConnectionReport> {
+    pub(crate) fn report(&self, local: &Local) -> Option<ConnectionReport> {
         let inner = &mut *self.inner.borrow_mut();
         let seen = Seen {
             local_address: inner.stream.socket().local_addr().ok(),
@@ -253,7 +253,7 @@ impl Client {
             sent_bytes: inner.amqp.output().written_bytes(),
             connected_ms: inner.connected_ms,
         };
-        inner.session.report(&inner.amqp, seen)
+        inner.session.report(&inner.amqp, seen, local)
     }
 
     /// No more waiting for this client: its task ends at once.

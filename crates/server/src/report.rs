@@ -4,7 +4,7 @@
 //! from comparing them.
 
 use amqp::Table;
-use broker::QueueId;
+use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use std::net::SocketAddr;
 
@@ -93,6 +93,23 @@ pub struct ChannelReport {
     pub global_prefetch: u64,
     /// Its consumers, in the order in which they came.
     pub consumers: Vec<ConsumerReport>,
+    /// What the client waits for on it.
+    pub waiting: Vec<WaitingReport>,
+}
+
+/// Something that a client waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitingReport {
+    /// AMQP's name of what it sent.
+    pub method: &'static str,
+    /// The queue that it is about, if it is about one.
+    pub queue: Option<Bytes>,
+    /// The partitions that have to answer; empty where none is asked.
+    pub partitions: Vec<PartitionId>,
+    /// What has to happen: an answer of the partition, a decision about the topology, confirms.
+    pub waits_for: &'static str,
+    /// For how long it has waited. A publish without a confirm: since it was seen first, which is at most 30 s later.
+    pub waited_ms: u64,
 }
 
 /// A consumer.

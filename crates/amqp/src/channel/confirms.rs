@@ -64,6 +64,12 @@ impl Confirms {
         self.next_seq - self.base
     }
 
+    /// The oldest publish without an answer, if there is one.
+    pub fn oldest_unconfirmed(&self) -> Option<u64> {
+        let oldest = self.base + self.ready;
+        (oldest < self.next_seq).then_some(oldest)
+    }
+
     /// Whether [`flush`](Self::flush) may have something to say.
     pub fn has_unsent(&self) -> bool {
         self.ready > 0 || !self.fresh.is_empty()

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::Millis;
-use crate::channel::{ChannelId, Channels, Delivered, Deliveries};
+use crate::channel::{ChannelId, ChannelPhase, Channels, Delivered, Deliveries};
 use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
@@ -282,6 +282,16 @@ impl Connection {
     /// How many of the channel's publishes were not confirmed yet.
     pub fn unconfirmed(&self, channel: ChannelId) -> u64 {
         self.channels.look(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
+    }
+
+    /// Whether the channel's request has no answer yet.
+    pub fn is_waiting(&self, channel: ChannelId) -> bool {
+        self.channels.look(channel).is_some_and(|channel| matches!(channel.phase, ChannelPhase::Waiting(_)))
+    }
+
+    /// The oldest of the channel's publishes that is not confirmed.
+    pub fn oldest_unconfirmed(&self, channel: ChannelId) -> Option<u64> {
+        self.channels.look(channel).and_then(|channel| channel.confirms.as_ref()).and_then(|c| c.oldest_unconfirmed())
     }
 
     /// Bytes of memory held here; read buffers that waiting frames keep alive are not counted.

@@ -5,7 +5,7 @@ use super::connection::{self, find, visible};
 use crate::answer::{Answer, Refused};
 use crate::{json, listing};
 use serde_json::{Value, json};
-use server::report::{ChannelReport, ConnectionReport};
+use server::report::{ChannelReport, ConnectionReport, WaitingReport};
 
 fn name(report: &ConnectionReport, channel: &ChannelReport) -> String {
     format!("{} ({})", connection::name(report), channel.number)
@@ -52,6 +52,31 @@ pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
     let items = channels.flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect();
+    Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// GET of what clients wait for: requests without an answer, publishes without a confirm; the oldest first.
+pub(super) async fn waiting(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    let all = visible(cx).await;
+    let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
+    let mut found: Vec<_> =
+        channels.flat_map(|(r, channel)| channel.waiting.iter().map(move |waiting| (r, channel, waiting))).collect();
+    found.sort_by_key(|(.., waiting)| std::cmp::Reverse(waiting.waited_ms));
+    let describe = |(report, channel, waiting): &(&ConnectionReport, &ChannelReport, &WaitingReport)| {
+        json!({
+            "connection": connection::name(report),
+            "channel": channel.number,
+            "user": json::text(&report.user),
+            "vhost": json::text(&report.vhost),
+            "method": waiting.method,
+            "queue": waiting.queue.as_ref().map(|name| json::text(name)),
+            "partitions": waiting.partitions.iter().map(|partition| partition.0).collect::<Vec<_>>(),
+            "waits_for": waiting.waits_for,
+            "waited_ms": waiting.waited_ms,
+        })
+    };
+    let items = found.iter().map(describe).collect();
     Ok(Answer::json(&listing::list(cx.call, items)?))
 }
 

@@ -89,6 +89,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     match &parts[..] {
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
+        [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
         [b"cluster-name"] => on!(method; "GET" => node::cluster_name(cx)),
         [b"extensions"] => on!(method; "GET" => node::extensions()),
         [b"nodes"] => on!(method; "GET" => node::nodes(cx)),

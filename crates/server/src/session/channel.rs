@@ -11,6 +11,7 @@ use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
 use super::timeouts::Aging;
 use super::transaction::Transaction;
+use super::waiting::{Asked, Unconfirmed};
 use amqp::{ChannelId, Confirm, Connection, ConsumerTag};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
@@ -196,6 +197,9 @@ pub(super) struct Channel {
     /// Who gets the replies to what this channel asks.
     pub(super) reply_consumer: Option<Box<ReplyConsumer>>,
     awaited: BTreeMap<u64, Awaited>,
+    /// When it asked last, and what.
+    pub(super) asked: Asked,
+    pub(super) unconfirmed: Option<Unconfirmed>,
 }
 
 impl Channel {
@@ -216,6 +220,8 @@ impl Channel {
             transaction: None,
             reply_consumer: None,
             awaited: BTreeMap::new(),
+            asked: Asked::default(),
+            unconfirmed: None,
         }
     }
 

@@ -9,7 +9,7 @@
 //! properties ask for in [`traits`]), requests ([`declare`], [`consume`]), a channel-wide prefetch ([`credit`]), direct
 //! reply-to ([`reply_to`]), transactions ([`transaction`]), consumers that hold
 //! a message for too long ([`timeouts`]), what the broker writes into messages ([`stamps`]) and tells of them ([`firehose`]), what is
-//! told of all this ([`report`]).
+//! told of all this ([`report`]), and of what waits for too long ([`waiting`]).
 
 mod channel;
 mod consume;
@@ -29,6 +29,7 @@ mod stamps;
 mod timeouts;
 mod traits;
 mod transaction;
+mod waiting;
 
 pub use publish::SYNC_EXCHANGE;
 pub use stamps::{Stamp, Stamps};
@@ -80,6 +81,8 @@ pub(crate) struct Session {
     refuse_at: Millis,
     /// When consumers are looked at that may hold a message for too long.
     look_at: Millis,
+    /// When requests are looked at that may have waited for too long.
+    slow_at: Millis,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
     /// What the transactions of all channels hold.
@@ -127,6 +130,7 @@ impl Session {
             published: 0,
             refuse_at: NEVER,
             look_at: NEVER,
+            slow_at: NEVER,
             from_remote: SmallVec::new(),
             transaction_bytes: 0,
             unfinished: Unfinished::default(),
@@ -178,13 +182,16 @@ impl Session {
 
     /// When [`Session::handle_timeout`] is to be called.
     pub(crate) fn poll_timeout(&self) -> Millis {
-        self.refuse_at.min(self.look_at)
+        self.refuse_at.min(self.look_at).min(self.slow_at)
     }
 
     /// Does what is due.
     pub(crate) fn handle_timeout(&mut self, amqp: &mut Connection, local: &Rc<Local>, now: Millis) {
         if self.look_at <= now {
             self.look_at_consumers(&mut Cx { amqp, local }, now);
+        }
+        if self.slow_at <= now {
+            self.look_at_requests(&mut Cx { amqp, local }, now);
         }
         if self.refuse_at <= now {
             self.refuse_at = NEVER;
@@ -219,7 +226,9 @@ impl Session {
         match event {
             Event::Publish(publish) if self.is_live(publish.channel) => self.publish(publish, &mut cx),
             Event::Settle(settle) if self.is_live(settle.channel) => self.settle(&settle, &mut cx),
-            Event::Request { channel, request } if self.is_live(channel) => self.request(channel, request, &mut cx),
+            Event::Request { channel, request } if self.is_live(channel) => {
+                self.request(channel, request, &mut cx, now)
+            }
             Event::Publish(_) | Event::Settle(_) | Event::Request { .. } => {}
             Event::ChannelOpened { channel } => {
                 let key = local.keys.borrow_mut().next();
@@ -357,8 +366,9 @@ impl Session {
         Actor { user: &self.user, connection: self.connection }
     }
 
-    fn request(&mut self, channel: ChannelId, request: Request, cx: &mut Cx<'_>) {
+    fn request(&mut self, channel: ChannelId, request: Request, cx: &mut Cx<'_>, now: Millis) {
         let at = self.at(channel);
+        self.note_request(at, &request, now);
         self.channels[at].request += 1;
         assert!(matches!(self.channels[at].pending, Pending::None), "a channel has one request under way");
         self.handle_request(at, request, cx);

@@ -8,6 +8,7 @@ use super::facts::PublishedFacts;
 use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits::{self, Copies};
+use super::waiting::CONFIRMS_LOOK_MS;
 use super::{Cx, Session};
 use crate::tally::Count;
 use amqp::wire::headers;
@@ -102,6 +103,9 @@ impl Session {
         if route.groups.is_empty() {
             let is_sync = route.is_sync;
             return self.publish_nowhere(at, &publish, is_sync, cx);
+        }
+        if self.published & route.shards != route.shards {
+            self.slow_at = self.slow_at.min(cx.local.now() + CONFIRMS_LOOK_MS);
         }
         self.published |= route.shards;
         let partitions = route.groups.len();

@@ -2,13 +2,14 @@
 
 use super::Session;
 use super::channel::{Channel, Consumer, State};
-use crate::report::{ChannelReport, ConnectionReport, ConnectionState, ConsumerReport, Seen};
+use crate::report::{ChannelReport, ConnectionReport, ConnectionState, ConsumerReport, Seen, WaitingReport};
+use crate::shard::thread::Local;
 use amqp::Connection;
 use bytes::Bytes;
 
 impl Session {
     /// The connection, its channels and consumers; nothing before its virtual host is open.
-    pub(crate) fn report(&self, amqp: &Connection, seen: Seen) -> Option<ConnectionReport> {
+    pub(crate) fn report(&self, amqp: &Connection, seen: Seen, local: &Local) -> Option<ConnectionReport> {
         self.occupied.as_ref()?;
         let state = match (amqp.is_closing(), amqp.is_blocked()) {
             (true, _) => ConnectionState::Closing,
@@ -26,14 +27,18 @@ impl Session {
             frame_max: amqp.frame_max(),
             channel_max: amqp.channel_max(),
             heartbeat_s: amqp.heartbeat_ms() / 1000,
-            channels: self.channels.iter().map(|channel| channel.report(amqp)).collect(),
+            channels: self
+                .channels
+                .iter()
+                .map(|channel| channel.report(amqp, self.waiting(channel, amqp, local)))
+                .collect(),
             seen,
         })
     }
 }
 
 impl Channel {
-    fn report(&self, amqp: &Connection) -> ChannelReport {
+    fn report(&self, amqp: &Connection, waiting: Vec<WaitingReport>) -> ChannelReport {
         let is_told = |consumer: &&Consumer| matches!(consumer.state, State::Active | State::Starting);
         ChannelReport {
             number: self.id.number(),
@@ -44,6 +49,7 @@ impl Channel {
             prefetch: self.prefetch,
             global_prefetch: self.credit.as_ref().map_or(0, |credit| credit.limit()),
             consumers: self.consumers.iter().filter(is_told).map(Consumer::report).collect(),
+            waiting,
         }
     }
 }

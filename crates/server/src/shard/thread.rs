@@ -496,7 +496,7 @@ impl StepTask {
                 }
             }
             Parcel::Look(Look::Connections(answer)) => {
-                let reports = local.all_clients().iter().filter_map(|client| client.report()).collect();
+                let reports = local.all_clients().iter().filter_map(|client| client.report(local)).collect();
                 // Who does not wait any more does not need it.
                 let _ = answer.send(reports);
             }

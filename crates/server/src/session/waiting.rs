@@ -1,0 +1,177 @@
+//! What waits for an answer for long: told in the log, once each, and to whoever asks what waits for what.
+//!
+//! Invariant: a request that the broker does not answer, and a publish that it does not confirm, never stay unseen: the log
+//! names the queue and the partition. It costs a look at one connection now and then, and nothing a message.
+
+use super::channel::{Channel, Pending};
+use super::{Cx, NEVER, Session};
+use crate::report::WaitingReport;
+use crate::shard::thread::Local;
+use amqp::{Connection, Millis, Request};
+use broker::{PartitionId, QueueId};
+use bytes::Bytes;
+
+/// A request that waits for so long is told of. No sync that goes well takes as long.
+const TOLD_MS: Millis = 10_000;
+/// How often it is looked whether the oldest publish without a confirm is still the same; it is told of then. A connection is
+/// looked at from its first publish on.
+pub(super) const CONFIRMS_LOOK_MS: Millis = 30_000;
+
+/// The last request of a channel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    method: &'static str,
+    at: Millis,
+    is_told: bool,
+}
+
+/// The oldest publish without a confirm, as of a look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unconfirmed {
+    seq: u64,
+    since: Millis,
+    is_told: bool,
+}
+
+/// What a request waits for.
+struct Awaited {
+    queue: Option<Bytes>,
+    partition: Option<PartitionId>,
+    what: &'static str,
+}
+
+impl Session {
+    /// Notes that a request goes on its way.
+    pub(super) fn note_request(&mut self, at: usize, request: &Request, now: Millis) {
+        self.channels[at].asked = Asked { method: method_of(request), at: now, is_told: false };
+        self.slow_at = self.slow_at.min(now + TOLD_MS);
+    }
+
+    /// Tells of what waits for too long.
+    pub(super) fn look_at_requests(&mut self, cx: &mut Cx<'_>, now: Millis) {
+        self.slow_at = NEVER;
+        for at in 0..self.channels.len() {
+            let id = self.channels[at].id;
+            let asked = self.channels[at].asked;
+            if cx.amqp.is_waiting(id) && !asked.is_told {
+                let due = asked.at + TOLD_MS;
+                if due <= now {
+                    self.channels[at].asked.is_told = true;
+                    self.tell_request(at, asked, cx, now);
+                } else {
+                    self.slow_at = self.slow_at.min(due);
+                }
+            }
+            if cx.amqp.is_confirming(id) {
+                self.look_at_confirms(at, cx, now);
+            }
+        }
+        if self.published != 0 {
+            self.slow_at = self.slow_at.min(now + CONFIRMS_LOOK_MS);
+        }
+    }
+
+    fn tell_request(&self, at: usize, asked: Asked, cx: &Cx<'_>, now: Millis) {
+        let Awaited { queue, partition, what } = self.awaited(&self.channels[at], cx.local);
+        let (queue, vhost) = (queue.as_deref().map(String::from_utf8_lossy), String::from_utf8_lossy(&self.vhost_name));
+        tracing::warn!(
+            peer = %self.peer, channel = self.channels[at].id.number(), method = asked.method, queue = queue.as_deref(),
+            %vhost, partition = partition.map(|id| id.0), waits_for = what, waited_ms = now - asked.at,
+            "a request is not answered"
+        );
+    }
+
+    fn look_at_confirms(&mut self, at: usize, cx: &Cx<'_>, now: Millis) {
+        let channel = &mut self.channels[at];
+        let Some(seq) = cx.amqp.oldest_unconfirmed(channel.id) else {
+            channel.unconfirmed = None;
+            return;
+        };
+        match &mut channel.unconfirmed {
+            Some(known) if known.seq == seq => {
+                if !std::mem::replace(&mut known.is_told, true) {
+                    tracing::warn!(
+                        peer = %self.peer, channel = channel.id.number(), publish = seq,
+                        vhost = %String::from_utf8_lossy(&self.vhost_name),
+                        partitions = ?channel.partitions.iter().map(|id| id.0).collect::<Vec<_>>(),
+                        waited_ms = now - known.since, "a publish is not confirmed"
+                    );
+                }
+            }
+            _ => channel.unconfirmed = Some(Unconfirmed { seq, since: now, is_told: false }),
+        }
+    }
+
+    fn awaited(&self, channel: &Channel, local: &Local) -> Awaited {
+        let topology = local.shared.topology();
+        let name_of = |id: QueueId| topology.queue(id).map(|queue| Bytes::copy_from_slice(&queue.name));
+        let (queue, partition, what) = match &channel.pending {
+            Pending::Stat { name } | Pending::Purge { name } => {
+                let partition = topology.find_queue(self.vhost, name).map(|queue| queue.partition);
+                (Some(name.clone()), partition, "partition")
+            }
+            Pending::Get { partition, name, .. } | Pending::Close { partition, name, .. } => {
+                (Some(name.clone()), Some(*partition), "partition")
+            }
+            Pending::Consume { number, .. } | Pending::Cancel { number } => {
+                let consumer = channel.consumer(*number);
+                let queue = consumer.and_then(|consumer| name_of(consumer.queue));
+                (queue, consumer.map(|consumer| consumer.partition), "partition")
+            }
+            Pending::NewQueue { name } => (Some(name.clone()), None, "topology"),
+            Pending::Delete { queue, partition, .. } => (name_of(*queue), Some(*partition), "topology"),
+            Pending::Change | Pending::Bound(_) => (None, None, "topology"),
+            // A commit: its publishes wait for their confirms.
+            Pending::None => (None, None, "confirms"),
+        };
+        Awaited { queue, partition, what }
+    }
+
+    /// What a channel waits for at this moment: its request, and its oldest publish as far as it was seen at a look.
+    pub(super) fn waiting(&self, channel: &Channel, amqp: &Connection, local: &Local) -> Vec<WaitingReport> {
+        let now = local.now();
+        let mut all = Vec::new();
+        if amqp.is_waiting(channel.id) {
+            let Awaited { queue, partition, what } = self.awaited(channel, local);
+            let (method, waited_ms) = (channel.asked.method, now - channel.asked.at);
+            let partitions = partition.into_iter().collect();
+            all.push(WaitingReport { method, queue, partitions, waits_for: what, waited_ms });
+        }
+        if let Some(known) = channel.unconfirmed
+            && amqp.oldest_unconfirmed(channel.id) == Some(known.seq)
+        {
+            let partitions = channel.partitions.to_vec();
+            let waited_ms = now - known.since;
+            all.push(WaitingReport {
+                method: "basic.publish",
+                queue: None,
+                partitions,
+                waits_for: "confirm",
+                waited_ms,
+            });
+        }
+        all
+    }
+}
+
+fn method_of(request: &Request) -> &'static str {
+    match request {
+        Request::ExchangeDeclare { .. } => "exchange.declare",
+        Request::ExchangeDelete { .. } => "exchange.delete",
+        Request::ExchangeBind { .. } => "exchange.bind",
+        Request::ExchangeUnbind { .. } => "exchange.unbind",
+        Request::QueueDeclare { .. } => "queue.declare",
+        Request::QueueBind { .. } => "queue.bind",
+        Request::QueueUnbind { .. } => "queue.unbind",
+        Request::QueuePurge { .. } => "queue.purge",
+        Request::QueueDelete { .. } => "queue.delete",
+        Request::Qos { .. } => "basic.qos",
+        Request::Consume { .. } => "basic.consume",
+        Request::Cancel { .. } => "basic.cancel",
+        Request::Get { .. } => "basic.get",
+        Request::Recover { .. } => "basic.recover",
+        Request::TxSelect => "tx.select",
+        Request::TxCommit { .. } => "tx.commit",
+        Request::TxRollback => "tx.rollback",
+    }
+}
