@@ -8,8 +8,8 @@ use amqp::wire::headers::{self, Headers};
 use amqp::{Properties, Table, Value};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 const X_DEATH: &str = "x-death";
 const CC: &str = "CC";
@@ -123,7 +123,7 @@ fn grouped(deaths: Vec<Table>) -> Vec<Table> {
     if deaths.len() < 2 {
         return deaths;
     }
-    let mut places: HashMap<(Option<Bytes>, Option<Bytes>), usize> = HashMap::with_capacity(deaths.len());
+    let mut places: BTreeMap<(Option<Bytes>, Option<Bytes>), usize> = BTreeMap::new();
     let mut groups: Vec<(Table, i64)> = Vec::with_capacity(deaths.len());
     for death in deaths {
         let word = |key| match death.get(key) {
