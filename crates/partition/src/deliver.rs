@@ -86,7 +86,7 @@ impl QueuePartition {
                 // Nobody is there to take it: it is read again when somebody is.
                 lq.ahead.clear();
             }
-            if !lq.ahead.is_empty() || !lq.read_share.is_empty() {
+            if lq.reader.is_some() || !lq.ahead.is_empty() || !lq.read_share.is_empty() {
                 lq.count_read(cx.tail);
             }
             if lq.dispatch.consumers() == 0

@@ -249,6 +249,7 @@ fn rules() -> impl Strategy<Value = Rules> {
                 message_ttl_ms,
                 expires_ms,
                 dead_letter: buries.then_some(rule),
+                declare_renews: true,
                 ..Rules::default()
             }
         },

@@ -307,8 +307,9 @@ impl Inner {
             while let Some(event) = self.amqp.poll_event() {
                 self.session.handle_event(event, &mut self.amqp, client, local, now);
             }
-            // A frame that stops in the middle is held as what it belongs to.
-            let bytes = self.input.len() + self.amqp.assembling_bytes();
+            // A frame that stops in the middle counts as what it belongs to, unless it is us who do not take it.
+            let cut = if self.input_blocked { 0 } else { self.input.len() };
+            let bytes = cut + self.amqp.assembling_bytes();
             if self.session.count_unfinished(bytes, &mut self.amqp, local) {
                 continue;
             }

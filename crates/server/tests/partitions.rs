@@ -26,6 +26,8 @@ struct Hand {
     refuse: bool,
     release_syncs: bool,
     unwritten: u64,
+    /// The most commands that came in one step.
+    most_at_once: usize,
 }
 
 /// Queues in memory whose confirms wait for the test.
@@ -41,6 +43,7 @@ impl Partition for Held {
 
     fn step(&mut self, now: u64, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let mut hand = self.hand.lock().unwrap();
+        hand.most_at_once = hand.most_at_once.max(commands.len());
         let mut rest = Vec::new();
         for command in commands.drain(..) {
             match command {
@@ -315,6 +318,33 @@ fn publishers_of_a_loaded_shard_wait(shards: usize) {
     }
     held.change(1, |hand| hand.unwritten = 0);
     support::eventually("all arrive", || held.held(1) == 3);
+}
+
+#[test]
+fn a_shard_that_stands_still_is_not_buried_in_its_mailbox() {
+    let held = HeldNode::start(2, 1, 1);
+    let _queues = two_queues(&held);
+    let publishers: Vec<Client> = (0..4).map(|_| held.node.channel()).collect();
+    // Whoever holds the hand stops the shard, as a sync that takes long does; half of the publishers are on the other one.
+    let hand = held.hands[0].lock().unwrap();
+    let writing: Vec<_> = publishers
+        .into_iter()
+        .map(|mut publisher| {
+            std::thread::spawn(move || {
+                let mut out = Vec::new();
+                publish_frames(&mut out, 1, "", "a", false, &[0, 0], &[1; 10_000]);
+                (0..200).for_each(|_| publisher.stream.write_all(&out).unwrap());
+                publisher
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    drop(hand);
+    support::eventually("all arrive, also of those who had to wait", || held.held(1) == 800);
+    // Two limits' worth, and what each publisher's read brings beyond it.
+    let most = held.hands[0].lock().unwrap().most_at_once;
+    assert!(most < 150, "{most} messages came at once, of {}", 2 * 200);
+    writing.into_iter().for_each(|writer| drop(writer.join().unwrap()));
 }
 
 #[test]
