@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_that_is_dropped_is_free() {
+    fn a_permit_that_is_dropped_is_free() {
         let permits = Rc::new(Permits::default());
         drop(permits.take(peer("10.0.0.2")));
         let permit = permits.take(peer("10.0.0.2"));
