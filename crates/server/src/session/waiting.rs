@@ -106,20 +106,17 @@ impl Session {
         let topology = local.shared.topology();
         let name_of = |id: QueueId| topology.queue(id).map(|queue| Bytes::copy_from_slice(&queue.name));
         let (queue, partition, what) = match &channel.pending {
-            Pending::Stat { name } | Pending::Purge { name } => {
+            Pending::Stat { name } | Pending::Purge { name } | Pending::Delete { name } => {
                 let partition = topology.find_queue(self.vhost, name).map(|queue| queue.partition);
                 (Some(name.clone()), partition, "partition")
             }
-            Pending::Get { partition, name, .. } | Pending::Close { partition, name, .. } => {
-                (Some(name.clone()), Some(*partition), "partition")
-            }
+            Pending::Get { partition, name, .. } => (Some(name.clone()), Some(*partition), "partition"),
             Pending::Consume { number, .. } | Pending::Cancel { number } => {
                 let consumer = channel.consumer(*number);
                 let queue = consumer.and_then(|consumer| name_of(consumer.queue));
                 (queue, consumer.map(|consumer| consumer.partition), "partition")
             }
             Pending::NewQueue { name } => (Some(name.clone()), None, "topology"),
-            Pending::Delete { queue, partition, .. } => (name_of(*queue), Some(*partition), "topology"),
             Pending::Change | Pending::Bound(_) => (None, None, "topology"),
             // A commit: its publishes wait for their confirms.
             Pending::None => (None, None, "confirms"),
