@@ -10,11 +10,11 @@
 //! machine cannot compile (callouts, recursion, verbs) is refused when it is set and not when it is used.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::hash::BuildHasher as _;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use fancy_regex::{BytesMode, Regex, RegexBuilder};
+use foldhash::fast::FixedState;
 
 use super::name::NAME_BYTES_MAX;
 
@@ -63,17 +63,18 @@ struct Search {
 /// Names whose answer is remembered.
 const MEMO_SLOTS: usize = 64;
 
-/// Answers by name, so that an operation that comes a thousand times searches once. A slot has 62 bits of the name's hash and
-/// the answer; 0 is empty. Hashes are keyed by this process, so that nobody finds a name that looks like another.
+/// Answers by name, so that an operation that comes a thousand times searches once. A slot keeps the whole name: two names of
+/// one hash are told apart, and the later one takes the slot.
 #[derive(Default)]
-struct Memo(OnceLock<Box<[AtomicU64; MEMO_SLOTS]>>);
+struct Memo(OnceLock<Box<[Mutex<Remembered>; MEMO_SLOTS]>>);
+
+/// A name that was asked about, and what was found.
+type Remembered = Option<(Box<[u8]>, bool)>;
 
 impl Memo {
-    fn slot(&self, name: &[u8]) -> (&AtomicU64, u64) {
-        static KEYS: OnceLock<RandomState> = OnceLock::new();
-        let hash = KEYS.get_or_init(RandomState::new).hash_one(name);
-        let slots = self.0.get_or_init(|| Box::new([const { AtomicU64::new(0) }; MEMO_SLOTS]));
-        (&slots[hash as usize % MEMO_SLOTS], hash & !3)
+    fn slot(&self, name: &[u8]) -> &Mutex<Remembered> {
+        let hash = FixedState::default().hash_one(name);
+        &self.0.get_or_init(|| Box::new([const { Mutex::new(None) }; MEMO_SLOTS]))[hash as usize % MEMO_SLOTS]
     }
 }
 
@@ -111,14 +112,18 @@ impl Pattern {
     pub fn matches_often(&self, name: &[u8]) -> bool {
         let Matcher::Search(search) = &self.matcher else { return self.matches(name) };
         let Some(memo) = &search.memo else { return self.matches(name) };
-        let (slot, key) = memo.slot(name);
-        // The slot is one word, so a reader sees a whole answer or an older one.
-        let kept = slot.load(Ordering::Relaxed);
-        if kept & !3 == key && kept & 3 != 0 {
-            return kept & 3 == 2;
+        let slot = memo.slot(name);
+        // Nobody waits for who searches: the slot is held for a comparison only.
+        if let Ok(kept) = slot.try_lock()
+            && let Some((known, found)) = &*kept
+            && **known == *name
+        {
+            return *found;
         }
         let found = self.matches(name);
-        slot.store(key | if found { 2 } else { 1 }, Ordering::Relaxed);
+        if let Ok(mut kept) = slot.try_lock() {
+            *kept = Some((name.into(), found));
+        }
         found
     }
 
