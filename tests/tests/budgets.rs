@@ -195,7 +195,7 @@ fn unfinished_bodies_have_a_budget_that_whole_messages_do_not_touch() {
     drop(clients);
     wait_for_nothing(&http, "leveret_unfinished_bytes");
     let mut greedy = begin(5);
-    assert_too_much(&greedy.closed(0), "of this connection");
+    assert_too_much(&greedy.closed(0), "this connection");
     // A header claims what it likes.
     let mut claims = broker.connect();
     for _ in 0..100 {
