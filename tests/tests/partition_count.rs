@@ -1,4 +1,4 @@
-//! Starts with another number of partitions than the data folder has, and with a newest state that rotted.
+//! Starts with another number of partitions than the data folder has.
 //!
 //! Invariant: a folder keeps the partitions that it has, gets those that are added, and nothing confirmed is lost by either.
 #![allow(clippy::unwrap_used)]
@@ -58,13 +58,17 @@ fn recycle(broker: &Broker) {
     let (large, mut sent) = (vec![b'.'; 900_000], 0);
     let wal = broker.data_folder().join("wal");
     let due = Instant::now() + Duration::from_secs(60);
-    while first_file(&wal) <= 2 {
+    let sent_enough = std::cell::Cell::new(false);
+    // A file that waits to be used again, and still has its old number, lets the log look as if others were missing.
+    let is_recycled = || first_file(&wal) > 2 && (sent_enough.get() || files_of(&wal)[0] < first_file(&wal));
+    while !is_recycled() {
         assert!(Instant::now() < due, "the log is not recycled: {:?}", files_of(&wal));
         for _ in 0..6 {
             sent += 1;
             client.put(channel, "through", &large);
             client.confirmed(channel, sent, sent);
         }
+        sent_enough.set(sent > 100);
         client.purge(channel, "through").unwrap();
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -138,61 +142,4 @@ fn a_folder_whose_log_was_recycled_gets_the_partitions_that_are_added() {
     broker.start();
     expect_all(&broker, &old, 2);
     expect_all(&broker, &new, 2);
-}
-
-#[test]
-fn a_newest_state_that_rots_after_a_restart_costs_nothing() {
-    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
-    let queues = names("payments", 20);
-    put_one_each(&broker, &queues, 1);
-    recycle(&broker);
-    put_one_each(&broker, &queues, 2);
-    recycle_again(&broker);
-    broker.kill();
-    broker.start();
-    broker.kill();
-    let mut rotted = 0;
-    for entry in fs::read_dir(broker.data_folder().join("checkpoints")).unwrap() {
-        let path = entry.unwrap().path();
-        let other = path.with_extension(if path.extension().unwrap() == "0" { "1" } else { "0" });
-        if path.extension().unwrap() != "new" && generation(&path) > generation(&other) && generation(&other) > 0 {
-            let file = fs::File::options().read(true).write(true).open(&path).unwrap();
-            let mut byte = [0];
-            file.read_exact_at(&mut byte, 8192).unwrap();
-            file.write_all_at(&[byte[0] ^ 1], 8192).unwrap();
-            rotted += 1;
-        }
-    }
-    assert!(rotted > 4, "{rotted} partitions have two states");
-    broker.start();
-    put_one_each(&broker, &queues, 3);
-    expect_all(&broker, &queues, 3);
-}
-
-/// Four more files of the log come and go.
-fn recycle_again(broker: &Broker) {
-    let first = first_file(&broker.data_folder().join("wal"));
-    let due = Instant::now() + Duration::from_secs(60);
-    while first_file(&broker.data_folder().join("wal")) < first + 4 {
-        assert!(Instant::now() < due, "the log is not recycled");
-        let mut client = broker.connect();
-        let channel = client.channel();
-        client.confirm_select(channel).unwrap();
-        for n in 1..=6 {
-            client.put(channel, "through", &vec![b'.'; 900_000]);
-            client.confirmed(channel, n, n);
-        }
-        client.purge(channel, "through").unwrap();
-        client.close();
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// The generation of a saved state; 0 if the file is not there.
-fn generation(path: &Path) -> u64 {
-    let mut bytes = [0; 8];
-    fs::File::open(path).map_or(0, |file| {
-        file.read_exact_at(&mut bytes, 40).unwrap();
-        u64::from_le_bytes(bytes)
-    })
 }
