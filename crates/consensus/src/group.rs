@@ -21,7 +21,7 @@
 //!   log may be longer and who will never stand again: only that voter's commit index gets the group moving.
 //! - **The buffer of unwritten entries gives its memory back** (raft-rs 589).
 //! - **What would end the process is refused** (`guard.rs`): a leader that knows more of this log than there is, for one.
-//! - **The vote of a member that may have forgotten is weighed** (`grants.rs`).
+//! - **The vote of a member that may have forgotten is weighed** (`doubt.rs`, `grants.rs`).
 //! - **What is on its way to a follower is bounded in bytes** (`window.rs`); the library counts messages.
 //! - **Membership entries are ours.** They are appended and read without the library's protobuf parser, and a change that
 //!   could not be applied is refused before it is in the log.
@@ -32,99 +32,28 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
-use raft::{GetEntriesContext, RaftState, RawNode, SnapshotStatus, StateRole};
+use raft::{RaftState, RawNode, StateRole};
 use slog::o;
-use thiserror::Error;
 
 use crate::config::{Config, ConfigError, Restored};
+use crate::doubt::Doubt;
 use crate::election::{ElectionTimer, NEVER_TICKS};
 use crate::entry::{Entry, EntryKind};
-use crate::grants::{FORGETFUL, Grants};
 use crate::guard::{Contradiction, Verdict, look};
-use crate::log::{LogView, MANIFEST_BYTES_MAX, SnapshotOffer};
-use crate::membership::{Change, Membership, decode_changes, encode_changes};
+use crate::log::{LogView, SnapshotOffer};
+use crate::membership::{Change, decode_changes, encode_changes};
 use crate::message::{Kind, Message};
 use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::ready::{HardState, ReadState, Ready, decode_read_context, encode_read_context};
-use crate::status::{Progress, ProgressState, Role, Status};
+use crate::refusal::{Refused, StepError};
 use crate::window::Windows;
 
 /// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
 /// empty.
 const UNSTABLE_ROOM_MAX: usize = 16;
 
-/// A member that may have forgotten the end of its log counts as whole again after so many election timeouts without a leader.
-/// Each of them is enough for an election among members that can hear each other; so by then too few of those are left that know
-/// more, and a group that went on waiting for them could wait for ever.
-const FORGETFUL_ELECTIONS_MAX: usize = 8;
-
-/// A voter can be missed from this many on. With fewer every voter is needed for a majority, so nothing counts that one of them lacks.
-const SPARED_VOTERS_MIN: usize = 3;
-
-/// A lawful request that is not done now. Nothing happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
-    /// Ask the leader, if one is known.
-    #[error("this member does not lead")]
-    NotLeader {
-        /// The leader it knows of.
-        leader: Option<NodeId>,
-    },
-    /// Leadership is being handed over. It is settled within an election timeout, one way or the other.
-    #[error("leadership is being handed to {to}")]
-    Transferring {
-        /// Who takes over.
-        to: NodeId,
-    },
-    /// `uncommitted_bytes_max` is reached.
-    #[error("too much is appended and not committed")]
-    Backlogged,
-    /// A change of members is under way; a new leader assumes so until it has applied what it found in its log.
-    #[error("a change of members is under way")]
-    ChangeUnderWay,
-    /// The change of members makes no sense: it leaves no voters, for one.
-    #[error("this change of members leads to no lawful membership")]
-    BadChange,
-    /// The leader has not committed anything in its term yet.
-    #[error("the leader does not know yet what is committed")]
-    NotReady,
-    /// The member has no vote, or is not a member.
-    #[error("{node} has no vote")]
-    NoVoter {
-        /// Who was named.
-        node: NodeId,
-    },
-}
-
-/// Why a message was not taken. Nothing happened; the sender is at fault or out of date.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum StepError {
-    /// It is for another group or another node.
-    #[error("a message for group {group} of {to}")]
-    Misrouted {
-        /// The group it names.
-        group: u32,
-        /// The node it names.
-        to: NodeId,
-    },
-    /// An answer from someone who is not a member. Removed members send these for a while.
-    #[error("an answer from {from}, which is not a member")]
-    NotMember {
-        /// The sender.
-        from: NodeId,
-    },
-    /// No sound member sends this.
-    #[error("a message from {from} that no member sends: {why}")]
-    Senseless {
-        /// The sender.
-        from: NodeId,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// This member takes no part in its group any more; see [`Group::halted`].
-    #[error("this member is halted")]
-    Halted,
-}
+mod supply;
+mod view;
 
 /// One member of one group.
 pub struct Group {
@@ -151,13 +80,7 @@ pub struct Group {
     installing: Option<u64>,
     /// What makes it impossible to go on.
     halted: Option<Contradiction>,
-    /// The end of the log may be missing that this member had before it started.
-    forgetful: bool,
-    /// Ticks since it heard of a leader.
-    leaderless_ticks: usize,
-    /// It counted as whole again without having heard of a leader.
-    gave_up: bool,
-    grants: Grants,
+    doubt: Doubt,
     windows: Windows,
 }
 
@@ -169,7 +92,7 @@ impl Group {
     /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
     pub fn new(config: Config, restored: Restored) -> Result<Self, ConfigError> {
         config.validate()?;
-        let forgetful = restored.forgot && is_missed(&restored);
+        let doubt = Doubt::new(&restored);
         let last = restored.entries.last().map_or(restored.applied, |entry| entry.index);
         assert!(
             restored.compacted.index <= restored.applied
@@ -225,10 +148,7 @@ impl Group {
             changes: VecDeque::new(),
             installing: None,
             halted: None,
-            forgetful,
-            leaderless_ticks: 0,
-            gave_up: false,
-            grants: Grants::default(),
+            doubt,
             windows,
         };
         for change in restored.changes {
@@ -252,11 +172,7 @@ impl Group {
         }
         self.raw.tick();
         self.windows.tick(self.config.election_ticks);
-        self.leaderless_ticks += 1;
-        if self.forgetful && self.leaderless_ticks >= FORGETFUL_ELECTIONS_MAX * self.config.election_ticks {
-            self.forgetful = false;
-            self.gave_up = true;
-        }
+        self.doubt.tick(self.config.election_ticks);
         let raft = &mut self.raw.raft;
         if raft.state != StateRole::Leader
             && raft.promotable()
@@ -348,7 +264,7 @@ impl Group {
             }
         }
         // Whoever hands over knows of nobody who forgot; its heir would win with its own vote alone counted as whole.
-        if kind == Kind::TimeoutNow && (self.forgetful || !self.may_campaign()) {
+        if kind == Kind::TimeoutNow && (self.doubt.lasts() || !self.may_campaign()) {
             return Ok(());
         }
         if kind == Kind::AppendReply && self.is_stale_rejection(message.raft()) {
@@ -363,8 +279,7 @@ impl Group {
         }
         let message = message.into_raft();
         let replies = if is_reply_to_candidate && self.raw.raft.prs().get(from.0).is_some() {
-            let raft = &self.raw.raft;
-            self.grants.weigh(message, (raft.state, raft.term, raft.id), raft.prs(), self.forgetful)
+            self.doubt.weigh(message, &self.raw.raft)
         } else {
             vec![message]
         };
@@ -374,7 +289,7 @@ impl Group {
         }
         let raft = &self.raw.raft;
         if matches!(kind, Kind::Append | Kind::Heartbeat | Kind::Snapshot) && raft.leader_id == from.0 {
-            self.leaderless_ticks = 0;
+            self.doubt.hears_leader();
         }
         if raft.prs().get(from.0).is_some_and(|progress| progress.state != raft::ProgressState::Replicate) {
             self.windows.forget(from.0);
@@ -454,11 +369,6 @@ impl Group {
         self.observe();
     }
 
-    /// Gives up the log up to and including `index`, which a checkpoint contains. Followers that need it get a snapshot.
-    pub fn compact(&mut self, index: LogIndex) {
-        self.raw.mut_store().compact(index.0);
-    }
-
     /// The largest message that carries more than one entry: what else goes to a member is cut to the same measure.
     pub fn message_bytes_max(&self) -> usize {
         self.config.message_bytes_max
@@ -467,84 +377,6 @@ impl Group {
     /// Bounds the memory for bodies of applied entries, from now on.
     pub fn set_cache_bytes_max(&mut self, bytes_max: usize) {
         self.raw.mut_store().set_cache_bytes_max(bytes_max);
-    }
-
-    /// Answers a [`Fetch`](crate::Fetch) from `from` with entries in order, as many as are at hand; none when they could
-    /// not be read, and they are asked for again later. Each fetch must be answered.
-    pub fn fetched(&mut self, from: LogIndex, entries: Vec<Entry>) {
-        for entry in &entries {
-            self.windows.note_body(entry.index.0, entry.data.len());
-        }
-        self.open_windows();
-        for waiter in self.raw.mut_store().lend(from, entries) {
-            self.raw.on_entries_fetched(waiter);
-        }
-        self.raw.mut_store().end_loan();
-    }
-
-    /// Answers a [`SnapshotWanted`](crate::SnapshotWanted). The offer goes out as a message; report with
-    /// [`Group::snapshot_sent`] how the transfer ended. `false` when it is not wanted any more, or stands too early.
-    pub fn offer_snapshot(&mut self, to: NodeId, offer: SnapshotOffer) -> bool {
-        assert!(
-            offer.manifest.len() <= MANIFEST_BYTES_MAX,
-            "a manifest of {} bytes, where {MANIFEST_BYTES_MAX} are lawful",
-            offer.manifest.len()
-        );
-        let raft = &self.raw.raft;
-        assert!(offer.position.index.0 <= raft.raft_log.applied, "a snapshot holds what is applied, no more");
-        let is_follower = raft.state == StateRole::Leader && raft.prs().get(to.0).is_some();
-        if !self.raw.mut_store().offer_snapshot(to, offer) {
-            return false;
-        }
-        if is_follower {
-            self.open_windows();
-            self.raw.raft.send_append(to.0);
-        }
-        is_follower
-    }
-
-    /// Learns from a snapshot that is offered, and not taken in yet, that this member's log is committed to its end. It is if its last
-    /// entry stands before the snapshot and has the same term: one leader appended both, and leaders only append. `false` if
-    /// nothing new can be told.
-    ///
-    /// - Source: Raft paper, leader append-only and log matching.
-    pub fn learn_from_offer(&mut self, offer: &SnapshotOffer) -> bool {
-        // Who stands for election must not find a change of voters committed under it.
-        if self.raw.raft.state != StateRole::Follower {
-            return false;
-        }
-        let log = &mut self.raw.raft.raft_log;
-        let last = log.last_index();
-        let is_prefix = last < offer.position.index.0 && log.last_term() == offer.position.term.0;
-        let is_new = is_prefix && log.committed < last;
-        if is_new {
-            log.commit_to(last);
-        }
-        is_new
-    }
-
-    /// The entries behind what is applied, committed or not, in order. They are in memory. None while a snapshot is installed.
-    pub fn unapplied(&self) -> Vec<Entry> {
-        let log = &self.raw.raft.raft_log;
-        let entries = log.slice(log.applied + 1, log.last_index() + 1, None, GetEntriesContext::empty(false));
-        entries.unwrap_or_default().into_iter().map(Entry::from_raft).collect()
-    }
-
-    /// No snapshot can be made for `to` now. It is wanted again if it is still needed.
-    pub fn refuse_snapshot(&mut self, to: NodeId) {
-        self.raw.mut_store().forget_snapshot(to);
-    }
-
-    /// The transfer of a snapshot to `to` ended: installed, or failed. Until one or the other is reported, or `to`
-    /// acknowledges the snapshot itself, it is sent nothing.
-    pub fn snapshot_sent(&mut self, to: NodeId, ok: bool) {
-        let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-        self.raw.report_snapshot(to.0, status);
-    }
-
-    /// A message to `to` was lost for certain. Sending starts over from what it has acknowledged.
-    pub fn report_unreachable(&mut self, to: NodeId) {
-        self.raw.report_unreachable(to.0);
     }
 
     /// Asks what must be applied before a read is linearizable. The answer is a [`ReadState`] with `context`.
@@ -577,89 +409,6 @@ impl Group {
         Ok(())
     }
 
-    /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
-    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
-        // The library answers zero outside of the log.
-        self.raw.raft.raft_log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
-    }
-
-    /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
-    pub fn membership(&self) -> Membership {
-        Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
-    }
-
-    /// Whether this member leads.
-    pub fn is_leader(&self) -> bool {
-        self.raw.raft.state == StateRole::Leader
-    }
-
-    /// How many voters the leader has heard of lately, itself included; zero on other members. More than a majority of
-    /// them means that one can be lost without stopping the group.
-    ///
-    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check the count is low.
-    pub fn active_voters(&self) -> usize {
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader {
-            return 0;
-        }
-        let voters = raft.prs().conf().voters();
-        let is_active = |id: u64, progress: &raft::Progress| id == self.config.node.0 || progress.recent_active;
-        raft.prs().iter().filter(|(id, progress)| voters.contains(**id) && is_active(**id, progress)).count()
-    }
-
-    /// This member's view of itself.
-    pub fn status(&self) -> Status {
-        let raft = &self.raw.raft;
-        let log = self.raw.store();
-        Status {
-            role: match raft.state {
-                StateRole::Follower => Role::Follower,
-                StateRole::PreCandidate => Role::PreCandidate,
-                StateRole::Candidate => Role::Candidate,
-                StateRole::Leader => Role::Leader,
-            },
-            leader: node(raft.leader_id),
-            term: Term(raft.term),
-            commit: LogIndex(raft.raft_log.committed),
-            last: Position::new(raft.raft_log.last_index(), raft.raft_log.last_term()),
-            persisted: LogIndex(raft.raft_log.persisted),
-            applied: LogIndex(raft.raft_log.applied),
-            compacted: log.compacted(),
-            cached_from: LogIndex(log.cache_first()),
-            cache_bytes: log.cache_bytes(),
-        }
-    }
-
-    /// A leader's view of the others, in order of their ids. Empty when it does not lead.
-    pub fn progress(&self) -> Vec<Progress> {
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader {
-            return Vec::new();
-        }
-        let membership = self.membership();
-        let mut all: Vec<Progress> = raft
-            .prs()
-            .iter()
-            .filter(|(id, _)| **id != self.config.node.0)
-            .map(|(id, progress)| Progress {
-                node: NodeId(*id),
-                matched: LogIndex(progress.matched),
-                next: LogIndex(progress.next_idx),
-                state: match progress.state {
-                    raft::ProgressState::Probe => ProgressState::Probe,
-                    raft::ProgressState::Replicate => ProgressState::Replicate,
-                    raft::ProgressState::Snapshot => ProgressState::Snapshot,
-                },
-                is_paused: progress.is_paused(),
-                is_recently_active: progress.recent_active,
-                is_learner: !membership.is_voter(NodeId(*id)),
-                in_flight_bytes: self.windows.bytes(*id),
-            })
-            .collect();
-        all.sort_unstable_by_key(|progress| progress.node);
-        all
-    }
-
     /// Why this member takes no part in its group any more, if so. It neither votes nor follows, and its log stays as it is.
     pub fn halted(&self) -> Option<Contradiction> {
         self.halted
@@ -668,17 +417,17 @@ impl Group {
     /// Whether this member may have forgotten the end of its log, and has not caught up since. Its vote does not count among those
     /// whose memory is whole.
     pub fn may_have_forgotten(&self) -> bool {
-        self.forgetful
+        self.doubt.lasts()
     }
 
     /// Whether it counts as whole again because no leader was heard of for long, and not because it has caught up.
     pub fn gave_up_waiting(&self) -> bool {
-        self.gave_up
+        self.doubt.gave_up()
     }
 
     /// This member has everything again that the group's leader had after this member started.
     pub fn caught_up(&mut self) {
-        self.forgetful = false;
+        self.doubt.end();
     }
 
     fn must_lead(&self) -> Result<(), Refused> {
@@ -719,21 +468,6 @@ impl Group {
         self.installing.is_none() && log.unstable_snapshot().is_none() && log.persisted == log.last_index()
     }
 
-    /// Whether `reply` rejects what its sender has acknowledged since.
-    fn is_stale_rejection(&mut self, reply: &eraftpb::Message) -> bool {
-        let raft = &mut self.raw.raft;
-        if raft.state != StateRole::Leader || reply.term != raft.term || !reply.reject || reply.request_snapshot != 0 {
-            return false;
-        }
-        match raft.mut_prs().get_mut(reply.from) {
-            Some(progress) if reply.index <= progress.matched => {
-                progress.recent_active = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Stops taking part: whatever this member did next could make the loss worse.
     fn halt(&mut self, contradiction: Contradiction) {
         let raft = &mut self.raw.raft;
@@ -743,36 +477,6 @@ impl Group {
         }
         self.halted = Some(contradiction);
         self.observe();
-    }
-
-    /// Sets the room of a follower's window before the library takes an answer of it, which makes it send.
-    fn note_reply(&mut self, kind: Kind, reply: &eraftpb::Message) {
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader || reply.term != raft.term {
-            return;
-        }
-        if kind == Kind::AppendReply && !reply.reject {
-            self.windows.acknowledged(reply.from, reply.index);
-        }
-        self.open_window(reply.from, kind == Kind::HeartbeatReply);
-    }
-
-    fn open_windows(&mut self) {
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader {
-            return;
-        }
-        let others: SmallIds = raft.prs().iter().map(|(id, _)| *id).filter(|id| *id != raft.id).collect();
-        others.into_iter().for_each(|id| self.open_window(id, false));
-    }
-
-    fn open_window(&mut self, to: u64, answers_heartbeat: bool) {
-        let Some(progress) = self.raw.raft.mut_prs().get_mut(to) else { return };
-        if progress.state != raft::ProgressState::Replicate {
-            self.windows.forget(to);
-        }
-        let room = self.windows.room(to, progress.ins.count(), answers_heartbeat);
-        progress.ins.set_cap(room.min(self.config.inflight_messages_max));
     }
 
     /// Takes the commit index from a vote of an older term. Only a refused one names one; none is not beyond ours.
@@ -850,11 +554,7 @@ impl Group {
                 self.windows.sent(message.to, last.index, bytes);
             }
         }
-        if self.forgetful {
-            for message in sent.iter_mut().chain(&mut persisted).filter(|m| !m.reject && is_grant(m.msg_type)) {
-                message.context = Bytes::from_static(FORGETFUL);
-            }
-        }
+        self.doubt.mark(sent.iter_mut().chain(&mut persisted));
         let at_once = if vote_is_synced { &mut out.messages } else { &mut out.messages_after_sync };
         at_once.extend(sent.into_iter().map(|message| Message::new(group, message)));
         for message in persisted {
@@ -900,15 +600,6 @@ impl Group {
         raft.become_follower(term, 0);
     }
 
-    /// Up to here every member has the log, so that no one will ask for these bodies.
-    fn everyone_has(&self) -> u64 {
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader {
-            return 0;
-        }
-        raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
-    }
-
     /// Drops what only a leader keeps, once it leads no more.
     fn observe(&mut self) {
         let leads = self.raw.raft.state == StateRole::Leader;
@@ -918,26 +609,12 @@ impl Group {
         }
         if leads && !self.led {
             // It was elected by members that know at least as much, or by so many that forgot that nobody promises anything.
-            self.forgetful = false;
+            self.doubt.end();
             let bodies = self.raw.store().cached_bodies();
             bodies.for_each(|(index, bytes)| self.windows.note_body(index, bytes));
         }
         self.led = leads;
     }
-}
-
-/// The followers of a group: few.
-type SmallIds = Vec<u64>;
-
-/// Whether something can have counted that this member lacks: a voter of a group that can miss one of its voters.
-fn is_missed(restored: &Restored) -> bool {
-    let Membership { voters, voters_outgoing, .. } = &restored.membership;
-    let changes = restored.entries.iter().any(|entry| entry.kind == EntryKind::Membership);
-    changes || !restored.changes.is_empty() || voters.len().max(voters_outgoing.len()) >= SPARED_VOTERS_MIN
-}
-
-fn is_grant(kind: MessageType) -> bool {
-    matches!(kind, MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse)
 }
 
 fn node(id: u64) -> Option<NodeId> {

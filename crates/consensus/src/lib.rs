@@ -16,10 +16,12 @@ mod entry;
 mod membership;
 
 mod config;
+mod doubt;
 mod grants;
 mod group;
 mod guard;
 mod ready;
+mod refusal;
 mod status;
 
 mod election;
@@ -32,13 +34,14 @@ mod wire;
 
 pub use config::{Config, ConfigError, Restored};
 pub use entry::{Entry, EntryKind};
-pub use group::{Group, Refused, StepError};
+pub use group::Group;
 pub use guard::Contradiction;
 pub use log::{Fetch, MANIFEST_BYTES_MAX, SnapshotOffer, SnapshotWanted};
 pub use membership::{Change, Membership};
 pub use message::{Kind, Message, WIRE_VERSION};
 pub use position::{LogIndex, NodeId, Position, Term};
 pub use ready::{HardState, ReadState, Ready};
+pub use refusal::{Refused, StepError};
 pub use status::{Progress, ProgressState, Role, Status};
 pub use terms::TermRun;
 pub use wire::{DecodeError, INLINE_BYTES_MAX, Segments};
