@@ -32,6 +32,12 @@ pub struct Interval {
     pub connections_lost: u64,
     /// Seconds that connections were blocked, summed.
     pub blocked_s: f64,
+    /// Seconds in which the broker held publishers back.
+    #[serde(default)]
+    pub held_back_s: f64,
+    /// Why, in its words.
+    #[serde(default)]
+    pub held_back_why: Vec<String>,
     /// From the due time to the confirm.
     pub confirm: Option<Figures>,
     /// From the due time to the consumer.
@@ -44,6 +50,56 @@ pub struct Interval {
     pub to_broker_bytes_s: f64,
     /// Bytes a second from the broker.
     pub from_broker_bytes_s: f64,
+}
+
+/// What the broker held back: with connection.blocked, or by reading no more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HeldBack {
+    /// Seconds in which at least one publishing connection was held back.
+    pub seconds: f64,
+    /// How often that began.
+    pub times: u64,
+    /// Why, in the broker's words, in the order in which they came.
+    pub reasons: Vec<String>,
+}
+
+impl HeldBack {
+    /// `held back by the broker for 7.2 s in 2 periods: low on disk`.
+    pub fn text(&self) -> String {
+        let times = match self.times {
+            0 | 1 => String::new(),
+            times => format!(" in {times} periods"),
+        };
+        format!("held back by the broker for {:.1} s{times}: {}", self.seconds, self.reasons.join(", "))
+    }
+}
+
+impl Interval {
+    /// The same of an interval; `None` when nobody was held back in it.
+    pub fn held_back_text(&self) -> Option<String> {
+        let held = HeldBack { seconds: self.held_back_s, times: 1, reasons: self.held_back_why.clone() };
+        (self.held_back_s > 0.0).then(|| held.text())
+    }
+}
+
+/// Reasons that are kept of one run. A broker that gives a new one each time would fill the screen.
+const REASONS_MAX: usize = 5;
+
+/// Characters of a reason that are kept.
+const REASON_CHARS_MAX: usize = 120;
+
+/// What connection.blocked says, fit for a terminal: a broker is not to move the cursor.
+pub fn reason_text(reason: &[u8]) -> String {
+    let text: String =
+        String::from_utf8_lossy(reason).chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect();
+    if text.is_empty() { "it gave no reason".to_owned() } else { text }
+}
+
+/// Adds a reason that is not there yet.
+pub fn add_reason(reasons: &mut Vec<String>, reason: String) {
+    if reasons.len() < REASONS_MAX && !reasons.contains(&reason) {
+        reasons.push(reason);
+    }
 }
 
 /// A latency over the whole run.
@@ -171,6 +227,9 @@ pub struct Run {
     pub by_size: Vec<(u64, Figures)>,
     /// Seconds that connections were blocked, summed.
     pub blocked_s: f64,
+    /// How long the broker held publishers back, how often and why; absent when it did not.
+    #[serde(default)]
+    pub held_back: Option<HeldBack>,
     /// Connections lost.
     pub connections_lost: u64,
     /// What became of the messages.

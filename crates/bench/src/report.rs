@@ -102,7 +102,8 @@ fn verdicts(runs: &[Recorded]) -> String {
             true => "<span class=\"good\">passed</span>".to_owned(),
             false => format!("<span class=\"bad\">failed</span>: {}", escape(&run.missed.join("; "))),
         };
-        text.push_str(&format!("<li><b>{}</b> {verdict}</li>\n", escape(&run.label)));
+        let held_back = run.held_back.as_ref().map_or(String::new(), |held| format!("; {}", escape(&held.text())));
+        text.push_str(&format!("<li><b>{}</b> {verdict}{held_back}</li>\n", escape(&run.label)));
     }
     text + "</ul>\n"
 }
@@ -144,6 +145,12 @@ fn charts(runs: &[Recorded]) -> Vec<Chart> {
         }
     }
     charts.push(throughput);
+
+    let mut held_back = over_time("Held back by the broker", "seconds in an interval");
+    for (at, run) in runs.iter().enumerate().filter(|(_, run)| run.run.held_back.is_some()) {
+        held_back.push(Series::new(named(run, "held back"), points(run, |i| Some(i.held_back_s))).color(at));
+    }
+    charts.push(held_back);
 
     // Of many runs one curve each, or nobody finds one of them.
     let is_crowd = runs.len() > CROWD;

@@ -21,7 +21,7 @@ use crate::load::{
 use crate::options::{ExitWhen, Options};
 use crate::plan::{ConnectionPlan, Plan};
 use crate::process::{Machine, Usage, listeners};
-use crate::record::{Cost, Interval, Latency, Recorded, Run};
+use crate::record::{Cost, HeldBack, Interval, Latency, Recorded, Run, add_reason};
 use crate::setup::{Found, Setup};
 use crate::uri::without_passwords;
 use crate::verdict;
@@ -341,6 +341,9 @@ struct Merge {
     at_end: Counts,
     nacked: u64,
     blocked_ns: u64,
+    /// What each thread was held back: nanoseconds and how often. A broker holds all threads back at once, so the longest counts.
+    held_back: BTreeMap<usize, (u64, u64)>,
+    held_back_why: Vec<String>,
     lost_connections: u64,
     /// All messages of each side, and the CPU time of it.
     all_published: u64,
@@ -374,6 +377,8 @@ struct Part {
     bytes_out: u64,
     bytes_in: u64,
     blocked_ns: u64,
+    held_back_ns: u64,
+    held_back_why: Vec<String>,
     connections_lost: u64,
     cpu_ns: u64,
     confirm: Option<Histogram<u64>>,
@@ -402,6 +407,8 @@ impl Merge {
             at_end: Counts::default(),
             nacked: 0,
             blocked_ns: 0,
+            held_back: BTreeMap::new(),
+            held_back_why: Vec::new(),
             lost_connections: 0,
             all_published: 0,
             all_received: 0,
@@ -444,6 +451,14 @@ impl Merge {
         part.bytes_out += sample.bytes_out;
         part.bytes_in += sample.bytes_in;
         part.blocked_ns += sample.blocked_ns;
+        part.held_back_ns = part.held_back_ns.max(sample.held_back_ns);
+        let held_back = self.held_back.entry(thread).or_default();
+        held_back.0 += sample.held_back_ns;
+        held_back.1 += sample.held_back_times;
+        for why in sample.held_back_why {
+            add_reason(&mut part.held_back_why, why.clone());
+            add_reason(&mut self.held_back_why, why);
+        }
         part.connections_lost += sample.connections_lost;
         part.cpu_ns += sample.cpu_ns.saturating_sub(before);
         self.all_published += sample.published;
@@ -508,6 +523,8 @@ impl Merge {
             returned: part.returned,
             connections_lost: part.connections_lost,
             blocked_s: part.blocked_ns as f64 / SECOND as f64,
+            held_back_s: part.held_back_ns as f64 / SECOND as f64,
+            held_back_why: part.held_back_why,
             confirm: figures(&confirm),
             end_to_end: figures(&end_to_end),
             broker,
@@ -543,6 +560,12 @@ impl Merge {
         while self.emitted < last {
             self.emit(going, observers);
         }
+    }
+
+    /// How long publishers were held back in all.
+    fn held_back(&self) -> Option<HeldBack> {
+        let (ns, times) = self.held_back.values().copied().max().filter(|(ns, _)| *ns > 0)?;
+        Some(HeldBack { seconds: ns as f64 / SECOND as f64, times, reasons: self.held_back_why.clone() })
     }
 
     fn summary(&self, options: &Options, going: &Going, found: &Found, (machine, version): (Machine, String)) -> Run {
@@ -583,6 +606,7 @@ impl Merge {
                 .map(|(size, h)| (*size, Figures::of(h)))
                 .collect(),
             blocked_s: self.blocked_ns as f64 / SECOND as f64,
+            held_back: self.held_back(),
             connections_lost: self.lost_connections,
             cost: Cost {
                 publishing_us_per_message: each(cpu(Side::Producing), self.all_published),

@@ -88,8 +88,8 @@ pub fn line(i: &Interval) -> String {
             odd.push_str(&format!(" | {count} {text}"));
         }
     }
-    if i.blocked_s > 0.0 {
-        odd.push_str(&format!(" | blocked {:.1} s", i.blocked_s));
+    if let Some(held_back) = i.held_back_text() {
+        odd.push_str(&format!(" | {held_back}"));
     }
     format!(
         "{:7.1} s {:7} | sent {:>8} confirmed {:>8} received {:>8} msg/s{}{}{broker}{odd}",
@@ -179,8 +179,11 @@ pub fn summary(run: &Run) -> String {
             run.cost.broker_write_bytes_per_message.map_or(String::new(), |b| format!(", {b:.0} B written a message"));
         row("broker", format!("{cores:.2} cores, {} MB at most{written}", rss / 1_000_000));
     }
-    if run.blocked_s > 0.0 || run.connections_lost > 0 {
-        row("trouble", format!("{} connections lost, blocked for {:.1} s", run.connections_lost, run.blocked_s));
+    if let Some(held_back) = &run.held_back {
+        row("trouble", held_back.text());
+    }
+    if run.connections_lost > 0 {
+        row("trouble", format!("{} connections lost", run.connections_lost));
     }
     for note in &run.notes {
         row("note", note.clone());

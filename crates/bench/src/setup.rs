@@ -235,7 +235,8 @@ impl Connect for Setup {
                 names = self.set_up_consumers(&mut client, queues, channels.len() as u16, attempt > 0)?;
             }
         }
+        let blocked = client.blocked().cloned();
         let (stream, leftover, limits) = client.into_parts();
-        Ok(Ready { stream, leftover, limits, names })
+        Ok(Ready { stream, leftover, limits, names, blocked })
     }
 }

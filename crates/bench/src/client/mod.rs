@@ -105,6 +105,8 @@ pub struct Client {
     address: String,
     limits: Limits,
     identity: Identity,
+    /// What connection.blocked said, until connection.unblocked.
+    blocked: Option<Bytes>,
 }
 
 impl Client {
@@ -141,10 +143,21 @@ impl Client {
             (true, None) => return Err(Error::usage("an amqps URI, and nothing was said about TLS")),
         };
         let limits = Limits { frame_max: 0, channel_max: 0, heartbeat_secs: 0 };
-        let mut client =
-            Client { stream, input: Vec::new(), address: uri.address(), limits, identity: Identity::default() };
+        let mut client = Client {
+            stream,
+            input: Vec::new(),
+            address: uri.address(),
+            limits,
+            identity: Identity::default(),
+            blocked: None,
+        };
         client.shake_hands(uri, settings)?;
         Ok(client)
+    }
+
+    /// The reason for which the broker holds this connection back, when it has said so during the set-up.
+    pub fn blocked(&self) -> Option<&Bytes> {
+        self.blocked.as_ref()
     }
 
     /// What was negotiated.
@@ -206,7 +219,8 @@ impl Client {
                     let _ = self.send(channel, &Method::ChannelCloseOk {});
                     return Err(refused(what, reply_code, &reply_text));
                 }
-                Method::ConnectionBlocked { .. } | Method::ConnectionUnblocked {} => {}
+                Method::ConnectionBlocked { reason } => self.blocked = Some(reason),
+                Method::ConnectionUnblocked {} => self.blocked = None,
                 answer if from == channel => return Ok(answer),
                 _ => {}
             }

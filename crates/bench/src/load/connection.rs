@@ -6,10 +6,12 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 
 use amqp::wire::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use bytes::Bytes;
 
 use super::Ready;
 use super::tally::Sample;
 use crate::client::{Limits, Stream};
+use crate::clock::SECOND;
 
 /// A producer adds nothing while so much is unwritten: the socket's own buffer and this are all that a stalled broker costs.
 pub(super) const OUTPUT_BYTES_MAX: usize = 256 * 1024;
@@ -19,6 +21,12 @@ pub(super) const READ_BYTES: usize = 256 * 1024;
 
 /// The largest frame that is taken, whatever was negotiated.
 const FRAME_BYTES_MAX: usize = 20 * 1024 * 1024;
+
+/// A socket that takes nothing for so long is held back by the broker and not just full.
+const UNREAD_NS: u64 = SECOND / 2;
+
+/// The reason of a broker that does not say connection.blocked and stops reading.
+const UNREAD: &str = "it stopped reading from the connection (TCP back-pressure)";
 
 /// A socket and its buffers.
 #[derive(Debug)]
@@ -36,6 +44,10 @@ pub(super) struct Link {
     pub(super) waits_for_room: bool,
     pub(super) last_write_ns: u64,
     pub(super) blocked_since: Option<u64>,
+    /// What connection.blocked said.
+    pub(super) blocked_why: Option<Bytes>,
+    /// Since when the broker has read nothing although bytes wait, and how many were written by then.
+    pub(super) unread_since: Option<(u64, u64)>,
 }
 
 impl Link {
@@ -58,8 +70,28 @@ impl Link {
             tail: ready.leftover,
             waits_for_room: false,
             last_write_ns: now,
-            blocked_since: None,
+            blocked_since: ready.blocked.is_some().then_some(now),
+            blocked_why: ready.blocked,
+            unread_since: None,
         })
+    }
+
+    /// Why the broker holds this connection back, in its own words or, when it just stops reading, in ours.
+    pub(super) fn held_back_why(&self, now: u64) -> Option<String> {
+        if let Some(why) = self.blocked_why.as_ref().filter(|_| self.blocked_since.is_some()) {
+            return Some(crate::record::reason_text(why));
+        }
+        self.unread_since.filter(|(since, _)| now.saturating_sub(*since) >= UNREAD_NS).map(|_| UNREAD.to_owned())
+    }
+
+    /// Looks whether the broker has read anything since the last look.
+    pub(super) fn look_whether_read(&mut self, now: u64) {
+        let is_same = self.unread_since.is_some_and(|(_, written)| written == self.written_total);
+        match self.waits_for_room {
+            false => self.unread_since = None,
+            true if is_same => {}
+            true => self.unread_since = Some((now, self.written_total)),
+        }
     }
 
     /// Bytes to write.

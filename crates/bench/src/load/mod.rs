@@ -14,6 +14,8 @@ mod worker;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
+
 use crate::client::{Limits, Stream};
 use crate::plan::ConnectionPlan;
 
@@ -105,6 +107,8 @@ pub struct Ready {
     pub limits: Limits,
     /// Names of queues that the broker chose, by place in the plan's list.
     pub names: Vec<(u32, String)>,
+    /// The reason that connection.blocked gave during the set-up, unless it was taken back.
+    pub blocked: Option<Bytes>,
 }
 
 /// Makes connections, at the start and again when one is lost.

@@ -45,6 +45,12 @@ pub struct Sample {
     pub cpu_ns: u64,
     /// Nanoseconds that connections were blocked by the broker, summed.
     pub blocked_ns: u64,
+    /// Nanoseconds in which the broker held back at least one publishing connection of this thread.
+    pub held_back_ns: u64,
+    /// How often that began.
+    pub held_back_times: u64,
+    /// Why, in the broker's words; each reason once.
+    pub held_back_why: Vec<String>,
     /// Connections lost.
     pub connections_lost: u64,
     /// From the due time to the confirm.
@@ -72,6 +78,9 @@ impl Sample {
             bytes_in: 0,
             cpu_ns: 0,
             blocked_ns: 0,
+            held_back_ns: 0,
+            held_back_times: 0,
+            held_back_why: Vec::new(),
             connections_lost: 0,
             confirm: latency::histogram(),
             end_to_end: latency::histogram(),

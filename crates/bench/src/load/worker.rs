@@ -111,6 +111,8 @@ pub struct Worker {
     next_tick: u64,
     /// Published, confirmed and received before this sample.
     before: (u64, u64, u64),
+    /// Since when the broker holds back a publishing connection, as far as it is not in the sample yet.
+    held_back_since: Option<u64>,
     /// Confirmed and received, when that last changed.
     events: u64,
 }
@@ -147,6 +149,7 @@ impl Worker {
             returned: channel(),
             next_tick: 0,
             before: (0, 0, 0),
+            held_back_since: None,
             events: 0,
             settings,
         };
@@ -468,13 +471,16 @@ impl Worker {
                     }
                 }
             }
-            Method::ConnectionBlocked { .. } => {
+            Method::ConnectionBlocked { reason } => {
                 link.blocked_since.get_or_insert(now);
+                link.blocked_why = Some(reason);
+                self.look_who_is_held_back(now);
             }
             Method::ConnectionUnblocked {} => {
                 if let Some(since) = link.blocked_since.take() {
                     self.sample.blocked_ns += now.saturating_sub(since);
                 }
+                self.look_who_is_held_back(now);
             }
             Method::ChannelClose { reply_code, reply_text, .. } => {
                 let text = String::from_utf8_lossy(&reply_text).into_owned();
@@ -613,16 +619,54 @@ impl Worker {
                 }
             }
             let Some(link) = &mut connection.link else { continue };
+            link.look_whether_read(now);
             let heartbeat_ns = u64::from(link.limits.heartbeat_secs) * SECOND;
             if heartbeat_ns > 0 && now.saturating_sub(link.last_write_ns) > heartbeat_ns / 2 {
                 link.output.extend_from_slice(&HEARTBEAT);
                 self.flush(place);
             }
         }
+        self.look_who_is_held_back(now);
         if is_draining && self.is_quiet(now) {
             self.ack_rest();
         }
         self.publish_channel_gauges();
+    }
+
+    /// Whether the broker holds back somebody who publishes, and why. Once nothing more is to be sent, nobody is held back.
+    fn look_who_is_held_back(&mut self, now: u64) {
+        if self.settings.side != Side::Producing {
+            return;
+        }
+        let mut is_held_back = false;
+        if self.control.phase() == Phase::Running {
+            for why in self.connections.iter().filter_map(|c| c.link.as_ref()?.held_back_why(now)) {
+                is_held_back = true;
+                crate::record::add_reason(&mut self.sample.held_back_why, why);
+            }
+        }
+        if !is_held_back {
+            self.enter_held_back(now);
+            self.held_back_since = None;
+        } else if self.held_back_since.is_none() {
+            // What a broker says before the load starts counts from its start.
+            self.held_back_since = Some(now.max(self.settings.start_ns));
+            self.sample.held_back_times += 1;
+        }
+    }
+
+    /// Enters what the broker held back until `now` into the sample, so that an interval tells it while it goes on.
+    fn enter_held_back(&mut self, now: u64) {
+        if let Some(since) = &mut self.held_back_since {
+            self.sample.held_back_ns += now.saturating_sub(*since);
+            *since = now.max(*since);
+        }
+        for link in self.connections.iter_mut().filter_map(|connection| connection.link.as_mut()) {
+            if let Some(since) = &mut link.blocked_since {
+                self.sample.blocked_ns += now.saturating_sub(*since);
+                *since = now.max(*since);
+            }
+        }
     }
 
     /// Nothing came for a while.
@@ -644,12 +688,15 @@ impl Worker {
     fn roll_sample(&mut self, now: u64) {
         let index = now.saturating_sub(self.settings.start_ns) / self.settings.interval_ns;
         if index > self.sample.index {
+            self.enter_held_back((self.settings.start_ns + index * self.settings.interval_ns).min(now));
             let next = Sample::new(index, self.settings.side, self.settings.stages);
             let mut done = std::mem::replace(&mut self.sample, next);
             done.cpu_ns = thread_cpu_ns();
             let (published, confirmed, received) = self.before;
             self.before = (published + done.published, confirmed + done.confirmed, received + done.received);
             let _ = self.samples.send((self.settings.thread, Box::new(done)));
+            // The reason belongs to the new sample too.
+            self.look_who_is_held_back(now);
         }
     }
 
@@ -691,6 +738,7 @@ impl Worker {
 
     fn finish(mut self) -> Final {
         self.ack_rest();
+        self.enter_held_back(self.settings.clock.now());
         let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, 0));
         sample.cpu_ns = thread_cpu_ns();
         let _ = self.samples.send((self.settings.thread, Box::new(sample)));

@@ -36,6 +36,11 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     row("sent, msg/s", &|run| Some(rate_text(run.published_per_s)));
     row("confirmed, msg/s", &|run| run.confirmed_per_s.map(rate_text));
     row("received, msg/s", &|run| run.received_per_s.map(rate_text));
+    if runs.iter().any(|recorded| recorded.run.held_back.is_some()) {
+        row("held back by the broker, s", &|run| {
+            Some(run.held_back.as_ref().map_or("0".to_owned(), |held| format!("{:.1}", held.seconds)))
+        });
+    }
     for (group, of) in [
         (
             "end to end, ms",

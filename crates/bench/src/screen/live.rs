@@ -118,14 +118,15 @@ impl View {
             (3, format!("this load {:.2} cores", i.generator_cores)),
         ];
         frame.render_widget(line_of("network    ", network, width), rows[8]);
-        let is_calm = i.nacked + i.returned + i.connections_lost == 0 && i.blocked_s == 0.0;
+        let is_calm = i.nacked + i.returned + i.connections_lost == 0 && i.held_back_s == 0.0;
         let mut odd = vec![
             (2, format!("{} nacked", i.nacked)),
             (4, format!("{} returned", i.returned)),
             (1, format!("{} connections lost", i.connections_lost)),
         ];
-        if i.blocked_s > 0.0 {
-            odd.push((3, format!("blocked {:.1} s", i.blocked_s)));
+        // What stands still and why comes before counts of nothing.
+        if let Some(held_back) = i.held_back_text() {
+            odd.insert(0, (0, held_back));
         }
         let odd = line_of("", odd, width);
         frame.render_widget(if is_calm { odd.dim() } else { odd.red() }, rows[9]);

@@ -30,6 +30,10 @@ pub(crate) enum Mischief {
     Nack(u64),
     /// At this message everything stands still for so long.
     Stall(u64, Duration),
+    /// At this message the publisher is told connection.blocked, for so long.
+    Block(u64, Duration),
+    /// Every connection is told connection.blocked as soon as it is open, for so long.
+    BlockAtOnce(Duration),
     /// At this message the publisher's connection is cut.
     Cut(u64),
     /// The first publish closes its channel.
@@ -120,7 +124,18 @@ fn send(stream: &mut TcpStream, channel: u16, method: &Method) -> Option<()> {
 fn answer(stream: &mut TcpStream, channel: u16, method: Method, state: &Mutex<State>) -> Option<()> {
     let reply = match method {
         Method::ConnectionStartOk { .. } => Method::ConnectionTune { channel_max: 100, frame_max: 8192, heartbeat: 0 },
-        Method::ConnectionOpen { .. } => Method::ConnectionOpenOk { known_hosts: Bytes::new() },
+        Method::ConnectionOpen { .. } => {
+            send(stream, 0, &Method::ConnectionOpenOk { known_hosts: Bytes::new() })?;
+            if let Mischief::BlockAtOnce(length) = state.lock().expect("nobody panics").mischief {
+                send(stream, 0, &blocked())?;
+                let mut own = stream.try_clone().expect("a socket can be cloned");
+                std::thread::spawn(move || {
+                    std::thread::sleep(length);
+                    send(&mut own, 0, &Method::ConnectionUnblocked {})
+                });
+            }
+            return Some(());
+        }
         Method::ChannelOpen { .. } => Method::ChannelOpenOk { channel_id: Bytes::new() },
         Method::ExchangeDeclare { .. } => Method::ExchangeDeclareOk {},
         Method::QueueDeclare { queue, .. } => Method::QueueDeclareOk { queue, message_count: 0, consumer_count: 0 },
@@ -139,6 +154,11 @@ fn answer(stream: &mut TcpStream, channel: u16, method: Method, state: &Mutex<St
         _ => return Some(()),
     };
     send(stream, channel, &reply)
+}
+
+/// The escape character is not to reach a terminal.
+fn blocked() -> Method {
+    Method::ConnectionBlocked { reason: Bytes::from_static(b"low on\x1b disk") }
 }
 
 fn publish(stream: &mut TcpStream, channel: u16, number: u64, mut body: Vec<u8>, state: &Mutex<State>) -> Option<()> {
@@ -162,6 +182,12 @@ fn publish(stream: &mut TcpStream, channel: u16, number: u64, mut body: Vec<u8>,
         }
         Mischief::Stall(at, length) if state.count == at => {
             std::thread::sleep(length);
+            deliver(&mut state, body, false);
+        }
+        Mischief::Block(at, length) if state.count == at => {
+            send(stream, 0, &blocked())?;
+            std::thread::sleep(length);
+            send(stream, 0, &Method::ConnectionUnblocked {})?;
             deliver(&mut state, body, false);
         }
         Mischief::Cut(at) if state.count == at => return stream.shutdown(std::net::Shutdown::Both).ok(),

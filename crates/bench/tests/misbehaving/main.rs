@@ -102,6 +102,41 @@ fn a_closed_channel_ends_the_run_with_the_brokers_words() {
 }
 
 #[test]
+fn a_broker_that_holds_publishers_back_is_named_with_its_reason_in_every_interval_of_it() {
+    let recorded = recorded(Mischief::Block(500, Duration::from_millis(2500)), "--rate 1000 -z 5 -s 100");
+    let held = recorded.run.held_back.clone().unwrap();
+    assert!(held.seconds > 2.4 && held.seconds < 5.0 && held.times == 1, "{held:?}");
+    assert_eq!(held.reasons, ["low on disk"]);
+    // It lasted through at least one whole interval, in which nothing but this explains the zeros.
+    let whole = recorded.intervals.iter().find(|i| i.held_back_s > 0.95).unwrap();
+    let line = bench::screen::line(whole);
+    assert!(line.contains("held back by the broker for 1.0 s: low on disk"), "{line}");
+    let summary = bench::screen::summary(&recorded.run);
+    assert!(summary.contains("trouble           held back by the broker for ") && summary.contains("low on disk"));
+    let json = serde_json::to_string(whole).unwrap();
+    assert!(json.contains(r#""held_back_why":["low on disk"]"#), "{json}");
+    let book = bench::record::Book { runs: vec![recorded], figures: Vec::new() };
+    let page = bench::report::html("x", &book);
+    assert!(page.contains("; held back by the broker for ") && page.contains("<td>held back by the broker, s</td>"));
+}
+
+#[test]
+fn what_a_broker_says_before_the_load_starts_is_heard() {
+    let run = run_against(Mischief::BlockAtOnce(Duration::from_millis(1500)), "--rate 1000 -z 3 -s 100");
+    let held = run.held_back.unwrap();
+    assert!(held.seconds > 0.9 && held.reasons == ["low on disk"], "{held:?}");
+    assert_eq!(run.correctness.received, run.correctness.published);
+}
+
+#[test]
+fn a_broker_that_stops_reading_is_told_apart_from_one_that_says_so() {
+    let run = run_against(Mischief::Stall(10, Duration::from_secs(2)), "-C 120 -s 500000");
+    let held = run.held_back.unwrap();
+    assert!(held.seconds > 0.5 && held.reasons[0].contains("stopped reading"), "{held:?}");
+    assert_eq!(run_against(Mischief::None, "-C 120 -s 500000").held_back, None);
+}
+
+#[test]
 fn intervals_add_up_to_the_run() {
     let recorded = recorded(Mischief::None, "--rate 2000 -z 3 -s 100");
     let sent: f64 = recorded.intervals.iter().map(|i| i.published_per_s).sum();
