@@ -88,6 +88,11 @@ impl Table {
         self.fields.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v)
     }
 
+    /// The field at a place in their order.
+    pub fn at(&self, index: usize) -> Option<(&Bytes, &Value)> {
+        self.fields.get(index).map(|(n, v)| (n, v))
+    }
+
     /// The fields in their order.
     pub fn iter(&self) -> impl Iterator<Item = (&Bytes, &Value)> {
         self.fields.iter().map(|(n, v)| (n, v))

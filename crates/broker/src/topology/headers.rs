@@ -5,6 +5,7 @@
 
 use amqp::{Table, Value};
 
+use super::message_headers::MessageHeaders;
 use super::refusal::Refusal;
 use super::selections::{Rule, Selections};
 use super::wording::{same, same_number, term, type_name};
@@ -58,10 +59,11 @@ impl Rule for HeadersRule {
         HeadersRule { mode: mode(&arguments), fields: arguments }
     }
 
-    fn selects(&self, headers: Option<&Table>) -> bool {
+    fn selects(&self, headers: &MessageHeaders) -> bool {
         let mut fields = self.fields.iter().filter(|(name, _)| self.counts(name));
         let is_met = |(name, wanted): (&bytes::Bytes, &Value)| {
-            headers.and_then(|headers| last(headers, name)).is_some_and(|given| meets(wanted, given))
+            // A header that comes twice counts as its last value, as in RabbitMQ 4.
+            headers.last(name).is_some_and(|given| meets(wanted, given))
         };
         if self.mode.any { fields.any(is_met) } else { fields.all(is_met) }
     }
@@ -71,11 +73,6 @@ impl HeadersRule {
     fn counts(&self, name: &[u8]) -> bool {
         if self.mode.with_x { name != X_MATCH.as_bytes() } else { !name.starts_with(b"x-") }
     }
-}
-
-/// A header that comes twice counts as its last value, as in RabbitMQ 4.
-fn last<'a>(headers: &'a Table, name: &[u8]) -> Option<&'a Value> {
-    headers.iter().filter(|(n, _)| *n == name).last().map(|(_, value)| value)
 }
 
 /// A binding's void field asks only that the header is there. Numbers are compared by value, whatever their types.
@@ -106,7 +103,7 @@ mod tests {
         let mut exchange = HeadersTable::default();
         exchange.add(&encoding::table_bytes(&table(arguments)), Destination::queue(0));
         let mut found = false;
-        exchange.each(Some(&table(headers)), &mut |_| found = true);
+        exchange.each(&MessageHeaders::new(Some(table(headers))), &mut |_| found = true);
         found
     }
 

@@ -7,6 +7,7 @@ use amqp::{Table, Value};
 
 use super::exchange::Exchange;
 use super::exchange_type::HashOn;
+use super::message_headers::MessageHeaders;
 use super::wording::{integer, term};
 use crate::ids::VhostId;
 
@@ -65,7 +66,7 @@ impl MessageFacts for NoFacts {
 /// The headers of a message, fetched when the first exchange asks for them.
 pub(super) struct Headers<'a> {
     facts: &'a dyn MessageFacts,
-    loaded: Option<Option<Table>>,
+    loaded: Option<MessageHeaders>,
 }
 
 impl<'a> Headers<'a> {
@@ -73,17 +74,15 @@ impl<'a> Headers<'a> {
         Self { facts, loaded: None }
     }
 
-    pub(super) fn get(&mut self) -> Option<&Table> {
-        self.loaded.get_or_insert_with(|| self.facts.headers()).as_ref()
+    pub(super) fn get(&mut self) -> &MessageHeaders {
+        self.loaded.get_or_insert_with(|| MessageHeaders::new(self.facts.headers()))
     }
 
     /// The hash of what an exchange hashes. A message that has not got it hashes like all others that have not.
     pub(super) fn hash(&mut self, on: &HashOn, key: &[u8]) -> u64 {
         match on {
             HashOn::RoutingKey => stable_hash(key),
-            HashOn::Header(name) => {
-                of_value(self.get().and_then(|headers| headers.iter().find(|(n, _)| **n == **name)).map(|(_, v)| v))
-            }
+            HashOn::Header(name) => of_value(self.get().first(name)),
             property => of_value(self.facts.property(property.clone()).as_ref()),
         }
     }

@@ -23,6 +23,7 @@ mod exchange_type;
 mod hash;
 mod headers;
 mod message_facts;
+mod message_headers;
 mod name;
 mod news;
 mod password;

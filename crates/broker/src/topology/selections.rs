@@ -7,6 +7,7 @@ use amqp::Table;
 
 use super::destination::Destination;
 use super::encoding;
+use super::message_headers::MessageHeaders;
 
 /// What the arguments of a binding ask for.
 pub(super) trait Rule {
@@ -14,7 +15,7 @@ pub(super) trait Rule {
     fn of(arguments: Table) -> Self;
 
     /// Whether a message with these headers meets it.
-    fn selects(&self, headers: Option<&Table>) -> bool;
+    fn selects(&self, headers: &MessageHeaders) -> bool;
 }
 
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl<R: Rule> Selections<R> {
         }
     }
 
-    pub(super) fn each(&self, headers: Option<&Table>, visit: &mut impl FnMut(Destination)) {
+    pub(super) fn each(&self, headers: &MessageHeaders, visit: &mut impl FnMut(Destination)) {
         for selection in &self.0 {
             if selection.rule.selects(headers) {
                 visit(selection.destination);

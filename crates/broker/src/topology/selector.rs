@@ -23,6 +23,7 @@ use std::cmp::Ordering;
 use amqp::{Table, Value};
 use bytes::Bytes;
 
+use super::message_headers::MessageHeaders;
 use super::refusal::Refusal;
 use super::selections::{Rule, Selections};
 use super::wording::integer;
@@ -64,7 +65,7 @@ impl Rule for SelectorRule {
         })
     }
 
-    fn selects(&self, headers: Option<&Table>) -> bool {
+    fn selects(&self, headers: &MessageHeaders) -> bool {
         self.0.as_ref().is_some_and(|expression| expression.evaluate(headers) == Known::Bool(true))
     }
 }
@@ -223,7 +224,7 @@ fn parts_of(pattern: &[u8], escape: &Term) -> Option<Vec<Part>> {
 }
 
 impl Expression {
-    fn evaluate<'a>(&'a self, headers: Option<&'a Table>) -> Known<'a> {
+    fn evaluate<'a>(&'a self, headers: &'a MessageHeaders) -> Known<'a> {
         match self {
             Expression::Constant(constant) => constant.known(),
             Expression::Header(name) => header(headers, name),
@@ -281,9 +282,8 @@ impl Constant {
 }
 
 /// A header that is neither text nor number nor truth is as good as none. Of two with one name the first counts.
-fn header<'a>(headers: Option<&'a Table>, name: &[u8]) -> Known<'a> {
-    let found = headers.and_then(|headers| headers.iter().find(|(n, _)| **n == *name));
-    match found.map(|(_, value)| value) {
+fn header<'a>(headers: &'a MessageHeaders, name: &[u8]) -> Known<'a> {
+    match headers.first(name) {
         Some(Value::LongString(text)) => Known::Text(text),
         Some(Value::Bool(is)) => Known::Bool(*is),
         Some(Value::F32(number)) => Known::Float(f64::from(*number)),
@@ -390,19 +390,19 @@ mod tests {
     use crate::topology::destination::Destination;
     use crate::topology::encoding;
 
-    fn headers() -> Table {
+    fn headers() -> MessageHeaders {
         let mut table = Table::new();
         table.push("colour", Value::LongString(Bytes::from_static(b"blue")));
         table.push("weight", Value::I32(12));
         table.push("price", Value::F64(2.5));
         table.push("open", Value::Bool(true));
         table.push("list", Value::Array(Vec::new()));
-        table
+        MessageHeaders::new(Some(table))
     }
 
     fn selects(text: &str) -> bool {
         let found = parse(text.as_bytes()).unwrap_or_else(|| panic!("{text} cannot be read"));
-        found.evaluate(Some(&headers())) == Known::Bool(true)
+        found.evaluate(&headers()) == Known::Bool(true)
     }
 
     #[test]
@@ -546,7 +546,7 @@ mod tests {
         exchange.add(&none, Destination::queue(2));
         let found = |exchange: &SelectorTable| {
             let mut found = Vec::new();
-            exchange.each(Some(&headers()), &mut |destination| found.push(destination));
+            exchange.each(&headers(), &mut |destination| found.push(destination));
             found
         };
         assert_eq!(found(&exchange), [Destination::queue(0)]);
