@@ -458,6 +458,48 @@ fn unfinished_bodies_have_a_common_limit() {
 }
 
 #[test]
+fn headers_without_their_bodies_count_in_the_common_limit() {
+    let config = ConnectionConfig { body_bytes_max: 10_000, assembling_bytes_max: 25_000, ..Default::default() };
+    let mut client = Client::open_with(config, capable(), tune_ok(20, 4096, 0));
+    // An empty body of ten bytes to come, and headers of 3,000 bytes.
+    let mut header = header_payload(10);
+    header.truncate(12);
+    header.extend_from_slice(&[0x20, 0]);
+    let text = [0; 3000];
+    header.extend_from_slice(&(7 + text.len() as u32).to_be_bytes());
+    header.extend_from_slice(b"\x01hS");
+    header.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    header.extend_from_slice(&text);
+    for number in 1..=9 {
+        client.open_channel(number);
+    }
+    // Those that are finished, or whose channel is closed, count no longer.
+    for _ in 0..20 {
+        client.send(1, publish_method("q"));
+        client.frame(FRAME_HEADER, 1, &header);
+        client.frame(FRAME_BODY, 1, &[1; 4]);
+        client.frame(FRAME_BODY, 1, &[1; 6]);
+        assert_eq!(client.published().body.len(), 10);
+        client.send(2, publish_method("q"));
+        client.frame(FRAME_HEADER, 2, &header);
+        let Some(channel) = client.channel_id(2) else { panic!("channel 2 is open") };
+        client.connection.channel_error(channel, ChannelError::new(ReplyCode::NotFound, "gone"));
+        client.send(2, Method::ChannelCloseOk {});
+        client.open_channel_after_events(2);
+    }
+    assert_eq!(client.connection.assembling_bytes(), 0);
+    for number in 1..=8 {
+        client.send(number, publish_method("q"));
+        client.frame(FRAME_HEADER, number, &header);
+    }
+    assert_eq!(client.read(), []);
+    client.send(9, publish_method("q"));
+    client.frame(FRAME_HEADER, 9, &header);
+    let text = "RESOURCE_ERROR - too many bytes in unfinished messages on this connection";
+    assert_eq!(cost_of(&mut client), cost(0, 506, text, 60, 40));
+}
+
+#[test]
 fn a_close_that_crosses_ours_is_answered() {
     let (mut client, _) = Client::with_channel();
     client.send(1, ack(1, false));

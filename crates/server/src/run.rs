@@ -284,6 +284,9 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
     properties.push("platform", text(concat!("Leveret ", env!("CARGO_PKG_VERSION"))));
     properties.push("product", text(&config.product));
     properties.push("version", text(&config.product_version));
+    // A body of the largest size fits beside its header and a frame that stops in the middle, whatever the settings are.
+    let one_message = config.body_bytes_max.saturating_add(2 * u64::from(config.frame_max));
+    let assembling_bytes_max = config.connection_bytes_max.max(one_message);
     ConnectionConfig {
         server_properties: properties,
         mechanisms: config.mechanisms(),
@@ -291,7 +294,7 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
         channel_max: config.channel_max,
         heartbeat_s: config.heartbeat_s,
         body_bytes_max: config.body_bytes_max,
-        assembling_bytes_max: usize::try_from(config.connection_bytes_max).unwrap_or(usize::MAX),
+        assembling_bytes_max: usize::try_from(assembling_bytes_max).unwrap_or(usize::MAX),
         handshake_timeout_ms: config.handshake_timeout_ms,
         ..ConnectionConfig::default()
     }

@@ -34,6 +34,10 @@ impl PublishMethod {
         PublishMethod { exchange, routing_key, mandatory: self.mandatory }
     }
 
+    fn held_bytes(&self) -> usize {
+        self.exchange.len() + self.routing_key.len()
+    }
+
     /// Reads the fields of `basic.publish` from `payload`, whose class and method were read.
     ///
     /// By hand and not through the table of methods, as it runs once a message.
@@ -102,12 +106,13 @@ fn unexpected(text: &str, method: MethodId) -> Fault {
 }
 
 impl Assembly {
-    /// Bytes of memory held for an unfinished body.
+    /// Bytes of memory held for an unfinished message: its names, its properties and what is there of its body.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
-            Self::Body(partial) => partial.body.capacity(),
-            Self::Idle | Self::Header(_) => 0,
+            Self::Idle => 0,
+            Self::Header(method) => method.held_bytes(),
+            Self::Body(partial) => partial.method.held_bytes() + partial.properties.len() + partial.body.capacity(),
         }
     }
 

@@ -49,7 +49,7 @@ pub struct ConnectionConfig {
     pub consumers_max: usize,
     /// The largest message body; larger ones cost the channel (406).
     pub body_bytes_max: u64,
-    /// Memory for all unfinished bodies of one connection together; beyond it the connection is closed (506), as a client could
+    /// Memory for all unfinished messages of one connection together, their properties too; beyond it the connection is closed (506), as a client could
     /// otherwise hold one unfinished body of the largest size on each of its channels.
     pub assembling_bytes_max: usize,
     /// How long the handshake may take, from the first byte to `connection.open-ok`.

@@ -292,19 +292,24 @@ impl Connection {
                     Some(MethodId::BASIC_PUBLISH) => {
                         let method = PublishMethod::decode(payload)?;
                         channel.assembly = Assembly::Header(method.detach());
+                        self.assembling_bytes += channel.assembly.held_bytes();
                         self.blocked.publishes = true;
-                        Ok(())
+                        self.check_assembling()
                     }
                     Some(id) if id.class == 60 => self.handle_basic_method(number, id, payload),
                     _ => self.handle_channel_method(number, payload),
                 }
             }
             FRAME_HEADER => {
-                if let Some(message) = channel.assembly.header(payload, body_bytes_max)? {
+                let before = channel.assembly.held_bytes();
+                let result = channel.assembly.header(payload, body_bytes_max);
+                let after = channel.assembly.held_bytes();
+                self.assembling_bytes = self.assembling_bytes - before + after;
+                if let Some(message) = result? {
                     let event = publish_event(channel, message);
                     self.events.push_back(event);
                 }
-                Ok(())
+                self.check_assembling()
             }
             FRAME_BODY => {
                 let before = channel.assembly.held_bytes();
@@ -315,17 +320,19 @@ impl Connection {
                     let event = publish_event(channel, message);
                     self.events.push_back(event);
                 }
-                if self.assembling_bytes > self.config.assembling_bytes_max {
-                    return Err(Fault::new(
-                        ReplyCode::ResourceError,
-                        MethodId::BASIC_PUBLISH,
-                        "too many bytes in unfinished messages on this connection",
-                    ));
-                }
-                Ok(())
+                self.check_assembling()
             }
             _ => unreachable!("the frame's shape was checked"),
         }
+    }
+
+    /// Refuses what is more than a connection may hold in messages that are not there as a whole.
+    fn check_assembling(&self) -> Result<(), Fault> {
+        if self.assembling_bytes <= self.config.assembling_bytes_max {
+            return Ok(());
+        }
+        let text = "too many bytes in unfinished messages on this connection";
+        Err(Fault::new(ReplyCode::ResourceError, MethodId::BASIC_PUBLISH, text))
     }
 
     /// A frame for a number that is not open: only `channel.open` is right.

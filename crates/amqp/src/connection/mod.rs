@@ -104,7 +104,7 @@ pub struct Connection {
     /// Frames and bytes in the channels' `pending`.
     pub(crate) pending_frames: usize,
     pub(crate) pending_bytes: usize,
-    /// Bytes of memory for unfinished bodies in all channels.
+    /// Bytes of memory for unfinished messages in all channels, their properties too.
     pub(crate) assembling_bytes: usize,
     /// Channels with confirms to send.
     pub(crate) unflushed: Vec<ChannelId>,
@@ -303,7 +303,7 @@ impl Connection {
             + self.channels.iter().map(|channel| channel.held_bytes() + size_of::<usize>()).sum::<usize>()
     }
 
-    /// Bytes of memory for the unfinished bodies of all channels.
+    /// Bytes of memory for the unfinished messages of all channels, their properties too.
     #[inline]
     pub fn assembling_bytes(&self) -> usize {
         self.assembling_bytes
