@@ -5,7 +5,7 @@
 //! look torn, because they are being written. Bytes that were never durable and bytes that rotted look alike to it
 //! where no evidence is left; it says "ends here".
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -156,12 +156,12 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, extents_of: ExtentsOf<'_>, visit
             None
         }
     };
-    inspect_wal(disk, depth, visit);
+    let needed = Needed::look(disk, folder_id, extents_of);
+    inspect_wal(disk, depth, &needed, visit);
     if folder_id.is_some() && matches!(wal::has_log(disk), Ok(false)) {
         let text = "no file of the log is left".to_owned();
         visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
-    let needed = Needed::look(disk, folder_id, extents_of);
     inspect_extents(disk, depth, &needed, visit);
     inspect_checkpoints(disk, folder_id, &needed, visit);
 }
@@ -179,7 +179,7 @@ fn list<D: Disk>(disk: &D, folder: &str, visit: &mut dyn FnMut(Fact)) -> Vec<Str
     })
 }
 
-fn inspect_wal<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
+fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn FnMut(Fact)) {
     let mark = wal::read_mark(disk).unwrap_or_else(|error| {
         visit(damaged(wal::MARK_NAME, &error));
         None
@@ -209,7 +209,10 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, visit: &mut dyn FnMut(Fact)) {
     }
     files.sort_by_key(|(header, ..)| header.file);
     let is_there = |file| files.iter().any(|(header, ..)| header.file == file);
-    if let Some(mark) = mark.filter(|mark| *mark != WalPosition::START && !is_there(mark.file)) {
+    // A repair moves files aside that nothing is read from any more, and the note may still name one of them.
+    let is_needed = |file| needed.log_from.is_none_or(|from| file >= from);
+    let missed = |mark: &WalPosition| *mark != WalPosition::START && !is_there(mark.file) && is_needed(mark.file);
+    if let Some(mark) = mark.filter(missed) {
         let text = format!("log file number {} was durable to byte {} and is not there", mark.file.0, mark.offset);
         visit(Fact::Damaged { name: wal::MARK_NAME.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
@@ -290,17 +293,22 @@ struct Needed {
     extents: Option<BTreeSet<ExtentId>>,
     /// Groups with a whole checkpoint: only then is the other of their two files ever written over.
     groups: BTreeSet<GroupId>,
+    /// The first log file that a start reads; `None` if that is not known.
+    log_from: Option<FileNo>,
 }
 
 impl Needed {
     fn look<D: Disk>(disk: &D, folder_id: Option<u128>, extents_of: ExtentsOf<'_>) -> Needed {
-        let mut needed = Needed { extents: Some(BTreeSet::new()), groups: BTreeSet::new() };
+        let mut needed = Needed { extents: Some(BTreeSet::new()), groups: BTreeSet::new(), log_from: None };
         let mut unreadable = BTreeSet::new();
+        let mut newest: BTreeMap<GroupId, (u64, FileNo)> = BTreeMap::new();
         for file_name in disk.list(CHECKPOINT_FOLDER).unwrap_or_default() {
             let Some((group, place)) = place_of(&file_name) else { continue };
             match CheckpointStore::read_only(disk, &checkpoint_name(group, place), group, folder_id) {
                 Ok(checkpoint) => {
                     needed.groups.insert(group);
+                    let found = (checkpoint.generation, checkpoint.replay_from.file);
+                    newest.entry(group).and_modify(|known| *known = found.max(*known)).or_insert(found);
                     match (extents_of(group, &checkpoint.payload), &mut needed.extents) {
                         (Some(ids), Some(extents)) => extents.extend(ids),
                         _ => needed.extents = None,
@@ -314,6 +322,8 @@ impl Needed {
         // A group of which nothing can be read may have needed anything.
         if !unreadable.is_subset(&needed.groups) {
             needed.extents = None;
+        } else {
+            needed.log_from = newest.values().map(|(_, file)| *file).min();
         }
         needed
     }
