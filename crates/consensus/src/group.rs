@@ -24,7 +24,8 @@
 //! - **The vote of a member that may have forgotten is weighed** (`doubt.rs`, `grants.rs`).
 //! - **What is on its way to a follower is bounded in bytes** (`window.rs`); the library counts messages.
 //! - **Membership entries are ours.** They are appended and read without the library's protobuf parser, and a change that
-//!   could not be applied is refused before it is in the log.
+//!   could not be applied is refused before it is in the log. A member that finds one committed all the same applies neither it nor
+//!   what follows, and halts.
 //!
 //! Invariant: whatever the library wants is handed out by [`Group::ready`], once, in order.
 
@@ -32,7 +33,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
-use raft::{RaftState, RawNode, StateRole};
+use raft::{ProgressTracker, RaftState, RawNode, StateRole};
 use slog::o;
 
 use crate::config::{Config, ConfigError, Restored};
@@ -232,12 +233,7 @@ impl Group {
         let data = encode_changes(changes);
         let change = decode_changes(&data).map_err(|_| Refused::BadChange)?;
         // A dry run: at apply there is no way to say no.
-        let mut changer = raft::Changer::new(raft.prs());
-        let outcome = match change.enter_joint() {
-            Some(auto_leave) => changer.enter_joint(auto_leave, &change.changes),
-            None => changer.simple(&change.changes),
-        };
-        if outcome.is_err() {
+        if try_change(&mut raft.prs().clone(), &change, raft.raft_log.last_index()).is_err() {
             return Err(Refused::BadChange);
         }
         let position = self.append(EntryKind::Membership, data)?;
@@ -526,6 +522,12 @@ impl Group {
             let entry = Entry::from_raft(entry);
             if entry.kind == EntryKind::Membership {
                 self.changes.push_back((entry.index, entry.data.clone()));
+                if !self.changes_apply() {
+                    // It is not applied, and nothing behind it, so that the next start finds it again.
+                    self.changes.pop_back();
+                    self.halt(Contradiction::ChangeOfNothing { index: entry.index, term: entry.term });
+                    break;
+                }
             }
             out.committed.push(entry);
         }
@@ -574,10 +576,20 @@ impl Group {
         }
     }
 
+    /// Whether the changes of members that are handed out can be applied, one after the other. A leader tries a change before it
+    /// proposes it; whoever follows one that did not must not find out where there is no way to say no.
+    fn changes_apply(&self) -> bool {
+        let raft = &self.raw.raft;
+        let (mut members, last) = (raft.prs().clone(), raft.raft_log.last_index());
+        self.changes
+            .iter()
+            .all(|(_, data)| decode_changes(data).is_ok_and(|change| try_change(&mut members, &change, last).is_ok()))
+    }
+
     /// A committed change of members takes effect.
     fn change_applies(&mut self, data: &Bytes) {
         let change = decode_changes(data).expect("a membership entry is read as it was written");
-        self.raw.apply_conf_change(&change).expect("a change is tried before it is proposed, and no other is between");
+        self.raw.apply_conf_change(&change).expect("a change is tried before it is handed out");
         let raft = &mut self.raw.raft;
         if raft.state == StateRole::Leader && !raft.promotable() {
             self.hand_over();
@@ -615,6 +627,20 @@ impl Group {
         }
         self.led = leads;
     }
+}
+
+/// Makes of the members what a change makes of them.
+fn try_change(members: &mut ProgressTracker, change: &eraftpb::ConfChangeV2, last: u64) -> raft::Result<()> {
+    let mut changer = raft::Changer::new(members);
+    let (configuration, changes) = if change.leave_joint() {
+        changer.leave_joint()?
+    } else if let Some(auto_leave) = change.enter_joint() {
+        changer.enter_joint(auto_leave, &change.changes)?
+    } else {
+        changer.simple(&change.changes)?
+    };
+    members.apply_conf(configuration, changes, last);
+    Ok(())
 }
 
 fn node(id: u64) -> Option<NodeId> {

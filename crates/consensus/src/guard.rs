@@ -60,6 +60,19 @@ pub enum Contradiction {
         /// The term of the leader's.
         theirs: Term,
     },
+    /// A committed change of members that no leader can have tried leads to no lawful membership.
+    #[error(
+        "the change of members at {index}, of term {term}, cannot be applied to the members that this node knows: \
+         the leader that appended it is not sound, or this log is not the group's. Nothing behind it was applied. \
+         Compare the members that the nodes show, remove the one that differs from its group and let it join with an empty \
+         folder and a new id"
+    )]
+    ChangeOfNothing {
+        /// Where it stands.
+        index: LogIndex,
+        /// Whose leader appended it.
+        term: Term,
+    },
 }
 
 /// Why a message must not reach the library.

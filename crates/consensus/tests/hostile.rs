@@ -69,6 +69,32 @@ fn a_leader_that_lost_what_is_committed_halts_who_has_it() {
 }
 
 #[test]
+fn a_committed_change_of_members_that_cannot_be_applied_halts_its_member() {
+    let nobody_is_left: &[u8] = &[1, 3, 3, 1, 3, 2, 3, 3];
+    let end_of_no_change: &[u8] = &[];
+    let two_at_once: &[u8] = &[1, 1, 1, 4];
+    // The one before the second of the two is not applied yet, and still goes first.
+    let twice_joint: &[u8] = &[1, 2, 1, 4, 1, 5];
+    for (changes, good) in
+        [(vec![nobody_is_left], 0), (vec![end_of_no_change], 0), (vec![two_at_once, twice_joint, twice_joint], 2)]
+    {
+        let [_, mut second, _] = led();
+        let (last, term) = (second.status().last, second.status().term.0);
+        let mut rest = vec![changes.len() as u8];
+        changes.iter().for_each(|data| rest.extend([1, 0, data.len() as u8]));
+        rest.extend(changes.concat());
+        let commit = last.index.0 + changes.len() as u64;
+        let append = crafted(1, 1, 2, [term, last.term.0, last.index.0, commit, 0, 0, 0, 0], &rest);
+        second.step(append.expect("it can be read")).expect("each of them can be read");
+        let mut said = Vec::new();
+        drain(&mut second, &mut said);
+        let index = LogIndex(last.index.0 + 1 + good);
+        assert_eq!(second.halted(), Some(Contradiction::ChangeOfNothing { index, term: Term(term) }), "{changes:?}");
+        assert_eq!(second.status().applied, LogIndex(index.0 - 1), "what was before it is applied");
+    }
+}
+
+#[test]
 fn answers_that_acknowledge_what_a_leader_never_had_are_refused() {
     let [mut leader, ..] = led();
     let (term, last) = (leader.status().term.0, leader.status().last.index.0);
