@@ -23,6 +23,7 @@ use storage::disk::{Crash, SurvivalUnit};
 
 mod burial;
 mod declares;
+mod leaders;
 mod turnover;
 mod weather;
 
@@ -83,6 +84,8 @@ pub struct Cluster {
     plan: Plan,
     options: Options,
     draining: bool,
+    /// A leader that is about to lose its power, or did.
+    hit: Option<leaders::Hit>,
     /// The node whose extents rot, where there is rot.
     victim: usize,
     /// Down, and not to be started by itself.
@@ -159,6 +162,7 @@ impl Cluster {
             options,
             victim: (seed % options.nodes) as usize,
             draining: false,
+            hit: None,
         }
     }
 
@@ -483,6 +487,7 @@ impl Cluster {
         if crash == Some(Crash::Power) {
             self.nodes[node].boot += 1;
             self.checks.power_cut(id);
+            self.note_power_loss(node);
         }
         let survival = *self.random.pick(&[
             SurvivalUnit::Nothing,

@@ -252,6 +252,17 @@ struct Running {
     latest_ms: u64,
 }
 
+/// How far a loss of power has come that waits for its moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerLoss {
+    /// None is to come.
+    None,
+    /// It comes after the next write of the log,
+    AfterWrite,
+    /// in the sync of that.
+    AtSync,
+}
+
 /// One node.
 pub struct Node {
     /// Its id.
@@ -270,6 +281,8 @@ pub struct Node {
     pub clock_ms: i64,
     /// A fault waits for one of its next disk operations.
     pub has_faults: bool,
+    /// Its power goes at a moment of its own log.
+    pub power_loss: PowerLoss,
     /// Percent of asks whether a connection has room that find none.
     pub full_outlets: u64,
     settings: Settings,
@@ -310,6 +323,7 @@ impl Node {
             disk_slowness: 1,
             clock_ms: 0,
             has_faults: false,
+            power_loss: PowerLoss::None,
             full_outlets: 0,
             known: vec![Known::new(); settings.partitions.len()],
             settings,

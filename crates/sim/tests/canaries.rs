@@ -56,6 +56,14 @@ fn a_log_that_lost_its_end_is_found_out() {
     found(Bug::TailIsForgotten, 1, "[lost]", Faults::ALL);
 }
 
+/// By the seeds that `seeds.rs` runs without the bug, where nothing is lost.
+#[test]
+fn a_member_that_forgot_and_votes_as_if_it_had_not_is_found_out() {
+    let faults = Faults { leaders: true, ..Faults::NONE };
+    found(Bug::LossIsForgotten, 3, "[lost]", faults);
+    found(Bug::LossIsForgotten, 5, "[lost]", faults);
+}
+
 #[test]
 fn a_state_that_differs_is_found_out() {
     found(Bug::CheckpointIsAltered, 1, "[equal-state]", Faults::ALL);

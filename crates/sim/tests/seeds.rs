@@ -102,6 +102,18 @@ fn three_nodes_lose_nothing_that_was_written_while_the_power_stays() {
     assert!(total.confirmed > 5_000, "{total:?}");
 }
 
+/// Leaders alone lose power, while what they confirmed last is on a bare majority. `canaries.rs` has the same seeds find a member that
+/// votes as if it had forgotten nothing. Nothing may be excused here: no majority is ever hit, and nobody waits in vain.
+#[test]
+fn what_was_written_survives_the_power_cut_of_its_leader() {
+    let leaders = Options { faults: Faults { leaders: true, ..Faults::NONE }, ..Options::default() };
+    let mut total = run_all(0..30, leaders);
+    total.add(&run_all(0..10, Options { nodes: 5, ..leaders }));
+    assert_eq!((total.lost_with_power, total.gave_up_waiting), (0, 0), "nothing is excused: {total:?}");
+    assert!(total.power_cuts > 30 && total.caught_up > 60, "leaders are hit: {total:?}");
+    assert!(total.confirmed > 5_000, "runs in which nothing happens show nothing: {total:?}");
+}
+
 #[test]
 fn what_rots_on_one_node_is_mended_by_the_others() {
     let faults = Faults { rot: true, ..Faults::ALL };

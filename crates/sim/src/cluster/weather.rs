@@ -6,6 +6,7 @@
 
 use super::{Cluster, Event};
 use crate::network::Weather;
+use crate::node::PowerLoss;
 use crate::schedule::{MS, SECOND};
 use consensus::NodeId;
 
@@ -23,12 +24,6 @@ const ROTTEN_BITS_MAX: u64 = 24;
 const SOUND_BYTES_MAX: u64 = 8 << 10;
 /// Where log files lie.
 const WAL_FOLDER: &str = "wal";
-/// How often a change of the weather hits a leader, where leaders are hit,
-const LEADER_PERCENT: u64 = 60;
-/// and so many disk operations ahead at most.
-const LEADER_OPERATIONS_AHEAD_MAX: u64 = 12;
-/// Its disk takes this many times as long, so that much is written and not synced.
-const LEADER_SLOWNESS: u64 = 30;
 /// A log file's header, which recovery alone looks at.
 const LOG_HEADER_BYTES: u64 = 4096;
 
@@ -47,9 +42,7 @@ impl Cluster {
         if faults.log_rot && self.nodes.len() > 1 && self.random.chance(ROT_PERCENT) {
             self.rot_in_the_log();
         }
-        if faults.leaders && self.nodes.len() > 1 && self.random.chance(LEADER_PERCENT) {
-            self.hit_a_leader();
-        }
+        self.hit_leaders();
         match self.random.below(100) {
             0..22 if faults.network => self.network_weather(),
             22..40 if faults.network => self.cut_links(),
@@ -122,37 +115,12 @@ impl Cluster {
         self.note(node, &format!("finds rot in {name}"));
     }
 
-    /// A leader is not heard by one of its followers any more, and soon loses its power. Only while everybody is up and whole, so
-    /// that no majority is ever hit at once.
-    fn hit_a_leader(&mut self) {
-        let group = self.random.below(self.plan.groups.len() as u64) as usize;
-        self.network.mend();
-        let views: Vec<_> = self.nodes.iter().map(|node| node.view(group)).collect();
-        let is_calm = |node: usize| {
-            let is_whole = |group| self.nodes[node].view(group).is_some_and(|view| !view.may_have_forgotten);
-            (0..self.plan.groups.len()).all(is_whole) && !self.nodes[node].has_faults
-        };
-        if !(0..self.nodes.len()).all(is_calm) {
-            return;
-        }
-        let Some(leader) = views.iter().position(|view| view.is_some_and(|view| view.serves)) else { return };
-        let deaf = (leader + 1 + self.random.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len();
-        self.network.cut(self.nodes[leader].id, self.nodes[deaf].id);
-        let ahead = self.random.below(LEADER_OPERATIONS_AHEAD_MAX);
-        let disk = &self.nodes[leader].disk;
-        disk.schedule(disk.operations() + ahead, Fault::Crash(Crash::Power));
-        self.nodes[leader].has_faults = true;
-        self.nodes[leader].disk_slowness = LEADER_SLOWNESS;
-        let what = format!("is not heard by {} and will lose its power within {ahead} operations", self.nodes[deaf].id);
-        self.note(leader, &what);
-    }
-
     /// Whether this node must stay up: what it would find at a start it could not start over.
     fn must_stay_up(&self, node: usize) -> bool {
         self.options.faults.log_rot && node == self.victim
     }
 
-    fn note(&mut self, node: usize, what: &str) {
+    pub(super) fn note(&mut self, node: usize, what: &str) {
         let now = self.schedule.now();
         let id = self.nodes[node].id;
         self.trace.line(now, || format!("{id} {what}"));
@@ -244,6 +212,7 @@ impl Cluster {
     pub(super) fn heal(&mut self) {
         let now = self.schedule.now();
         self.trace.line(now, || "the faults are over".to_owned());
+        self.hit = None;
         self.network.mend();
         self.network.weather = Weather::FAIR;
         for node in 0..self.nodes.len() {
@@ -251,6 +220,7 @@ impl Cluster {
             n.paused_until = 0;
             n.disk_slowness = 1;
             n.full_outlets = 0;
+            n.power_loss = PowerLoss::None;
             n.disk.clear_faults();
             n.has_faults = false;
             if !n.is_up() {

@@ -3,13 +3,14 @@
 //! Invariants: *synced* is told only after a sync that began after the write; an extent is synced before its partition
 //! hears of it, and a checkpoint before its partition gives anything up; any error but a full disk stops the node.
 
-use super::{Completion, Happening, Node, Outcome, RETAINED_BYTES_MAX, Running, deadline, is_vote_only};
+use super::{Completion, Happening, Node, Outcome, PowerLoss, RETAINED_BYTES_MAX, Running, deadline, is_vote_only};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use partition::cold_read::carry_out;
 use partition::extent_copy::{copy_runs, write_received};
 use partition::outputs::{Job, Read, ReadFailed, ReadPurpose, SyncWish};
 use partition::place::file_u32;
+use storage::disk::Crash;
 use storage::extent::{remove_extent, sync_extent_removals};
 use storage::wal::Preparation;
 use storage::{Extent, ExtentId, FileNo, GroupId, Location, Record, RecordKind, StorageError, WalPosition, WriteWay};
@@ -37,6 +38,9 @@ impl Node {
                 return;
             }
             Err(error) => return self.fail("the log could not be written", &error, out),
+        }
+        if self.power_loss == PowerLoss::AfterWrite {
+            self.power_loss = PowerLoss::AtSync;
         }
         let (mut at, mut wake) = (0, false);
         for write in writes {
@@ -102,6 +106,9 @@ impl Node {
     }
 
     pub(super) fn sync(&mut self, out: &mut Outcome) {
+        if self.power_loss == PowerLoss::AtSync {
+            self.disk.crash(Crash::Power);
+        }
         if let Err(error) = self.up().wal.sync() {
             return self.fail("the log could not be synced", &error, out);
         }
