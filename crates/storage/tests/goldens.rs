@@ -85,3 +85,16 @@ fn identity() {
     assert_eq!(text, include_str!("goldens/identity.txt"));
     assert_eq!(disk.contents("lock").unwrap(), b"4711\n");
 }
+
+#[test]
+fn boot() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let text = || String::from_utf8(disk.contents("boot").unwrap()).unwrap();
+    let identity = FolderIdentity { node_name: "rabbit@host".to_owned(), cluster_id: 0xabc, folder_id: FOLDER_ID };
+    let folder = DataFolder::open(disk.clone(), identity, 4711).unwrap();
+    let mut life = folder.begin_life(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef).unwrap();
+    assert_eq!(text(), include_str!("goldens/boot.txt"));
+    folder.note_forgot(&mut life, [1, 20].into()).unwrap();
+    folder.close_life(life).unwrap();
+    assert_eq!(text(), include_str!("goldens/boot-closed.txt"));
+}
