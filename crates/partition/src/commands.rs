@@ -133,7 +133,7 @@ fn refused_letter(queue: QueueId, message: &Message) -> Effect {
 }
 
 /// A member that does not lead answers what wants an answer.
-fn refuse(command: Command, cx: &mut Context<'_>) {
+pub(crate) fn refuse(command: Command, cx: &mut Context<'_>) {
     let (channel, request) = match command {
         Command::Publish(Publish { channel, publish_seq, .. }) => {
             if publish_seq != 0 {
@@ -168,9 +168,55 @@ impl QueuePartition {
             Command::Delete { queue } => self.forget(queue),
             _ => {}
         }
-        if self.leader.is_none() {
-            return refuse(command, cx);
+        let Some(leader) = self.leader.as_deref_mut() else { return refuse(command, cx) };
+        // The topology decides for itself, not in a channel's order.
+        let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
+        if !leader.postponed.is_empty() && !is_decision {
+            return leader.postponed.push_back(command);
         }
+        if self.limits_bytes && self.must_count_for(&command) {
+            let leader = self.leader.as_deref_mut().expect("it was there above");
+            return leader.postponed.push_back(command);
+        }
+        self.carry_out(command, cx);
+    }
+
+    /// Carries out what waited until a queue knew how many bytes it has, in its order. False if there was nothing to do.
+    pub(crate) fn carry_out_postponed(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut did = false;
+        while let Some(command) = self.leader.as_deref_mut().and_then(|leader| leader.postponed.pop_front()) {
+            if self.must_count_for(&command) {
+                let leader = self.leader.as_deref_mut().expect("it was there above");
+                leader.postponed.push_front(command);
+                break;
+            }
+            self.carry_out(command, cx);
+            did = true;
+        }
+        did
+    }
+
+    /// Whether a publish goes to a queue with a limit of bytes that has not counted yet what was there before, as after a
+    /// restart. Until then nobody knows whether it is full.
+    fn must_count_for(&mut self, command: &Command) -> bool {
+        let Command::Publish(publish) = command else { return false };
+        let mut must = false;
+        for target in &publish.targets {
+            let limits = |rules: &Arc<Rules>| rules.length_bytes_max.is_some() && rules.overflow.is_reject();
+            if publish.delay_ms == 0
+                && !self.deleted.contains(target.queue)
+                && self.rules.get(&target.queue).is_some_and(limits)
+            {
+                // It is looked at, and with that it counts.
+                self.touched(target.queue);
+                let leader = self.leader.as_deref().expect("only a leader takes commands");
+                must |= leader.queues[&target.queue].has_uncounted(self.queues.queue(target.queue));
+            }
+        }
+        must
+    }
+
+    fn carry_out(&mut self, command: Command, cx: &mut Context<'_>) {
         if !self.deleted.is_empty() && self.answers_late(&command, cx) {
             return;
         }
@@ -241,6 +287,7 @@ impl QueuePartition {
         if self.deleted.contains(queue) {
             return;
         }
+        self.limits_bytes |= rules.length_bytes_max.is_some() && rules.overflow.is_reject();
         match rules.is_plain() {
             true => self.rules.remove(&queue),
             false => self.rules.insert(queue, rules.clone()),
@@ -490,8 +537,9 @@ impl QueuePartition {
         let mut full = None;
         for (queue, due, stored) in std::mem::take(&mut leader.due) {
             let leader = self.leader.as_deref().expect("publishing ends no office");
-            // While a delete is being decided what is due waits as before a full queue.
-            let closes = leader.queues.get(&queue).is_some_and(|lq| lq.closing.is_some());
+            // While a delete is being decided, or bytes are being counted, what is due waits as before a full queue.
+            let state = self.queues.queue(queue);
+            let closes = leader.queues.get(&queue).is_some_and(|lq| lq.closing.is_some() || lq.has_uncounted(state));
             let view = MessageView::parse(&stored).expect("partitions hold whole messages");
             let message = Message {
                 exchange: stored.slice_ref(view.exchange()),

@@ -5,7 +5,7 @@
 //! every message that was or will be confirmed before its sync, and never passes the cap.
 
 use crate::closing::Closing;
-use crate::command::{DeadLetter, Effect, Level, Reply, RequestId, Selective};
+use crate::command::{Command, DeadLetter, Effect, Level, Reply, RequestId, Selective};
 use crate::damage::Spoilt;
 use crate::entry::{BatchPlace, EntryBuilder};
 use crate::life::{DueMessage, Life, Timers};
@@ -383,6 +383,8 @@ pub(crate) struct Leader {
     pub(crate) letters: Vec<DeadLetter>,
     /// Scheduled messages that this turn found due.
     pub(crate) due: Vec<DueMessage>,
+    /// Commands behind a publish whose queue has to count its bytes first, and that publish before them.
+    pub(crate) postponed: VecDeque<Command>,
 }
 
 impl Leader {
@@ -416,6 +418,7 @@ impl Leader {
             letters: Vec::new(),
             repeats: FixedMap::default(),
             due: Vec::new(),
+            postponed: VecDeque::new(),
         }
     }
 

@@ -270,6 +270,16 @@ impl LeaderQueue {
         bytes + body_bytes as u64 > max
     }
 
+    /// Whether something that was there before anybody counted is not in the count of bytes yet. A queue whose delete is being
+    /// decided counts nothing meanwhile.
+    pub(crate) fn has_uncounted(&self, state: Option<&QueueState<Place>>) -> bool {
+        let Some(range) = self.life.as_ref().map(|life| &life.uncounted).filter(|range| !range.is_empty()) else {
+            return false;
+        };
+        let next = state.and_then(|state| next_sound(state, self.spoilt.as_deref(), range.start));
+        self.closing.is_none() && next.is_some_and(|seq| seq < range.end)
+    }
+
     /// Whether a message with this key is here, or was so lately that another one is a repeat.
     pub(crate) fn knows_key(&self, key: DedupKey, state: Option<&QueueState<Place>>, now_ms: u64) -> bool {
         let Some(life) = &self.life else { return false };

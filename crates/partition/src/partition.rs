@@ -5,6 +5,7 @@
 //! whatever arrived becomes one log entry (per MiB), without waiting for more.
 
 use crate::command::{Effect, Level, Outlets, Reply};
+use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::entry::Reason;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
@@ -53,6 +54,8 @@ pub struct QueuePartition {
     pub(crate) mended_messages: u64,
     /// Rules of the queues that are not plain.
     pub(crate) rules: FixedMap<QueueId, Arc<Rules>>,
+    /// Whether any queue here ever had a limit of bytes beyond which it refuses.
+    pub(crate) limits_bytes: bool,
     /// Queues that ended lately: what was routed to them before comes too late.
     pub(crate) deleted: Deleted,
 }
@@ -71,6 +74,7 @@ impl QueuePartition {
             mendings: Mendings::default(),
             mended_messages: 0,
             rules: FixedMap::default(),
+            limits_bytes: false,
             deleted: Deleted::default(),
         }
     }
@@ -179,6 +183,9 @@ impl QueuePartition {
         self.mend_turn(cx);
         self.note_written(cx);
         self.dispatch(cx);
+        while self.carry_out_postponed(cx) {
+            self.dispatch(cx);
+        }
         // Watermarks and no-ack settles that dispatching made belong to the log too.
         if self.finish_entry(cx.now_ms) {
             self.drive(cx);
@@ -415,7 +422,9 @@ impl QueuePartition {
                 cx.out.effects.push(Effect::Refuse { channel, first, count });
             }
             leader.leave_unanswered(&mut cx.out.effects);
+            let postponed = std::mem::take(&mut leader.postponed);
             self.leader = None;
+            postponed.into_iter().for_each(|command| refuse(command, cx));
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
             self.leader = Some(Box::new(Leader::new(status.term)));

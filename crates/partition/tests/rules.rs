@@ -278,6 +278,31 @@ fn a_limit_holds_from_the_first_moment_after_a_restart() {
 }
 
 #[test]
+fn publishes_wait_until_what_was_there_before_a_restart_is_counted() {
+    let rules = Rules { length_bytes_max: Some(7), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    for seq in 1..=3 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.run();
+    assert_eq!(rig.confirmed(), [1, 2, 3]);
+    let mut rig = rig.restarted();
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    // All of it is asked for before a single byte was read.
+    for (seq, body) in [(20, "x"), (21, "y")] {
+        rig.publish_synced(seq, body);
+    }
+    rig.command(Command::Stat { queue: QUEUE, channel: READER, request: RequestId(7) });
+    rig.run();
+    assert_eq!((rig.confirmed(), rig.refused()), (vec![20], vec![21]), "one byte is left");
+    let answered = rig.effects.iter().find_map(|effect| match effect {
+        Effect::Reply { request: RequestId(7), reply: Reply::Stat { ready, .. }, .. } => Some(*ready),
+        _ => None,
+    });
+    assert_eq!(answered, Some(4), "what is asked behind a publish is answered behind it");
+}
+
+#[test]
 fn a_queue_has_its_whole_time_from_when_its_last_consumer_goes() {
     let mut rig = configured(Vec::new(), &Rules { expires_ms: Some(300), ..Rules::default() });
     let lapses = |rig: &Rig| rig.effects.iter().filter(|e| matches!(e, Effect::Lapsed { .. })).count();

@@ -5,9 +5,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use clients::broker::unique;
+use clients::broker::{is_foreign, unique};
 use clients::client::PATIENCE;
-use clients::{Client, Event, ExchangeDeclare, Outcome, Properties, Publish, QueueDeclare, Value};
+use clients::{Client, Closed, Event, ExchangeDeclare, Outcome, Properties, Publish, QueueDeclare, Value};
 
 use crate::Kind;
 
@@ -85,7 +85,7 @@ impl Scene {
 
     /// Publishes into the queue and gets it back, and declares it before that wherever it is not there.
     pub(crate) fn probe(&self) -> Outcome {
-        for round in 0..4 {
+        for round in 0..8 {
             let mut client = self.fresh();
             if client.counts(1, &self.queue).is_err() {
                 client = self.fresh();
@@ -99,6 +99,13 @@ impl Scene {
             match client.event(channel) {
                 Event::Confirm { nack: false, .. } => {}
                 Event::Returned(_) if !self.has_queue() => continue,
+                // RabbitMQ refuses what meets the beginning or the end of a quorum queue, or closes the connection.
+                Event::Confirm { nack: true, .. } | Event::Closed(Closed { code: 541, .. })
+                    if is_foreign() && self.kind == Kind::Quorum =>
+                {
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
                 other => return Err(format!("a publish with a confirm: {other:?}")),
             }
             let due = Instant::now() + PATIENCE / 2;
