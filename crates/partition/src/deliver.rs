@@ -7,7 +7,7 @@
 use crate::command::{DeadLetter, Delivery, Effect, Reply};
 use crate::damage::next_sound;
 use crate::entry::Reason;
-use crate::leader::{Leader, LeaderQueue, Waiting};
+use crate::leader::{Answer, Leader, LeaderQueue, Waiting};
 use crate::life::{DueMessage, Timers};
 use crate::machine::FixedMap;
 use crate::outputs::{LostEntry, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
@@ -64,6 +64,7 @@ impl QueuePartition {
                 rooms: &mut leader.rooms,
                 timers: &mut leader.timers,
                 letters: &mut leader.letters,
+                answers: &mut leader.answers,
                 due: &mut leader.due,
                 blocked_at: None,
             };
@@ -318,6 +319,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) timers: &'a mut Timers,
     /// Dead letters that leave with the entry being built.
     pub(crate) letters: &'a mut Vec<DeadLetter>,
+    /// Answers that wait for the entry being built.
+    pub(crate) answers: &'a mut Vec<Answer>,
     /// Scheduled messages that are due.
     pub(crate) due: &'a mut Vec<DueMessage>,
     /// A consumer waits, and this message, the next one, is not let out or not in memory yet.
@@ -499,7 +502,13 @@ impl Turn<'_> {
                 }
                 Waiting::Purge { channel, request } => {
                     let ready = self.lq.dispatch.ready();
-                    self.purge(cx.tail);
+                    if self.purge(cx.tail) {
+                        // As durable as a delete: what was purged does not come back once its client knows.
+                        self.lq.waiting.pop_front();
+                        self.builder.want_sync();
+                        self.answers.push(Answer { channel, request, reply: Reply::Counted(ready) });
+                        continue;
+                    }
                     (channel, request, Reply::Counted(ready))
                 }
                 Waiting::Stat { channel, request } => {
@@ -543,7 +552,8 @@ impl Turn<'_> {
         out.effects.push(Effect::Reply { channel, request, reply });
     }
 
-    fn purge(&mut self, tail: &mut Tail) {
+    /// Ends what is ready. True if the entry being built says so.
+    fn purge(&mut self, tail: &mut Tail) -> bool {
         let state = self.state;
         self.lq.let_go(state, tail);
         let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
@@ -565,6 +575,7 @@ impl Turn<'_> {
         if let Some(life) = &mut self.lq.life {
             life.purged();
         }
+        !ranges.is_empty()
     }
 
     /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as no use of it.

@@ -69,6 +69,15 @@ pub(crate) struct InFlight {
     pub(crate) bytes: usize,
     /// Messages that this entry ends and that go elsewhere once it is applied.
     pub(crate) letters: Vec<DeadLetter>,
+    /// Requests that are answered once this entry is applied, because the answer promises what it says.
+    pub(crate) answers: Vec<Answer>,
+}
+
+/// The answer to a request that waits for the log.
+pub(crate) struct Answer {
+    pub(crate) channel: ChannelKey,
+    pub(crate) request: RequestId,
+    pub(crate) reply: Reply,
 }
 
 /// A batch of one queue that is proposed and not applied.
@@ -381,6 +390,8 @@ pub(crate) struct Leader {
     pub(crate) timers: Timers,
     /// Dead letters that leave once the entry being built is applied.
     pub(crate) letters: Vec<DeadLetter>,
+    /// Answers that are given once the entry being built is applied.
+    pub(crate) answers: Vec<Answer>,
     /// Scheduled messages that this turn found due.
     pub(crate) due: Vec<DueMessage>,
     /// Commands behind a publish whose queue has to count its bytes first, and that publish before them.
@@ -416,6 +427,7 @@ impl Leader {
             rooms: FixedMap::default(),
             timers: Timers::new(),
             letters: Vec::new(),
+            answers: Vec::new(),
             repeats: FixedMap::default(),
             due: Vec::new(),
             postponed: VecDeque::new(),
@@ -439,6 +451,12 @@ impl Leader {
             effects.extend(refused.map(|held| Effect::Refuse { channel: held.channel, first: held.seq, count: 1 }));
         }
         for (_, channel, request) in self.barriers.drain(..) {
+            effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
+        }
+        // What the log was told and nobody has heard of yet may come to pass or not.
+        let in_log = self.in_flight.iter_mut().chain(self.held.iter_mut().map(|held| &mut held.1));
+        let in_log = in_log.flat_map(|entry| std::mem::take(&mut entry.answers));
+        for Answer { channel, request, .. } in in_log.chain(std::mem::take(&mut self.answers)) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
         }
     }

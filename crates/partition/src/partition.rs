@@ -8,7 +8,7 @@ use crate::command::{Effect, Level, Outlets, Reply};
 use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::entry::Reason;
-use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
+use crate::leader::{Answer, ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
 use crate::machine::{FixedMap, Queues, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
@@ -248,6 +248,7 @@ impl QueuePartition {
             written_done: false,
             bytes: data.len(),
             letters: std::mem::take(&mut leader.letters),
+            answers: std::mem::take(&mut leader.answers),
         };
         leader.in_flight_bytes += entry.bytes;
         leader.held.push_back((data, entry));
@@ -325,6 +326,8 @@ impl QueuePartition {
         }
         confirm(done.on_synced, &mut cx.out.effects);
         cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
+        let answered = |Answer { channel, request, reply }| Effect::Reply { channel, request, reply };
+        cx.out.effects.extend(done.answers.into_iter().map(answered));
         for (id, value) in done.values {
             if let Some(queue) = leader.queues.get_mut(&id) {
                 queue.at_risk -= value;
@@ -411,6 +414,7 @@ impl QueuePartition {
             if leads && leader.term == status.term {
                 return;
             }
+            leader.leave_unanswered(&mut cx.out.effects);
             // Publishes may yet be committed by the next leader; their channels hear that nobody promises it.
             let mut gone = std::mem::take(&mut leader.on_written);
             gone.append(&mut leader.on_synced);
@@ -421,7 +425,6 @@ impl QueuePartition {
             for ConfirmRange { channel, first, count } in gone {
                 cx.out.effects.push(Effect::Refuse { channel, first, count });
             }
-            leader.leave_unanswered(&mut cx.out.effects);
             let postponed = std::mem::take(&mut leader.postponed);
             self.leader = None;
             postponed.into_iter().for_each(|command| refuse(command, cx));
