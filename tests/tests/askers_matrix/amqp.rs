@@ -95,6 +95,24 @@ fn transaction(client: &mut Client, scene: &Scene) {
     client.call(1, TX_SELECT, &Args::new(), TX_SELECT_OK).unwrap();
     (0..3).for_each(|n| client.put(1, &scene.queue, format!("tx {n}").as_bytes()));
 }
+const EXPIRES_MS: i32 = 300;
+
+/// A queue that ends with the asker, and its consumer. Quorum queues are neither exclusive nor auto-delete: there the asker
+/// only consumes.
+fn owns(client: &mut Client, scene: &Scene, (exclusive, auto_delete): (bool, bool)) {
+    let (exclusive, auto_delete) = match scene.kind {
+        Kind::Quorum => (false, false),
+        _ => (exclusive, auto_delete),
+    };
+    let declare = clients::QueueDeclare { exclusive, auto_delete, ..scene.queue_declare() };
+    client.declare(1, &declare).unwrap();
+    consumes(client, scene);
+}
+
+/// Somebody else can have a queue of this name: the asker's is gone, or nobody's.
+fn is_free(scene: &Scene, _: Leaving) -> Outcome {
+    comes_about("the end of the asker's queue", || scene.fresh().declare(1, &scene.queue_declare()).is_ok())
+}
 fn round_trip(client: &mut Client, _: &Scene) -> Result<(), Closed> {
     client.round_trip(1)
 }
@@ -204,6 +222,36 @@ fn rows() -> Vec<Row> {
     let is_gone: fn(&Scene) -> bool = |s| !s.has_queue();
     let is_purged: fn(&Scene) -> bool = |s| s.fresh().counts(1, &s.queue).unwrap().0 == 0;
     vec![
+        Row { ..row("channel.flow", |_| method_frame(1, CHANNEL_FLOW, &Args::new().octet(1))) },
+        Row {
+            scene: nothing,
+            before: |c, s| owns(c, s, (true, false)),
+            holds: is_free,
+            ..row("exclusive owner", |s| get(s, false))
+        },
+        Row {
+            scene: nothing,
+            before: |c, s| owns(c, s, (false, true)),
+            holds: is_free,
+            ..row("auto-delete", |_| method_frame(1, BASIC_CANCEL, &Args::new().shortstr("asker").octet(0)))
+        },
+        Row {
+            scene: nothing,
+            before: |c, s| {
+                let mut declare = s.queue_declare();
+                declare.arguments.push(("x-expires", EXPIRES_MS.into()));
+                c.declare(1, &declare).unwrap();
+                c.consume(1, &s.queue, "asker").unwrap();
+            },
+            holds: |s, _| {
+                comes_about("the end of the queue", || {
+                    // A look uses the queue, so that its time begins again.
+                    std::thread::sleep(Duration::from_millis(3 * EXPIRES_MS as u64));
+                    !s.has_queue()
+                })
+            },
+            ..row("x-expires", |_| method_frame(1, BASIC_CANCEL, &Args::new().shortstr("asker").octet(0)))
+        },
         Row { ..row("channel.open", |_| method_frame(2, CHANNEL_OPEN, &Args::new().shortstr(""))) },
         Row {
             before: consumes,

@@ -290,6 +290,24 @@ fn limits() -> Vec<Row> {
         )
         .ours(),
         Row::new(
+            "queue of so many bytes that refuses",
+            |cell| {
+                let limits: Arguments =
+                    vec![("x-max-length-bytes", Value::from(300)), ("x-overflow", "reject-publish".into())];
+                let queue = cell.declare("q", &limits)?;
+                let body = "x".repeat(3);
+                cell.put(&queue, &vec![body.as_str(); 100])
+            },
+            |cell| {
+                let queue = cell.name("q");
+                let refused =
+                    cell.publish("", &queue, &[("a", Properties::persistent()), ("b", Properties::persistent())])?;
+                same("those that are refused", refused, vec![1, 2])?;
+                cell.holds(&queue, &["xxx"; 100])
+            },
+        )
+        .ours(),
+        Row::new(
             "full queue that dead-letters what it refuses",
             move |cell| {
                 let queue = with_dead_letters(cell, &sends_on)?;
