@@ -8,7 +8,7 @@ use clients::broker::{is_foreign, unique};
 use clients::matrix::{Matrix, Outcome, attempt, is_whole, side_by_side};
 use clients::methods::*;
 use clients::wire::Args;
-use clients::{Broker, Client, Event, Properties, Publish, QueueDeclare, Value};
+use clients::{Broker, Client, End, Event, Properties, Publish, QueueDeclare, Value};
 use std::time::{Duration, Instant};
 
 const SILENCE_MS: u64 = 10_000;
@@ -141,6 +141,8 @@ const STEPS: &[Step] = &[
     Step { name: "publish to a consumer", kinds: &Kind::ALL, is_rabbitmqs: true, run: publish_to_consumer },
     Step { name: "get", kinds: &Kind::ALL, is_rabbitmqs: true, run: get },
     Step { name: "a consumer that comes", kinds: &Kind::ALL, is_rabbitmqs: true, run: consumer_comes },
+    Step { name: "get from the disk", kinds: DURABLE, is_rabbitmqs: false, run: get_from_disk },
+    Step { name: "a consumer that reads from the disk", kinds: DURABLE, is_rabbitmqs: false, run: consumer_reads },
     Step { name: "ack that makes room", kinds: &Kind::ALL, is_rabbitmqs: true, run: ack_makes_room },
     Step { name: "tx.commit", kinds: &Kind::ALL, is_rabbitmqs: true, run: commit },
     Step { name: "delete", kinds: &Kind::ALL, is_rabbitmqs: true, run: delete },
@@ -188,8 +190,12 @@ fn filled(cell: &mut Cell, messages: usize) -> Vec<String> {
 
 fn get(cell: &mut Cell) -> Outcome {
     let queues = filled(cell, 1);
+    gets(cell, &queues)
+}
+
+fn gets(cell: &mut Cell, queues: &[String]) -> Outcome {
     cell.silence();
-    for queue in &queues {
+    for queue in queues {
         let since = Instant::now();
         let got = cell.client.get(cell.channel, queue, true).expect("a get is answered");
         in_time(since, "a get")?;
@@ -198,8 +204,31 @@ fn get(cell: &mut Cell) -> Outcome {
     Ok(())
 }
 
+/// Queues with a message each that is in no memory: the broker was started anew behind it.
+fn on_disk(cell: &mut Cell) -> Vec<String> {
+    let queues = filled(cell, 1);
+    cell.broker.restart(End::Terminated);
+    cell.client = cell.broker.connect();
+    cell.channel = cell.client.channel();
+    queues
+}
+
+fn get_from_disk(cell: &mut Cell) -> Outcome {
+    let queues = on_disk(cell);
+    gets(cell, &queues)
+}
+
+fn consumer_reads(cell: &mut Cell) -> Outcome {
+    let queues = on_disk(cell);
+    first_messages(cell, &queues)
+}
+
 fn consumer_comes(cell: &mut Cell) -> Outcome {
     let queues = filled(cell, 1);
+    first_messages(cell, &queues)
+}
+
+fn first_messages(cell: &mut Cell, queues: &[String]) -> Outcome {
     let channels: Vec<u16> = queues.iter().map(|_| cell.client.channel()).collect();
     cell.silence();
     for (queue, channel) in queues.iter().zip(channels) {
