@@ -125,11 +125,15 @@ fn back_by_rules(
 }
 
 /// The dead letter of a message that its queue never took in.
-fn refused_letter(queue: QueueId, message: &Message) -> Effect {
+fn refused_letter(queue: QueueId, message: &Message) -> DeadLetter {
     let mut stored = Vec::with_capacity(crate::message::stored_bytes(message));
     crate::message::store(message, 0, Stamp::None, &mut stored);
-    let letter = DeadLetter { queue, seq: 0, reason: Reason::MaxLength, message: stored.into(), wants_answer: false };
-    Effect::DeadLetter(Box::new(letter))
+    DeadLetter { queue, seq: 0, reason: Reason::MaxLength, message: stored.into(), wants_answer: false }
+}
+
+/// Whether a queue with these rules dead-letters what it refuses.
+fn buries_refused(rules: &Rules) -> bool {
+    rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some()
 }
 
 /// A member that does not lead answers what wants an answer.
@@ -397,8 +401,9 @@ impl QueuePartition {
                 }
                 if publish.delay_ms == 0 && lq.is_full(rules, publish.message.body.len()) {
                     is_refused = true;
-                    if rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some() {
-                        cx.out.effects.push(refused_letter(target.queue, &publish.message));
+                    if buries_refused(rules) {
+                        let letter = refused_letter(target.queue, &publish.message);
+                        cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
                     }
                     continue;
                 }
@@ -531,7 +536,8 @@ impl QueuePartition {
     }
 
     /// Publishes scheduled messages whose time has come, each in one entry with the end of its wait. Where one finds its
-    /// queue full, those behind it wait with it.
+    /// queue full, those behind it wait with it; where full queues dead-letter what they refuse, it is given up instead,
+    /// and its dead letter leaves with the entry that says so: an end that the log does not have would come again.
     pub(crate) fn publish_due(&mut self, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader looks at times");
         let mut full = None;
@@ -547,6 +553,15 @@ impl QueuePartition {
                 properties: broker::properties::delay_over(view.properties()).into(),
                 body: view.body_of(&stored),
             };
+            let id = scheduled_for(queue);
+            if !closes && self.is_surplus(queue, &message, cx.now_ms) {
+                let leader = self.leader.as_deref_mut().expect("publishing ends no office");
+                leader.letters.push(refused_letter(queue, &message));
+                leader.builder.settle(id, Reason::MaxLength, &[(due.1, 1)]);
+                leader.builder.want_sync();
+                self.propose_if_full(cx);
+                continue;
+            }
             let targets = [Target { queue, durability: Durability::Level(Level::Synced), selective: None }];
             let publish = Publish {
                 channel: ChannelKey::NOBODY,
@@ -557,7 +572,6 @@ impl QueuePartition {
             };
             let is_in = !closes && full != Some(queue) && self.publish(&publish, cx);
             let leader = self.leader.as_deref_mut().expect("publishing ends no office");
-            let id = scheduled_for(queue);
             if is_in {
                 leader.builder.settle(id, Reason::Due, &[(due.1, 1)]);
                 self.propose_if_full(cx);
@@ -566,6 +580,20 @@ impl QueuePartition {
                 lq.not_released(&mut leader.timers, id, due, cx.now_ms);
             }
         }
+    }
+
+    /// Whether a message that is due is too much for its queue, which dead-letters what it refuses. A repeat is not: it is
+    /// dropped for what is there already.
+    fn is_surplus(&mut self, queue: QueueId, message: &Message, now_ms: u64) -> bool {
+        if self.deleted.contains(queue) || !self.rules.get(&queue).is_some_and(|rules| buries_refused(rules)) {
+            return false;
+        }
+        let _ = self.touched(queue);
+        let lq = self.leader.as_deref().and_then(|leader| leader.queues.get(&queue)).expect("touched above");
+        let Some(rules) = &lq.rules else { return false };
+        let key = rules.dedup.and_then(|_| broker::properties::dedup_key(&message.properties));
+        let is_repeat = key.is_some_and(|key| lq.knows_key(key, self.queues.queue(queue), now_ms));
+        !is_repeat && lq.is_full(rules, message.body.len())
     }
 
     /// A dead letter is where it should be, or has no place yet.

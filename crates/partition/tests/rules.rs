@@ -10,6 +10,7 @@ use bytes::Bytes;
 use member::{QUEUE, READER, Rig, configured, consumer};
 use partition::command::{Command, Delivery, Durability, Effect, Level, Outcome, Reply, RequestId};
 use partition::entry::{Commands, LogCommand, Reason};
+use partition::machine::scheduled_for;
 use partition::message::MessageView;
 use proptest::prelude::*;
 use storage::RecordKind;
@@ -428,6 +429,69 @@ fn what_is_due_keeps_its_order_when_the_first_one_does_not_fit() {
     rig.pass(2_000);
     let (first, second) = (rig.get().unwrap(), rig.get().unwrap());
     assert_eq!([first, second].map(|d| text_of(&d.message)), ["long one", "b"]);
+}
+
+#[test]
+fn what_is_due_and_too_much_is_dead_lettered_once_and_comes_no_more() {
+    let rules = Rules {
+        length_max: Some(2),
+        overflow: Overflow::RejectPublishDlx,
+        dead_letter: dead_letter(false),
+        ..Rules::default()
+    };
+    let mut rig = configured(Vec::new(), &rules);
+    for seq in 1..=6 {
+        rig.publish_in(seq, &format!("m{seq}"), 50 + seq);
+    }
+    rig.run();
+    let mut letters = Vec::new();
+    for _ in 0..5 {
+        rig.pass(2_000);
+        letters.extend(rig.letters().iter().map(|letter| (letter.queue, letter.reason, text_of(&letter.message))));
+    }
+    let dead = |text: &str| (QUEUE, Reason::MaxLength, text.to_owned());
+    assert_eq!(letters, ["m3", "m4", "m5", "m6"].map(dead), "each once, in the order of their times");
+    assert_eq!(rig.stat().0, 2);
+    let scheduled = scheduled_for(QUEUE);
+    assert_eq!(rig.partition.queues().queue(scheduled).map_or(0, |state| state.runs().live()), 0);
+
+    // What a start finds is what the log says: those that were given up do not come, room or none.
+    let mut rig = Rig::new(rig.log, 1 << 20);
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    rig.pass(5_000);
+    for text in ["m1", "m2"] {
+        let got = rig.get().unwrap();
+        assert_eq!(text_of(&got.message), text);
+        rig.decide(&got, Outcome::Ack);
+    }
+    rig.pass(5_000);
+    assert!(rig.get().is_none());
+    assert_eq!(rig.letters(), []);
+}
+
+#[test]
+fn a_due_message_that_is_given_up_leaves_as_a_dead_letter_no_sooner_than_the_log_says_so() {
+    let rules = Rules {
+        length_max: Some(0),
+        overflow: Overflow::RejectPublishDlx,
+        dead_letter: dead_letter(false),
+        ..Rules::default()
+    };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_in(1, "surplus", 50);
+    rig.run();
+    rig.now += 1_000;
+    for _ in 0..3 {
+        rig.with(|p, cx| p.flush(cx));
+    }
+    assert_eq!(rig.letters(), [], "it is not in the log yet");
+    // The process dies here: the message is there, and is offered by whoever comes next.
+    let mut next = Rig::new(rig.log.clone(), 1 << 20);
+    next.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    next.pass(5_000);
+    assert_eq!(next.letters().iter().map(|l| text_of(&l.message)).collect::<Vec<_>>(), ["surplus"]);
+    rig.run();
+    assert_eq!(rig.letters().len(), 1);
 }
 
 #[test]
