@@ -45,16 +45,35 @@ pub fn dedup_key(properties: &[u8]) -> Option<DedupKey> {
     headers.get(DEDUPLICATION_HEADER.as_bytes()).map(|header| DedupKey::of(header.value()))
 }
 
+/// What the message says about its wait, in milliseconds; `None` if it says nothing. Integers count, texts of integers, and
+/// floats that are whole. Errors: the header is something else, so nobody knows what is meant.
+pub fn delay(properties: &[u8]) -> Result<Option<i128>, NoDelay> {
+    let headers = Headers::new(parse(properties).headers.unwrap_or_default());
+    let Some(header) = headers.get(DELAY_HEADER.as_bytes()) else { return Ok(None) };
+    let whole = |float: f64| (float.fract() == 0.0).then_some(float as i128);
+    let ms = match header.decode() {
+        Ok(Value::Timestamp(_)) => None,
+        Ok(Value::LongString(text)) => std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()),
+        Ok(Value::F32(float)) => whole(float.into()),
+        Ok(Value::F64(float)) => whole(float),
+        _ => header.as_integer(),
+    };
+    ms.map(Some).ok_or(NoDelay)
+}
+
+/// A delay that is no whole number of milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoDelay;
+
 /// How long the message asks to wait, in milliseconds; 0 and less is not at all.
 pub fn delay_ms(properties: &[u8]) -> u64 {
-    let headers = Headers::new(parse(properties).headers.unwrap_or_default());
-    let delay = headers.get(DELAY_HEADER.as_bytes()).and_then(|header| header.as_integer());
-    delay.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)
+    delay(properties).ok().flatten().and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)
 }
 
 /// The properties of a message whose wait is over: the delay stands there below zero, so that nobody waits again and
-/// everybody sees that it waited.
+/// everybody sees that it waited. In 32 bits where it fits: some clients read the letter of the 64-bit integer as unsigned.
 pub fn delay_over(properties: &[u8]) -> Vec<u8> {
-    let ms = i64::try_from(delay_ms(properties)).unwrap_or(i64::MAX);
-    headers::rewrite(properties, &[(DELAY_HEADER, Value::I64(-ms))], &[]).expect("they were checked when they came")
+    let ms = -i64::try_from(delay_ms(properties)).unwrap_or(i64::MAX);
+    let value = i32::try_from(ms).map_or(Value::I64(ms), Value::I32);
+    headers::rewrite(properties, &[(DELAY_HEADER, value)], &[]).expect("they were checked when they came")
 }

@@ -81,18 +81,24 @@ pub(crate) fn run(asked: &Repair) -> Exit {
                 other => other,
             }
         }
-        Err(error) => {
+        Err((error, exit)) => {
             exit::say(&error);
-            Exit::Failed
+            exit
         }
     }
 }
 
-fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, String> {
+/// Why nothing was repaired. A folder that a running node holds is not looked into at all.
+fn stopped(error: StorageError) -> (String, Exit) {
+    let exit = if matches!(error, StorageError::Locked { .. }) { Exit::Unreadable } else { Exit::Failed };
+    (error.to_string(), exit)
+}
+
+fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (String, Exit)> {
     // The folder stays locked as long as this value.
-    let mended = mend_identity(&disk, node_name, || next_aside(&*disk, IDENTITY_NAME)).map_err(|e| e.to_string())?;
+    let mended = mend_identity(&disk, node_name, || next_aside(&*disk, IDENTITY_NAME)).map_err(stopped)?;
     if let Some(mended) = mended {
-        let mut report = repair(&disk, mended.identity.folder_id).map_err(|error| error.to_string())?;
+        let mut report = repair(&disk, mended.identity.folder_id).map_err(|error| (error.to_string(), Exit::Failed))?;
         report.found.insert(0, mended.damage);
         report.changed.splice(0..0, mended.changed);
         report.aside.extend(mended.aside.map(|kept| (IDENTITY_NAME.to_owned(), kept)));
@@ -107,8 +113,8 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, St
         Err(StorageError::OtherNode { found, .. }) => open(&found),
         opened => opened,
     };
-    let folder = folder.map_err(|error| error.to_string())?;
-    repair(folder.disk(), folder.identity().folder_id).map_err(|error| error.to_string())
+    let folder = folder.map_err(stopped)?;
+    repair(folder.disk(), folder.identity().folder_id).map_err(|error| (error.to_string(), Exit::Failed))
 }
 
 fn told(report: &RepairReport, is_trial: bool) -> String {
@@ -151,4 +157,4 @@ Examples:
   leveret repair data
       Does it. The broker must not run; copy the folder first if there is room.
 
-Exit codes: 0 repaired, or nothing is damaged; 1 --dry-run found damage, or the repair failed; 2 wrong command line; 3 not a data folder.";
+Exit codes: 0 repaired, or nothing is damaged; 1 --dry-run found damage, or the repair failed; 2 wrong command line; 3 not a data folder, or one that a running node uses.";

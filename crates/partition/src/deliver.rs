@@ -9,7 +9,7 @@ use crate::damage::next_sound;
 use crate::entry::Reason;
 use crate::leader::{Answer, Leader, LeaderQueue, Waiting};
 use crate::life::{DueMessage, Timers};
-use crate::machine::FixedMap;
+use crate::machine::{FixedMap, scheduled_for};
 use crate::outputs::{LostEntry, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
@@ -46,11 +46,20 @@ impl QueuePartition {
         let mut dirty = std::mem::take(&mut leader.dirty);
         leader.rooms.clear();
         for id in dirty.drain(..) {
-            let Some(lq) = leader.queues.get_mut(&id) else { continue };
+            let Some(mut lq) = leader.queues.get_mut(&id) else { continue };
             lq.dirty = false;
             if lq.closing.is_some() {
                 // Whether it goes or stays is being decided: until then it says nothing and gives nothing out.
                 continue;
+            }
+            let mut scheduled = 0;
+            if lq.is_asked_if_empty() {
+                // Those that are not in the log yet count too: they will be confirmed.
+                let schedule = scheduled_for(id);
+                let (live, applied) = self.queues.queue(schedule).map_or((0, 1), |s| (s.runs().live(), s.next_seq()));
+                let next_seq = leader.queues.get(&schedule).map_or(applied, |schedule| schedule.next_seq);
+                scheduled = live + next_seq.saturating_sub(applied);
+                lq = leader.queues.get_mut(&id).expect("it was there above");
             }
             lq.look_again(cx.now_ms);
             let mut turn = Turn {
@@ -67,6 +76,7 @@ impl QueuePartition {
                 answers: &mut leader.answers,
                 due: &mut leader.due,
                 blocked_at: None,
+                scheduled,
             };
             turn.lq.dispatch.follow_levels(turn.state.and_then(QueueState::levels));
             if turn.lq.life.is_none() {
@@ -325,6 +335,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) due: &'a mut Vec<DueMessage>,
     /// A consumer waits, and this message, the next one, is not let out or not in memory yet.
     pub(crate) blocked_at: Option<u64>,
+    /// Messages of this queue that wait to be due; counted only where somebody asks.
+    scheduled: u64,
 }
 
 impl Turn<'_> {
@@ -524,7 +536,9 @@ impl Turn<'_> {
                 Waiting::Close { if_unused, if_empty, channel, request } => {
                     let (ready, used) = (self.lq.dispatch.ready(), self.lq.dispatch.consumers() > 0);
                     // RabbitMQ looks at the messages first.
-                    let reply = if if_empty && ready > 0 {
+                    // What waits for its time, or for its retry, is in no consumer's way and goes with the queue all the same.
+                    let delayed = self.scheduled + self.lq.life.as_ref().map_or(0, |life| life.retrying());
+                    let reply = if if_empty && ready + delayed > 0 {
                         Reply::DeleteRefused { in_use: false }
                     } else if if_unused && used {
                         Reply::DeleteRefused { in_use: true }

@@ -262,6 +262,11 @@ impl LeaderQueue {
             && self.life.as_ref().is_none_or(|l| l.is_idle(self.rules.as_deref()))
     }
 
+    /// Whether somebody waits to hear if the queue is empty, to delete it.
+    pub(crate) fn is_asked_if_empty(&self) -> bool {
+        self.waiting.iter().any(|(_, waiting)| matches!(waiting, Waiting::Close { if_empty: true, .. }))
+    }
+
     /// Where the dispatch watermark should stand, if it should rise: as far as its consumers could take, in what there is.
     pub(crate) fn sent_below(&self) -> Option<u64> {
         if self.dispatch.consumers() == 0 {

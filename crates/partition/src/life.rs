@@ -156,6 +156,11 @@ impl Life {
         (self.dying.len() + self.awaiting.len()) as u64
     }
 
+    /// Returned messages that wait for their retry.
+    pub(crate) fn retrying(&self) -> u64 {
+        self.retrying.len() as u64
+    }
+
     /// Ends a message, for the entry that is being built.
     pub(crate) fn end(&mut self, seq: u64, reason: Reason) {
         match self.ended.iter_mut().find(|(r, _)| *r == reason) {

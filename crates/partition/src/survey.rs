@@ -3,7 +3,7 @@
 //! Invariant: looking changes nothing. It renews no expiry, makes no leader's state for a queue that rests, and waits for no
 //! disk; so what it tells may be behind what a `Stat` answers, by the entry that is being built.
 
-use crate::machine::schedule_of;
+use crate::machine::{schedule_of, scheduled_for};
 use crate::partition::QueuePartition;
 use broker::QueueId;
 
@@ -16,6 +16,8 @@ pub struct QueueFigures {
     pub ready: u64,
     /// Messages that somebody holds and has not settled.
     pub unacked: u64,
+    /// Messages that wait for their time, or to be tried again.
+    pub delayed: u64,
     /// Consumers.
     pub consumers: u64,
     /// What is confirmed, or about to be, and not synced, in the queue's own unit; at most `value_cap`.
@@ -35,6 +37,7 @@ impl QueueFigures {
             queue,
             ready: 0,
             unacked: 0,
+            delayed: 0,
             consumers: 0,
             value_at_risk: 0,
             value_cap: None,
@@ -52,6 +55,7 @@ impl QueuePartition {
                 queue: *id,
                 ready: queue.dispatch.ready(),
                 unacked: queue.dispatch.held(),
+                delayed: queue.life.as_ref().map_or(0, |life| life.retrying()) + self.scheduled(*id),
                 consumers: queue.dispatch.consumers() as u64,
                 value_at_risk: queue.at_risk,
                 value_cap: queue.selective.map(|selective| selective.cap).filter(|cap| *cap < u64::MAX),
@@ -60,11 +64,25 @@ impl QueuePartition {
         }
         for (id, state) in self.queues().states() {
             let is_known = led.is_some_and(|led| led.contains_key(&id));
-            let repeats_dropped = self.repeats_dropped(id);
-            if !is_known && schedule_of(id).is_none() && state.in_turn() + repeats_dropped > 0 {
-                figures.push(QueueFigures { ready: state.in_turn(), repeats_dropped, ..QueueFigures::empty(id) });
+            if let Some(queue) = schedule_of(id) {
+                // Of a queue that nothing else is known of.
+                let is_alone = self.queues().queue(queue).is_none() && !led.is_some_and(|led| led.contains_key(&queue));
+                if is_alone && state.in_turn() > 0 {
+                    figures.push(QueueFigures { delayed: state.in_turn(), ..QueueFigures::empty(queue) });
+                }
+                continue;
+            }
+            let (repeats_dropped, delayed) = (self.repeats_dropped(id), self.scheduled(id));
+            if !is_known && state.in_turn() + repeats_dropped + delayed > 0 {
+                let ready = state.in_turn();
+                figures.push(QueueFigures { ready, delayed, repeats_dropped, ..QueueFigures::empty(id) });
             }
         }
+    }
+
+    /// Messages of a queue that wait to be due, by the log.
+    fn scheduled(&self, queue: QueueId) -> u64 {
+        self.queues().queue(scheduled_for(queue)).map_or(0, |state| state.runs().live())
     }
 
     fn repeats_dropped(&self, queue: QueueId) -> u64 {

@@ -117,6 +117,8 @@ struct Queue {
     life: Option<Box<Life>>,
     /// Bodies of `incoming`.
     incoming_bytes: u64,
+    /// Its messages that wait for their time.
+    delayed: u64,
 }
 
 impl Queue {
@@ -132,6 +134,7 @@ impl Queue {
             rules: None,
             life: None,
             incoming_bytes: 0,
+            delayed: 0,
         }
     }
 
@@ -255,7 +258,9 @@ impl TransientQueues {
             let (ready, unacked) = (queue.dispatch.ready(), queue.dispatch.held());
             let consumers = queue.dispatch.consumers() as u64;
             let repeats_dropped = self.repeats.get(id).copied().unwrap_or(0);
-            figures.push(QueueFigures { ready, unacked, consumers, repeats_dropped, ..QueueFigures::empty(*id) });
+            let delayed = queue.delayed;
+            let none = QueueFigures::empty(*id);
+            figures.push(QueueFigures { ready, unacked, delayed, consumers, repeats_dropped, ..none });
         }
     }
 
@@ -487,7 +492,7 @@ impl TransientQueues {
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
                 let (ready, in_use) = (q.dispatch.ready(), q.dispatch.consumers() > 0);
                 // RabbitMQ looks at the messages first.
-                let reply = if *if_empty && ready > 0 {
+                let reply = if *if_empty && ready + q.delayed > 0 {
                     Reply::DeleteRefused { in_use: false }
                 } else if *if_unused && in_use {
                     Reply::DeleteRefused { in_use: true }

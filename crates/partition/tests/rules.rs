@@ -495,6 +495,40 @@ fn a_due_message_that_is_given_up_leaves_as_a_dead_letter_no_sooner_than_the_log
 }
 
 #[test]
+fn a_queue_is_not_empty_while_messages_wait_for_their_time_or_their_retry() {
+    let retry = RetryRule { which: Retried::All, min_ms: 5_000, max_ms: 5_000 };
+    for what in ["scheduled", "scheduled this moment", "to be tried again"] {
+        let mut rig = configured(Vec::new(), &Rules { retry: Some(retry), ..Rules::default() });
+        if what == "to be tried again" {
+            rig.publish_synced(1, what);
+            rig.run();
+            let got = rig.get().unwrap();
+            rig.decide(&got, Outcome::Nack);
+        } else {
+            rig.publish_in(1, what, 5_000);
+        }
+        if what == "scheduled" {
+            rig.run();
+        }
+        let request = RequestId(9);
+        rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: true, channel: READER, request });
+        rig.run();
+        let replies: Vec<Reply> = rig.effects.iter().filter_map(reply_to(request)).collect();
+        assert_eq!(replies, [Reply::DeleteRefused { in_use: false }], "{what}");
+        rig.effects.clear();
+        let mut figures = Vec::new();
+        rig.partition.survey(&mut figures);
+        assert_eq!(
+            figures.iter().map(|f| (f.queue, f.ready, f.delayed)).collect::<Vec<_>>(),
+            [(QUEUE, 0, 1)],
+            "{what}"
+        );
+        rig.pass(10_000);
+        assert_eq!(text_of(&rig.get().unwrap().message), what);
+    }
+}
+
+#[test]
 fn dead_letters_that_found_no_place_are_tried_again_in_the_order_in_which_they_were_given_up() {
     let rules = Rules { dead_letter: dead_letter(true), ..Rules::default() };
     let mut rig = configured(Vec::new(), &rules);
@@ -616,7 +650,7 @@ fn what_is_due_while_a_delete_is_under_way_waits_for_its_outcome() {
         rig.run();
         assert!(rig.partition.due_ms().is_some());
         let request = RequestId(9);
-        rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: true, channel: READER, request });
+        rig.command(Command::Close { queue: QUEUE, if_unused: true, if_empty: false, channel: READER, request });
         rig.pass(3_000);
         let end = if is_deleted { Command::Delete { queue: QUEUE } } else { Command::Reopen { queue: QUEUE } };
         rig.command(end);

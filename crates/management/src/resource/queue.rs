@@ -143,6 +143,7 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
         "messages": figures.ready + figures.unacked,
         "messages_ready": figures.ready,
         "messages_unacknowledged": figures.unacked,
+        "messages_delayed": figures.delayed,
         "consumers": figures.consumers,
     });
     if queue.shape.queue_type == QueueType::Quorum {

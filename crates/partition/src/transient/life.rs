@@ -244,7 +244,9 @@ impl TransientQueues {
     /// Puts a message aside until it is due, for each of its queues.
     pub(super) fn schedule(&mut self, publish: &Publish) {
         let due_ms = self.now_ms.saturating_add(publish.delay_ms);
-        for target in publish.targets.iter().filter(|t| self.queues.contains_key(&t.queue)) {
+        for target in &publish.targets {
+            let Some(queue) = self.queues.get_mut(&target.queue) else { continue };
+            queue.delayed += 1;
             self.last_scheduled += 1;
             // The socket's buffer is not kept for as long as the message waits.
             let own = |slice: &Bytes| Bytes::copy_from_slice(slice);
@@ -266,6 +268,9 @@ impl TransientQueues {
         {
             let (_, (queue, message)) = self.scheduled.pop_first().expect("there is a first");
             self.meter.fetch_sub(scheduled_bytes(&message), std::sync::atomic::Ordering::Relaxed);
+            if let Some(queue) = self.queues.get_mut(&queue) {
+                queue.delayed -= 1;
+            }
             let durability = crate::command::Durability::Level(crate::command::Level::Written);
             let target = crate::command::Target { queue, durability, selective: None };
             let publish = Publish {

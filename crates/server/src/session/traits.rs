@@ -80,10 +80,16 @@ pub(super) fn check(
     if let Some(expiration) = parsed.expiration {
         check_expiration(expiration)?;
     }
-    let delay_ms = delay_ms(properties);
-    if delay_ms > DELAY_MS_MAX {
-        let text = format!("header 'x-delay' is {delay_ms}: at most {DELAY_MS_MAX} milliseconds");
-        return Err(refused(ReplyCode::PreconditionFailed, text));
+    match broker::properties::delay(properties) {
+        Ok(Some(ms)) if ms > i128::from(DELAY_MS_MAX) => {
+            let text = format!("header 'x-delay' is {ms}: at most {DELAY_MS_MAX} milliseconds");
+            return Err(refused(ReplyCode::PreconditionFailed, text));
+        }
+        Ok(_) => {}
+        Err(broker::properties::NoDelay) => {
+            let text = "header 'x-delay' is no whole number of milliseconds".to_owned();
+            return Err(refused(ReplyCode::PreconditionFailed, text));
+        }
     }
     let asks_for_reply = parsed.reply_to == Some(DIRECT_REPLY_TO);
     Ok(Asked { asks_for_reply, copies: copies_in(parsed.headers.unwrap_or_default())? })
@@ -258,6 +264,22 @@ mod tests {
         assert!(code(&encoded(Properties { expiration: Some(b"315360000000"), ..Properties::default() })).is_ok());
         assert_eq!(delay_ms(&with_headers(&[("x-delay", Value::I32(5))])), 5);
         assert_eq!(delay_ms(&with_headers(&[("x-delay", Value::I32(-5))])), 0);
+        for same in [text("1000"), Value::F64(1000.0), Value::F32(1000.0), Value::I8(10)] {
+            let properties = with_headers(&[("x-delay", same.clone())]);
+            assert!(code(&properties).is_ok(), "{same:?}");
+            let ms = if same == Value::I8(10) { 10 } else { 1000 };
+            assert_eq!(delay_ms(&properties), ms, "{same:?}");
+            let over = broker::properties::delay_over(&properties);
+            let headers = Headers::new(parse(&over).headers.unwrap());
+            assert_eq!(headers.get(b"x-delay").unwrap().decode().unwrap(), Value::I32(-(ms as i32)));
+        }
+        let decimal = Value::Decimal { scale: 1, mantissa: 10_000 };
+        let no_numbers =
+            [text("soon"), text(""), text("1.5"), Value::F64(0.5), Value::F64(f64::INFINITY), Value::F64(1e30)];
+        for bad in no_numbers.into_iter().chain([Value::Bool(true), Value::Void, decimal]) {
+            let refused = code(&with_headers(&[("x-delay", bad.clone())])).unwrap_err();
+            assert_eq!(refused.0, ReplyCode::PreconditionFailed, "{bad:?}");
+        }
         let far = code(&with_headers(&[("x-delay", Value::I64(i64::MAX))])).unwrap_err();
         assert_eq!(far.0, ReplyCode::PreconditionFailed);
         let reply = encoded(Properties { reply_to: Some(DIRECT_REPLY_TO), ..Properties::default() });

@@ -5,7 +5,7 @@
 
 use super::violated;
 use broker::QueueId;
-use broker::queue::Rules;
+use broker::queue::{Overflow, Rules};
 use partition::entry::Reason;
 use partition::message::{MessageView, Stamp};
 use std::collections::BTreeSet;
@@ -95,7 +95,14 @@ impl End {
             Reason::MaxLength => {
                 let waits = rules.dead_letter.is_some();
                 let is_long = rules.length_max.is_some_and(|max| live > max || waits);
-                (is_long || rules.length_bytes_max.is_some()) && !rules.overflow.is_reject()
+                // Scheduled ones that find their queue full are given up where such a queue dead-letters what it refuses.
+                let is_surplus = fate.due_ms != 0 && fate.due_ms <= self.latest_ms;
+                let may_go = match rules.overflow {
+                    Overflow::RejectPublish => false,
+                    Overflow::RejectPublishDlx => is_surplus && waits,
+                    Overflow::DropHead => true,
+                };
+                (is_long || rules.length_bytes_max.is_some()) && may_go
             }
             Reason::DeliveryLimit => rules.delivery_limit.is_some_and(|max| fate.deliveries > 0 && fate.failed >= max),
             Reason::Due => fate.due_ms != 0 && fate.due_ms <= self.latest_ms,
