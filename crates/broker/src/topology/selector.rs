@@ -28,8 +28,10 @@ use super::refusal::Refusal;
 use super::selections::{Rule, Selections};
 use super::wording::integer;
 
+mod like;
 mod term;
 
+use like::{PATTERN_BYTES_MAX, Pattern};
 use term::Term;
 
 /// The binding's argument.
@@ -41,12 +43,36 @@ pub const SELECTOR_DEPTH_MAX: usize = 512;
 pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
     match arguments.get(SELECTOR) {
         None => Ok(()),
-        Some(Value::LongString(text)) if parse(text).is_some() => Ok(()),
         Some(Value::LongString(text)) => {
+            let term = term::parse(text);
+            if term.as_ref().is_some_and(has_long_pattern) {
+                let text = format!("a pattern of 'like' in '{SELECTOR}' has more than {PATTERN_BYTES_MAX} bytes");
+                return Err(Refusal::precondition_failed(&text));
+            }
+            if term.as_ref().and_then(expression).is_some() {
+                return Ok(());
+            }
             let text = String::from_utf8_lossy(text);
             Err(Refusal::precondition_failed(&format!("cannot parse selector '{text}'")))
         }
         Some(_) => Err(Refusal::precondition_failed(&format!("'{SELECTOR}' is no string"))),
+    }
+}
+
+/// Only what is bound anew is looked at: a selector that an earlier version took still holds.
+fn has_long_pattern(term: &Term) -> bool {
+    match term {
+        Term::Tuple(parts) => {
+            let is_long = match &parts[..] {
+                [Term::Atom(name), _, Term::Text(pattern), _] => {
+                    matches!(&name[..], b"like" | b"not_like") && pattern.len() > PATTERN_BYTES_MAX
+                }
+                _ => false,
+            };
+            is_long || parts.iter().any(has_long_pattern)
+        }
+        Term::List(items) => items.iter().any(has_long_pattern),
+        _ => false,
     }
 }
 
@@ -83,7 +109,7 @@ enum Expression {
     Compare(Comparison, Box<Expression>, Box<Expression>),
     Calculate(Calculation, Box<Expression>, Box<Expression>),
     In(Box<Expression>, Vec<Constant>),
-    Like(Box<Expression>, Vec<Part>),
+    Like(Box<Expression>, Pattern),
     Between(Box<Expression>, Box<Expression>, Box<Expression>),
 }
 
@@ -111,16 +137,6 @@ enum Calculation {
     Subtract,
     Multiply,
     Divide,
-}
-
-/// A part of a pattern of `like`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Byte(u8),
-    /// `_`: any one, but no end of a line, which RabbitMQ's pattern does not match either.
-    AnyOne,
-    /// `%`: any number of those.
-    AnyMany,
 }
 
 /// What an expression comes to.
@@ -155,8 +171,10 @@ fn expression(of: &Term) -> Option<Expression> {
         (b"not_in", [a, Term::List(all)]) => {
             not(Expression::In(boxed(a)?, all.iter().map(constant).collect::<Option<_>>()?))
         }
-        (b"like", [a, Term::Text(pattern), escape]) => Expression::Like(boxed(a)?, parts_of(pattern, escape)?),
-        (b"not_like", [a, Term::Text(pattern), escape]) => not(Expression::Like(boxed(a)?, parts_of(pattern, escape)?)),
+        (b"like", [a, Term::Text(pattern), escape]) => Expression::Like(boxed(a)?, Pattern::of(pattern, escape)?),
+        (b"not_like", [a, Term::Text(pattern), escape]) => {
+            not(Expression::Like(boxed(a)?, Pattern::of(pattern, escape)?))
+        }
         (b"between" | b"not_between", [a, Term::Tuple(range)]) => {
             let [Term::Atom(word), low, high] = &range[..] else { return None };
             let between = (**word == *b"range").then_some(Expression::Between(boxed(a)?, boxed(low)?, boxed(high)?))?;
@@ -204,25 +222,6 @@ fn calculation(name: &[u8]) -> Option<Calculation> {
     })
 }
 
-/// A pattern of `like`, in parts; the byte behind the escape stands for itself.
-fn parts_of(pattern: &[u8], escape: &Term) -> Option<Vec<Part>> {
-    let escape = match escape {
-        Term::Atom(word) if **word == *b"no_escape" => None,
-        Term::Text(text) if text.len() == 1 => Some(text[0]),
-        _ => return None,
-    };
-    let (mut parts, mut bytes) = (Vec::new(), pattern.iter());
-    while let Some(&byte) = bytes.next() {
-        parts.push(match byte {
-            _ if Some(byte) == escape => Part::Byte(bytes.next().copied().unwrap_or(byte)),
-            b'_' => Part::AnyOne,
-            b'%' => Part::AnyMany,
-            _ => Part::Byte(byte),
-        });
-    }
-    Some(parts)
-}
-
 impl Expression {
     fn evaluate<'a>(&'a self, headers: &'a MessageHeaders) -> Known<'a> {
         match self {
@@ -255,8 +254,8 @@ impl Expression {
                 // Exactly one of them: a whole number is no float here, as in RabbitMQ.
                 found => Known::Bool(all.iter().any(|one| one.known() == found)),
             },
-            Expression::Like(of, parts) => match of.evaluate(headers) {
-                Known::Text(text) => Known::Bool(is_like(text, parts)),
+            Expression::Like(of, pattern) => match of.evaluate(headers) {
+                Known::Text(text) => Known::Bool(pattern.meets(text)),
                 _ => Known::Nothing,
             },
             Expression::Between(of, low, high) => {
@@ -354,36 +353,6 @@ fn calculate<'a>(how: Calculation, a: Known<'_>, b: Known<'_>) -> Known<'a> {
     })
 }
 
-/// Goes back to the last `%` only: what an earlier one took can be left to it.
-fn is_like(text: &[u8], parts: &[Part]) -> bool {
-    let (mut at, mut part) = (0, 0);
-    let mut last_many = None;
-    loop {
-        let is_met = match (parts.get(part), text.get(at)) {
-            (None, None) => return true,
-            (Some(Part::AnyMany), _) => {
-                last_many = Some((part, at));
-                part += 1;
-                continue;
-            }
-            (Some(Part::Byte(wanted)), Some(byte)) => wanted == byte,
-            (Some(Part::AnyOne), Some(byte)) => *byte != b'\n',
-            _ => false,
-        };
-        if is_met {
-            (at, part) = (at + 1, part + 1);
-            continue;
-        }
-        match last_many {
-            Some((many, from)) if text.get(from).is_some_and(|byte| *byte != b'\n') => {
-                last_many = Some((many, from + 1));
-                (at, part) = (from + 1, many + 1);
-            }
-            _ => return false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,7 +444,7 @@ mod tests {
             } else {
                 Term::Text(escape.to_owned().into())
             };
-            is_like(text.as_bytes(), &parts_of(pattern.as_bytes(), &escape).expect("a pattern"))
+            Pattern::of(pattern.as_bytes(), &escape).expect("a pattern").meets(text.as_bytes())
         };
         for (text, pattern, escape, is) in [
             ("blue", "b%", "", true),
@@ -498,7 +467,7 @@ mod tests {
             assert_eq!(like(text, pattern, escape), is, "{text:?} like {pattern:?}");
         }
         assert!(selects("{'like',{'ident',<<\"colour\">>},<<\"bl%\">>,no_escape}."));
-        assert!(parts_of(b"a", &Term::Text(Bytes::from_static(b"ab"))).is_none(), "an escape is one character");
+        assert!(Pattern::of(b"a", &Term::Text(Bytes::from_static(b"ab"))).is_none(), "an escape is one character");
     }
 
     #[test]
@@ -523,6 +492,14 @@ mod tests {
             assert!(refused(text), "{text:?}");
         }
         assert!(!refused("{'=',1,2}."));
+        let with_pattern = |bytes: usize| {
+            let text = format!("{{'not',{{'like',{{'ident',<<\"a\">>}},<<\"{}\">>,no_escape}}}}.", "_".repeat(bytes));
+            let mut table = Table::new();
+            table.push(SELECTOR, Value::LongString(text.into()));
+            check(&table)
+        };
+        assert!(with_pattern(PATTERN_BYTES_MAX).is_ok());
+        assert!(with_pattern(PATTERN_BYTES_MAX + 1).is_err());
         let mut table = Table::new();
         assert!(check(&table).is_ok(), "without one it is lawful, and selects nothing");
         table.push(SELECTOR, Value::I32(1));
