@@ -161,6 +161,20 @@ fn delete_conditions_name_messages_before_consumers() {
 }
 
 #[test]
+fn a_queue_whose_messages_wait_for_their_time_is_not_empty() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let Command::Publish(delayed) = publish(A, 0, &[Q], vec![1]) else { unreachable!("it is a publish") };
+    run(&mut queues, vec![Command::Publish(Publish { delay_ms: 5_000, ..delayed })]);
+    let mut figures = Vec::new();
+    queues.survey(&mut figures);
+    assert_eq!((figures[0].ready, figures[0].delayed), (0, 1));
+    let close = Command::Close { queue: Q, if_unused: false, if_empty: true, channel: A, request: RequestId(2) };
+    let reply = Reply::DeleteRefused { in_use: false };
+    assert_eq!(run(&mut queues, vec![close]), [Effect::Reply { channel: A, request: RequestId(2), reply }]);
+}
+
+#[test]
 fn deleting_a_queue_cancels_its_consumers_and_frees_its_bytes() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
