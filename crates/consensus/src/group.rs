@@ -392,7 +392,7 @@ impl Group {
     }
 
     /// Hands leadership to `to`, once its log has caught up. Proposals are refused meanwhile. Given up after an election
-    /// timeout; see [`Status::leader`].
+    /// timeout; see [`crate::Status::leader`].
     pub fn transfer_leadership(&mut self, to: NodeId) -> Result<(), Refused> {
         self.must_lead()?;
         if to == self.config.node {

@@ -66,7 +66,7 @@ pub enum StepError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// This member takes no part in its group any more; see [`Group::halted`].
+    /// This member takes no part in its group any more; see [`crate::Group::halted`].
     #[error("this member is halted")]
     Halted,
 }
