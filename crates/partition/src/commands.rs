@@ -22,6 +22,16 @@ use std::sync::Arc;
 /// Queues that a channel may have used before its list is looked through for those that are gone.
 const CHANNEL_QUEUES_LOOKED_OVER: usize = 16;
 
+/// A limit of bytes up to which, and messages up to which, publishes wait until a queue has counted what it has: as much as
+/// is read in a fraction of a second. The other queues of the partition wait meanwhile.
+const COUNTED_FIRST_MAX: (u64, u64) = (64 << 20, 16_384);
+
+/// Bodies of commands that wait for a count; beyond, they do not wait for it.
+const POSTPONED_BYTES_MAX: usize = 1 << 20;
+
+/// What a command that waits costs beside its body.
+const POSTPONED_OVERHEAD: usize = 256;
+
 /// Publishers that are forgotten at a time: 16 bytes each in the log.
 const FORGOTTEN_AT_ONCE_MAX: usize = 32_768;
 
@@ -136,6 +146,14 @@ fn buries_refused(rules: &Rules) -> bool {
     rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some()
 }
 
+/// What a command that waits holds of memory.
+fn postponed_bytes(command: &Command) -> usize {
+    match command {
+        Command::Publish(publish) => POSTPONED_OVERHEAD + publish.message.body.len(),
+        _ => POSTPONED_OVERHEAD,
+    }
+}
+
 /// A member that does not lead answers what wants an answer.
 pub(crate) fn refuse(command: Command, cx: &mut Context<'_>) {
     let (channel, request) = match command {
@@ -172,17 +190,22 @@ impl QueuePartition {
             Command::Delete { queue } => self.forget(queue),
             _ => {}
         }
-        let Some(leader) = self.leader.as_deref_mut() else { return refuse(command, cx) };
+        let Some(leader) = self.leader.as_deref() else { return refuse(command, cx) };
         // The topology decides for itself, not in a channel's order.
         let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
-        if !leader.postponed.is_empty() && !is_decision {
-            return leader.postponed.push_back(command);
-        }
-        if self.limits_bytes && self.must_count_for(&command) {
-            let leader = self.leader.as_deref_mut().expect("it was there above");
-            return leader.postponed.push_back(command);
+        let waits = !leader.postponed.is_empty() && !is_decision;
+        if waits || self.limits_bytes && self.must_count_for(&command) {
+            self.postpone(command);
+            self.carry_out_postponed(cx);
+            return;
         }
         self.carry_out(command, cx);
+    }
+
+    fn postpone(&mut self, command: Command) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        leader.postponed_bytes += postponed_bytes(&command);
+        leader.postponed.push_back(command);
     }
 
     /// Carries out what waited until a queue knew how many bytes it has, in its order. False if there was nothing to do.
@@ -194,6 +217,8 @@ impl QueuePartition {
                 leader.postponed.push_front(command);
                 break;
             }
+            let leader = self.leader.as_deref_mut().expect("it was there above");
+            leader.postponed_bytes -= postponed_bytes(&command);
             self.carry_out(command, cx);
             did = true;
         }
@@ -201,15 +226,23 @@ impl QueuePartition {
     }
 
     /// Whether a publish goes to a queue with a limit of bytes that has not counted yet what was there before, as after a
-    /// restart. Until then nobody knows whether it is full.
+    /// restart. Until then nobody knows whether it is full. Where the count takes long, or too much waits, it does not wait.
     fn must_count_for(&mut self, command: &Command) -> bool {
         let Command::Publish(publish) = command else { return false };
+        let leader = self.leader.as_deref().expect("only a leader takes commands");
+        if leader.postponed_bytes > POSTPONED_BYTES_MAX && !leader.postponed.is_empty() {
+            return false;
+        }
         let mut must = false;
         for target in &publish.targets {
-            let limits = |rules: &Arc<Rules>| rules.length_bytes_max.is_some() && rules.overflow.is_reject();
+            let limits = |rules: &Arc<Rules>| {
+                rules.length_bytes_max.is_some_and(|max| max <= COUNTED_FIRST_MAX.0) && rules.overflow.is_reject()
+            };
+            let is_short = |state: &QueueState<Place>| state.runs().live() <= COUNTED_FIRST_MAX.1;
             if publish.delay_ms == 0
                 && !self.deleted.contains(target.queue)
                 && self.rules.get(&target.queue).is_some_and(limits)
+                && self.queues.queue(target.queue).is_some_and(is_short)
             {
                 // It is looked at, and with that it counts.
                 self.touched(target.queue);

@@ -401,6 +401,8 @@ pub(crate) struct Leader {
     pub(crate) due: Vec<DueMessage>,
     /// Commands behind a publish whose queue has to count its bytes first, and that publish before them.
     pub(crate) postponed: VecDeque<Command>,
+    /// What they hold of memory.
+    pub(crate) postponed_bytes: usize,
 }
 
 impl Leader {
@@ -436,6 +438,7 @@ impl Leader {
             repeats: FixedMap::default(),
             due: Vec::new(),
             postponed: VecDeque::new(),
+            postponed_bytes: 0,
         }
     }
 

@@ -304,6 +304,23 @@ fn publishes_wait_until_what_was_there_before_a_restart_is_counted() {
 }
 
 #[test]
+fn publishes_that_are_more_than_a_little_do_not_wait_for_the_count() {
+    let rules = Rules { length_bytes_max: Some(3 << 20), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    let body = "x".repeat(1 << 20);
+    rig.publish_synced(1, &body.repeat(2));
+    rig.publish_synced(2, &body[1..]);
+    rig.run();
+    assert_eq!(rig.confirmed(), [1, 2]);
+    let mut rig = rig.restarted();
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    rig.publish_synced(20, &body);
+    rig.publish_synced(21, &body);
+    rig.run();
+    assert_eq!((rig.confirmed(), rig.refused()), (vec![20], vec![21]), "the first made room in memory for the second");
+}
+
+#[test]
 fn a_queue_has_its_whole_time_from_when_its_last_consumer_goes() {
     let mut rig = configured(Vec::new(), &Rules { expires_ms: Some(300), ..Rules::default() });
     let lapses = |rig: &Rig| rig.effects.iter().filter(|e| matches!(e, Effect::Lapsed { .. })).count();
