@@ -257,12 +257,13 @@ impl QueuePartition {
         if !self.deleted.is_empty() && self.answers_late(&command, cx) {
             return;
         }
+        // Looked at where it is: a publish is large, and taking it out would copy it for each message.
+        if let Command::Publish(publish) = &command {
+            self.publish(publish, cx);
+            return self.propose_if_full(cx);
+        }
         match command {
-            Command::Configure { .. } => unreachable!("handled above: every member is told"),
-            Command::Publish(publish) => {
-                self.publish(&publish, cx);
-                self.propose_if_full(cx);
-            }
+            Command::Configure { .. } | Command::Publish(_) => unreachable!("handled above"),
             Command::Buried { queue, seq, is_safe } => self.buried(queue, seq, is_safe, cx.now_ms),
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(queue, holder, first, count, outcome, cx.now_ms)
