@@ -7,9 +7,9 @@
 #   tests/applications/run.sh                 all of them, on a fresh broker that goes when they are done
 #   tests/applications/run.sh node java       some of them
 #   AMQP_URI=amqp://… tests/applications/run.sh    against a broker that runs already, RabbitMQ for one; RESTART may name a program that
-#                                             kills and starts it, else that part is left out
+#                                             kills and starts it, AMQPS_URI where it serves TLS, else those parts are left out
 #
-# Needs python3 with venv, node with npm, a JDK with maven, go; Ruby, PHP and C come with their libraries from Debian's packages, all other
+# Needs python3 with venv, openssl, node with npm, a JDK with maven, go; Ruby, PHP and C come with their libraries from Debian's packages, all other
 # libraries from their registries. WORK is the scratch folder (default target/applications), LEVERET_BIN the binary (default: cargo
 # builds one).
 set -euo pipefail
@@ -29,9 +29,10 @@ if [ -z "${AMQP_URI:-}" ]; then
     (cd "$root" && cargo build -p leveret)
     LEVERET_BIN=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/leveret
   fi
-  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  read -r port tls_port < <(python3 -c 'import socket; s = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*(x.getsockname()[1] for x in s))')
   started=1
-  "$here/broker.sh" start "$work" "$LEVERET_BIN" "$port"
+  "$here/broker.sh" start "$work" "$LEVERET_BIN" "$port" "$tls_port"
+  export AMQPS_URI=amqps://guest:guest@127.0.0.1:$tls_port/%2f
   export AMQP_URI=amqp://guest:guest@127.0.0.1:$port/%2f
   export RESTART=$work/restart
   printf '#!/bin/sh\nexec "%s" restart "%s"\n' "$here/broker.sh" "$work" >"$RESTART"

@@ -74,6 +74,15 @@ def secured(start, tmp_path):
 SUE = pika.PlainCredentials("sue", "sue-pw")
 
 
+def test_no_session_ticket_follows_a_handshake(secured):
+    # Java's NIO transport gives a connection up where one does.
+    with socket.create_connection(("127.0.0.1", secured.tls_port), timeout=20) as raw:
+        with secured.context().wrap_socket(raw, server_hostname="localhost") as client:
+            client.sendall(b"AMQP\x00\x00\x09\x01")
+            assert client.recv(1) == b"\x01", "connection.start, so whatever the handshake brought was read"
+            assert not client.session.has_ticket
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_messages_of_every_size_go_through_both_versions(secured, version):
     channel = secured.connect(secured.context(version), SUE).channel()

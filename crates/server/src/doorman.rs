@@ -80,21 +80,22 @@ async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shar
 
 async fn handshake(socket: &TcpStream, config: Arc<ServerConfig>) -> io::Result<ServerConnection> {
     let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
-    while session.is_handshaking() || session.wants_write() {
-        if session.wants_write() {
-            socket.writable().await?;
-            match session.write_tls(&mut Impatient(socket)) {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => continue,
-            }
+    let mut output = Vec::new();
+    loop {
+        tls::take_output(&mut session, &mut output)?;
+        write_all(socket, &output).await?;
+        output.clear();
+        if !session.is_handshaking() {
+            return Ok(session);
         }
         socket.readable().await?;
         match session.read_tls(&mut Impatient(socket)) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {
                 if let Err(error) = session.process_new_packets() {
+                    tls::take_output(&mut session, &mut output)?;
                     // The client learns why, if the socket takes it at once.
-                    let _ = session.write_tls(&mut Impatient(socket));
+                    let _ = socket.try_write(&output);
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error));
                 }
             }
@@ -102,5 +103,16 @@ async fn handshake(socket: &TcpStream, config: Arc<ServerConfig>) -> io::Result<
             Err(error) => return Err(error),
         }
     }
-    Ok(session)
+}
+
+async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        socket.writable().await?;
+        match socket.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

@@ -3,6 +3,10 @@
 //! Invariant: what is used was read and understood as a whole; a file that is wrong is named, and what was used before
 //! stays in use. Keys are in no log line.
 
+mod finished;
+
+pub(crate) use finished::take_output;
+
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -73,7 +77,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(finished::provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .expect("the provider has suites for both versions");
@@ -92,7 +96,10 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
             builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(file, error))?)
         }
     };
-    let config = builder.with_single_cert(chain, key).map_err(|error| wrong(&files.certificate, error))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| wrong(&files.certificate, error))?;
+    // The NIO transport of RabbitMQ's Java client gives a connection up where a ticket comes behind the handshake. RabbitMQ
+    // sends none either.
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 

@@ -29,5 +29,6 @@ mod routing;
 mod settle;
 mod setup;
 mod timeouts;
+mod tls;
 mod transactions;
 mod unread;

@@ -10,7 +10,9 @@ import com.rabbitmq.client.RecoveryListener;
 import com.rabbitmq.client.RpcClient;
 import com.rabbitmq.client.RpcClientParams;
 import com.rabbitmq.client.StringRpcServer;
+import com.rabbitmq.client.TrustEverythingTrustManager;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -19,6 +21,8 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManager;
 
 /**
  * A Java service on RabbitMQ's own client: RPC with the library's server and client, a quorum queue whose poison message ends
@@ -37,6 +41,12 @@ public final class Application {
     factory.setNetworkRecoveryInterval(200);
     String parts = "rpc, retries to a delivery limit with dead-lettering, delayed job";
     String restart = System.getenv("RESTART");
+    String secured = System.getenv("AMQPS_URI");
+    if (secured != null) {
+      nioOverTls(secured, "TLSv1.2");
+      nioOverTls(secured, "TLSv1.3");
+      parts += ", NIO over TLS";
+    }
     try (Connection connection = factory.newConnection("application")) {
       rpc(connection);
       retries(connection);
@@ -47,6 +57,27 @@ public final class Application {
       }
     }
     System.out.println("java: " + parts);
+  }
+
+  /** The transport that is pickiest about a server's TLS records. Whose certificate it is does not matter here. */
+  private static void nioOverTls(String uri, String version) throws Exception {
+    SSLContext context = SSLContext.getInstance(version);
+    context.init(null, new TrustManager[] {new TrustEverythingTrustManager()}, null);
+    ConnectionFactory factory = new ConnectionFactory();
+    factory.setUri(uri);
+    factory.useSslProtocol(context);
+    factory.useNio();
+    factory.setConnectionTimeout((int) PATIENCE_MS);
+    byte[] body = new byte[1_000_000];
+    for (int n = 0; n < 10; n++) {
+      body[n] = (byte) n;
+      try (Connection connection = factory.newConnection("application over " + version)) {
+        Channel channel = connection.createChannel();
+        String queue = channel.queueDeclare().getQueue();
+        channel.basicPublish("", queue, null, body);
+        same(true, Arrays.equals(body, eventually(channel, queue).getBody()));
+      }
+    }
   }
 
   private static void rpc(Connection connection) throws Exception {
