@@ -808,7 +808,7 @@ impl Checks {
         }
         self.figures.waited += 1;
         let found = delay_header(&delivery.message).map(|(_, ms)| ms);
-        if found != Some(-i64::from(ms)) {
+        if found.map(i64::from) != Some(-i64::from(ms)) {
             let (queue, seq) = (delivery.queue.0, delivery.seq);
             violated("schedule", &format!("message {seq} of queue {queue} waited for {ms} ms and says {found:?}"));
         }
@@ -824,6 +824,11 @@ impl Checks {
         self.at_risk.is_empty()
     }
 
+    /// What was confirmed as written and is neither committed nor known to be lost.
+    pub fn unsafe_ids(&self) -> Vec<u64> {
+        self.at_risk.iter().copied().collect()
+    }
+
     /// Messages committed and not settled.
     pub fn live(&self) -> u64 {
         self.models.iter().map(Model::live).sum()
@@ -835,11 +840,11 @@ impl Checks {
     }
 }
 
-/// Where in a stored message the delay of one that waited stands, and which.
-pub fn delay_header(message: &[u8]) -> Option<(usize, i64)> {
-    const FIELD: &[u8] = b"\x07x-delayl";
+/// Where in a stored message the delay of one that waited stands, in 32 bits, and which.
+pub fn delay_header(message: &[u8]) -> Option<(usize, i32)> {
+    const FIELD: &[u8] = b"\x07x-delayI";
     let at = message.windows(FIELD.len()).position(|bytes| bytes == FIELD)? + FIELD.len();
-    Some((at, i64::from_be_bytes(message.get(at..at + 8)?.try_into().ok()?)))
+    Some((at, i32::from_be_bytes(message.get(at..at + 4)?.try_into().ok()?)))
 }
 
 /// The number of a message, as its body begins with it.

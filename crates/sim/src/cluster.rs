@@ -248,7 +248,8 @@ impl Cluster {
             if let Some((checker, what)) = lag.filter(|_| quiet && all_up && equal) {
                 violated(checker, &format!("{what}\n{}", self.describe()));
             }
-            let what = format!("quiet {quiet} all up {all_up} equal {equal}\n{}", self.describe());
+            let at_risk = self.checks.unsafe_ids();
+            let what = format!("quiet {quiet} at risk {at_risk:?} all up {all_up} equal {equal}\n{}", self.describe());
             violated("liveness", &what);
         }
         self.schedule.after(200 * MS, Event::Look);

@@ -82,6 +82,8 @@ pub struct End {
     pub reason: Reason,
     /// The latest that its leader's clock may have shown.
     pub latest_ms: u64,
+    /// It waited for its time, and what is there in its queue may leave no room for it.
+    pub is_surplus: bool,
 }
 
 impl End {
@@ -91,18 +93,17 @@ impl End {
             Reason::Purged => true,
             Reason::Acked | Reason::Discarded => fate.deliveries > 0 && settle_asked.contains(&(self.queue, self.seq)),
             Reason::Expired => fate.expires_ms.is_some_and(|at| at <= self.latest_ms),
+            // Of those that wait for their time only what a full queue refuses and dead-letters: where a queue drops, they make
+            // room, and where it only refuses, they wait for it.
+            Reason::MaxLength if fate.due_ms != 0 => {
+                let is_refused = rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some();
+                is_refused && self.is_surplus && fate.due_ms <= self.latest_ms
+            }
             // What is ready is among what is live. Before its dead letter leaves, it may have to be read; others end meanwhile.
             Reason::MaxLength => {
                 let waits = rules.dead_letter.is_some();
                 let is_long = rules.length_max.is_some_and(|max| live > max || waits);
-                // Scheduled ones that find their queue full are given up where such a queue dead-letters what it refuses.
-                let is_surplus = fate.due_ms != 0 && fate.due_ms <= self.latest_ms;
-                let may_go = match rules.overflow {
-                    Overflow::RejectPublish => false,
-                    Overflow::RejectPublishDlx => is_surplus && waits,
-                    Overflow::DropHead => true,
-                };
-                (is_long || rules.length_bytes_max.is_some()) && may_go
+                (is_long || rules.length_bytes_max.is_some()) && !rules.overflow.is_reject()
             }
             Reason::DeliveryLimit => rules.delivery_limit.is_some_and(|max| fate.deliveries > 0 && fate.failed >= max),
             Reason::Due => fate.due_ms != 0 && fate.due_ms <= self.latest_ms,
@@ -121,5 +122,45 @@ impl End {
                 &format!("message {seq} of queue {queue} ended ({reason:?}), and nobody did that: {fate:?}"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::queue::DeadLetterRule;
+    use broker::topology::Name;
+    use std::panic::catch_unwind;
+
+    /// Whether a message that is due at 100 may end by its queue's length at `at_ms`, where there are letters, and is no room.
+    fn may_end(overflow: Overflow, has_letters: bool, at_ms: u64, is_surplus: bool) -> bool {
+        let letters = DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once: false };
+        let rules =
+            Rules { length_max: Some(1), overflow, dead_letter: has_letters.then_some(letters), ..Rules::default() };
+        let fate = Fate {
+            id: 1,
+            committed_at: 1,
+            settled_at: None,
+            dead_at: None,
+            deliveries: 0,
+            acquired: 0,
+            failed: 0,
+            level: 0,
+            expires_ms: None,
+            due_ms: 100,
+            waits: None,
+        };
+        let end = End { queue: QueueId(1), seq: 1, reason: Reason::MaxLength, latest_ms: at_ms, is_surplus };
+        catch_unwind(|| end.check(&rules, 9, &fate, &BTreeSet::new())).is_ok()
+    }
+
+    #[test]
+    fn what_waits_for_its_time_ends_by_length_only_where_a_full_queue_dead_letters_what_it_refuses() {
+        assert!(may_end(Overflow::RejectPublishDlx, true, 100, true));
+        assert!(!may_end(Overflow::RejectPublishDlx, true, 100, false), "there is room");
+        assert!(!may_end(Overflow::RejectPublishDlx, true, 99, true), "its time has not come");
+        assert!(!may_end(Overflow::RejectPublishDlx, false, 100, true), "its letter would go nowhere");
+        assert!(!may_end(Overflow::RejectPublish, true, 100, true), "it waits for room");
+        assert!(!may_end(Overflow::DropHead, true, 100, true), "it makes room");
     }
 }

@@ -368,12 +368,19 @@ impl Model {
     ) {
         let rules = self.rules(schedule_of(id).unwrap_or(id));
         let latest_ms = entry.time_ms + self.expected.slack_ms;
+        let there = schedule_of(id).filter(|_| reason == Reason::MaxLength).map(|target| self.there(target, entry));
         let Some(queue) = self.queues.get_mut(&id) else { return };
         for seq in seqs {
             let live = queue.peak(entry.index);
             let Some(fate) = queue.fate(seq).filter(|fate| fate.settled_at.is_none()) else { continue };
+            let is_surplus = there.is_some_and(|(count, bytes)| {
+                let bytes = bytes + entry.published[fate.id as usize].body.len() as u64;
+                rules.length_max.is_some_and(|max| count >= max)
+                    || rules.length_bytes_max.is_some_and(|max| bytes > max)
+            });
             if fate.dead_at.is_none() {
-                End { queue: id, seq, reason, latest_ms }.check(&rules, live, fate, entry.settle_asked);
+                let end = End { queue: id, seq, reason, latest_ms, is_surplus };
+                end.check(&rules, live, fate, entry.settle_asked);
             }
             fate.settled_at = Some(entry.index);
             let of = *fate;
@@ -391,6 +398,14 @@ impl Model {
                 Self::check_turn(queue, seq, of);
             }
         }
+    }
+
+    /// Messages that may be in a queue where an entry stands, and the bytes of their bodies: what it ends, it may end later.
+    fn there(&self, id: QueueId, entry: &Entry<'_>) -> (u64, u64) {
+        let fates = self.queues.get(&id).into_iter().flat_map(|queue| &queue.fates);
+        let there = fates.filter(|fate| fate.settled_at.is_none_or(|index| index == entry.index));
+        let bytes = |fate: &Fate| entry.published[fate.id as usize].body.len() as u64;
+        there.fold((0, 0), |(count, sum), fate| (count + 1, sum + bytes(fate)))
     }
 
     /// Of the scheduled messages that a leader knew together, the one whose time comes first is first.
@@ -413,7 +428,8 @@ impl Model {
         let live = queue.peak(entry.index);
         let fate = queue.fate(seq).expect("what is given up was taken in");
         if fate.settled_at.is_none() && fate.dead_at.is_none() {
-            End { queue: id, seq, reason, latest_ms }.check(&rules, live, fate, entry.settle_asked);
+            let end = End { queue: id, seq, reason, latest_ms, is_surplus: false };
+            end.check(&rules, live, fate, entry.settle_asked);
             fate.dead_at = Some(entry.index);
             let level = fate.level;
             queue.not_fresh(seq, level);

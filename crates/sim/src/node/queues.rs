@@ -155,7 +155,7 @@ pub(super) fn hide_waits(said: &mut [(PartitionId, Said, Effect)]) {
         let Effect::Deliver(delivery) = effect else { continue };
         if let Some((at, ms)) = crate::checks::delay_header(&delivery.message) {
             let mut bytes = delivery.message.to_vec();
-            bytes[at..at + 8].copy_from_slice(&(-ms).to_be_bytes());
+            bytes[at..at + 4].copy_from_slice(&(-ms).to_be_bytes());
             delivery.message = bytes.into();
         }
     }
