@@ -348,8 +348,9 @@ impl Client {
             priority: self.random.below(3) as i32,
             granted_only,
         };
-        let request = question(queue, r.next_request);
+        // No other question has its number, or the answer to one would be taken for the answer to the other.
         r.next_request += 1;
+        let request = question(queue, r.next_request);
         r.asked.insert(request, number);
         n.wishes.push(Wish::Send(Command::Consume { queue, consumer, request }));
     }
