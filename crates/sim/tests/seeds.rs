@@ -198,6 +198,13 @@ fn a_checkpoint_names_no_file_that_may_not_be_there() {
     run(20418, Options { declares: true, ..Options::default() });
 }
 
+/// Readers gave a cancel and a consume one number, and took the answer to the one for the answer to the other: who was told that
+/// the queue was gone believed to consume from it.
+#[test]
+fn a_reader_is_told_by_its_own_answers_that_a_queue_is_gone() {
+    run(336, Options { rules: true, turnover: true, ..Options::default() });
+}
+
 /// A `basic.get` took a message whose time was over, while nothing expired because its head was not at hand.
 #[test]
 fn a_get_takes_nothing_that_is_over() {
@@ -205,9 +212,21 @@ fn a_get_takes_nothing_that_is_over() {
 }
 
 /// An entry of a leader's log rotted before a follower had it: the follower asked for it for as long as this leader led.
+///
+/// That everybody has everything in the end is looked at in each run. Of a hundred about sixteen meet such an entry, where the one who
+/// lagged gets a snapshot: enough of them must be among these, whatever course the runs take.
 #[test]
 fn rot_in_a_log_keeps_no_follower_behind() {
     let faults = Faults { disks: false, rot: true, log_rot: true, ..Faults::ALL };
-    let total = run_all(82_000..82_030, Options { faults, ..Options::default() });
-    assert!(total.lost_entries > 3 && total.mended > 100 && total.snapshots > 20, "{total:?}");
+    let options = Options { faults, ..Options::default() };
+    let (mut total, mut met, mut snapshots) = (Figures::default(), 0, 0);
+    for figures in (82_000..82_100).map(|seed| run(seed, options)) {
+        if figures.lost_entries > 0 {
+            met += 1;
+            snapshots += figures.snapshots;
+        }
+        total.add(&figures);
+    }
+    assert!(met > 4 && snapshots >= met, "{met} runs met such an entry, and {snapshots} snapshots came: {total:?}");
+    assert!(total.mended > 100, "what rots is mended: {total:?}");
 }
