@@ -76,6 +76,14 @@ pub struct Ready {
 }
 
 impl Ready {
+    /// Gives the memory of a burst back: of a start above all, where the whole log is to be applied.
+    pub fn trim(&mut self, room: usize) {
+        self.append.shrink_to(room);
+        self.messages.shrink_to(room);
+        self.messages_after_sync.shrink_to(room);
+        self.committed.shrink_to(room);
+    }
+
     /// Nothing to do.
     pub fn new() -> Self {
         Self::default()

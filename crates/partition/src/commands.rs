@@ -330,7 +330,7 @@ impl QueuePartition {
             true => self.rules.remove(&queue),
             false => self.rules.insert(queue, rules.clone()),
         };
-        if self.leader.is_some() {
+        if self.leader.is_some() && !self.is_at_rest(queue) {
             let lq = self.touched(queue);
             let before = std::mem::replace(&mut lq.rules, (!rules.is_plain()).then_some(rules));
             let (rules, next_seq) = (lq.rules.as_deref(), lq.next_seq);
@@ -339,6 +339,16 @@ impl QueuePartition {
                 None => lq.life = Life::new(None, rules, next_seq),
             }
         }
+    }
+
+    /// Whether the leader has nothing to keep in mind for a queue: its replicated state and its rules say everything. After a
+    /// start that holds for nearly all of many queues, and what was made for each of them would stay as room.
+    pub(crate) fn is_at_rest(&self, queue: QueueId) -> bool {
+        let state = self.queues.queue(queue);
+        let is_known = self.leader.as_ref().is_some_and(|leader| leader.queues.contains_key(&queue));
+        !is_known
+            && state.is_none_or(|state| state.runs().is_empty())
+            && LeaderQueue::new(state, self.rules.get(&queue)).is_idle(state)
     }
 
     pub(crate) fn touched(&mut self, queue: QueueId) -> &mut LeaderQueue {

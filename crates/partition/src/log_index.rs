@@ -3,6 +3,7 @@
 //! Invariant: slots are contiguous from `first`; a slot that was overwritten by a new leader has the new term and no
 //! location until that write is reported. [`SLOT_BYTES`] an entry, whatever its length; checkpoints compact it.
 
+use crate::machine::ROOM_KEPT;
 use consensus::{LogIndex, Term};
 use std::collections::VecDeque;
 use storage::{FileNo, Location};
@@ -71,6 +72,13 @@ impl LogTable {
     /// The last index, or the one before the first.
     pub fn last(&self) -> LogIndex {
         LogIndex(self.first + self.slots.len() as u64 - 1)
+    }
+
+    /// Gives back the room of slots that are gone.
+    pub(crate) fn trim(&mut self) {
+        if self.slots.capacity() > (2 * self.slots.len()).max(ROOM_KEPT) {
+            self.slots.shrink_to_fit();
+        }
     }
 
     /// Notes an entry that is about to be written (or was recovered, with its place); it and what followed it is

@@ -112,6 +112,11 @@ impl LogPartition {
         &mut self.replica
     }
 
+    /// Gives the memory of a burst back; for when nothing is going on.
+    pub fn trim(&mut self) {
+        self.replica.trim();
+    }
+
     /// The last entry that is applied.
     pub fn applied(&self) -> LogIndex {
         self.applied.index

@@ -18,6 +18,23 @@ use storage::Location;
 /// A map whose hash is the same in every run: simulations replay.
 pub type FixedMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
+/// Places that a map keeps for a next burst though they are empty.
+pub(crate) const ROOM_KEPT: usize = 256;
+
+/// A map that gives back room which it does not need any more.
+pub(crate) trait Trim {
+    /// Leaves room for about twice what is in it, if there is room for more than four times of that.
+    fn trim(&mut self);
+}
+
+impl<K: Eq + std::hash::Hash, V> Trim for FixedMap<K, V> {
+    fn trim(&mut self) {
+        if self.capacity() > (4 * self.len()).max(ROOM_KEPT) {
+            self.shrink_to(2 * self.len());
+        }
+    }
+}
+
 /// What a run costs in memory; lists of them have up to as much room again.
 pub const RUN_BYTES: usize = size_of::<Run<Place>>();
 const _: () = assert!(RUN_BYTES <= 40, "the index of the log is bounded in bytes: a larger run means fewer of them");
@@ -81,6 +98,12 @@ pub struct Queues {
 }
 
 impl Queues {
+    /// Gives back room that is not needed any more.
+    pub(crate) fn trim(&mut self) {
+        self.queues.trim();
+        self.publishers.trim();
+    }
+
     /// The queue, if it ever held a message.
     pub fn queue(&self, queue: QueueId) -> Option<&QueueState<Place>> {
         self.queues.get(&queue)

@@ -10,7 +10,7 @@ use crate::deleted::Deleted;
 use crate::entry::Reason;
 use crate::leader::{Answer, ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
-use crate::machine::{FixedMap, Queues, schedule_of, scheduled_for};
+use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
 use crate::mend::{FRAME_ASK, FRAME_HAVE, Mendings};
 use crate::outputs::{Outputs, Ticket};
@@ -129,6 +129,25 @@ impl QueuePartition {
     /// Value at risk over all queues that this member leads. Cheap: it is kept, not summed.
     pub fn values_at_risk(&self) -> u64 {
         self.leader.as_ref().map_or(0, |l| u64::try_from(l.at_risk).unwrap_or(u64::MAX))
+    }
+
+    /// Gives back the room that many queues took while they were in use; for when nothing is going on.
+    pub fn trim(&mut self) {
+        self.replica.trim();
+        self.rules.trim();
+        self.queues.trim();
+        if let Some(leader) = &mut self.leader {
+            leader.queues.trim();
+            leader.channels.trim();
+            leader.publishers.trim();
+            leader.dirty.shrink_to(ROOM_KEPT);
+            leader.settling.shrink_to(ROOM_KEPT);
+        }
+    }
+
+    /// How many queues the leader has room for at hand, whether they are in use or were.
+    pub fn room_for_queues(&self) -> usize {
+        self.leader.as_ref().map_or(0, |leader| leader.queues.capacity())
     }
 
     /// A tick went by (150 ms): heartbeats, elections.
@@ -442,7 +461,11 @@ impl QueuePartition {
         let mut ids: Vec<QueueId> = stated.chain(ruled).collect();
         ids.sort_unstable();
         ids.dedup();
-        ids.into_iter().for_each(|id| _ = self.touched(id));
+        for id in ids {
+            if !self.is_at_rest(id) {
+                self.touched(id);
+            }
+        }
     }
 
     /// Queues that have state here: the shell compares them with the topology and deletes orphans.

@@ -11,6 +11,7 @@ mod doubt;
 
 use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;
+use crate::machine::ROOM_KEPT;
 use crate::outputs::{Halted, ImageRefused, Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -142,6 +143,18 @@ impl Replica {
             is_halt_told: false,
             refused_images: Vec::new(),
         }
+    }
+
+    /// Gives the memory of a burst back, as after a start, where the whole log was committed at once.
+    pub(crate) fn trim(&mut self) {
+        self.ready.trim(ROOM_KEPT);
+        self.committed.shrink_to(ROOM_KEPT);
+        self.table.trim();
+    }
+
+    /// How many committed entries it has room for, whether they wait to be applied or did.
+    pub fn room_for_committed(&self) -> usize {
+        self.committed.capacity().max(self.ready.committed.capacity())
     }
 
     /// Its partition.

@@ -4,6 +4,7 @@
 
 mod member;
 
+use broker::QueueId;
 use broker::queue::{DeadLetterRule, LevelRule, Overflow, Retried, RetryRule, Rules};
 use broker::topology::Name;
 use bytes::Bytes;
@@ -54,6 +55,73 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
     let mut rig = rig.restarted();
     rig.run();
     assert_eq!(rig.letters(), []);
+}
+
+/// Rules of each kind that a partition's leader remembers, and that ask for nothing as long as a queue is empty.
+fn rules_of_an_empty_queue() -> Vec<Rules> {
+    vec![
+        Rules { length_max: Some(10), ..Rules::default() },
+        Rules { length_bytes_max: Some(10), overflow: Overflow::RejectPublish, ..Rules::default() },
+        Rules { message_ttl_ms: Some(10), dead_letter: dead_letter(true), ..Rules::default() },
+        Rules { delivery_limit: Some(20), levels: LevelRule::Strict, ..Rules::default() },
+    ]
+}
+
+#[test]
+fn empty_queues_with_rules_take_no_room_at_a_leader() {
+    for rules in rules_of_an_empty_queue() {
+        let mut rig = Rig::new(Vec::new(), 0);
+        let rules = std::sync::Arc::new(rules);
+        for queue in 1..=5_000 {
+            rig.command(Command::Configure { queue: QueueId(queue), rules: rules.clone() });
+        }
+        rig.run();
+        assert_eq!(rig.partition.room_for_queues(), 0, "{rules:?}");
+        assert!(rig.partition.remembers(QueueId(1)), "the rules themselves");
+    }
+}
+
+#[test]
+fn a_start_takes_no_room_for_empty_queues_with_rules() {
+    for rules in rules_of_an_empty_queue() {
+        let rules = std::sync::Arc::new(rules);
+        // Told before it leads, as at a start.
+        let rig = Rig::told(Vec::new(), 0, |partition, cx| {
+            for queue in 1..=5_000 {
+                partition.command(Command::Configure { queue: QueueId(queue), rules: rules.clone() }, cx);
+            }
+        });
+        assert_eq!(rig.partition.room_for_queues(), 0, "{rules:?}");
+    }
+}
+
+#[test]
+fn room_for_queues_that_were_in_use_is_given_back() {
+    let mut rig = configured(Vec::new(), &Rules { expires_ms: Some(1_000_000), ..Rules::default() });
+    for queue in 1..=5_000 {
+        let (channel, request) = (READER, RequestId(u64::from(queue == 1)));
+        rig.command(Command::Stat { queue: QueueId(1_000 + queue), channel, request });
+    }
+    rig.run();
+    assert!(rig.partition.room_for_queues() >= 5_000, "they were in use");
+    rig.with(|partition, _| partition.trim());
+    assert!(rig.partition.room_for_queues() < 100, "{} places are kept", rig.partition.room_for_queues());
+    assert_eq!(rig.stat(), (0, 0, 0), "the one that has a time to live is served as before");
+}
+
+#[test]
+fn room_for_a_log_that_a_start_applied_is_given_back() {
+    let mut rig = Rig::new(Vec::new(), 0);
+    for seq in 1..=3_000 {
+        rig.publish_synced(seq, "a message in an entry of its own");
+        rig.run();
+    }
+    let mut rig = rig.restarted();
+    assert!(rig.partition.replica().room_for_committed() >= 3_000, "all of it was committed at once");
+    rig.with(|partition, _| partition.trim());
+    let room = rig.partition.replica().room_for_committed();
+    assert!(room < 500, "{room} places are kept");
+    assert_eq!(rig.stat(), (3_000, 0, 0));
 }
 
 #[test]

@@ -62,6 +62,11 @@ pub(crate) fn consumer(number: u32) -> ConsumerKey {
 
 impl Rig {
     pub(crate) fn new(log: Vec<Kept>, cache: usize) -> Rig {
+        Rig::told(log, cache, |_, _| ())
+    }
+
+    /// One that is told something before it leads.
+    pub(crate) fn told(log: Vec<Kept>, cache: usize, tell: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) -> Rig {
         let mut recovery = Recovery::queues(PartitionId(3), None).unwrap();
         for (kind, term, index, body, at) in &log {
             recovery.record(*kind, *term, *index, body.clone(), *at);
@@ -85,6 +90,7 @@ impl Rig {
             rotten_in_memory: false,
             refusals: 0,
         };
+        rig.with(tell);
         for _ in 0..50 {
             rig.with(|p, cx| p.tick(cx));
             rig.run();

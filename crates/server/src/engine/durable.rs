@@ -258,6 +258,10 @@ impl Partition for DurablePartition {
         self.partition.in_flight_bytes() as u64 + over.saturating_sub(turn.index_bytes_share())
     }
 
+    fn trim(&mut self) {
+        self.partition.trim();
+    }
+
     fn memory_bytes(&self) -> u64 {
         // Bodies leave memory as the tail's budget says; nothing here grows with a backlog.
         0

@@ -194,6 +194,10 @@ impl Partition for MetadataPartition {
         self.turn.carry_out(&mut self.out);
     }
 
+    fn trim(&mut self) {
+        self.log.trim();
+    }
+
     fn end_turn(&mut self) {
         self.turn.end();
     }

@@ -78,6 +78,9 @@ pub trait Partition {
     /// Appends what is in each queue that something is known of; one that is missing is empty and unused.
     fn survey(&self, _figures: &mut Vec<QueueFigures>) {}
 
+    /// Gives the memory of a burst back; called when nothing is going on.
+    fn trim(&mut self) {}
+
     /// Memory that messages pin here, which counts against the node's budget of messages in memory.
     fn memory_bytes(&self) -> u64 {
         0
@@ -221,6 +224,7 @@ impl Shard {
     pub(crate) fn trim(&mut self) {
         self.waiting.trim();
         self.effects = Vec::new();
+        self.members.iter_mut().for_each(|member| member.partition.trim());
     }
 
     /// When a partition wants its next step.
