@@ -505,7 +505,7 @@ fn repair_of_a_sound_folder_or_of_a_running_broker_changes_nothing() {
     publish_each(&broker, QUEUE, 5);
     let data = broker.data_folder();
     let busy = leveret("repair", &data, &[]);
-    assert_eq!(busy.status.code(), Some(1));
+    assert_eq!(busy.status.code(), Some(3));
     assert!(shown(&busy).contains("in use by process"), "{}", shown(&busy));
     broker.terminate();
     let before = contents(&data);
