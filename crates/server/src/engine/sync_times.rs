@@ -37,6 +37,12 @@ impl SyncClock {
         Duration::from_micros(self.recent_us.load(Ordering::Relaxed))
     }
 
+    /// As if the disk were quick.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        self.recent_us.store(0, Ordering::Relaxed);
+    }
+
     /// What was noted so far.
     pub(crate) fn read(&self) -> SyncTimes {
         let bounds = BOUNDS_US.into_iter().map(|us| us as f64 / 1e6).chain([f64::MAX]);
