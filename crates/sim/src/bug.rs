@@ -73,7 +73,7 @@ pub enum Bug {
     LostEntryIsHidden,
     /// Nobody is told that a queue was deleted.
     DeleteIsForgotten,
-    /// A node hands on what is for a queue that it knows to be gone.
+    /// A node hands on what is for a queue that it knows to be gone, and clients hear of that late.
     GoneIsUnknown,
     /// A delivery of a deleted queue goes out once more.
     DeliveryOutlivesQueue,

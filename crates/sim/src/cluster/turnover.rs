@@ -22,6 +22,8 @@ use std::sync::Arc;
 const CALM_MAX: Micros = SECOND;
 /// A node, or a client, hears of a delete within this time.
 const NEWS_MAX: Micros = 300 * MS;
+/// Where nodes hand on what is for queues that are gone, clients go on sending it for so long: beyond the next checkpoint and start.
+const STALE_NEWS_MAX: Micros = 4 * SECOND;
 /// After so long without an answer a queue is deleted all the same: whoever was asked leads no more.
 const ANSWER_MAX: Micros = 2 * SECOND;
 /// Who asks before a delete.
@@ -151,8 +153,9 @@ impl Cluster {
         for node in 0..self.nodes.len() {
             self.later(NEWS_MAX, Step::Tell { node, group, queue });
         }
+        let is_stale = self.options.bug == Some(Bug::GoneIsUnknown);
         for client in 0..self.clients.len() {
-            self.later(NEWS_MAX, Step::TellClient { client, queue });
+            self.later(if is_stale { STALE_NEWS_MAX } else { NEWS_MAX }, Step::TellClient { client, queue });
         }
         let absent = if self.random.chance(40) { 0 } else { SECOND };
         self.later(absent, Step::Create { group, name: name_of(queue) });
