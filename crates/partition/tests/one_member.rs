@@ -519,9 +519,29 @@ fn a_quiet_queue_flags_exactly_what_was_sent() {
 #[test]
 fn when_the_last_consumer_goes_what_it_was_not_given_is_not_flagged() {
     let mut rig = two_of_ten_sent();
-    rig.settle(1, 1, 1, Outcome::Ack);
-    rig.run();
+    // Three acks, so that the watermark runs ahead of what was sent.
+    for seq in 1..=3 {
+        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.run();
+    }
     rig.command(Command::Detach { channel: READER });
     rig.run();
-    assert_eq!(flagged_after_restart(rig), [2, 3]);
+    assert_eq!(flagged_after_restart(rig), [4, 5]);
+}
+
+#[test]
+fn who_comes_while_the_watermark_is_lowered_is_given_nothing_that_it_would_not_cover() {
+    let mut rig = two_of_ten_sent();
+    for seq in 1..=3 {
+        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.run();
+    }
+    rig.delivered();
+    rig.command(Command::Detach { channel: READER });
+    // The lower watermark is on its way into the log, and not there yet.
+    rig.with(|p, cx| p.flush(cx));
+    rig.consume(9, 0, false);
+    rig.run();
+    assert_eq!(rig.delivered().len(), 7);
+    assert_eq!(flagged_after_restart(rig), [4, 5, 6, 7, 8, 9, 10]);
 }
