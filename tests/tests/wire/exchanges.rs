@@ -5,7 +5,7 @@
 use clients::broker::{is_foreign, unique};
 use clients::methods::*;
 use clients::wire::Args;
-use clients::{Client, Closed, Event, ExchangeDeclare, Properties, Publish, Scope, Value};
+use clients::{Client, Closed, Event, ExchangeDeclare, Properties, Publish, QueueDeclare, Scope, Value};
 
 use crate::setup::{Kind, assert_closed, new_queue, with_queue};
 
@@ -79,6 +79,42 @@ fn auto_delete_exchange_goes_with_its_last_binding_to_an_exchange() {
         &format!("NOT_FOUND - no exchange '{source}' in vhost '/'"),
         EXCHANGE_DECLARE,
     );
+}
+
+/// What deletes an unused exchange must not take along the exchange before it, which still leads elsewhere.
+#[test]
+fn auto_delete_exchange_leaves_the_one_before_it_that_leads_elsewhere_too() {
+    let (mut client, channel, _) = with_queue(Kind::Classic);
+    let (feeder, unused) = (unique("feeder"), unique("unused"));
+    for name in [&feeder, &unused] {
+        let declare =
+            ExchangeDeclare { name, kind: "direct", durable: true, auto_delete: true, ..Default::default() };
+        client.declare_exchange(channel, &declare).unwrap();
+    }
+    // Neither is durable, nor what leads there.
+    let elsewhere = exchange(&mut client, channel, "direct");
+    let declare = QueueDeclare { exclusive: true, ..Default::default() };
+    let (kept, ..) = client.declare(channel, &declare).unwrap();
+    let (lost, ..) = client.declare(channel, &declare).unwrap();
+    client.bind(channel, &kept, &elsewhere, "k", &[]).unwrap();
+    bind_exchange(&mut client, channel, [&feeder, &unused, "k"]);
+    bind_exchange(&mut client, channel, [&feeder, &elsewhere, "k"]);
+    client.bind(channel, &lost, &unused, "k", &[]).unwrap();
+    client.delete(channel, &lost, false, false).unwrap();
+    // It goes a moment later.
+    let passive = ExchangeDeclare { name: &unused, kind: "direct", passive: true, ..Default::default() };
+    let mut looker = client.channel();
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let is_gone = client.declare_exchange(looker, &passive).is_err();
+        if is_gone {
+            looker = client.channel();
+        }
+        is_gone
+    });
+    assert!(gone, "nothing leads to it and from it");
+    assert!(!put(&mut client, (&feeder, "k"), &[], b"m"), "this one is used");
+    assert_eq!(bodies(&mut client, channel, &kept), [b"m"]);
 }
 
 #[test]
