@@ -39,8 +39,11 @@ const WRITE_SLICES: usize = 32;
 /// What a client may have asked for and not read (confirms, replies, returns) beyond its window before its requests are
 /// not read any more.
 const REPLIES_BYTES_MAX: usize = 64 << 10;
-/// How often a client that leaves its answers unread, and is not read for it, is looked at: whether it closed its end.
+/// How often a client that is not read is looked at: whether it closed its end, and whether it still sends.
 const UNREAD_LOOK_MS: Millis = 1_000;
+/// A client that is not read cannot go on sending once this part of the socket's buffer is full of what it sent: the kernel counts
+/// more for small packets than there is in them.
+const FULL_SOCKET_DIVISOR: usize = 8;
 /// How long a finished connection waits for the client to close its end, so that the last frames are not lost to a reset.
 const FIN_WAIT_MS: Millis = 1_000;
 
@@ -78,6 +81,8 @@ struct Inner {
     is_leaving: bool,
     /// The signs of life of a client that is not read, at the last look.
     signs: SignsOfLife,
+    /// While there is no room for its frames: its last signs of life, and when they were seen.
+    held: Option<(SignsOfLife, Millis)>,
     window: Window,
     /// Consumers that were passed over because the window was full.
     starved: Vec<ConsumerKey>,
@@ -125,6 +130,7 @@ impl Client {
             is_broken: false,
             is_leaving: false,
             signs: SignsOfLife::default(),
+            held: None,
             window: Window::default(),
             starved: Vec::new(),
             wheel_at: NEVER,
@@ -272,6 +278,7 @@ impl Client {
         if inner.amqp.poll_timeout().is_some_and(|at| at <= now) {
             inner.amqp.handle_timeout(now);
         }
+        inner.look_at_held(now);
         inner.session.handle_timeout(&mut inner.amqp, local, now);
         inner.pump(self, local, now);
         if inner.input.is_empty() && inner.last_read + READ_IDLE_MS <= now {
@@ -295,6 +302,15 @@ impl Client {
             self.wake();
         }
     }
+}
+
+/// Bytes that the socket took and the other side's kernel has not acknowledged. 0 where the system does not say.
+fn unacknowledged_bytes(socket: &tokio::net::TcpStream) -> u64 {
+    /// `SIOCOUTQ`, which is the same number as `TIOCOUTQ`.
+    const OUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: the call writes one C int, which is what this getter gives it room for.
+    let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<OUTQ, std::ffi::c_int>::new()) };
+    bytes.ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
 }
 
 /// A connection that was not read for this long gives its read buffer back.
@@ -348,6 +364,38 @@ impl Inner {
         // Nobody listened. Nor does silence count where a sync held this thread up for seconds: what the client sent lies in the
         // socket then, its part of the handshake for example.
         self.was_paused || (self.amqp.is_silent(now) && self.unread_bytes() > 0)
+    }
+
+    /// Whether the client is not read because there is no room for its frames.
+    fn is_held(&self) -> bool {
+        self.amqp.is_running() && !self.amqp.has_room() && !self.is_deaf
+    }
+
+    /// Looks after a client that is not read for want of room, a publisher that an alarm holds back most of all: nothing else would
+    /// notice that it is gone. Its heartbeats lie in the socket, so what counts is whether there are more of them; where its
+    /// publishes leave no room for them, that its side acknowledges ours. A reset ends it at once. A closed end only means
+    /// that nothing more will come: what was sent before it counts once there is room, unless that takes two intervals.
+    fn look_at_held(&mut self, now: Millis) {
+        if !self.is_held() {
+            self.held = None;
+            return;
+        }
+        let ends = self.ends();
+        if ends.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return self.disconnect(Some(&io::ErrorKind::ConnectionReset.into()));
+        }
+        let seen = SignsOfLife { unread: self.unread_bytes(), taken: self.amqp.output().written_bytes() };
+        let (known, since) = *self.held.get_or_insert((seen, now));
+        let room = rustix::net::sockopt::socket_recv_buffer_size(self.stream.socket()).unwrap_or(0);
+        let is_full = seen.unread >= (room / FULL_SOCKET_DIVISOR) as u64;
+        let has_news = seen.unread != known.unread
+            || (is_full && seen.taken != known.taken && unacknowledged_bytes(self.stream.socket()) == 0);
+        let interval_ms = self.amqp.heartbeat_ms();
+        if has_news && !ends.contains(PollFlags::RDHUP) {
+            self.held = Some((seen, now));
+        } else if interval_ms != 0 && now >= since + 2 * interval_ms {
+            self.amqp.give_up(now);
+        }
     }
 
     /// Whether the socket is to be read now.
@@ -490,9 +538,16 @@ impl Inner {
 
     /// Whether the client closed its end, or its socket is gone, however much it sent before that nobody read.
     fn has_left(&self) -> bool {
+        self.ends().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Which ends of the socket are closed: the client's, both, or all of it at once by a reset.
+    fn ends(&self) -> PollFlags {
         let mut socket = [PollFd::new(self.stream.socket(), PollFlags::RDHUP)];
-        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().intersects(ended)
+        match poll(&mut socket, Some(&Timespec::default())) {
+            Ok(_) => socket[0].revents(),
+            Err(_) => PollFlags::empty(),
+        }
     }
 
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
@@ -516,7 +571,7 @@ impl Inner {
         }
         let machine = self.amqp.poll_timeout().unwrap_or(NEVER);
         // Nobody waits for the socket of a client that is not read, so its end has to be asked for.
-        let look = if self.is_flooded(local) { now + UNREAD_LOOK_MS } else { NEVER };
+        let look = if self.is_held() || self.is_flooded(local) { now + UNREAD_LOOK_MS } else { NEVER };
         let at = machine.min(self.session.poll_timeout()).min(self.cut_at).min(look);
         if at < self.wheel_at {
             self.wheel_at = at;

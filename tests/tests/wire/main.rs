@@ -15,6 +15,7 @@ mod exchanges;
 mod golden;
 mod handshakes;
 mod headers;
+mod held;
 mod honest;
 mod hostile;
 mod life;

@@ -34,6 +34,10 @@ use config::{ConnectionConfig, Mechanism};
 use event::{Authenticate, Closed, Event};
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
 
+/// Bytes of frames that wait in the channels of a publisher that an alarm holds back, before it is not read any more: there may be
+/// thousands of such publishers, and it is for want of memory that they wait.
+const HELD_BYTES_MAX: usize = 64 << 10;
+
 /// The least that "no limit" for frames means.
 const UNLIMITED_FRAME_BYTES_MIN: u32 = 131_072;
 
@@ -180,7 +184,7 @@ impl Connection {
     }
 
     /// Whether nothing on the broker's side keeps the client from being read.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.phase != Phase::Finished && self.stalled.is_empty() && !self.must_stall()
     }
 
@@ -365,6 +369,13 @@ impl Connection {
         self.heartbeat.deaf = false;
     }
 
+    /// The client is not read for want of room, and whoever looked at its socket saw no sign of life for two intervals: it
+    /// is taken for gone, as if nothing had been heard of it.
+    pub fn give_up(&mut self, now: Millis) {
+        self.now = now;
+        self.end(Closed::HeartbeatTimeout, Phase::Finished);
+    }
+
     fn handle_silence(&mut self, now: Millis) {
         if self.heartbeat.deaf || !self.has_room() {
             self.heard(now);
@@ -410,8 +421,9 @@ impl Connection {
     /// Whether no further frame may be handled for now.
     #[inline]
     pub(crate) fn must_stall(&self) -> bool {
+        let bytes_max = self.config.pending_bytes_max;
         self.pending_frames >= self.config.pending_frames_max
-            || self.pending_bytes >= self.config.pending_bytes_max
+            || self.pending_bytes >= if self.is_blocked() { bytes_max.min(HELD_BYTES_MAX) } else { bytes_max }
             || matches!(self.phase, Phase::Authenticating | Phase::Opening)
     }
 
