@@ -9,6 +9,7 @@ pub mod ledger;
 pub mod load;
 pub mod matrix;
 pub mod methods;
+pub mod threads;
 pub mod verbs;
 pub mod wire;
 
@@ -16,5 +17,6 @@ pub use broker::{Broker, End};
 pub use client::{Client, Closed, Delivery, Event, Login, Refused, Scope};
 pub use http::Http;
 pub use matrix::{Difference, Matrix, Outcome};
+pub use threads::Stopped;
 pub use verbs::{ExchangeDeclare, Publish, QueueDeclare};
 pub use wire::{Properties, Value};

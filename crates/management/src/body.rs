@@ -6,6 +6,7 @@
 
 use crate::access::Caller;
 use crate::answer::Refused;
+use crate::waiting::Request;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -42,24 +43,24 @@ impl Turns {
 pub(crate) struct Body {
     incoming: Incoming,
     turns: Rc<Turns>,
+    request: Rc<Request>,
 }
 
 impl Body {
-    pub(crate) fn new(incoming: Incoming, turns: Rc<Turns>) -> Body {
-        Body { incoming, turns }
+    pub(crate) fn new(incoming: Incoming, turns: Rc<Turns>, request: Rc<Request>) -> Body {
+        Body { incoming, turns, request }
     }
 
     /// All of it. The caller's rights were checked before: this is the first that costs memory and time.
     pub(crate) async fn read(self, caller: &Caller) -> Result<Bytes, Refused> {
-        let Body { incoming, turns } = self;
+        let Body { incoming, turns, request } = self;
         if incoming.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(Refused::TooLarge);
         }
         let turns = if caller.is_administrator() { &turns.administrators } else { &turns.others };
-        match tokio::time::timeout(BODY_TIMEOUT, collect(incoming, turns)).await {
-            Ok(collected) => collected,
-            Err(_) => Err(Refused::TooSlow),
-        }
+        let collected = tokio::time::timeout(BODY_TIMEOUT, collect(incoming, turns)).await;
+        request.is_whole();
+        collected.unwrap_or(Err(Refused::TooSlow))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::answer::Refused;
 use crate::permits::Permit;
 use crate::site;
+use crate::waiting::Asking;
 use bytes::Bytes;
 use hyper::http::request::Parts;
 use percent_encoding::percent_decode;
@@ -19,6 +20,8 @@ pub(crate) struct Call<'a> {
     pub(crate) http: &'a [SocketAddr],
     /// The connection's.
     pub(crate) permit: &'a Permit,
+    /// Its place among the requests under way.
+    pub(crate) asking: &'a Asking,
 }
 
 /// Whether metrics are asked for, which need no name.

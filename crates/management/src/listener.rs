@@ -9,6 +9,7 @@ use crate::body::{Body, Turns};
 use crate::call::{self, Call};
 use crate::permits::{Permit, Permits};
 use crate::resource;
+use crate::waiting::{self, Requests};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -97,10 +98,12 @@ struct Shared {
     addresses: Vec<SocketAddr>,
     permits: Rc<Permits>,
     turns: Rc<Turns>,
+    requests: Rc<Requests>,
 }
 
 async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketAddr>, until: oneshot::Receiver<()>) {
-    let shared = Rc::new(Shared { handle, addresses, permits: Rc::default(), turns: Rc::new(Turns::new()) });
+    let (permits, turns, requests) = (Rc::default(), Rc::new(Turns::new()), Rc::default());
+    let shared = Rc::new(Shared { handle, addresses, permits, turns, requests });
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone()))),
@@ -173,12 +176,15 @@ async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit
 async fn answer(request: Request<Incoming>, peer: SocketAddr, permit: &Permit, shared: &Shared) -> Responded {
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
-    let body = Body::new(incoming, shared.turns.clone());
-    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses, permit };
-    let answer = match call::is_metrics(&head) {
-        true => crate::metrics::answer(&call).await,
-        false => resource::answer(&call, body).await,
-    };
-    let answer: Answer = answer.unwrap_or_else(Into::into);
+    let asking = shared.requests.begin(head.method.as_str(), head.uri.path(), peer);
+    let body = Body::new(incoming, shared.turns.clone(), asking.request.clone());
+    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses, permit, asking: &asking };
+    let answer = waiting::watch(&call, async {
+        match call::is_metrics(&head) {
+            true => crate::metrics::answer(&call).await,
+            false => resource::answer(&call, body).await,
+        }
+    });
+    let answer: Answer = answer.await.unwrap_or_else(Into::into);
     Ok(answer.into_response(has_body))
 }

@@ -55,15 +55,13 @@ pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer
     Ok(Answer::json(&listing::list(cx.call, items)?))
 }
 
-/// GET of what clients wait for: requests without an answer, publishes without a confirm; the oldest first.
+/// GET of what clients wait for: requests without an answer, over HTTP too, publishes without a confirm; the oldest first.
 pub(super) async fn waiting(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     let all = visible(cx).await;
     let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
-    let mut found: Vec<_> =
-        channels.flat_map(|(r, channel)| channel.waiting.iter().map(move |waiting| (r, channel, waiting))).collect();
-    found.sort_by_key(|(.., waiting)| std::cmp::Reverse(waiting.waited_ms));
-    let describe = |(report, channel, waiting): &(&ConnectionReport, &ChannelReport, &WaitingReport)| {
+    let found = channels.flat_map(|(r, channel)| channel.waiting.iter().map(move |waiting| (r, channel, waiting)));
+    let describe = |(report, channel, waiting): (&ConnectionReport, &ChannelReport, &WaitingReport)| {
         json!({
             "connection": connection::name(report),
             "channel": channel.number,
@@ -76,8 +74,31 @@ pub(super) async fn waiting(cx: Cx<'_>) -> Result<Answer, Refused> {
             "waited_ms": waiting.waited_ms,
         })
     };
-    let items = found.iter().map(describe).collect();
+    let mut items: Vec<Value> = found.map(describe).collect();
+    items.extend(waiting_over_http(cx));
+    items.sort_by_key(|item| std::cmp::Reverse(item["waited_ms"].as_u64()));
     Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+/// The requests to this API that have no answer, but for the one that asks.
+fn waiting_over_http(cx: Cx<'_>) -> Vec<Value> {
+    let asking = cx.call.asking;
+    let topology = cx.handle().topology();
+    let describe = |request: std::rc::Rc<crate::waiting::Request>| {
+        let awaited = request.awaited(&topology);
+        json!({
+            "connection": request.peer.to_string(),
+            "channel": null,
+            "user": request.user.borrow().as_ref().map(|name| json::text(name)),
+            "vhost": awaited.vhost.map(|name| json::text(&name)),
+            "method": format!("{} {}", request.method, request.path),
+            "queue": awaited.queue.map(|name| json::text(&name)),
+            "partitions": awaited.partition.into_iter().map(|partition| partition.0).collect::<Vec<_>>(),
+            "waits_for": awaited.what,
+            "waited_ms": request.waited_ms(),
+        })
+    };
+    asking.others().into_iter().map(describe).collect()
 }
 
 /// The consumers of one queue.

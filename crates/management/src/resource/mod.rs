@@ -80,6 +80,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     }
     let caller = Caller::identify(call.handle, call.header("authorization"), call.peer).await?;
     call.permit.is_of(&caller.name);
+    *call.asking.request.user.borrow_mut() = Some(caller.name.clone());
     let cx = Cx { call, caller: &caller };
     let method = match call.head.method.as_str() {
         "HEAD" => "GET",

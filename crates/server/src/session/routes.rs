@@ -4,6 +4,7 @@
 //! the message's headers is never kept.
 
 use broker::topology::HistoryId;
+use broker::{PartitionId, QueueId};
 use partition::Target;
 use smallvec::SmallVec;
 
@@ -101,6 +102,12 @@ impl Routes {
     #[inline]
     pub(super) fn get(&mut self, at: usize) -> &mut Route {
         &mut self.routes[at]
+    }
+
+    /// Where the messages went that were published lately.
+    pub(super) fn queues(&self) -> impl Iterator<Item = (QueueId, PartitionId)> {
+        let groups = self.routes.iter().flat_map(|route| &route.groups);
+        groups.flat_map(|group| group.targets.iter().map(|target| (target.queue, group.partition)))
     }
 
     /// The route at `at` holds for one message only.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 const TOLD_MS: Millis = 10_000;
 /// How often it is looked whether the oldest publish without a confirm is still the same; it is told of then. A connection is
 /// looked at from its first publish on.
-pub(super) const CONFIRMS_LOOK_MS: Millis = 30_000;
+pub(super) const CONFIRMS_LOOK_MS: Millis = 10_000;
 
 /// The last request of a channel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,11 +90,14 @@ impl Session {
         match &mut channel.unconfirmed {
             Some(known) if known.seq == seq => {
                 if !std::mem::replace(&mut known.is_told, true) {
+                    let waited_ms = now - known.since;
+                    let (queues, partitions) = published_to(&self.channels[at], cx.local);
+                    let queues: Vec<_> = queues.iter().map(|name| String::from_utf8_lossy(name)).collect();
                     tracing::warn!(
-                        peer = %self.peer, channel = channel.id.number(), publish = seq,
+                        peer = %self.peer, channel = self.channels[at].id.number(), publish = seq, queues = queues.join(","),
                         vhost = %String::from_utf8_lossy(&self.vhost_name),
-                        partitions = ?channel.partitions.iter().map(|id| id.0).collect::<Vec<_>>(),
-                        waited_ms = now - known.since, "a publish is not confirmed"
+                        partitions = ?partitions.iter().map(|id| id.0).collect::<Vec<_>>(),
+                        waited_ms, "a publish is not confirmed"
                     );
                 }
             }
@@ -137,18 +140,30 @@ impl Session {
         if let Some(known) = channel.unconfirmed
             && amqp.oldest_unconfirmed(channel.id) == Some(known.seq)
         {
-            let partitions = channel.partitions.to_vec();
+            let (mut queues, partitions) = published_to(channel, local);
+            let queue = if queues.len() == 1 { queues.pop() } else { None };
             let waited_ms = now - known.since;
-            all.push(WaitingReport {
-                method: "basic.publish",
-                queue: None,
-                partitions,
-                waits_for: "confirm",
-                waited_ms,
-            });
+            all.push(WaitingReport { method: "basic.publish", queue, partitions, waits_for: "confirm", waited_ms });
         }
         all
     }
+}
+
+/// Where a channel's publishes went lately, without those that are gone. What was published once and long ago is not known any
+/// more, but whoever publishes on such a channel and waits for a confirm has not gone on for long.
+fn published_to(channel: &Channel, local: &Local) -> (Vec<Bytes>, Vec<PartitionId>) {
+    let topology = local.shared.topology();
+    let (mut queues, mut partitions) = (Vec::new(), Vec::new());
+    for (queue, partition) in channel.routes.queues() {
+        let Some(queue) = topology.queue(queue) else { continue };
+        if !queues.contains(&&*queue.name) {
+            queues.push(&*queue.name);
+        }
+        if !partitions.contains(&partition) {
+            partitions.push(partition);
+        }
+    }
+    (queues.into_iter().map(Bytes::copy_from_slice).collect(), partitions)
 }
 
 fn method_of(request: &Request) -> &'static str {
