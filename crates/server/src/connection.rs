@@ -69,6 +69,8 @@ struct Inner {
     small_reads: u8,
     /// The machine did not take all of `input`, for want of room and not of bytes.
     input_blocked: bool,
+    /// A turn ended before all that came was handled: the task goes on once others were served.
+    is_yielding: bool,
     /// Not read for a reason of ours that the machine does not know.
     was_paused: bool,
     /// The socket took less than there was: the connection's task waits until it takes more.
@@ -124,6 +126,7 @@ impl Client {
             read_bytes: READ_BYTES_MIN,
             small_reads: 0,
             input_blocked: false,
+            is_yielding: false,
             was_paused: false,
             is_full: false,
             is_deaf: false,
@@ -294,7 +297,9 @@ impl Client {
     /// After a step: handles what the answers let go on, and writes what there is to write.
     pub(crate) fn flush(self: &Rc<Self>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();
-        inner.pump(self, local, now);
+        if !inner.is_yielding {
+            inner.pump(self, local, now);
+        }
         inner.write(now);
         inner.feed_starved(local);
         inner.arm(self, local, now);
@@ -318,9 +323,21 @@ const READ_IDLE_MS: Millis = 900;
 
 impl Inner {
     /// Hands on what the machine has to say, and input that waited for it to have room, until neither brings anything.
+    ///
+    /// A turn that has done much ends before that; the connection's task goes on.
     fn pump(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
+        self.take_turn(client, local, now);
+        if self.is_yielding {
+            client.wake();
+        }
+    }
+
+    fn take_turn(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
+        self.session.begin_turn(&mut self.amqp, local);
         loop {
-            while let Some(event) = self.amqp.poll_event() {
+            while !self.session.ends_turn()
+                && let Some(event) = self.amqp.poll_event()
+            {
                 self.session.handle_event(event, &mut self.amqp, client, local, now);
             }
             // A frame that stops in the middle counts as what it belongs to, unless it is us who do not take it.
@@ -329,7 +346,8 @@ impl Inner {
             if self.session.count_unfinished(bytes, &mut self.amqp, local) {
                 continue;
             }
-            if !self.input_blocked || !self.amqp.wants_input() || self.is_flooded(local) {
+            self.is_yielding = self.session.is_in_the_middle() || self.amqp.has_events();
+            if self.is_yielding || !self.input_blocked || !self.amqp.wants_input() || self.is_flooded(local) {
                 break;
             }
             // The client was not silent while the machine would not listen.
@@ -400,7 +418,7 @@ impl Inner {
 
     /// Whether the socket is to be read now.
     fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>) -> bool {
-        if self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
+        if self.is_yielding || self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
             return false;
         }
         if self.session.waits_for_load(local) {
@@ -413,6 +431,11 @@ impl Inner {
 
     /// Reads the socket once, if it may be read and has something, and handles what came. True if there may be more.
     fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
+        if self.is_yielding {
+            self.take_turn(client, local, local.now());
+            self.was_paused = true;
+            return !self.is_yielding;
+        }
         if !self.may_read(client, local) {
             self.was_paused = true;
             return false;
@@ -449,7 +472,7 @@ impl Inner {
         self.last_read = now;
         self.received_bytes += count as u64;
         self.take_input(now);
-        self.pump(client, local, now);
+        self.take_turn(client, local, now);
         if !self.may_read(client, local) {
             self.was_paused = true;
             return false;
@@ -552,7 +575,10 @@ impl Inner {
 
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
     fn is_over(&mut self) -> bool {
-        self.is_broken || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent())
+        // What was read before the end still counts.
+        !self.is_yielding
+            && (self.is_broken
+                || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent()))
     }
 
     /// Whether the task has something to read that it did not look at because it was not allowed to.
@@ -644,7 +670,9 @@ impl Future for ConnectionTask {
                 }
             }
             inner.feed_starved(&local);
-            inner.pump(&client, &local, now);
+            if !inner.is_yielding {
+                inner.take_turn(&client, &local, now);
+            }
             inner.arm(&client, &local, now);
         }
         if inner.is_over() {
@@ -658,7 +686,11 @@ impl Future for ConnectionTask {
             inner.arm(&client, &local, now);
             return Poll::Pending;
         }
-        if has_more || inner.wants_task(&local) {
+        if inner.is_yielding {
+            // Behind all others and a look at their sockets, which a busy shard takes seldom.
+            let next = pin!(tokio::task::yield_now()).poll(cx);
+            debug_assert!(next.is_pending(), "it wakes this task behind the others");
+        } else if has_more || inner.wants_task(&local) {
             // Behind the step task and the other connections: nobody is starved by one busy socket.
             cx.waker().wake_by_ref();
         }
@@ -673,8 +705,9 @@ impl Inner {
             self.amqp.handle_disconnect();
         }
         let now = local.now();
-        while let Some(event) = self.amqp.poll_event() {
-            self.session.handle_event(event, &mut self.amqp, client, local, now);
+        self.take_turn(client, local, now);
+        while self.is_yielding {
+            self.take_turn(client, local, now);
         }
         self.input = BytesMut::new();
         self.session.count_unfinished(0, &mut self.amqp, local);

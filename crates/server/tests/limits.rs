@@ -4,6 +4,8 @@
 mod support;
 
 use amqp::wire::method::Method;
+use amqp::{Table, Value};
+use bytes::Bytes;
 use server::Alarm;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -73,6 +75,90 @@ fn two_slow_consumers_of_one_connection_share_one_window() {
     assert!(waiting >= 32 * 64 - 160, "{waiting} of 2048 messages wait in their queues");
     for _ in 0..32 * 64 {
         slow.delivery();
+    }
+}
+
+/// Requests of a connection that is served beside a busy one: more than it takes turns to do the work of that.
+const REQUESTS: usize = 10_000;
+
+/// How often another connection is answered while the publishes of one, which came in few reads, are routed: the counts of
+/// messages that it is told differ each time. `kind` names the exchange, which leads to so many `queues` by so many `bindings` each.
+fn answers_beside(kind: &str, queues: usize, bindings: usize, publishes: usize, in_transaction: bool) -> usize {
+    let node = TestNode::start();
+    let (mut busy, mut other) = (node.channel(), node.channel());
+    let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    let exchange = Method::ExchangeDeclare {
+        ticket: 0,
+        exchange: text("many"),
+        kind: text(kind),
+        passive: false,
+        durable: false,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
+        arguments: Table::new(),
+    };
+    assert_eq!(busy.call(1, &exchange), Method::ExchangeDeclareOk {});
+    for queue in 0..queues {
+        busy.declare(1, &format!("q{queue}"));
+        for binding in 0..bindings {
+            let mut arguments = Table::new();
+            arguments.push("is", Value::I64(binding as i64));
+            let (queue, routing_key) = (text(&format!("q{queue}")), Bytes::new());
+            let bind =
+                Method::QueueBind { ticket: 0, queue, exchange: text("many"), routing_key, no_wait: false, arguments };
+            assert_eq!(busy.call(1, &bind), Method::QueueBindOk {});
+        }
+    }
+    // One header, `is`, which is 0 as a whole number of 64 bits.
+    let headers = [0x20, 0, 0, 0, 0, 12, 2, b'i', b's', b'l', 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut out = Vec::new();
+    for number in 0..publishes {
+        // What goes to the same queues as what was before it stands in one batch with it: here none does.
+        let (exchange, key) = if number % 2 == 0 { ("many", "") } else { ("", "q0") };
+        publish_frames(&mut out, 1, exchange, key, false, &headers, b"");
+    }
+    if in_transaction {
+        assert_eq!(busy.call(1, &Method::TxSelect {}), Method::TxSelectOk {});
+        busy.stream.write_all(&out).unwrap();
+        out.clear();
+        Method::TxCommit {}.write(&mut out, 1);
+    }
+    let mut requests = other.stream.try_clone().unwrap();
+    let passive = Method::QueueDeclare {
+        ticket: 0,
+        queue: text("q0"),
+        passive: true,
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments: Table::new(),
+    };
+    let asks = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        (0..REQUESTS).for_each(|_| passive.write(&mut all, 1));
+        requests.write_all(&all).unwrap();
+    });
+    let first = other.recv();
+    busy.stream.write_all(&out).unwrap();
+    let mut told: Vec<u32> = (1..REQUESTS).map(|_| support::declared(other.recv().method).1).collect();
+    assert_eq!(support::declared(first.method).1, 0);
+    asks.join().unwrap();
+    support::eventually("the arrival of all of them", || other.counts(1, "q0").0 as usize == publishes);
+    told.retain(|count| (1..publishes as u32).contains(count));
+    told.dedup();
+    told.len()
+}
+
+#[test]
+fn others_are_served_between_the_publishes_of_a_busy_connection() {
+    // Eight million lookups of headers and rules, or 800,000 messages into queues: fifty turns.
+    for (kind, queues, bindings, publishes) in [("headers", 1, 2_000, 4_000), ("fanout", 1_000, 1, 1_600)] {
+        for in_transaction in [false, true] {
+            let answers = answers_beside(kind, queues, bindings, publishes, in_transaction);
+            assert!(answers >= 25, "{answers} beside {kind}, in a transaction: {in_transaction}");
+        }
     }
 }
 

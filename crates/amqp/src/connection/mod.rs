@@ -170,6 +170,12 @@ impl Connection {
         self.events.pop_front()
     }
 
+    /// Whether there is a next event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The bytes to write.
     #[inline]
     pub fn output(&mut self) -> &mut Output {

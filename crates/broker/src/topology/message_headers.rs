@@ -17,6 +17,8 @@ const SCANNED_MAX: usize = 2048;
 pub(super) struct MessageHeaders {
     table: Option<Table>,
     scanned: Cell<usize>,
+    /// How often a header was looked up.
+    asked: Cell<usize>,
     /// Places in the table, by name, those of one name in their order.
     by_name: OnceCell<Box<[u32]>>,
 }
@@ -24,6 +26,11 @@ pub(super) struct MessageHeaders {
 impl MessageHeaders {
     pub(super) fn new(table: Option<Table>) -> Self {
         MessageHeaders { table, ..Self::default() }
+    }
+
+    /// How many headers were looked up so far.
+    pub(super) fn asked(&self) -> usize {
+        self.asked.get()
     }
 
     /// The first header of this name.
@@ -48,6 +55,7 @@ impl MessageHeaders {
 
     /// The order of names, if this lookup is to use it; a scan is counted.
     fn ordered(&self, table: &Table) -> Option<&[u32]> {
+        self.asked.set(self.asked.get() + 1);
         if table.len() <= SCANNED_ALWAYS {
             return None;
         }

@@ -56,12 +56,15 @@ impl<R: Rule> Selections<R> {
         }
     }
 
-    pub(super) fn each(&self, headers: &MessageHeaders, visit: &mut impl FnMut(Destination)) {
+    /// Calls `visit` with the destination of every rule that is met. Returns how many steps that took.
+    pub(super) fn each(&self, headers: &MessageHeaders, visit: &mut impl FnMut(Destination)) -> usize {
+        let asked = headers.asked();
         for selection in &self.0 {
             if selection.rule.selects(headers) {
                 visit(selection.destination);
             }
         }
+        self.0.len() + headers.asked() - asked
     }
 
     fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {

@@ -1,7 +1,8 @@
 //! Topic matching: a trie over the words of binding keys, with `*` for one word and `#` for any number.
 //!
-//! Invariant: a match visits each trie node's destinations at most once, and its cost depends on the words of the
-//! routing key and the wildcards on its way, not on the number of bindings. It allocates nothing.
+//! Invariant: a match visits each trie node at most once, and its cost depends on the words of the routing key and the wildcards
+//! on its way, not on the number of bindings. It allocates nothing, unless more than 8 words of the key stand behind a `#` that
+//! has something behind it.
 //!
 //! Words are numbered, so that a word of a routing key is hashed once and a step in the trie compares two numbers. A
 //! word that is in no binding has no number and can only be met by a wildcard. The empty key has no words; `a..b` has
@@ -110,13 +111,16 @@ impl TopicTrie {
     }
 
     /// Calls `visit` with the destinations of every binding key that matches; a queue bound with several matching keys
-    /// comes several times.
-    pub(super) fn each(&self, key: &[u8], visit: &mut impl FnMut(Destination)) {
+    /// comes several times. Returns how many steps that took.
+    pub(super) fn each(&self, key: &[u8], visit: &mut impl FnMut(Destination)) -> usize {
         let mut numbers: SmallVec<[u32; WORDS_MAX]> = SmallVec::new();
         for word in words(key) {
             numbers.push(self.word_number(word).unwrap_or(NONE));
         }
-        Match { trie: self, words: &numbers, entered: SmallVec::new(), visit }.from(ROOT, 0, false);
+        let (stands, knows_stands) = (SmallVec::new(), false);
+        let mut walk = Match { trie: self, words: &numbers, stands, knows_stands, steps: 0, visit };
+        walk.from(ROOT, 0);
+        walk.steps
     }
 
     fn child(&self, parent: u32, word: &[u8]) -> Option<u32> {
@@ -214,19 +218,64 @@ impl TopicTrie {
     }
 }
 
+/// Places between the words of a routing key, from before the first to behind the last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Positions([u64; WORDS_MAX / 64 + 1]);
+
+impl Positions {
+    fn add(&mut self, position: usize) {
+        self.0[position / 64] |= 1 << (position % 64);
+    }
+
+    /// From `first` to `last`, both included.
+    fn between(first: usize, last: usize) -> Self {
+        let mut all = Self::default();
+        (first..=last).for_each(|position| all.add(position));
+        all
+    }
+
+    fn contains(&self, position: usize) -> bool {
+        self.0[position / 64] >> (position % 64) & 1 == 1
+    }
+
+    fn first(&self) -> Option<usize> {
+        let at = self.0.iter().position(|bits| *bits != 0)?;
+        Some(at * 64 + self.0[at].trailing_zeros() as usize)
+    }
+
+    fn without(mut self, position: usize) -> Self {
+        self.0[position / 64] &= !(1 << (position % 64));
+        self
+    }
+
+    /// Those that are in both, each moved behind the word that follows it; nothing if there are none.
+    fn behind_words(&self, words: &Self) -> Option<Self> {
+        let (mut behind, mut carry) = (Self::default(), 0);
+        for (at, bits) in behind.0.iter_mut().enumerate() {
+            let both = self.0[at] & words.0[at];
+            *bits = both << 1 | carry;
+            carry = both >> 63;
+        }
+        behind.first().map(|_| behind)
+    }
+}
+
 /// One walk through the trie.
 struct Match<'a, V> {
     trie: &'a TopicTrie,
     words: &'a [u32],
-    /// `#` nodes already entered below another `#`. Such a node is reached again only further right in the key, and its
-    /// first visit covered every position from there on.
-    entered: SmallVec<[u32; 64]>,
+    /// Where each word stands that is in some binding; made when the first `#` with something behind it is met.
+    stands: SmallVec<[(u32, Positions); 8]>,
+    knows_stands: bool,
+    /// Nodes and edges that were looked at.
+    steps: usize,
     visit: &'a mut V,
 }
 
 impl<V: FnMut(Destination)> Match<'_, V> {
-    /// Follows everything below `at` that matches the words from `position` on; `below_hash`: a `#` is on the way here.
-    fn from(&mut self, at: u32, position: usize, below_hash: bool) {
+    /// Follows everything below `at` that matches the words from `position` on. No `#` is on the way here.
+    fn from(&mut self, at: u32, position: usize) {
+        self.steps += 1;
         let node = &self.trie.nodes[at as usize];
         if position == self.words.len() {
             node.here.each(self.visit);
@@ -236,32 +285,67 @@ impl<V: FnMut(Destination)> Match<'_, V> {
                 && node.word_children > 0
                 && let Some(child) = self.trie.word_child(at, word)
             {
-                self.from(child, position + 1, below_hash);
+                self.from(child, position + 1);
             }
             if node.star != NONE {
-                self.from(node.star, position + 1, below_hash);
+                self.from(node.star, position + 1);
             }
         }
         if node.hash != NONE {
-            self.hash(node.hash, position, below_hash);
+            self.hash(node.hash, position);
         }
     }
 
-    fn hash(&mut self, at: u32, position: usize, below_hash: bool) {
-        if below_hash {
-            if self.entered.contains(&at) {
-                return;
-            }
-            self.entered.push(at);
-        }
+    /// Follows everything below the `#` at `at`, which takes any number of words from `position` on.
+    fn hash(&mut self, at: u32, position: usize) {
         let node = &self.trie.nodes[at as usize];
         if node.is_leaf() {
+            self.steps += 1;
             // The common tail `#`: whatever is left matches.
             node.here.each(self.visit);
             return;
         }
-        for next in position..=self.words.len() {
-            self.from(at, next, true);
+        if !std::mem::replace(&mut self.knows_stands, true) {
+            self.find_stands();
+        }
+        self.from_any(at, &Positions::between(position, self.words.len()));
+    }
+
+    /// Follows everything below `at` that matches the words from any of `positions` on: all of them at once, so that a node is
+    /// visited once, however many ways a `#` above it leaves to come there.
+    fn from_any(&mut self, at: u32, positions: &Positions) {
+        self.steps += 1;
+        let (node, end) = (&self.trie.nodes[at as usize], self.words.len());
+        if positions.contains(end) {
+            node.here.each(self.visit);
+        }
+        if node.word_children > 0 {
+            for known in 0..self.stands.len() {
+                let (word, stands) = &self.stands[known];
+                let Some(behind) = positions.behind_words(stands) else { continue };
+                self.steps += 1;
+                if let Some(child) = self.trie.word_child(at, *word) {
+                    self.from_any(child, &behind);
+                }
+            }
+        }
+        if node.star != NONE {
+            let before_words = positions.without(end);
+            if let Some(behind) = before_words.behind_words(&before_words) {
+                self.from_any(node.star, &behind);
+            }
+        }
+        if node.hash != NONE {
+            self.hash(node.hash, positions.first().expect("nobody comes here from nowhere"));
+        }
+    }
+
+    fn find_stands(&mut self) {
+        for (position, word) in self.words.iter().enumerate().filter(|(_, word)| **word != NONE) {
+            match self.stands.iter_mut().find(|(known, _)| known == word) {
+                Some((_, stands)) => stands.add(position),
+                None => self.stands.push((*word, Positions::between(position, position))),
+            }
         }
     }
 }
@@ -299,6 +383,51 @@ mod tests {
     fn two_hashes_over_the_longest_key_visit_each_binding_once() {
         let key = vec!["a"; 128].join(".");
         assert_eq!(matches(&["#.a.#", "#.a.a.#", "#.#", "#.a", "#.b.#"], &key), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn behind_a_hash_each_node_is_visited_once() {
+        // Thousands of bindings that share their words, and keys in which every word may stand for every other.
+        let mut trie = TopicTrie::default();
+        let mut bindings = Vec::new();
+        for number in 0..1 << 10 {
+            let middle: Vec<&str> = (0..10).map(|bit| if number >> bit & 1 == 1 { "a" } else { "*" }).collect();
+            bindings.push(format!("#.{}.#.z", middle.join(".")));
+        }
+        for (at, binding) in bindings.iter().enumerate() {
+            trie.add(binding.as_bytes(), Destination::queue(at));
+        }
+        let key = format!("{}.z", vec!["a"; 100].join("."));
+        let mut found = 0;
+        let steps = trie.each(key.as_bytes(), &mut |_| found += 1);
+        assert_eq!(found, bindings.len());
+        let nodes = trie.sizes().0;
+        assert!(steps <= 3 * nodes, "{steps} steps through {nodes} nodes");
+    }
+
+    proptest::proptest! {
+        /// Against the rule itself: a `*` is one word, a `#` any number of them.
+        #[test]
+        fn a_walk_finds_what_the_rule_of_topics_says(
+            bindings in proptest::collection::vec("[ab*#](\\.[ab*#]){0,5}", 1..12),
+            key in "([abc](\\.[abc]){0,7})?",
+        ) {
+            fn met(binding: &[&[u8]], key: &[&[u8]]) -> bool {
+                let Some((word, rest)) = binding.split_first() else { return key.is_empty() };
+                match (*word, key.split_first()) {
+                    (b"#", None) => met(rest, key),
+                    (b"#", Some((_, behind))) => met(rest, key) || met(binding, behind),
+                    (_, None) => false,
+                    (_, Some((first, behind))) => (*word == b"*" || word == first) && met(rest, behind),
+                }
+            }
+            let key_words: Vec<&[u8]> = words(key.as_bytes()).collect();
+            let is_met = |binding: &String| met(&words(binding.as_bytes()).collect::<Vec<_>>(), &key_words);
+            let wanted: Vec<u32> = (0..).zip(&bindings).filter(|(_, binding)| is_met(binding)).map(|(at, _)| at).collect();
+            let names: Vec<&str> = bindings.iter().map(String::as_str).collect();
+            let found = matches(&names, &key);
+            proptest::prop_assert_eq!(found, wanted);
+        }
     }
 
     #[test]

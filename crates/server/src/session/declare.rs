@@ -111,7 +111,7 @@ impl Session {
                 cx.amqp.reply(self.channels[at].id, Reply::Done);
             }
             Request::TxSelect => self.tx_select(at, cx),
-            Request::TxCommit { settles } => self.tx_commit(at, &settles, cx),
+            Request::TxCommit { settles } => self.tx_commit(at, settles, cx),
             Request::TxRollback => self.tx_rollback(at, cx),
         }
     }

@@ -30,6 +30,7 @@ mod timeouts;
 mod traits;
 mod transaction;
 mod waiting;
+mod work;
 
 pub use publish::SYNC_EXCHANGE;
 pub use stamps::{Stamp, Stamps};
@@ -49,6 +50,8 @@ use partition::{Command, Effect, RequestId};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use transaction::Commit;
+use work::Work;
 
 /// How long a refused login waits for its answer: guessing passwords is slow, and nobody else waits.
 const LOGIN_REFUSED_DELAY_MS: Millis = 1_000;
@@ -91,6 +94,10 @@ pub(crate) struct Session {
     unfinished: Unfinished,
     /// Where routes are gathered; empty between uses.
     targets: Vec<RouteTarget>,
+    /// What was done in this turn.
+    work: Work,
+    /// A commit that goes on with the next turn.
+    committing: Option<Box<Commit>>,
 }
 
 /// Who is at the other end of a socket, before AMQP says it.
@@ -135,6 +142,8 @@ impl Session {
             transaction_bytes: 0,
             unfinished: Unfinished::default(),
             targets: Vec::new(),
+            work: Work::default(),
+            committing: None,
         }
     }
 
@@ -211,6 +220,24 @@ impl Session {
             left &= left - 1;
         }
         false
+    }
+
+    /// A turn begins: what is left of the last one comes first.
+    pub(crate) fn begin_turn(&mut self, amqp: &mut Connection, local: &Rc<Local>) {
+        self.work = Work::default();
+        self.go_on_committing(&mut Cx { amqp, local });
+    }
+
+    /// Whether the turn has done so much that others are to be served before the next event.
+    #[inline]
+    pub(crate) fn ends_turn(&self) -> bool {
+        self.work.is_enough()
+    }
+
+    /// Whether something was begun that the next turn goes on with.
+    #[inline]
+    pub(crate) fn is_in_the_middle(&self) -> bool {
+        self.committing.is_some()
     }
 
     /// Takes one event of the machine.

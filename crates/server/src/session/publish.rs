@@ -96,6 +96,7 @@ impl Session {
         }
         let channel = &mut self.channels[at];
         let route = channel.routes.get(route);
+        self.work.publish(route.load);
         if !route.histories.is_empty() {
             Self::remember(&route.histories, &publish, cx);
         }
@@ -182,12 +183,13 @@ impl Session {
         if !is_sync {
             let request = RouteRequest { vhost: self.vhost, exchange, keys: &keys, facts: &facts };
             let routed = topology.route(&request, &mut targets);
-            assert!(routed.is_ok(), "the exchange was there a line ago, under the same lock");
+            // For the search, once. What it hands out counts with each publish that takes this route.
+            self.work.add(routed.expect("the exchange was there a line ago, under the same lock"));
         }
         let channel = &mut self.channels[at];
         let place = channel.routes.make(version, exchange, routing_key);
         let route = channel.routes.get(place);
-        route.is_sync = is_sync;
+        (route.is_sync, route.load) = (is_sync, super::work::Load::of(&targets));
         fill_route(route, &targets, &topology, cx);
         targets.clear();
         let partitions: SmallVec<[_; 4]> = route.groups.iter().map(|group| group.partition).collect();

@@ -3,6 +3,7 @@
 //! Invariant: a route is used only while the topology has the version that it was computed at. A route that depends on
 //! the message's headers is never kept.
 
+use super::work::Load;
 use broker::topology::HistoryId;
 use broker::{PartitionId, QueueId};
 use partition::Target;
@@ -39,6 +40,8 @@ pub(super) struct Route {
     pub(super) needs: Needs,
     /// It is the sync barrier, which leads nowhere and confirms late.
     pub(super) is_sync: bool,
+    /// What a publish costs that takes it.
+    pub(super) load: Load,
     /// The shards of its partitions, one bit each.
     pub(super) shards: u64,
     /// The `x-recent-history` exchanges on the way, which remember every message, and how many.
@@ -93,7 +96,7 @@ impl Routes {
         route.version = version;
         route.groups.clear();
         route.histories.clear();
-        (route.needs, route.is_sync, route.shards) = (Needs::default(), false, 0);
+        (route.needs, route.is_sync, route.load, route.shards) = (Needs::default(), false, Load::default(), 0);
         self.last = at;
         at
     }
