@@ -9,7 +9,7 @@ export ERL_EPMD_PORT=$((port + 2))
 
 pids() {
   for pid in $(pgrep -x beam.smp || true); do
-    tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "RABBITMQ_MNESIA_BASE=$folder/mnesia" && echo "$pid"
+    { tr '\0' '\n' <"/proc/$pid/environ"; } 2>/dev/null | grep -qxF "RABBITMQ_MNESIA_BASE=$folder/mnesia" && echo "$pid"
   done
   true
 }

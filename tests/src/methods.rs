@@ -13,6 +13,9 @@ impl std::fmt::Debug for Method {
 macro_rules! methods {
     ($($name:ident = $class:literal, $method:literal;)*) => {
         $(#[doc = concat!("Class ", $class, ", method ", $method, ".")] pub const $name: Method = Method($class, $method);)*
+
+        /// The names of all of them.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
@@ -29,6 +32,8 @@ methods! {
     CONNECTION_CLOSE_OK = 10, 51;
     CONNECTION_BLOCKED = 10, 60;
     CONNECTION_UNBLOCKED = 10, 61;
+    CONNECTION_UPDATE_SECRET = 10, 70;
+    CONNECTION_UPDATE_SECRET_OK = 10, 71;
     CHANNEL_OPEN = 20, 10;
     CHANNEL_OPEN_OK = 20, 11;
     CHANNEL_FLOW = 20, 20;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use clients::matrix::Outcome;
 use clients::wire::Properties;
-use clients::{Client, Delivery, Event, ExchangeDeclare, Http, Publish, QueueDeclare, Value};
+use clients::{Client, Delivery, End, Event, ExchangeDeclare, Http, Publish, QueueDeclare, Value};
 
 /// How long anything that must come may take. Shorter than elsewhere, as a bad build has many cells that wait in vain.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The queue types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,7 @@ pub(crate) struct Cell<'a> {
     pub(crate) kind: Kind,
     pub(crate) by: By,
     number: usize,
+    end: End,
     /// Which restart lies behind: 0 while things are prepared.
     pub(crate) round: u32,
     client: Option<Client>,
@@ -71,8 +72,8 @@ pub(crate) fn bodies(found: &[Delivery]) -> Vec<String> {
 }
 
 impl<'a> Cell<'a> {
-    pub(crate) fn new(http: &'a Http, kind: Kind, by: By, number: usize) -> Cell<'a> {
-        Cell { http, kind, by, number, round: 0, client: None, addr: None }
+    pub(crate) fn new(http: &'a Http, end: End, kind: Kind, by: By, number: usize) -> Cell<'a> {
+        Cell { http, kind, by, number, end, round: 0, client: None, addr: None }
     }
 
     pub(crate) fn connect(&mut self, addr: std::net::SocketAddr) {
@@ -94,7 +95,9 @@ impl<'a> Cell<'a> {
 
     /// A name of this cell alone, the same in every round.
     pub(crate) fn name(&self, stem: &str) -> String {
-        format!("{stem}-{}-{}-{}-{}", std::process::id(), self.number, self.kind.word(), self.by.word())
+        // RabbitMQ is one broker for both ends.
+        let (end, kind, by) = (self.end, self.kind.word(), self.by.word());
+        format!("{stem}-{}-{}-{end:?}-{kind}-{by}", std::process::id(), self.number)
     }
 
     /// Declares the cell's durable queue `stem` with more arguments.

@@ -5,7 +5,7 @@ use clients::wire::Properties;
 use clients::{ExchangeDeclare, Value};
 
 use crate::Row;
-use crate::cell::{Cell, same};
+use crate::cell::{Cell, Kind, same};
 
 type Arguments = &'static [(&'static str, &'static str)];
 
@@ -53,12 +53,34 @@ fn chooses(
     Row::new(format!("exchange type {kind}"), prepare, look)
 }
 
+/// What of a message an exchange looks at that sends it to one of its queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    AtKey,
+    AtHeader,
+    AtMessageId,
+    /// At nothing: chance or turns decide.
+    Nowhere,
+}
+
 /// Sends to one of its queues; which, a restart does not change where the message alone decides.
-fn spreads(kind: &'static str, is_steady: bool) -> Row {
-    let publish = |cell: &mut Cell<'_>| {
+fn spreads(name: &'static str, kind: &'static str, arguments: Arguments, looks: Looks) -> Row {
+    let is_steady = looks != Looks::Nowhere;
+    let publish = move |cell: &mut Cell<'_>| -> Outcome {
         let exchange = cell.name("e");
         for n in 0..20 {
-            cell.publish(&exchange, &format!("key {n}"), &[("m", Properties::persistent())])?;
+            let text = format!("key {n}");
+            let key = if matches!(looks, Looks::AtKey | Looks::Nowhere) { &*text } else { "the same" };
+            let properties = match looks {
+                Looks::AtHeader => Properties::with_headers(&[("h", text.as_str().into())]),
+                // Delivery mode 2, and the message id.
+                Looks::AtMessageId => {
+                    let id = clients::wire::Args::new().shortstr(&text).0;
+                    Properties { flags: 1 << 12 | 1 << 7, bytes: [vec![2], id].concat() }
+                }
+                _ => Properties::persistent(),
+            };
+            cell.publish(&exchange, key, &[("m", properties)])?;
         }
         Ok(())
     };
@@ -74,12 +96,16 @@ fn spreads(kind: &'static str, is_steady: bool) -> Row {
         Ok(found)
     }
     let prepare = move |cell: &mut Cell<'_>| {
-        let exchange = cell.declare_exchange("e", kind, &[])?;
+        let table: Vec<(&str, Value)> = arguments.iter().map(|(name, value)| (*name, Value::from(*value))).collect();
+        let exchange = cell.declare_exchange("e", kind, &table)?;
         for stem in ["one", "two", "three"] {
             let queue = cell.declare(stem, &[])?;
-            cell.bind(&queue, &exchange, "1", &[])?;
+            // Weights where there are such things, and x-local-random takes no key at all.
+            cell.bind(&queue, &exchange, if kind == "x-local-random" { "" } else { "1" }, &[])?;
         }
-        publish(cell)
+        publish(cell)?;
+        let shares = counts(cell)?;
+        same("whether two queues have a share at least", shares.iter().filter(|share| **share > 0).count() > 1, true)
     };
     let look = move |cell: &mut Cell<'_>| {
         let before = counts(cell)?;
@@ -91,7 +117,22 @@ fn spreads(kind: &'static str, is_steady: bool) -> Row {
         }
         Ok(())
     };
-    Row::new(format!("exchange type {kind}"), prepare, look).ours()
+    Row::new(name, prepare, look).ours()
+}
+
+fn declare_auto_delete(cell: &mut Cell<'_>, passive: bool) -> Outcome {
+    let name = cell.name("e");
+    let declare = ExchangeDeclare {
+        name: &name,
+        kind: "direct",
+        passive,
+        durable: true,
+        auto_delete: true,
+        ..Default::default()
+    };
+    let client = cell.client();
+    let channel = client.channel();
+    client.declare_exchange(channel, &declare).map_err(|closed| format!("{closed:?}"))
 }
 
 pub(crate) fn rows() -> Vec<Row> {
@@ -131,9 +172,71 @@ pub(crate) fn rows() -> Vec<Row> {
         )
         .ours(),
         chooses("x-recent-history", none, [("", none), ("", none)], ["a", "b"], [none; 2]).ours(),
-        spreads("x-consistent-hash", true),
-        spreads("x-modulus-hash", true),
-        spreads("x-random", false),
+        spreads("exchange type x-consistent-hash", "x-consistent-hash", none, Looks::AtKey),
+        spreads("exchange argument hash-header", "x-consistent-hash", &[("hash-header", "h")], Looks::AtHeader),
+        spreads(
+            "exchange argument hash-property",
+            "x-consistent-hash",
+            &[("hash-property", "message_id")],
+            Looks::AtMessageId,
+        ),
+        spreads("exchange type x-modulus-hash", "x-modulus-hash", none, Looks::AtKey),
+        spreads("exchange type x-random", "x-random", none, Looks::Nowhere),
+        // Classic queues only, as in RabbitMQ 4.
+        spreads("exchange type x-local-random", "x-local-random", none, Looks::Nowhere).only(Kind::Classic),
+        Row::new(
+            "exchange argument x-recent-history-length",
+            |cell| {
+                let length = [("x-recent-history-length", Value::from(2))];
+                cell.declare_exchange("e", "x-recent-history", &length).map(|_| ())
+            },
+            |cell| {
+                let (exchange, queue) = (cell.name("e"), cell.declare(&format!("q{}", cell.round), &[])?);
+                let all = ["a", "b", "c"].map(|body| (body, Properties::persistent()));
+                cell.publish(&exchange, "", &all)?;
+                cell.bind(&queue, &exchange, "", &[])?;
+                cell.comes_to_hold(&queue, &["b", "c"])
+            },
+        )
+        .ours(),
+        Row::new(
+            "durable auto-delete exchange, until its last binding goes",
+            |cell| {
+                let (name, queue) = (cell.name("e"), cell.declare("q", &[])?);
+                declare_auto_delete(cell, false)?;
+                cell.bind(&queue, &name, "k", &[])
+            },
+            |cell| {
+                let (name, queue) = (cell.name("e"), cell.name("q"));
+                if cell.round == 1 {
+                    declare_auto_delete(cell, true)?;
+                    let client = cell.client();
+                    let channel = client.channel();
+                    return client.unbind(channel, &queue, &name, "k", &[]).map_err(|closed| format!("{closed:?}"));
+                }
+                match declare_auto_delete(cell, true) {
+                    Err(why) if why.contains("404") => Ok(()),
+                    other => Err(format!("it has gone with its last binding, but {other:?}")),
+                }
+            },
+        ),
+        Row::new(
+            "deleted exchange, and one that was declared again as another",
+            |cell| {
+                for stem in ["gone", "again"] {
+                    let name = cell.declare_exchange(stem, "direct", &[])?;
+                    let client = cell.client();
+                    let channel = client.channel();
+                    client.delete_exchange(channel, &name, false).map_err(|closed| format!("{closed:?}"))?;
+                }
+                cell.declare_exchange("again", "fanout", &[]).map(|_| ())
+            },
+            |cell| {
+                let path = |stem: &str| format!("/api/exchanges/%2f/{}", cell.name(stem));
+                same("the deleted one", cell.http.get(&path("gone")).status, 404)?;
+                same("the other", cell.http.get(&path("again")).with(200)["type"].clone(), "fanout".into())
+            },
+        ),
     ];
     rows.push(Row::new(
         "alternate exchange",

@@ -7,10 +7,9 @@
 //!
 //! The quick part tries each row on both queue types, both ways of ending and both ways of looking, but not all
 //! combinations.
-//!
-//! Environment: `ROWS` names a part of the names of those rows that are wanted.
 #![allow(clippy::unwrap_used)]
 
+mod arguments;
 mod cell;
 mod exchanges;
 mod messages;
@@ -22,8 +21,8 @@ use std::time::Duration;
 use cell::{By, Cell, Kind};
 use clients::broker::is_foreign;
 use clients::client::PATIENCE;
-use clients::matrix::{Outcome, is_whole, side_by_side};
-use clients::{Broker, Difference, End, Matrix};
+use clients::matrix::{Outcome, is_wanted, is_whole, side_by_side};
+use clients::{Broker, Difference, End, Event, Matrix, QueueDeclare, Value};
 
 /// One thing to be remembered.
 pub(crate) struct Row {
@@ -76,27 +75,46 @@ impl Row {
     }
 }
 
+const fn other_types_key(row: &'static str, column: &'static str) -> Difference {
+    let told = "policy with a key that the queue's type does not know | leaves that queue out";
+    Difference { row, column, told, varies: false }
+}
+
 const DIFFERENCES: &[Difference] = &[
     Difference {
         row: "delivery mode 1",
         column: "classic",
         told: "non-persistent message on a durable classic queue | gone after a restart | kept like a persistent one",
+        varies: false,
     },
     Difference {
         row: "at-least-once dead letters whose exchange comes afterwards",
         column: "",
         told: "at-least-once dead letter that found no place | tried again after three minutes | tried again each second",
+        varies: false,
     },
     Difference {
         row: "redelivered is said of what was sent, and of that alone",
         column: "kill -9, classic",
         told: "classic queues flag what was sent, and after `kill -9` everything",
+        varies: false,
     },
     Difference {
         row: "full queue that dead-letters what it refuses",
         column: "quorum",
         told: "`reject-publish-dlx` on a quorum queue | taken for `drop-head` | works",
+        varies: false,
     },
+    Difference {
+        row: "ten thousand messages",
+        column: "quorum, by consumer",
+        told: "consumer of a quorum queue without a prefetch | at most 2,000 messages at a time | as many as there are",
+        varies: false,
+    },
+    other_types_key("policy key dead-letter-strategy", "classic"),
+    other_types_key("policy key delivery-limit", "classic"),
+    other_types_key("policy key queue-leader-locator", "classic"),
+    other_types_key("policy key queue-mode", "quorum"),
 ];
 
 /// What nobody confirms is written after so long. Ten milliseconds are Leveret's setting; the machine may be busy.
@@ -117,14 +135,20 @@ fn columns() -> Vec<(End, Kind, By)> {
     ENDS.into_iter().flat_map(kinds).collect()
 }
 
-fn rows() -> Vec<Row> {
-    let mut rows = queues::rows();
+fn all_rows() -> Vec<Row> {
+    let mut rows = arguments::rows();
+    rows.extend(queues::rows());
     rows.extend(messages::rows());
     rows.extend(exchanges::rows());
     rows.extend(rights::rows());
+    rows
+}
+
+/// Those that are wanted.
+fn rows() -> Vec<Row> {
+    let mut rows = all_rows();
     rows.retain(|row| is_whole() || !row.takes_long);
-    let wanted = std::env::var("ROWS").unwrap_or_default();
-    rows.retain(|row| row.name.contains(&wanted));
+    rows.retain(|row| is_wanted(&row.name));
     rows
 }
 
@@ -159,7 +183,7 @@ fn try_rows(matrix: &Matrix, rows: &[Row], end: End, broker: &mut Broker, http: 
                 usize::from(kind == Kind::Quorum) + usize::from(by == By::Consumer) + usize::from(end == End::Killed);
             let is_in_part = is_whole() || (turn + number).is_multiple_of(2);
             match row.applies(kind) && is_in_part {
-                true => cells.push((row, column(end, kind, by), Cell::new(http, kind, by, number))),
+                true => cells.push((row, column(end, kind, by), Cell::new(http, end, kind, by, number))),
                 false => matrix.leave_out(&row.name, &column(end, kind, by)),
             }
         }
@@ -206,8 +230,76 @@ fn try_rows(matrix: &Matrix, rows: &[Row], end: End, broker: &mut Broker, http: 
 fn differences_are_told() {
     let behaviour = std::fs::read_to_string("../docs/behaviour.md").unwrap();
     assert_eq!(Matrix::untold(DIFFERENCES, &behaviour), [""; 0]);
-    let rows = rows();
+    let rows = all_rows();
     let is_there = |difference: &&Difference| rows.iter().any(|row| row.name == difference.row);
-    let wanted = std::env::var("ROWS").is_err();
-    assert_eq!(DIFFERENCES.iter().filter(|d| wanted && !is_there(d)).count(), 0, "each names a row: {DIFFERENCES:?}");
+    assert_eq!(DIFFERENCES.iter().filter(|d| !is_there(d)).count(), 0, "each names a row: {DIFFERENCES:?}");
+}
+
+/// The only timeout of classic queues is a setting, so the broker has to be one of its own; and RabbitMQ looks at its
+/// consumers once a minute.
+#[test]
+fn the_setting_for_slow_consumers_holds_over_a_restart() {
+    for end in ENDS {
+        let Some(mut broker) = Broker::own_or_skip(&["--consumer-timeout-ms", "500"]) else { return };
+        let mut client = broker.connect();
+        for kind in Kind::ALL {
+            let channel = client.channel();
+            let arguments = vec![("x-queue-type", Value::from(kind.word()))];
+            let declare = QueueDeclare { name: kind.word(), durable: true, arguments, ..Default::default() };
+            client.declare(channel, &declare).unwrap();
+            client.confirm_select(channel).unwrap();
+            ["a", "b"].iter().for_each(|body| client.put(channel, kind.word(), body.as_bytes()));
+            client.confirmed(channel, 1, 2);
+            client.qos(channel, 1, false).unwrap();
+            client.consume(channel, kind.word(), "slow").unwrap();
+            assert_eq!(client.delivery(channel).body, b"a");
+        }
+        let gone = std::thread::spawn(move || client.ends_within(PATIENCE));
+        broker.restart(end);
+        gone.join().unwrap();
+        let mut client = broker.connect();
+        for kind in Kind::ALL {
+            let channel = client.channel();
+            client.qos(channel, 1, false).unwrap();
+            client.consume(channel, kind.word(), "slow").unwrap();
+            assert_eq!(client.delivery(channel).body, b"a");
+            let cancelled = client.event_within(channel, PATIENCE);
+            assert!(
+                matches!(&cancelled, Some(Event::Cancelled(tag)) if tag == "slow"),
+                "{end:?} {kind:?}: {cancelled:?}"
+            );
+            let found = (0..2).map(|_| client.get(channel, kind.word(), true).unwrap().unwrap().body);
+            assert_eq!(found.collect::<Vec<_>>(), [b"a", b"b"], "{end:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn each_queue_argument_that_is_documented_has_a_row() {
+    let documentation = std::fs::read_to_string("../docs/queue-arguments.md").unwrap();
+    let table = documentation.split("| queue argument |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows: Vec<String> = all_rows().into_iter().map(|row| row.name).collect();
+    let is_there =
+        |name: &str| rows.iter().any(|row| row.strip_prefix("argument ").is_some_and(|row| row.starts_with(name)));
+    let (mut missing, mut seen, mut whole) = (Vec::new(), 0, "");
+    // A name, or in short what it ends with where it begins as the one before it.
+    for name in
+        table.lines().filter_map(|line| line.split(" | ").next()).flat_map(|cell| cell.split('`').skip(1).step_by(2))
+    {
+        let short = name.strip_prefix('-');
+        let replaced = whole.rsplit_once('-').map_or("", |(begin, _)| begin);
+        let names = match short {
+            Some(short) => vec![format!("{whole}-{short}"), format!("{replaced}-{short}")],
+            None => vec![name.trim_end_matches(['*', '-']).to_owned()],
+        };
+        whole = if short.is_some() { whole } else { name };
+        seen += 1;
+        if !names.iter().any(|name| is_there(name)) {
+            missing.push(name);
+        }
+    }
+    // `x-dead-letter-routing-key` is told as what ends otherwise than `x-dead-letter-exchange`.
+    missing.retain(|name| *name != "-routing-key" || !is_there("x-dead-letter-routing-key"));
+    assert_eq!(missing, [""; 0], "of {seen} arguments");
+    assert!(seen > 25, "{seen}: the table is not the one that this test knows");
 }

@@ -1,44 +1,16 @@
-//! Rows of queues: each argument, what was settled, who holds what, and queues that do not survive.
+//! Rows of queues: what their arguments do, what was settled, who holds what, and queues that do not survive.
+
+use std::time::Duration;
 
 use clients::client::Scope;
 use clients::matrix::Outcome;
 use clients::wire::Properties;
-use clients::{Delivery, ExchangeDeclare, QueueDeclare, Value};
+use clients::{Delivery, Event, ExchangeDeclare, QueueDeclare, Value};
 
 use crate::Row;
-use crate::cell::{By, Cell, Kind, bodies, same};
+use crate::cell::{Cell, Kind, PATIENCE, bodies, same};
 
 type Arguments = Vec<(&'static str, Value)>;
-
-/// A queue is declared with an argument; later the same declare is equal, one with another value is not, and its
-/// message is there.
-fn argument(text: &'static str, arguments: Arguments, other: Option<Value>) -> Row {
-    let name = arguments[0].0;
-    let again = arguments.clone();
-    let prepare = move |cell: &mut Cell<'_>| {
-        let queue = cell.declare("q", &arguments)?;
-        cell.put(&queue, &["a", "b"])
-    };
-    let look = move |cell: &mut Cell<'_>| {
-        let queue = cell.declare("q", &again)?;
-        // A quorum queue with a single active consumer is locked to `basic.get`, on both brokers.
-        let is_locked = name == "x-single-active-consumer" && cell.kind == Kind::Quorum;
-        if !is_locked || cell.by == By::Consumer {
-            cell.holds(&queue, &["a", "b"])?;
-        }
-        let Some(other) = other.clone() else { return Ok(()) };
-        let mut changed: Vec<(&str, Value)> = vec![("x-queue-type", cell.kind.word().into())];
-        changed.extend(again.iter().cloned().map(|(k, v)| if k == name { (k, other.clone()) } else { (k, v) }));
-        let declare = QueueDeclare { name: &queue, durable: true, arguments: changed, ..Default::default() };
-        let client = cell.client();
-        let channel = client.channel();
-        match client.declare(channel, &declare) {
-            Err(closed) => same("the declare with another value", closed.code, 406),
-            Ok(_) => Err(format!("{name} is another one, and the declare is taken")),
-        }
-    };
-    Row::new(format!("argument {text}"), prepare, look)
-}
 
 /// Each queue has an argument, messages go in, and after the restarts these are there.
 fn keeps(
@@ -94,78 +66,12 @@ fn dead_with_reason(cell: &mut Cell<'_>, wanted: &[&str], reason: &str) -> Outco
 }
 
 pub(crate) fn rows() -> Vec<Row> {
-    let mut rows = vec![
-        argument("x-queue-type", vec![("x-queue-type-is-there", 1.into())], None),
-        argument("x-message-ttl", vec![("x-message-ttl", 3_600_000.into())], Some(3_600_001.into())),
-        argument("x-expires", vec![("x-expires", 3_600_000.into())], Some(3_600_001.into())),
-        argument("x-max-length", vec![("x-max-length", 1000.into())], Some(999.into())),
-        argument("x-max-length-bytes", vec![("x-max-length-bytes", 1000.into())], Some(999.into())),
-        argument("x-overflow=drop-head", vec![("x-overflow", "drop-head".into())], Some("reject-publish".into())),
-        argument("x-overflow=reject-publish", vec![("x-overflow", "reject-publish".into())], Some("drop-head".into())),
-        argument(
-            "x-overflow=reject-publish-dlx",
-            vec![("x-overflow", "reject-publish-dlx".into())],
-            Some("drop-head".into()),
-        ),
-        argument("x-dead-letter-exchange", vec![("x-dead-letter-exchange", "amq.fanout".into())], Some("e".into())),
-        argument(
-            "x-dead-letter-routing-key",
-            vec![("x-dead-letter-routing-key", "k".into()), ("x-dead-letter-exchange", "amq.fanout".into())],
-            Some("l".into()),
-        ),
-        argument("x-single-active-consumer", vec![("x-single-active-consumer", true.into())], Some(false.into())),
-        argument("x-queue-leader-locator", vec![("x-queue-leader-locator", "balanced".into())], None)
-            .only(Kind::Quorum),
-        argument("x-max-priority", vec![("x-max-priority", 5.into())], Some(6.into())).only(Kind::Classic),
-        argument("x-queue-mode", vec![("x-queue-mode", "lazy".into())], Some("default".into())).only(Kind::Classic),
-        argument("x-queue-version", vec![("x-queue-version", 2.into())], None).only(Kind::Classic),
-        argument("x-queue-master-locator", vec![("x-queue-master-locator", "client-local".into())], None)
-            .only(Kind::Classic),
-        argument("x-delivery-limit", vec![("x-delivery-limit", 5.into())], Some(6.into())).only(Kind::Quorum),
-        argument("x-dead-letter-strategy", vec![("x-dead-letter-strategy", "at-most-once".into())], None)
-            .only(Kind::Quorum),
-        argument("x-quorum-initial-group-size", vec![("x-quorum-initial-group-size", 1.into())], None)
-            .only(Kind::Quorum),
-        argument("x-quorum-target-group-size", vec![("x-quorum-target-group-size", 1.into())], None)
-            .only(Kind::Quorum)
-            .ours(),
-        argument("x-max-in-memory-length", vec![("x-max-in-memory-length", 10.into())], None).only(Kind::Quorum),
-        argument("x-max-in-memory-bytes", vec![("x-max-in-memory-bytes", 10.into())], None).only(Kind::Quorum),
-        argument("x-consumer-timeout", vec![("x-consumer-timeout", 3_600_000.into())], None).only(Kind::Quorum).ours(),
-        argument("x-consumer-disconnected-timeout", vec![("x-consumer-disconnected-timeout", 60_000.into())], None)
-            .only(Kind::Quorum)
-            .ours(),
-        argument(
-            "x-delayed-retry-type",
-            vec![
-                ("x-delayed-retry-type", "all".into()),
-                ("x-delayed-retry-min", 1.into()),
-                ("x-delayed-retry-max", 2.into()),
-            ],
-            None,
-        )
-        .only(Kind::Quorum)
-        .ours(),
-        argument("x-durability=synced", vec![("x-durability", "synced".into())], Some("written".into())).ours(),
-        argument("x-durability=written", vec![("x-durability", "written".into())], Some("synced".into())).ours(),
-        argument(
-            "x-durability=selective",
-            vec![
-                ("x-durability", "selective".into()),
-                ("x-durability-interval-ms", 100.into()),
-                ("x-durability-value-header", "value".into()),
-                ("x-durability-value-cap", 10.into()),
-            ],
-            Some("synced".into()),
-        )
-        .ours(),
-        argument("x-message-deduplication", vec![("x-message-deduplication", true.into())], None).ours(),
-    ];
-    rows.extend(lives());
+    let mut rows = lives();
     rows.extend(limits());
     rows.extend(dead_letters());
     rows.extend(settled());
     rows.extend(consumers());
+    rows.extend(timeouts());
     rows.extend(gone());
     rows
 }
@@ -563,6 +469,72 @@ fn consumers() -> Vec<Row> {
             },
         )
         .stays(),
+    ]
+}
+
+/// A consumer may hold a message of the cell's queue for half a second only, by whatever says so.
+pub(crate) fn times_out(
+    name: &'static str,
+    limit: impl Fn(&mut Cell<'_>) -> Result<String, String> + Sync + 'static,
+    its_own: bool,
+) -> Row {
+    let arguments =
+        move || -> Arguments { if its_own { vec![("x-consumer-timeout", HELD_MS.into())] } else { Vec::new() } };
+    let slow = move |cell: &mut Cell<'_>, queue: &str| {
+        let client = cell.client();
+        let channel = client.channel();
+        client.qos(channel, 1, false).map_err(|closed| format!("{closed:?}"))?;
+        client
+            .consume_with(channel, queue, "slow", [false; 3], &arguments())
+            .map_err(|closed| format!("{closed:?}"))?;
+        match client.event_within(channel, PATIENCE) {
+            Some(Event::Delivery(delivery)) => same("the first one", delivery.body, b"a".to_vec())?,
+            other => return Err(format!("a delivery was due, got {other:?}")),
+        }
+        Ok(channel)
+    };
+    let prepare = move |cell: &mut Cell<'_>| {
+        let queue = limit(cell)?;
+        cell.put(&queue, &["a", "b"])?;
+        // It holds the message when the broker ends, whatever its time says.
+        slow(cell, &queue).map(|_| ())
+    };
+    let look = move |cell: &mut Cell<'_>| {
+        let queue = cell.name("q");
+        let channel = slow(cell, &queue)?;
+        match cell.client().event_within(channel, PATIENCE) {
+            Some(Event::Cancelled(tag)) => same("who is cancelled", tag.as_str(), "slow")?,
+            other => return Err(format!("its time is over, got {other:?}")),
+        }
+        cell.client().close_channel(channel);
+        cell.holds(&queue, &["a", "b"])
+    };
+    Row::new(name, prepare, look).stays().ours()
+}
+
+pub(crate) const HELD_MS: i32 = 500;
+
+fn timeouts() -> Vec<Row> {
+    let with_argument = |cell: &mut Cell<'_>| cell.declare("q", &[("x-consumer-timeout", HELD_MS.into())]);
+    vec![
+        times_out("consumer that x-consumer-timeout of its queue cancels", with_argument, false).only(Kind::Quorum),
+        times_out("consumer that its own x-consumer-timeout cancels", |cell| cell.declare("q", &[]), true)
+            .only(Kind::Quorum),
+        Row::new(
+            "consumer whose x-consumer-timeout leaves it an hour",
+            |cell| {
+                let queue = cell.declare("q", &[("x-consumer-timeout", 3_600_000.into())])?;
+                cell.put(&queue, &["a"])
+            },
+            |cell| {
+                let queue = cell.name("q");
+                let (channel, _) = cell.held(&queue, 1)?;
+                let cancelled = cell.client().event_within(channel, Duration::from_millis(2 * HELD_MS as u64));
+                same("what comes meanwhile", cancelled.map(|event| format!("{event:?}")), None)
+            },
+        )
+        .only(Kind::Quorum)
+        .ours(),
     ]
 }
 

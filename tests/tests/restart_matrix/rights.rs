@@ -5,7 +5,7 @@ use clients::wire::Properties;
 use clients::{Client, Login, QueueDeclare, Value};
 
 use crate::Row;
-use crate::cell::{Cell, same};
+use crate::cell::{Cell, Kind, same};
 
 fn put(cell: &Cell<'_>, path: &str, body: &str) -> Outcome {
     let answer = cell.http.put(path, body);
@@ -279,6 +279,8 @@ pub(crate) fn rows() -> Vec<Row> {
             |cell| same("a login", login(cell, &cell.name("user"), "secret", "/").map(|_| ()), Err(530)),
         ),
     ];
+    rows.extend(policies());
+    rows.extend(taken_away());
     rows.push(
         Row::new(
             "default queue type of a virtual host",
@@ -295,4 +297,285 @@ pub(crate) fn rows() -> Vec<Row> {
         .ours(),
     );
     rows
+}
+
+/// A policy of one key, and an operator policy where that key may be in one: after a restart they say the same.
+fn is_kept(key: &'static str, value: &'static str, is_operators_too: bool) -> Row {
+    let kinds = move || ["policies", "operator-policies"].into_iter().take(1 + usize::from(is_operators_too));
+    let prepare = move |cell: &mut Cell<'_>| {
+        kinds().try_for_each(|kind| policy(cell, kind, &format!(r#"{{"{key}":{value}}}"#)))?;
+        cell.declare("q", &[]).map(|_| ())
+    };
+    let look = move |cell: &mut Cell<'_>| {
+        let name = cell.name("q");
+        let wanted: serde_json::Value = serde_json::from_str(value).map_err(|why| why.to_string())?;
+        for kind in kinds() {
+            let found = cell.http.get(&format!("/api/{kind}/%2f/{name}")).with(200);
+            same(kind, found["definition"][key].clone(), wanted.clone())?;
+            same("its pattern", found["pattern"].clone(), format!("^{name}$").into())?;
+            same("its priority", found["priority"].clone(), 1.into())?;
+        }
+        let http = cell.http;
+        cell.until("the policy at its queue", |_| {
+            http.get(&format!("/api/queues/%2f/{name}")).with(200)["policy"] == *name
+        })
+    };
+    Row::new(format!("policy key {key}"), prepare, look)
+}
+
+fn policies() -> Vec<Row> {
+    let all = r#""all""#;
+    vec![
+        is_kept("alternate-exchange", r#""amq.fanout""#, false),
+        is_kept("dead-letter-exchange", r#""amq.fanout""#, false),
+        is_kept("dead-letter-routing-key", r#""k""#, false),
+        is_kept("dead-letter-strategy", r#""at-least-once""#, false),
+        is_kept("message-ttl", "3600000", true),
+        is_kept("expires", "3600000", true),
+        is_kept("max-length", "7", true),
+        is_kept("max-length-bytes", "7000", true),
+        is_kept("overflow", r#""reject-publish""#, false),
+        is_kept("delivery-limit", "7", true),
+        is_kept("delayed-retry-type", all, true).ours(),
+        is_kept("delayed-retry-min", "7", true).ours(),
+        is_kept("delayed-retry-max", "7", true).ours(),
+        is_kept("max-in-memory-length", "7", true),
+        is_kept("max-in-memory-bytes", "7", true),
+        is_kept("queue-mode", r#""lazy""#, false),
+        is_kept("queue-version", "2", false),
+        is_kept("queue-leader-locator", r#""balanced""#, false),
+        is_kept("target-group-size", "1", true).ours(),
+        is_kept("consumer-timeout", "3600000", false).ours(),
+        is_kept("consumer-disconnected-timeout", "3600000", false).ours(),
+        is_kept("message-deduplication", "true", false).ours(),
+        is_kept("deduplication-window-ms", "7000", false).ours(),
+        limits_bytes(),
+        crate::queues::times_out(
+            "consumer that policy consumer-timeout cancels",
+            |cell| {
+                policy(cell, "policies", &format!(r#"{{"consumer-timeout":{}}}"#, crate::queues::HELD_MS))?;
+                cell.declare("q", &[])
+            },
+            false,
+        )
+        .only(Kind::Quorum),
+        Row::new(
+            "policy overflow, of a queue that is full",
+            |cell| {
+                policy(cell, "policies", r#"{"max-length":1,"overflow":"reject-publish"}"#)?;
+                let queue = cell.declare("q", &[])?;
+                cell.put(&queue, &["a"])
+            },
+            |cell| {
+                let queue = cell.name("q");
+                let refused = cell.publish("", &queue, &[("b", Properties::persistent())])?;
+                same("those that are refused", refused, vec![1])?;
+                cell.holds(&queue, &["a"])
+            },
+        )
+        .ours(),
+        Row::new(
+            "policy delivery-limit, passed after a restart",
+            |cell| {
+                policy(cell, "policies", r#"{"delivery-limit":1}"#)?;
+                let queue = cell.declare("q", &[])?;
+                cell.put(&queue, &["a"])?;
+                cell.settle(&queue, 1, |client, channel, d| client.reject(channel, d.tag, true))
+            },
+            |cell| {
+                let queue = cell.name("q");
+                if cell.round == 1 {
+                    cell.settle(&queue, 1, |client, channel, d| client.reject(channel, d.tag, true))?;
+                }
+                cell.comes_to_hold(&queue, &[])
+            },
+        )
+        .only(Kind::Quorum),
+        Row::new(
+            "policy alternate-exchange",
+            |cell| {
+                let (name, other) = (cell.name("e"), cell.declare_exchange("other", "fanout", &[])?);
+                let body = format!(
+                    r#"{{"pattern":"^{name}$","definition":{{"alternate-exchange":"{other}"}},"apply-to":"exchanges"}}"#
+                );
+                put(cell, &format!("/api/policies/%2f/{name}"), &body)?;
+                cell.declare_exchange("e", "direct", &[])?;
+                let queue = cell.declare("q", &[])?;
+                cell.bind(&queue, &other, "", &[])
+            },
+            |cell| {
+                cell.publish(&cell.name("e"), "nowhere", &[("m", Properties::persistent())])?;
+                cell.comes_to_hold(&cell.name("q"), &vec!["m"; cell.round as usize])
+            },
+        ),
+        Row::new(
+            "policy message-deduplication",
+            |cell| {
+                policy(cell, "policies", r#"{"message-deduplication":true}"#)?;
+                let queue = cell.declare("q", &[])?;
+                cell.put_as(&queue, &[("a", with_key())])
+            },
+            |cell| {
+                let queue = cell.name("q");
+                cell.put_as(&queue, &[("again", with_key())])?;
+                cell.holds(&queue, &["a"])
+            },
+        )
+        .ours(),
+        Row::new(
+            "policy that was changed, and the one of higher priority",
+            |cell| {
+                let name = cell.name("q");
+                policy(cell, "policies", r#"{"max-length":9}"#)?;
+                policy(cell, "policies", r#"{"max-length":1}"#)?;
+                let low = format!(r#"{{"pattern":"^{name}$","definition":{{"max-length":5}},"priority":0}}"#);
+                put(cell, &format!("/api/policies/%2f/{name}-low"), &low)?;
+                cell.declare("q", &[]).map(|_| ())
+            },
+            |cell| {
+                let queue = cell.name("q");
+                cell.put(&queue, &["a", "b", "c"])?;
+                cell.comes_to_hold(&queue, &["c"])
+            },
+        ),
+    ]
+}
+
+fn with_key() -> Properties {
+    Properties::with_headers(&[("x-deduplication-header", "1".into())])
+}
+
+/// As of messages, but of bytes.
+fn limits_bytes() -> Row {
+    Row::new(
+        "policy max-length-bytes",
+        |cell| {
+            policy(cell, "policies", r#"{"max-length-bytes":2}"#)?;
+            let queue = cell.declare("q", &[])?;
+            cell.put(&queue, &["a", "b", "c"])
+        },
+        |cell| {
+            let queue = cell.name("q");
+            cell.comes_to_hold(&queue, &["b", "c"])?;
+            cell.put(&queue, &["b", "c"])?;
+            cell.comes_to_hold(&queue, &["b", "c"])
+        },
+    )
+}
+
+/// What somebody had once, and has not any more.
+fn taken_away() -> Vec<Row> {
+    vec![
+        Row::new(
+            "right that was changed",
+            |cell| {
+                let (user, _) = (user(cell, "", Some([".*"; 3]))?, cell.declare("q", &[])?);
+                put(cell, &format!("/api/permissions/%2f/{user}"), r#"{"configure":"^$","write":"^$","read":".*"}"#)
+            },
+            |cell| {
+                let (user, queue) = (cell.name("user"), cell.name("q"));
+                same("get, publish, declare", allowed(cell, &user, &queue)?, [0, 403, 403])
+            },
+        ),
+        Row::new(
+            "right that was taken away",
+            |cell| {
+                let user = user(cell, "", Some([".*"; 3]))?;
+                same("DELETE", cell.http.delete(&format!("/api/permissions/%2f/{user}")).status, 204)
+            },
+            |cell| same("a login", login(cell, &cell.name("user"), "secret", "/").map(|_| ()), Err(530)),
+        ),
+        Row::new(
+            "right to a topic that was taken away",
+            |cell| {
+                let name = user(cell, "", Some([".*"; 3]))?;
+                let path = format!("/api/topic-permissions/%2f/{name}");
+                put(cell, &path, r#"{"exchange":"amq.topic","write":"^a","read":".*"}"#)?;
+                same("DELETE", cell.http.delete(&path).status, 204)
+            },
+            |cell| {
+                let name = cell.name("user");
+                let mut client = login(cell, &name, "secret", "/").map_err(|code| format!("no login: {code}"))?;
+                let channel = client.channel();
+                client.confirm_select(channel).map_err(|closed| format!("{closed:?}"))?;
+                let publish = clients::Publish { exchange: "amq.topic", key: "b", body: b"x", ..Default::default() };
+                client.publish(channel, &publish);
+                match client.event(channel) {
+                    clients::Event::Confirm { nack: false, .. } => Ok(()),
+                    other => Err(format!("a confirm was due: {other:?}")),
+                }
+            },
+        ),
+        Row::new(
+            "limits that were taken away",
+            |cell| {
+                let (vhost, name) = (cell.name("vhost"), user(cell, "", None)?);
+                put(cell, &format!("/api/vhosts/{vhost}"), "{}")?;
+                put(
+                    cell,
+                    &format!("/api/permissions/{vhost}/{name}"),
+                    r#"{"configure":".*","write":".*","read":".*"}"#,
+                )?;
+                let of_vhost =
+                    ["max-queues", "max-connections"].map(|limit| format!("/api/vhost-limits/{vhost}/{limit}"));
+                let of_user =
+                    ["max-channels", "max-connections"].map(|limit| format!("/api/user-limits/{name}/{limit}"));
+                of_vhost.iter().chain(&of_user).try_for_each(|path| {
+                    put(cell, path, r#"{"value":0}"#)?;
+                    same("DELETE", cell.http.delete(path).status, 204)
+                })
+            },
+            |cell| {
+                let (vhost, name) = (cell.name("vhost"), cell.name("user"));
+                let mut client = login(cell, &name, "secret", &vhost).map_err(|code| format!("no login: {code}"))?;
+                let channel = client.channel();
+                let declare = QueueDeclare { name: "q", durable: true, ..Default::default() };
+                client.declare(channel, &declare).map(|_| ()).map_err(|closed| format!("{closed:?}"))
+            },
+        ),
+        Row::new(
+            "limit of connections of a virtual host",
+            |cell| {
+                let name = cell.name("vhost");
+                put(cell, &format!("/api/vhosts/{name}"), "{}")?;
+                put(cell, &format!("/api/permissions/{name}/guest"), r#"{"configure":".*","write":".*","read":".*"}"#)?;
+                put(cell, &format!("/api/vhost-limits/{name}/max-connections"), r#"{"value":0}"#)
+            },
+            |cell| {
+                let name = cell.name("vhost");
+                same("the virtual host", cell.http.get(&format!("/api/vhosts/{name}")).status, 200)?;
+                same("a login", login(cell, "guest", "guest", &name).map(|_| ()), Err(530))
+            },
+        ),
+        Row::new(
+            "limit of channels of a user",
+            |cell| {
+                let name = user(cell, "", Some([".*"; 3]))?;
+                put(cell, &format!("/api/user-limits/{name}/max-channels"), r#"{"value":1}"#)
+            },
+            |cell| {
+                let name = cell.name("user");
+                let mut client = login(cell, &name, "secret", "/").map_err(|code| format!("no login: {code}"))?;
+                client.channel();
+                let second = client.open_channel(2).and_then(|()| client.round_trip(2));
+                same("a second channel", second.map_err(|closed| closed.code), Err(530))
+            },
+        ),
+        Row::new(
+            "password that came as its hash",
+            |cell| {
+                let name = cell.name("user");
+                // The salt 1, 2, 3, 4, and SHA-256 of that and of "hashed".
+                let hash = "AQIDBMZlpCepT0oPFm77WEN/N7+r8SBtunipTI6/Q00UfotE";
+                let body = format!(r#"{{"password_hash":"{hash}","tags":""}}"#);
+                put(cell, &format!("/api/users/{name}"), &body)?;
+                put(cell, &format!("/api/permissions/%2f/{name}"), r#"{"configure":"","write":"","read":""}"#)
+            },
+            |cell| {
+                let name = cell.name("user");
+                same("with another one", login(cell, &name, "secret", "/").map(|_| ()), Err(403))?;
+                same("with its own", login(cell, &name, "hashed", "/").map(|_| ()), Ok(()))
+            },
+        ),
+    ]
 }
