@@ -29,7 +29,7 @@ class Server:
         self.uri = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
         self.command = [binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}"]
         # Brokers of other tests run at the same time, and the default is one port.
-        self.command += ["--management", "none", *arguments]
+        self.command += [*([] if "--management" in arguments else ["--management", "none"]), *arguments]
         self.start()
 
     def start(self):

@@ -10,8 +10,15 @@ use std::time::Instant;
 use crate::shell;
 
 /// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one in a year agree.
-const PYTHON_PACKAGES: &[&str] =
-    &["pytest==8.4.2", "pytest-timeout==2.4.0", "pika==1.3.2", "kombu==5.7.0", "amqp==5.4.2", "trustme==1.2.1"];
+const PYTHON_PACKAGES: &[&str] = &[
+    "pytest==8.4.2",
+    "pytest-timeout==2.4.0",
+    "pika==1.3.2",
+    "kombu==5.7.0",
+    "amqp==5.4.2",
+    "trustme==1.2.1",
+    "prometheus-client==0.23.1",
+];
 
 /// Client libraries whose own tests are run, by the names that `tests/python/suite.py` has for them.
 const PYTHON_SUITES: &[&str] = &["kombu", "py-amqp"];

@@ -45,7 +45,7 @@ impl SyncClock {
 
     /// What was noted so far.
     pub(crate) fn read(&self) -> SyncTimes {
-        let bounds = BOUNDS_US.into_iter().map(|us| us as f64 / 1e6).chain([f64::MAX]);
+        let bounds = BOUNDS_US.into_iter().map(|us| us as f64 / 1e6).chain([f64::INFINITY]);
         SyncTimes {
             buckets: bounds.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect(),
             total_s: self.total_us.load(Ordering::Relaxed) as f64 / 1e6,
@@ -56,7 +56,7 @@ impl SyncClock {
 /// How long the syncs since the start took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyncTimes {
-    /// Upper end of each bucket in seconds, and the syncs in it alone; the last bucket has no end (`f64::MAX`).
+    /// Upper end of each bucket in seconds, and the syncs in it alone; the last bucket has no end (`f64::INFINITY`).
     pub buckets: Vec<(f64, u64)>,
     /// All of them together, in seconds.
     pub total_s: f64,
@@ -73,7 +73,7 @@ mod tests {
         let times = clock.read();
         assert_eq!(times.buckets.iter().map(|(_, count)| *count).sum::<u64>(), 3);
         assert_eq!((times.buckets[0], times.buckets[1]), ((0.0001, 1), (0.00025, 1)));
-        assert_eq!(times.buckets.last(), Some(&(f64::MAX, 1)));
+        assert_eq!(times.buckets.last(), Some(&(f64::INFINITY, 1)));
         assert!((times.total_s - 3.000_201).abs() < 1e-9);
     }
 }
