@@ -308,12 +308,12 @@ impl<V: FnMut(Destination)> Match<'_, V> {
         if !std::mem::replace(&mut self.knows_stands, true) {
             self.find_stands();
         }
-        self.from_any(at, &Positions::between(position, self.words.len()));
+        self.follow_any(at, &Positions::between(position, self.words.len()));
     }
 
     /// Follows everything below `at` that matches the words from any of `positions` on: all of them at once, so that a node is
     /// visited once, however many ways a `#` above it leaves to come there.
-    fn from_any(&mut self, at: u32, positions: &Positions) {
+    fn follow_any(&mut self, at: u32, positions: &Positions) {
         self.steps += 1;
         let (node, end) = (&self.trie.nodes[at as usize], self.words.len());
         if positions.contains(end) {
@@ -325,14 +325,14 @@ impl<V: FnMut(Destination)> Match<'_, V> {
                 let Some(behind) = positions.behind_words(stands) else { continue };
                 self.steps += 1;
                 if let Some(child) = self.trie.word_child(at, *word) {
-                    self.from_any(child, &behind);
+                    self.follow_any(child, &behind);
                 }
             }
         }
         if node.star != NONE {
             let before_words = positions.without(end);
             if let Some(behind) = before_words.behind_words(&before_words) {
-                self.from_any(node.star, &behind);
+                self.follow_any(node.star, &behind);
             }
         }
         if node.hash != NONE {
