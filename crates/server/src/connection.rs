@@ -584,6 +584,7 @@ impl Inner {
     /// Whether the task has something to read that it did not look at because it was not allowed to.
     fn wants_task(&mut self, local: &Rc<Local>) -> bool {
         self.was_paused
+            && !self.is_yielding
             && !self.is_deaf
             && self.amqp.wants_input()
             && !self.is_flooded(local)
