@@ -102,9 +102,9 @@ fn policies_hold_by_rank_whatever_comes_and_goes() {
     assert_eq!(client.get(channel, "a2", true).unwrap().unwrap().body, b"second");
 }
 
-/// Small limits: 4 MiB a connection, 6 MiB a user, 8 MiB the node, 2 MiB for histories.
+/// Small limits: 4 MiB a connection, 6.5 MiB a user, 8 MiB the node, 2 MiB for histories.
 const SMALL: &[&str] =
-    &["--body-bytes-max=1MiB", "--connection-bytes-max=4MiB", "--user-bytes-max=6MiB", "--transient-bytes-max=16MiB"];
+    &["--body-bytes-max=1MiB", "--connection-bytes-max=4MiB", "--user-bytes-max=6656KiB", "--transient-bytes-max=16MiB"];
 
 fn figure(http: &Http, name: &str) -> u64 {
     let overview = http.get("/api/nodes").with(200);
@@ -177,8 +177,9 @@ fn unfinished_bodies_have_a_budget_that_whole_messages_do_not_touch() {
     publisher.confirm_select(channel).unwrap();
     let begin = |channels: u16| {
         let mut client = broker.connect();
-        for _ in 0..channels {
-            let channel = client.channel();
+        // All of them first: the connection may be closed behind any body.
+        let channels: Vec<u16> = (0..channels).map(|_| client.channel()).collect();
+        for channel in channels {
             let whole =
                 Publish { key: "kept", body: &vec![1; MEBIBYTE], ..Publish::default() }.frames(channel, 131_072);
             // Its last frame, which has what eight whole ones leave, never comes.
@@ -215,6 +216,128 @@ fn unfinished_bodies_have_a_budget_that_whole_messages_do_not_touch() {
     }
     let still = claims.channel();
     claims.round_trip(still).unwrap();
+}
+
+/// Consumers of one queue on one channel, until the broker has enough; how many there are.
+fn consumers(client: &mut Client, channel: u16, count: usize) -> Result<(), Closed> {
+    (0..count).try_for_each(|n| client.consume(channel, "kept", &format!("{n:05}")).map(|_| ()))
+}
+
+#[test]
+fn consumers_have_a_budget_by_connection_and_user() {
+    let Some((broker, http)) = Broker::managed(&[
+        "--body-bytes-max=1MiB",
+        "--connection-bytes-max=1MiB",
+        "--user-bytes-max=2MiB",
+        "--transient-bytes-max=16MiB",
+    ]) else {
+        return;
+    };
+    let mut keeper = broker.connect();
+    let channel = keeper.channel();
+    keeper.declare(channel, &QueueDeclare { name: "kept", durable: true, ..Default::default() }).unwrap();
+    let open = || {
+        let mut client = broker.connect();
+        let channel = client.channel();
+        (client, channel)
+    };
+    let (mut greedy, channel) = open();
+    let refused = consumers(&mut greedy, channel, 1_400).expect_err("a connection has room for a thousand and some");
+    assert_too_much(&refused, "of this connection");
+    wait_for_nothing(&http, "leveret_unfinished_bytes");
+    // Those that were cancelled count no more.
+    let (mut first, one) = open();
+    consumers(&mut first, one, 900).unwrap();
+    for n in 0..300 {
+        first.cancel(one, &format!("{n:05}")).unwrap();
+    }
+    let bytes = figure(&http, "leveret_unfinished_bytes");
+    assert!((600 << 10..610 << 10).contains(&bytes), "{bytes}");
+    let (mut second, two) = open();
+    consumers(&mut second, two, 900).unwrap();
+    let (mut third, three) = open();
+    assert_too_much(&consumers(&mut third, three, 900).expect_err("it is more than a user has"), "of this user");
+    // Channels count too.
+    let mut many = broker.connect();
+    let opened = (1..=2_047).try_for_each(|number| many.open_channel(number));
+    assert_too_much(&opened.expect_err("it is more than a user has left"), "of this");
+    drop((first, second));
+    wait_for_nothing(&http, "leveret_unfinished_bytes");
+}
+
+#[test]
+fn publishers_that_are_held_back_keep_a_little_once_all_keep_much() {
+    let Some((broker, http)) = Broker::managed(SMALL) else { return };
+    let mut keeper = broker.connect();
+    let channel = keeper.channel();
+    keeper.declare(channel, &QueueDeclare { name: "kept", durable: true, ..Default::default() }).unwrap();
+    let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
+    let hold = format!("/api/nodes/{node}/publishers/hold");
+    assert!(http.put(&hold, "").status < 300);
+    // Each sends what one connection may keep; together they may keep a megabyte.
+    let publishers: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = broker.connect();
+            let channel = client.channel();
+            client.confirm_select(channel).unwrap();
+            let one = Publish { key: "kept", body: &[7; 3_000], ..Publish::default() }.frames(channel, 131_072);
+            std::thread::spawn(move || {
+                client.raw(&one.repeat(300));
+                client.confirmed(channel, 1, 300);
+            })
+        })
+        .collect();
+    let mut most = 0;
+    let due = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < due {
+        most = most.max(figure(&http, "leveret_waiting_bytes"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // One read of the socket is handled as a whole.
+    assert!((1 << 20..4 << 20).contains(&most), "{most} bytes wait");
+    assert!(http.delete(&hold).status < 300);
+    publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+    assert_eq!(keeper.counts(channel, "kept").unwrap().0, 8 * 300, "nothing of it is lost");
+    wait_for_nothing(&http, "leveret_waiting_bytes");
+}
+
+#[test]
+fn arguments_have_a_budget_by_virtual_host() {
+    let Some((broker, http)) = Broker::managed(&["--vhost-arguments-bytes-max=64KiB"]) else { return };
+    let text = clients::Value::Str("x".repeat(10_000));
+    let note = [("note", text)];
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let declare = |client: &mut Client, channel, name: &str| {
+        client.declare(channel, &QueueDeclare { name, durable: true, ..Default::default() })
+    };
+    declare(&mut client, channel, "kept").unwrap();
+    client.bind(channel, "kept", "amq.headers", "", &note).unwrap();
+    // Six of them fit, whatever the key is; the same again is no further one.
+    for key in ["a", "b", "c", "d", "e", "e"] {
+        client.bind(channel, "kept", "amq.headers", key, &note).unwrap();
+    }
+    let refused = client.bind(channel, "kept", "amq.headers", "f", &note).expect_err("it is full");
+    assert_eq!((refused.scope, refused.code), (Scope::Channel, 406), "{refused:?}");
+    assert!(refused.text.contains("vhost_arguments_bytes_max"), "{refused:?}");
+    let channel = client.channel();
+    let long =
+        ExchangeDeclare { name: "long", kind: "direct", durable: true, arguments: note.to_vec(), ..Default::default() };
+    assert_eq!(client.declare_exchange(channel, &long).expect_err("it is full").code, 406);
+    // What has no arguments is not refused, and another virtual host has room of its own.
+    let channel = client.channel();
+    declare(&mut client, channel, "other").unwrap();
+    client.bind(channel, "other", "amq.direct", "key", &[]).unwrap();
+    http.put("/api/vhosts/second", "").with(201);
+    let over_http = json!({ "routing_key": "", "arguments": { "note": "x".repeat(10_000) } }).to_string();
+    http.put("/api/queues/second/kept", r#"{"durable":true}"#).with(201);
+    http.post("/api/bindings/second/e/amq.headers/q/kept", &over_http).with(201);
+    assert!(reason(&http.post("/api/bindings/%2F/e/amq.headers/q/other", &over_http)).contains("raised"));
+    // What goes makes room, and a queue takes its bindings along.
+    client.unbind(channel, "kept", "amq.headers", "a", &note).unwrap();
+    client.bind(channel, "kept", "amq.headers", "g", &note).unwrap();
+    client.delete(channel, "kept", false, false).unwrap();
+    client.declare_exchange(channel, &long).unwrap();
 }
 
 #[test]

@@ -341,6 +341,8 @@ impl Scrape {
         out.gauge("leveret_unfinished_bytes", help, figures.unfinished_bytes)?;
         let help = "Memory of what x-recent-history exchanges remember";
         out.gauge("leveret_history_bytes", help, figures.history_bytes)?;
+        let help = "Bytes of frames that wait for their channel's turn, as those of blocked publishers do";
+        out.gauge("leveret_waiting_bytes", help, figures.waiting_bytes)?;
         let help = "Memory of what was published and is not yet written";
         out.gauge("leveret_unwritten_bytes", help, figures.unwritten_bytes)?;
         out.counter("leveret_log_written_bytes", "Bytes written to the log", figures.log_bytes)?;

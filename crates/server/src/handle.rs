@@ -53,6 +53,8 @@ pub struct NodeFigures {
     pub unfinished_bytes: u64,
     /// Bytes that `x-recent-history` exchanges remember.
     pub history_bytes: u64,
+    /// Bytes of frames that wait for their channel's turn: of publishers that are blocked, above all.
+    pub waiting_bytes: u64,
     /// Bytes that were proposed and are not yet written.
     pub unwritten_bytes: u64,
     /// Why publishers are blocked, if they are.
@@ -189,6 +191,7 @@ impl Handle {
         let mut figures =
             NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
         (figures.unfinished_bytes, figures.history_bytes) = (shared.unfinished_bytes(), shared.histories.bytes());
+        figures.waiting_bytes = shared.waiting_bytes.load(Ordering::Relaxed);
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);

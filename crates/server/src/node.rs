@@ -36,6 +36,8 @@ pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
 
 /// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may take: one in so many.
 const HISTORIES_SHARE: u64 = 8;
+/// The share of the budget for messages in memory that frames may take which wait for their turn.
+const WAITING_SHARE: u64 = 16;
 
 /// A frame is at most this large: properties fit one frame, and a stored message its limit.
 pub const FRAME_MAX_LIMIT: u32 = 1 << 20;
@@ -247,6 +249,9 @@ pub(crate) struct Shared {
     /// What clients have begun and not ended, and the most of it.
     pub(crate) unfinished_bytes: AtomicU64,
     pub(crate) unfinished_limits: Limits,
+    /// Frames of all connections that wait for their channel's turn, and beyond what each connection keeps few of them.
+    pub(crate) waiting_bytes: AtomicU64,
+    pub(crate) waiting_bytes_max: u64,
     next_partition: AtomicUsize,
     start: Instant,
 }
@@ -617,6 +622,8 @@ impl Node {
             memory_alarm: AtomicBool::new(false),
             histories: Histories::new(config.transient_bytes_max / HISTORIES_SHARE),
             unfinished_bytes: AtomicU64::new(0),
+            waiting_bytes: AtomicU64::new(0),
+            waiting_bytes_max: config.transient_bytes_max / WAITING_SHARE,
             unfinished_limits: Limits::new(
                 config.amqp.assembling_bytes_max as u64,
                 config.user_bytes_max,

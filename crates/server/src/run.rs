@@ -126,6 +126,7 @@ pub fn run<G>(
     };
     let mut topology = std::mem::take(&mut opened.topology);
     topology.set_redeclaration(config.redeclaration);
+    topology.set_argument_bytes_max(config.vhost_arguments_bytes_max);
     let mut engine = None;
     let mut failed = None;
     let node = Node::prepare(node_config, topology, |wiring| match opened.start(&wiring) {

@@ -1,5 +1,6 @@
 //! Memory that clients make the broker hold with what they have begun and not ended: bodies that are not there as a whole,
-//! transactions that were not committed, frames that stop in the middle.
+//! transactions that were not committed, frames that stop in the middle; and channels and consumers, which stand until they are
+//! closed.
 //!
 //! Invariant: what one connection holds is counted once, in its user's sum and in the node's, from the end of the read that
 //! brought it until it is gone. A message that is whole at the end of its read is never counted and costs nothing here.
@@ -26,9 +27,15 @@ impl Limit {
     /// What the client is told.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Limit::Connection => "too many bytes in unfinished messages and transactions of this connection",
-            Limit::User => "too many bytes in unfinished messages and transactions of this user",
-            Limit::Node => "too many bytes in unfinished messages and transactions of this node",
+            Limit::Connection => {
+                "too many bytes in unfinished messages, transactions, channels and consumers of this connection (connection_bytes_max)"
+            }
+            Limit::User => {
+                "too many bytes in unfinished messages, transactions, channels and consumers of this user (user_bytes_max)"
+            }
+            Limit::Node => {
+                "too many bytes in unfinished messages, transactions, channels and consumers of this node (transient_bytes_max)"
+            }
         }
     }
 }

@@ -118,7 +118,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 }
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
-const OTHERS: [(Key, &str, &str); 47] = [
+const OTHERS: [(Key, &str, &str); 48] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -159,6 +159,7 @@ const OTHERS: [(Key, &str, &str); 47] = [
     (Key::disk_free_min_bytes, "0x1000_0001", "268435457"),
     (Key::transient_bytes_max, r#""1 TiB""#, "1024 gib"),
     (Key::user_bytes_max, r#""1 GiB""#, "1024 MiB"),
+    (Key::vhost_arguments_bytes_max, r#""1 GiB""#, "1024 MiB"),
     (Key::connection_bytes_max, r#""32 MiB""#, "32mib"),
     (Key::cache_bytes, r#""64 MiB""#, "64mib"),
     (Key::read_ahead_bytes, r#""16 MiB""#, "16mib"),

@@ -65,10 +65,13 @@ impl Connection {
                 assert!(!consumer_tag.is_empty(), "the broker names a consumer that the client did not name");
                 let answer = Method::BasicConsumeOk { consumer_tag: consumer_tag.bytes() };
                 channel.consumers.push(consumer_tag);
+                self.consumers += 1;
                 answer
             }
             (Question::Cancel(tag), Reply::Done) => {
+                let before = channel.consumers.len();
                 channel.consumers.retain(|known| known != tag);
+                self.consumers -= before - channel.consumers.len();
                 Method::BasicCancelOk { consumer_tag: tag.bytes() }
             }
             (Question::Recover | Question::RecoverAsync, Reply::Done) => Method::BasicRecoverOk {},
@@ -240,7 +243,9 @@ impl Connection {
         let Some(open) = self.channels.open(channel) else { return };
         let known = open.consumers.len();
         open.consumers.retain(|tag| tag != consumer_tag);
-        if open.consumers.len() < known && self.client.consumer_cancel_notify {
+        let is_known = open.consumers.len() < known;
+        self.consumers -= known - open.consumers.len();
+        if is_known && self.client.consumer_cancel_notify {
             let cancel = Method::BasicCancel { consumer_tag: consumer_tag.bytes(), no_wait: true };
             self.send(channel.number(), &cancel);
         }

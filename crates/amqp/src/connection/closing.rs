@@ -125,6 +125,7 @@ impl Connection {
         self.pending_frames -= channel.pending.len();
         self.pending_bytes -= channel.pending.iter().map(|frame| frame.payload.len()).sum::<usize>();
         self.assembling_bytes -= channel.assembly.held_bytes();
+        self.consumers -= channel.consumers.len();
         if !channel.is_closing() {
             let unsettled = channel.unacked.take_all();
             self.events.push_back(Event::ChannelClosed { channel: channel.id, unsettled });

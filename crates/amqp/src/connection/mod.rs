@@ -110,6 +110,10 @@ pub struct Connection {
     pub(crate) pending_bytes: usize,
     /// Bytes of memory for unfinished messages in all channels, their properties too.
     pub(crate) assembling_bytes: usize,
+    /// Consumers of all channels.
+    pub(crate) consumers: usize,
+    /// The node holds much in frames that wait: few may wait here.
+    is_short: bool,
     /// Channels with confirms to send.
     pub(crate) unflushed: Vec<ChannelId>,
     pub(crate) blocked: Blocked,
@@ -128,6 +132,15 @@ pub struct Connection {
     /// The handshake got its time a second time.
     handshake_excused: bool,
 }
+
+/// What a channel takes: here, and where its deliveries and publishes are kept track of.
+const CHANNEL_BYTES: usize = 1 << 10;
+/// What a consumer takes, its tag and its place at its queue included.
+const CONSUMER_BYTES: usize = 1 << 10;
+/// What a frame that waits takes besides its payload.
+const FRAME_BYTES: usize = 64;
+/// So much may wait in one connection while the node is short of room for that.
+const SHORT_BYTES: usize = 16 << 10;
 
 impl Connection {
     /// A connection whose socket was just accepted.
@@ -151,6 +164,8 @@ impl Connection {
             pending_frames: 0,
             pending_bytes: 0,
             assembling_bytes: 0,
+            consumers: 0,
+            is_short: false,
             unflushed: Vec::new(),
             blocked: Blocked::default(),
             close_asked: None,
@@ -319,6 +334,26 @@ impl Connection {
         self.assembling_bytes
     }
 
+    /// About how many bytes of memory the channels and consumers take that the client has opened, whatever they do, in a broker as
+    /// a whole.
+    #[inline]
+    pub fn standing_bytes(&self) -> usize {
+        self.channels.len() * CHANNEL_BYTES + self.consumers * CONSUMER_BYTES
+    }
+
+    /// Bytes of memory for frames that wait for their channel's turn: behind a request, or as an alarm holds publishes back.
+    #[inline]
+    pub fn waiting_bytes(&self) -> usize {
+        self.pending_bytes + self.pending_frames * FRAME_BYTES
+    }
+
+    /// Whether all connections of the node together hold as much in waiting frames as they may. Then the socket is not read once few
+    /// wait here; those that wait already go on as before.
+    #[inline]
+    pub fn set_short(&mut self, is_short: bool) {
+        self.is_short = is_short;
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a time in the past means
     /// at once. A timer that is armed for an earlier time may stay: a call that is too early does nothing.
     pub fn poll_timeout(&self) -> Option<Millis> {
@@ -430,6 +465,7 @@ impl Connection {
         let bytes_max = self.config.pending_bytes_max;
         self.pending_frames >= self.config.pending_frames_max
             || self.pending_bytes >= if self.is_blocked() { bytes_max.min(HELD_BYTES_MAX) } else { bytes_max }
+            || (self.is_short && self.waiting_bytes() >= SHORT_BYTES)
             || matches!(self.phase, Phase::Authenticating | Phase::Opening)
     }
 

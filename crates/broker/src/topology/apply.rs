@@ -366,6 +366,7 @@ impl Topology {
     fn add_binding(&mut self, source: usize, destination: Destination, key: Name, arguments: Box<[u8]>, local: bool) {
         let identity = self.identity_for(source, destination);
         let exchange = self.exchanges.get_mut(source);
+        self.binding_bytes.add(exchange.vhost, arguments.len());
         exchange.router.add(&key, &arguments, destination, identity);
         exchange.outgoing_replicated += usize::from(!local);
         let at_source = exchange.outgoing.len();
@@ -418,6 +419,7 @@ impl Topology {
         let source = binding.source as usize;
         let identity = self.identity_for(source, binding.destination);
         let exchange = self.exchanges.get_mut(source);
+        self.binding_bytes.take(exchange.vhost, binding.arguments.len());
         exchange.router.remove(&binding.key, &binding.arguments, binding.destination, identity);
         exchange.outgoing_replicated -= usize::from(!binding.local);
         exchange.outgoing.swap_remove(binding.at_source as usize);

@@ -260,6 +260,7 @@ impl Topology {
         self.check_queue_limit(&command, self.queues.count_in(command.vhost).iter().sum())?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "x-dead-letter-exchange")?;
         let shape = self.queue_shape(&command)?;
+        self.check_argument_bytes(declare.vhost, declare.arguments, shape.encoded.len())?;
         let is_local = command.is_local();
         command.partition = place(Placement {
             is_local,
@@ -353,6 +354,7 @@ impl Topology {
         check_size(resource, declare.arguments)?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "alternate-exchange")?;
         exchange::meaning(kind, resource, declare.arguments)?;
+        self.check_argument_bytes(declare.vhost, declare.arguments, encoding::table_bytes(declare.arguments).len())?;
         let command = Command::DeclareExchange(DeclareExchange {
             vhost: declare.vhost,
             name: name.clone(),
@@ -409,6 +411,7 @@ impl Topology {
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {
             return Ok(Checked::Done);
         }
+        self.check_argument_bytes(binding.vhost, &binding.arguments, arguments.len())?;
         let command = Command::Bind(binding);
         Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
     }
@@ -589,6 +592,22 @@ fn check_owner(queue: &Queue, actor: Actor<'_>, resource: Resource<'_>) -> Resul
     match queue.exclusive {
         Some(owner) if owner != actor.connection => Err(Refusal::resource_locked(resource)),
         _ => Ok(()),
+    }
+}
+
+impl Topology {
+    /// Refuses more arguments than a virtual host may have. RabbitMQ has no such limit; its code for one that is reached is 406.
+    fn check_argument_bytes(&self, vhost: VhostId, arguments: &Table, bytes: usize) -> Result<(), Refusal> {
+        let max = self.argument_bytes_max;
+        if arguments.is_empty() || self.argument_bytes(vhost) + bytes as u64 <= max {
+            return Ok(());
+        }
+        let name = self.vhost_name(vhost)?;
+        Err(Refusal::precondition_failed(&format!(
+            "arguments of queues, exchanges and bindings in vhost '{}' take up the {max} bytes there are for them: delete some, or have \
+             vhost_arguments_bytes_max raised",
+            String::from_utf8_lossy(name)
+        )))
     }
 }
 

@@ -15,6 +15,7 @@ use super::refusal::{Kind, Refusal, Resource};
 use super::selector::SelectorTable;
 use super::spread::SpreadTable;
 use super::topic::TopicTrie;
+use super::vhost::BytesByVhost;
 use super::{arguments, encoding};
 use crate::ids::VhostId;
 
@@ -283,6 +284,8 @@ pub(super) struct Exchanges {
     slots: slab::Slab<Exchange>,
     by_name: HashTable<u32>,
     local_count: usize,
+    /// What their arguments take.
+    pub(super) argument_bytes: BytesByVhost,
 }
 
 impl Exchanges {
@@ -297,6 +300,7 @@ impl Exchanges {
     pub(super) fn insert(&mut self, exchange: Exchange) -> usize {
         let hash = hash::of_name(exchange.vhost.0, &exchange.name);
         self.local_count += usize::from(exchange.is_local());
+        self.argument_bytes.add(exchange.vhost, encoding::table_bytes(&exchange.arguments).len());
         let at = self.slots.insert(exchange);
         let slots = &self.slots;
         let place = u32::try_from(at).expect("the number of exchanges is limited");
@@ -310,6 +314,7 @@ impl Exchanges {
     pub(super) fn remove(&mut self, at: usize) -> Exchange {
         let exchange = self.slots.remove(at);
         self.local_count -= usize::from(exchange.is_local());
+        self.argument_bytes.take(exchange.vhost, encoding::table_bytes(&exchange.arguments).len());
         let hash = hash::of_name(exchange.vhost.0, &exchange.name);
         let entry = self.by_name.find_entry(hash, |&place| place as usize == at);
         entry.map_err(|_| ()).expect("every exchange is in the index").remove();

@@ -73,6 +73,7 @@ pub use settings::{
 pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;
 pub use user::{Access, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
+use vhost::BytesByVhost;
 pub use vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription, VhostLimits};
 pub use wording::type_name;
 
@@ -96,6 +97,10 @@ pub struct Topology {
     exchanges: exchange::Exchanges,
     queues: queue::Queues,
     bindings: binding::Bindings,
+    /// What the arguments of bindings take.
+    binding_bytes: BytesByVhost,
+    /// What arguments of queues, exchanges and bindings may take in one virtual host: this node's choice, as `redeclaration` is.
+    argument_bytes_max: u64,
     /// The next replicated queue's id; replicated itself.
     queue_next: u64,
     /// The next id, without its bit, of a queue of this node only.
@@ -149,6 +154,8 @@ impl Topology {
             bindings: binding::Bindings::default(),
             queue_next: 1,
             local_queue_next: 1,
+            binding_bytes: BytesByVhost::default(),
+            argument_bytes_max: u64::MAX,
             redeclaration: Redeclaration::Strict,
             policies_version: 0,
             policy_plan: None,
@@ -158,6 +165,17 @@ impl Topology {
     /// Chooses how a redeclare is compared from now on.
     pub fn set_redeclaration(&mut self, redeclaration: Redeclaration) {
         self.redeclaration = redeclaration;
+    }
+
+    /// Chooses how many bytes the arguments of all queues, exchanges and bindings of a virtual host may take together. It holds for
+    /// what clients ask for from now on; what was decided stays.
+    pub fn set_argument_bytes_max(&mut self, bytes: u64) {
+        self.argument_bytes_max = bytes;
+    }
+
+    /// How many they take.
+    pub fn argument_bytes(&self, vhost: VhostId) -> u64 {
+        self.queues.argument_bytes.of(vhost) + self.exchanges.argument_bytes.of(vhost) + self.binding_bytes.of(vhost)
     }
 
     /// A durable queue of the default type in virtual host `/` for messages of which nobody knows any more where they

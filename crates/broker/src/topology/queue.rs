@@ -14,6 +14,7 @@ use super::name::Name;
 use super::policy_plan::Held;
 use super::refusal::{Kind, Resource};
 use super::settings::{DurabilityLevel, QueueSettings, QueueType};
+use super::vhost::BytesByVhost;
 use crate::ids::{PartitionId, QueueId, VhostId};
 use crate::queue::Rules;
 
@@ -87,6 +88,8 @@ pub(super) struct Queues {
     local_count: usize,
     /// By virtual host: how many live on this node only, and how many do not.
     vhost_counts: Vec<[usize; 2]>,
+    /// What their arguments take, each queue's for itself.
+    pub(super) argument_bytes: BytesByVhost,
 }
 
 impl Queues {
@@ -114,6 +117,7 @@ impl Queues {
             self.by_owner.entry(owner).or_default().push(queue.id);
         }
         self.local_count += usize::from(queue.id.is_local());
+        self.argument_bytes.add(queue.vhost, queue.shape.encoded.len());
         let vhost = queue.vhost.0 as usize;
         if self.vhost_counts.len() <= vhost {
             self.vhost_counts.resize(vhost + 1, [0; 2]);
@@ -175,6 +179,7 @@ impl Queues {
             }
         }
         self.local_count -= usize::from(queue.id.is_local());
+        self.argument_bytes.take(queue.vhost, queue.shape.encoded.len());
         self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -= 1;
         self.release_shape(&queue.shape);
         queue

@@ -164,6 +164,7 @@ impl Topology {
         let highest = self.exchanges.renumber(old.version);
         self.version = old.version.max(highest) + 1;
         self.local_queue_next = old.local_queue_next;
+        (self.redeclaration, self.argument_bytes_max) = (old.redeclaration, old.argument_bytes_max);
         let mut effects = Vec::new();
         for queue in old.queues_by_id() {
             let has_place = self.vhost_of(queue.vhost).is_some() && self.find_queue(queue.vhost, &queue.name).is_none();

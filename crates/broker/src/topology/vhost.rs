@@ -8,11 +8,35 @@ use std::collections::BTreeMap;
 use super::name::Name;
 use super::policy::Policy;
 use super::settings::QueueType;
+use crate::ids::VhostId;
 
 /// The longest description of a virtual host.
 pub const VHOST_DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Tags of one virtual host.
 pub const VHOST_TAGS_MAX: usize = 64;
+
+/// A number of bytes for each virtual host.
+#[derive(Debug, Default)]
+pub(super) struct BytesByVhost(Vec<u64>);
+
+impl BytesByVhost {
+    pub(super) fn of(&self, vhost: VhostId) -> u64 {
+        self.0.get(vhost.0 as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn add(&mut self, vhost: VhostId, bytes: usize) {
+        let at = vhost.0 as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] += bytes as u64;
+    }
+
+    /// Takes away what was added.
+    pub(super) fn take(&mut self, vhost: VhostId, bytes: usize) {
+        self.0[vhost.0 as usize] -= bytes as u64;
+    }
+}
 
 /// How much may be in a virtual host at a time; `None` is without limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

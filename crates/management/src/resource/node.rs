@@ -195,5 +195,6 @@ fn describe(cx: Cx<'_>) -> Value {
         "leveret_transient_bytes": figures.transient_bytes,
         "leveret_unfinished_bytes": figures.unfinished_bytes,
         "leveret_history_bytes": figures.history_bytes,
+        "leveret_waiting_bytes": figures.waiting_bytes,
     })
 }

@@ -345,8 +345,9 @@ settings! {
             of: |machine| (machine.memory_bytes / 5 * 2).clamp(MIB, 16 * TIB).to_string(),
         },
         "Memory for messages of transient, exclusive and auto-delete queues, and for what clients have begun and not ended: messages that \
-         have not arrived as a whole, transactions, and the histories of x-recent-history exchanges. When it is full, publishers are \
-         blocked until consumers have made room. Half of it at most goes to what was begun, an eighth to histories.",
+         have not arrived as a whole, transactions, channels, consumers, and the histories of x-recent-history exchanges. When it is full, \
+         publishers are blocked until consumers have made room. Half of it at most goes to what was begun, an eighth to histories, a \
+         sixteenth to frames of publishers that are blocked.",
         elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
     }
     user_bytes_max: u64 {
@@ -355,14 +356,24 @@ settings! {
             says: "a tenth of the memory of the machine or of its control group",
             of: |machine| (machine.memory_bytes / 10).clamp(MIB, 16 * TIB).to_string(),
         },
-        "Memory that the connections of one user may hold together in messages that have not arrived as a whole and in transactions; at \
-         least what one connection may hold. A connection that goes beyond it is closed with 506.",
+        "Memory that the connections of one user may hold together in messages that have not arrived as a whole, transactions, channels \
+         and consumers (1 KiB each); at least what one connection may hold. A connection that goes beyond it is closed with 506.",
         elsewhere []
     }
     connection_bytes_max: u64 {
         Memory, Kind::bytes(MIB, 16 * GIB), Fixed("67108864"),
-        "Memory that one connection may hold in messages that have not arrived as a whole and in transactions. A connection that goes \
-         beyond it is closed with 506. It must hold one body of body_bytes_max.",
+        "Memory that one connection may hold in messages that have not arrived as a whole, transactions, channels and consumers (1 KiB \
+         each). A connection that goes beyond it is closed with 506. It must hold one body of body_bytes_max.",
+        elsewhere []
+    }
+    vhost_arguments_bytes_max: u64 {
+        Memory, Kind::bytes(64 * KIB, 16 * TIB),
+        OfMachine {
+            says: "a twentieth of the memory of the machine or of its control group",
+            of: |machine| (machine.memory_bytes / 20).clamp(MIB, 16 * TIB).to_string(),
+        },
+        "What the arguments of all queues, exchanges and bindings of one virtual host may take together, encoded. In memory they take up to \
+         five times that. A declare or a bind that would bring more is refused with 406; those without arguments are not.",
         elsewhere []
     }
     cache_bytes: u64 {

@@ -50,6 +50,7 @@ use partition::{Command, Effect, RequestId};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use transaction::Commit;
 use work::Work;
 
@@ -90,10 +91,14 @@ pub(crate) struct Session {
     from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
     /// What the transactions of all channels hold.
     transaction_bytes: usize,
+    /// Bytes of waiting frames that it has told the others of.
+    waiting_told: usize,
     /// What this connection has told the others that it holds.
     unfinished: Unfinished,
     /// Where routes are gathered; empty between uses.
     targets: Vec<RouteTarget>,
+    /// How many queues the kept routes of all channels name.
+    route_targets: usize,
     /// What was done in this turn.
     work: Work,
     /// A commit that goes on with the next turn.
@@ -140,8 +145,10 @@ impl Session {
             slow_at: NEVER,
             from_remote: SmallVec::new(),
             transaction_bytes: 0,
+            waiting_told: 0,
             unfinished: Unfinished::default(),
             targets: Vec::new(),
+            route_targets: 0,
             work: Work::default(),
             committing: None,
         }
@@ -151,9 +158,26 @@ impl Session {
     /// too much: then the connection was closed, and the machine has more to say.
     #[inline]
     pub(crate) fn count_unfinished(&mut self, input_bytes: usize, amqp: &mut Connection, local: &Local) -> bool {
-        let all = input_bytes + self.transaction_bytes;
+        let waiting = amqp.waiting_bytes();
+        if waiting != 0 || self.waiting_told != 0 {
+            self.count_waiting(waiting, amqp, local);
+        }
+        let standing = if amqp.is_finished() { 0 } else { amqp.standing_bytes() };
+        let all = input_bytes + self.transaction_bytes + standing;
         let bytes = if all < COUNTED_FROM { 0 } else { all };
         self.unfinished.differs(bytes) && self.tell_unfinished(bytes, amqp, local)
+    }
+
+    /// What waits for its turn cannot be given back, but less may come: near the limit of the node each connection is read up to a
+    /// little only.
+    fn count_waiting(&mut self, bytes: usize, amqp: &mut Connection, local: &Local) {
+        let sum = &local.shared.waiting_bytes;
+        match bytes >= self.waiting_told {
+            true => sum.fetch_add((bytes - self.waiting_told) as u64, Ordering::Relaxed),
+            false => sum.fetch_sub((self.waiting_told - bytes) as u64, Ordering::Relaxed),
+        };
+        self.waiting_told = bytes;
+        amqp.set_short(sum.load(Ordering::Relaxed) > local.shared.waiting_bytes_max);
     }
 
     #[cold]
@@ -403,6 +427,7 @@ impl Session {
 
     fn end_channel(&mut self, channel: ChannelId, local: &Rc<Local>) {
         let gone = self.channels.remove(self.at(channel));
+        self.route_targets -= gone.routes.targets();
         self.transaction_bytes -= gone.transaction.as_ref().map_or(0, |transaction| transaction.bytes());
         local.tally.add(Count::ChannelClosed, 1);
         if local.shared.tells_events() {

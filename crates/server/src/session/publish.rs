@@ -28,6 +28,10 @@ pub const SYNC_EXCHANGE: &[u8] = b"leveret.sync";
 /// An interval for a selective queue that has only a cap: ten years.
 const INTERVAL_MS_NEVER: u64 = 315_360_000_000;
 
+/// Queues that the kept routes of a connection's channels name together, some megabytes; a route beyond is found anew for each
+/// message.
+const ROUTE_TARGETS_MAX: usize = 1 << 16;
+
 impl Session {
     /// Routes a message and hands it to its partitions, or holds it until its commit.
     pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_>) {
@@ -77,10 +81,11 @@ impl Session {
             true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
             false => None,
         };
-        let route = match kept {
-            Some(route) => route,
+        let (place, is_new) = (kept, kept.is_none());
+        let place = match place {
+            Some(place) => place,
             None => match self.find_route(at, version, &publish, &copies.keys, cx) {
-                Ok(route) => route,
+                Ok(place) => place,
                 Err(error) => return self.fail(at, error, cx),
             },
         };
@@ -89,13 +94,13 @@ impl Session {
             publish.properties = without_blind_copies(&publish.properties);
         }
         if cx.local.shared.is_tracing() {
-            let route = self.channels[at].routes.get(route);
+            let route = self.channels[at].routes.get(place);
             let targets = route.groups.iter().flat_map(|group| &group.targets);
             let queues: SmallVec<[QueueId; 4]> = targets.map(|target| target.queue).collect();
             self.trace_publish(&publish, copies, &queues, cx);
         }
         let channel = &mut self.channels[at];
-        let route = channel.routes.get(route);
+        let route = channel.routes.get(place);
         self.work.publish(route.load);
         if !route.histories.is_empty() {
             Self::remember(&route.histories, &publish, cx);
@@ -115,6 +120,11 @@ impl Session {
         }
         if partitions > 1 && publish.publish_seq != 0 {
             channel.await_confirms(publish.publish_seq, partitions);
+        }
+        if is_new && self.route_targets > ROUTE_TARGETS_MAX {
+            self.route_targets -=
+                channel.routes.get(place).groups.iter().map(|group| group.targets.len()).sum::<usize>();
+            channel.routes.give_up(place);
         }
     }
 
@@ -187,6 +197,7 @@ impl Session {
             self.work.add(routed.expect("the exchange was there a line ago, under the same lock"));
         }
         let channel = &mut self.channels[at];
+        let before = channel.routes.targets();
         let place = channel.routes.make(version, exchange, routing_key);
         let route = channel.routes.get(place);
         (route.is_sync, route.load) = (is_sync, super::work::Load::of(&targets));
@@ -198,6 +209,7 @@ impl Session {
             channel.routes.forget(place);
         }
         channel.routes.get(place).histories = facts.take_histories();
+        self.route_targets = self.route_targets + channel.routes.targets() - before;
         self.targets = targets;
         Ok(place)
     }

@@ -113,6 +113,16 @@ impl Routes {
         groups.flat_map(|group| group.targets.iter().map(|target| (target.queue, group.partition)))
     }
 
+    /// How many queues all of them name.
+    pub(super) fn targets(&self) -> usize {
+        self.routes.iter().flat_map(|route| &route.groups).map(|group| group.targets.len()).sum()
+    }
+
+    /// Keeps nothing of the route at `at`.
+    pub(super) fn give_up(&mut self, at: usize) {
+        self.routes[at] = Route::default();
+    }
+
     /// The route at `at` holds for one message only.
     pub(super) fn forget(&mut self, at: usize) {
         self.routes[at].version = 0;
