@@ -8,11 +8,25 @@ use broker::topology::Pattern;
 use serde_json::{Map, Value, json};
 use server::patterns::Meter;
 use std::cmp::Ordering;
+use std::ops::Range;
 
 /// Most items of one page, as in RabbitMQ.
 const PAGE_SIZE_MAX: usize = 500;
 /// Items of a page unless the caller says it.
 const PAGE_SIZE_DEFAULT: usize = 100;
+
+/// The places of the page that the query of `call` wants, where nothing but its number decides what is on it: a list need not describe
+/// the others. What is wrong with the query is left to [`list`].
+pub(crate) fn page(call: &Call<'_>) -> Option<Range<usize>> {
+    let decides = |name: &str| call.query(name).is_some_and(|value| !value.is_empty());
+    if decides("name") || decides("sort") {
+        return None;
+    }
+    let number = |text: String| text.parse::<usize>().ok().filter(|number| *number > 0);
+    let page = number(call.query("page")?)?;
+    let size = call.query("page_size").map_or(Some(PAGE_SIZE_DEFAULT), number).filter(|size| *size <= PAGE_SIZE_MAX)?;
+    Some((page - 1).saturating_mul(size)..page.saturating_mul(size))
+}
 
 /// The list as the query of `call` wants it.
 pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refused> {
