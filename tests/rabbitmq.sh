@@ -2,6 +2,7 @@
 # rabbitmq.sh start|stop|kill: Debian's RabbitMQ on a folder and ports of its own, with the management API, for tests that
 # restart their broker (BROKER_CONTROL). `start` goes on with what is in the folder and returns once AMQP is served.
 # Environment: RABBITMQ_TEST_FOLDER, RABBITMQ_TEST_PORT (AMQP; +1 is the management API, +2 epmd, +3 Erlang's distribution).
+# RABBITMQ_TEST_PLUGINS: more plugins, with commas between them.
 # Only the Erlang machine of that folder is ever signalled.
 set -eu
 folder=${RABBITMQ_TEST_FOLDER:?} port=${RABBITMQ_TEST_PORT:?}

@@ -117,7 +117,13 @@ fn spreads(name: &'static str, kind: &'static str, arguments: Arguments, looks: 
         }
         Ok(())
     };
-    Row::new(name, prepare, look).ours()
+    let row = Row::new(name, prepare, look);
+    match kind {
+        "x-consistent-hash" => row.of_plugin("rabbitmq_consistent_hash_exchange"),
+        "x-modulus-hash" => row.of_plugin("rabbitmq_sharding"),
+        "x-random" => row.of_plugin("rabbitmq_random_exchange"),
+        _ => row.ours(),
+    }
 }
 
 fn declare_auto_delete(cell: &mut Cell<'_>, passive: bool) -> Outcome {
@@ -162,7 +168,7 @@ pub(crate) fn rows() -> Vec<Row> {
             ["a", "b"],
             [&[("size", "small")], &[("size", "large"), ("else", "y")]],
         )
-        .ours(),
+        .of_plugin("rabbitmq_jms_topic_exchange"),
         chooses(
             "x-delayed-message",
             &[("x-delayed-type", "direct")],
@@ -171,7 +177,8 @@ pub(crate) fn rows() -> Vec<Row> {
             [none; 2],
         )
         .ours(),
-        chooses("x-recent-history", none, [("", none), ("", none)], ["a", "b"], [none; 2]).ours(),
+        chooses("x-recent-history", none, [("", none), ("", none)], ["a", "b"], [none; 2])
+            .of_plugin("rabbitmq_recent_history_exchange"),
         spreads("exchange type x-consistent-hash", "x-consistent-hash", none, Looks::AtKey),
         spreads("exchange argument hash-header", "x-consistent-hash", &[("hash-header", "h")], Looks::AtHeader),
         spreads(
@@ -198,7 +205,7 @@ pub(crate) fn rows() -> Vec<Row> {
                 cell.comes_to_hold(&queue, &["b", "c"])
             },
         )
-        .ours(),
+        .of_plugin("rabbitmq_recent_history_exchange"),
         Row::new(
             "durable auto-delete exchange, until its last binding goes",
             |cell| {
