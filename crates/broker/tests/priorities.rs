@@ -1,6 +1,7 @@
 //! A queue with priorities against a plain model: what goes out next, whatever comes in, comes back, ends or is purged.
 #![allow(clippy::unwrap_used)]
 
+use broker::queue::levels::Levels;
 use broker::queue::{Consumer, Dispatch, LevelRule, QueueState};
 use broker::{ChannelKey, ConsumerKey};
 use proptest::prelude::*;
@@ -219,8 +220,7 @@ impl Queue {
             }
             Step::Purge => {
                 let next_live = |from| self.state.runs().next_live(from).map(|n| n.0);
-                let (returned, rest) = self.dispatch.purge(self.state.levels(), next_live);
-                let all: Vec<u64> = returned.into_iter().chain(rest).collect();
+                let all: Vec<u64> = self.dispatch.purge(self.state.levels(), next_live).seqs().collect();
                 all.iter().for_each(|seq| assert!(!self.held.contains(seq), "held messages stay"));
                 all.into_iter().for_each(|seq| self.settle(seq));
                 self.model = Model::default();
@@ -264,4 +264,21 @@ proptest! {
             prop_assert_eq!(queue.dispatch.held(), queue.held.len() as u64);
         }
     }
+}
+
+#[test]
+fn what_is_purged_of_mixed_priorities_is_few_ranges_however_many_there_are() {
+    let mut levels = Levels::new(1);
+    levels.note(1, &(0..10_000u64).map(|number| (number % 3) as u8).collect::<Vec<_>>());
+    let mut dispatch = Dispatch::with_levels(10_001, &levels, false, 1..10_001);
+    // The highest level goes out first: 3 and 6 are held, 3 comes back, and 10 has ended.
+    for seq in [3, 6] {
+        let head = dispatch.head(Some(&levels), Some).unwrap();
+        assert_eq!(head.seq, seq);
+        dispatch.drop_head(head, Some(&levels));
+    }
+    dispatch.put_back(3, 1, Some(&levels));
+    let purged = dispatch.purge(Some(&levels), |from| Some(if from == 10 { 11 } else { from }));
+    assert_eq!(purged.iter().collect::<Vec<_>>(), [(1, 5), (7, 3), (11, 9_990)]);
+    assert_eq!(dispatch.ready(), 0);
 }

@@ -570,16 +570,11 @@ impl Turn<'_> {
     fn purge(&mut self, tail: &mut Tail) -> bool {
         let state = self.state;
         self.lq.let_go(state, tail);
-        let (returned, rest) = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
+        let ranges = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
             // What is ready before it is applied (written level) is not in the state yet, and live.
             Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),
             None => Some(from),
         });
-        let mut ranges = broker::queue::SeqRanges::new();
-        for seq in returned {
-            ranges.insert(seq);
-        }
-        ranges.insert_range(rest.start, rest.end - rest.start);
         // By what is remembered, which is little, and not by number: a backlog has millions.
         self.lq.counts.retain(|seq, _| !ranges.contains(*seq));
         let ranges: Vec<(u64, u64)> = ranges.iter().collect();

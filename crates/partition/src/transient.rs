@@ -475,9 +475,8 @@ impl TransientQueues {
                 let ready = q.dispatch.ready();
                 q.note_purged();
                 let next_live = |from| q.state.runs().next_live(from).map(|(seq, _)| seq);
-                let (returned, rest) = q.dispatch.purge(q.state.levels(), next_live);
-                returned.into_iter().for_each(|seq| q.settle(seq, 1));
-                q.settle(rest.start, rest.end - rest.start);
+                let purged = q.dispatch.purge(q.state.levels(), next_live);
+                purged.iter().for_each(|(first, count)| q.settle(first, count));
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Counted(ready) });
                 mark_dirty(&mut self.dirty, q, *queue);
             }

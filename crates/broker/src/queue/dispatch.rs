@@ -497,19 +497,18 @@ impl Dispatch {
         self.ready += count;
     }
 
-    /// Forgets everything that is ready: a purge. Returns the numbers of the returned ones; the rest is
-    /// every live number from the old cursor up to `end`.
-    pub fn purge(
-        &mut self,
-        levels: Option<&Levels>,
-        next_live: impl Fn(u64) -> Option<u64>,
-    ) -> (Vec<u64>, std::ops::Range<u64>) {
+    /// Forgets everything that is ready: a purge. Returns what that was, and among it numbers that have ended already.
+    pub fn purge(&mut self, levels: Option<&Levels>, next_live: impl Fn(u64) -> Option<u64>) -> SeqRanges {
         self.ready = 0;
         let cursor = std::mem::replace(&mut self.cursor, self.end);
-        match &mut self.lanes {
-            Some(lanes) => (lanes.purge(levels, self.end, next_live), self.end..self.end),
-            None => (std::mem::take(&mut self.returned).into_iter().collect(), cursor..self.end),
+        if let Some(lanes) = &mut self.lanes {
+            return lanes.purge(levels, self.end, next_live);
         }
+        let mut all = SeqRanges::new();
+        // They are all below the cursor.
+        std::mem::take(&mut self.returned).into_iter().for_each(|seq| all.insert(seq));
+        all.insert_range(cursor, self.end - cursor);
+        all
     }
 
     /// The consumer's connection is full, or has room again. False if there is no such consumer.

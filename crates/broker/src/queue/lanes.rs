@@ -6,6 +6,7 @@
 
 use super::dispatch::Head;
 use super::levels::Levels;
+use super::ranges::SeqRanges;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug, Default)]
@@ -154,23 +155,33 @@ impl Lanes {
     }
 
     /// Everything that is ready below `end`, and nothing is any more.
+    ///
+    /// What came back is remembered one by one. The others are looked at in their order, whatever their levels: of a backlog of millions
+    /// with mixed priorities come a few ranges, and no list.
     pub(super) fn purge(
         &mut self,
         levels: Option<&Levels>,
         end: u64,
         next_live: impl Fn(u64) -> Option<u64>,
-    ) -> Vec<u64> {
-        let mut all: Vec<u64> = self.first.iter_mut().flat_map(|first| first.drain(..)).collect();
-        for (level, lane) in std::mem::take(&mut self.lanes) {
-            all.extend(lane.returned);
-            let mut from = lane.cursor;
-            let next = |from| self.next_of(levels, level, lane.fresh, from, &next_live);
-            while let Some(seq) = next(from).filter(|seq| *seq < end) {
-                all.push(seq);
-                from = seq + 1;
+    ) -> SeqRanges {
+        let mut returned: Vec<u64> = self.first.iter_mut().flat_map(|first| first.drain(..)).collect();
+        let mut lanes = std::mem::take(&mut self.lanes);
+        lanes.values_mut().for_each(|lane| returned.extend(std::mem::take(&mut lane.returned)));
+        returned.sort_unstable();
+        let mut returned = returned.into_iter().peekable();
+        lanes.retain(|_, lane| lane.fresh > 0);
+        let mut from = lanes.values().map(|lane| lane.cursor).min().unwrap_or(end);
+        let mut all = SeqRanges::new();
+        while let Some(seq) = next_live(from).filter(|seq| *seq < end) {
+            if lanes.get(&self.level_of(levels, seq)).is_some_and(|lane| seq >= lane.cursor) {
+                while let Some(before) = returned.next_if(|before| *before < seq) {
+                    all.insert(before);
+                }
+                all.insert(seq);
             }
+            from = seq + 1;
         }
-        all.sort_unstable();
+        returned.for_each(|seq| all.insert(seq));
         all
     }
 
