@@ -36,7 +36,7 @@ use raft::eraftpb::{self, MessageType};
 use raft::{ProgressTracker, RaftState, RawNode, StateRole};
 use slog::o;
 
-use crate::config::{Config, ConfigError, Restored};
+use crate::config::{Config, Restored};
 use crate::doubt::Doubt;
 use crate::election::{ElectionTimer, NEVER_TICKS};
 use crate::entry::{Entry, EntryKind};
@@ -47,6 +47,7 @@ use crate::message::{Kind, Message};
 use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::ready::{HardState, ReadState, Ready, decode_read_context, encode_read_context};
 use crate::refusal::{Refused, StepError};
+use crate::start::StartError;
 use crate::window::Windows;
 
 /// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
@@ -91,19 +92,10 @@ impl Group {
     ///
     /// - Errors: a setting that makes no sense.
     /// - Panics: on a `restored` that contradicts itself, which is a damaged or misread log.
-    pub fn new(config: Config, restored: Restored) -> Result<Self, ConfigError> {
+    pub fn new(config: Config, restored: Restored) -> Result<Self, StartError> {
         config.validate()?;
+        restored.check()?;
         let doubt = Doubt::new(&restored);
-        let last = restored.entries.last().map_or(restored.applied, |entry| entry.index);
-        assert!(
-            restored.compacted.index <= restored.applied
-                && restored.applied <= restored.hard_state.commit
-                && restored.hard_state.commit <= last,
-            "compacted ({}), applied ({}), committed ({}) and last ({last}) are in this order",
-            restored.compacted,
-            restored.applied,
-            restored.hard_state.commit,
-        );
         let log = LogView::new(
             RaftState { hard_state: to_raft(restored.hard_state), conf_state: restored.membership.to_raft() },
             restored.compacted,
@@ -153,11 +145,10 @@ impl Group {
             windows,
         };
         for change in restored.changes {
-            assert!(
-                change.kind == EntryKind::Membership && change.index <= restored.applied,
-                "{} is not an applied change of members",
-                change.position()
-            );
+            if !group.change_can_apply(&change.data) {
+                let what = format!("the change of members at {} cannot be applied", change.position());
+                return Err(StartError::Contradictory(what));
+            }
             group.change_applies(&change.data);
         }
         if group.raw.raft.prs().is_singleton() {
@@ -584,6 +575,13 @@ impl Group {
         self.changes
             .iter()
             .all(|(_, data)| decode_changes(data).is_ok_and(|change| try_change(&mut members, &change, last).is_ok()))
+    }
+
+    /// Whether a change of members can be applied now.
+    fn change_can_apply(&self, data: &Bytes) -> bool {
+        let raft = &self.raw.raft;
+        let mut members = raft.prs().clone();
+        decode_changes(data).is_ok_and(|change| try_change(&mut members, &change, raft.raft_log.last_index()).is_ok())
     }
 
     /// A committed change of members takes effect.

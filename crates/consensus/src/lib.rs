@@ -22,6 +22,7 @@ mod group;
 mod guard;
 mod ready;
 mod refusal;
+mod start;
 mod status;
 
 mod election;
@@ -42,6 +43,7 @@ pub use message::{Kind, Message, WIRE_VERSION};
 pub use position::{LogIndex, NodeId, Position, Term};
 pub use ready::{HardState, ReadState, Ready};
 pub use refusal::{Refused, StepError};
+pub use start::StartError;
 pub use status::{Progress, ProgressState, Role, Status};
 pub use terms::TermRun;
 pub use wire::{DecodeError, INLINE_BYTES_MAX, Segments};

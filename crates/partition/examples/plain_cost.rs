@@ -98,7 +98,7 @@ impl Durable {
 
 fn durable(slices: u64, messages: u64) {
     let recovery = Recovery::queues(PartitionId(3), None).expect("there is nothing to read");
-    let partition = recovery.finish(NodeId(1), Config::new(NodeId(1), 3, 42), &[NodeId(1)]);
+    let partition = recovery.finish(NodeId(1), Config::new(NodeId(1), 3, 42), &[NodeId(1)]).expect("it is empty");
     let mut rig = Durable { partition, tail: Tail::new(4 << 20), out: Outputs::default(), offset: 4096 };
     for _ in 0..50 {
         rig.with(1, |p, cx| p.tick(cx));

@@ -99,7 +99,7 @@ struct Rig {
 impl Rig {
     fn new(rules: Rules) -> Rig {
         let recovery = Recovery::queues(PartitionId(3), None).expect("there is nothing to read");
-        let partition = recovery.finish(NodeId(1), Config::new(NodeId(1), 3, 42), &[NodeId(1)]);
+        let partition = recovery.finish(NodeId(1), Config::new(NodeId(1), 3, 42), &[NodeId(1)]).expect("it is empty");
         let (tail, out) = (Tail::new(4 << 20), Outputs::default());
         let mut rig = Rig { partition, tail, out, offset: 4096, now_ms: 1, seq: 0 };
         for _ in 0..50 {

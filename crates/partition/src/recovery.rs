@@ -11,7 +11,9 @@ use crate::partition::QueuePartition;
 use crate::replica::{Replica, body_of, entry_of};
 use broker::PartitionId;
 use bytes::Bytes;
-use consensus::{Config, Entry, EntryKind, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, Term};
+use consensus::{
+    Config, Entry, EntryKind, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, StartError, Term,
+};
 use storage::{Location, RecordKind};
 
 /// Of a group that was just founded this is the checkpoint: nothing is applied, nobody was voted for, nothing is in it.
@@ -201,10 +203,12 @@ impl Recovery {
 
     /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
     /// that has nothing on disk yet.
-    pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> QueuePartition {
+    ///
+    /// An error says that what was found contradicts itself: it is damaged, though every checksum is right.
+    pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> Result<QueuePartition, StartError> {
         let (needs_file, replay_file, applied) = (self.newest_needs_file(), self.replay_file, self.applied);
         let (queues, older) = (self.queues.take(), self.older.take());
-        let replica = self.replica(node, config, founders);
+        let replica = self.replica(node, config, founders)?;
         let restored = queues.is_some();
         let mut partition = QueuePartition::new(replica, queues.unwrap_or_default(), applied.index, applied.term);
         if let Some(older) = older {
@@ -214,21 +218,26 @@ impl Recovery {
         if restored {
             partition.maintenance.restored(applied.index, needs_file, replay_file);
         }
-        partition
+        Ok(partition)
     }
 
-    /// A partition whose machine is the caller's, with the state that its checkpoint holds.
-    pub fn finish_log(self, node: NodeId, config: Config, founders: &[NodeId]) -> (LogPartition, Option<Bytes>) {
+    /// A partition whose machine is the caller's, with the state that its checkpoint holds. Errors as in [`Recovery::finish`].
+    pub fn finish_log(
+        self,
+        node: NodeId,
+        config: Config,
+        founders: &[NodeId],
+    ) -> Result<(LogPartition, Option<Bytes>), StartError> {
         let state = self.checkpoint.as_ref().map(|(_, state)| state.clone());
         let older = self.older.as_ref().map(|older| older.replay_file);
         let newest = state.as_ref().map(|_| self.replay_file);
         let kept = older.into_iter().chain(newest).collect();
         let applied = self.applied;
-        let replica = self.replica(node, config, founders);
-        (LogPartition::new(replica, applied, kept), state)
+        let replica = self.replica(node, config, founders)?;
+        Ok((LogPartition::new(replica, applied, kept), state))
     }
 
-    fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Replica {
+    fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Result<Replica, StartError> {
         let (id, gap) = (self.id.0, self.gap);
         assert!(gap.is_none(), "partition {id}: entry {gap:?} of the log is missing, and the caller did not ask");
         let Recovery { id, checkpoint, vote, applied, entries, forgot_in, .. } = self;
@@ -247,8 +256,8 @@ impl Recovery {
             entries: entries.into_iter().map(|e| e.0).collect(),
             forgot: forgot_in.is_some(),
         };
-        let group = Group::new(config, restored).expect("the settings are checked where they are read");
-        Replica::new(id, node, group, (term, vote), applied.index, &places).in_doubt_since(forgot_in)
+        let group = Group::new(config, restored)?;
+        Ok(Replica::new(id, node, group, (term, vote), applied.index, &places).in_doubt_since(forgot_in))
     }
 }
 

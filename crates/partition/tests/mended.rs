@@ -68,7 +68,7 @@ impl Member {
     fn new(node: u64) -> Member {
         let all = [NodeId(1), NodeId(2), NodeId(3)];
         let recovery = Recovery::queues(PartitionId(3), None).unwrap();
-        let mut partition = recovery.finish(NodeId(node), Config::new(NodeId(node), 3, node), &all);
+        let mut partition = recovery.finish(NodeId(node), Config::new(NodeId(node), 3, node), &all).unwrap();
         partition.log_is_at(1);
         Member {
             partition,

@@ -93,7 +93,7 @@ fn recovered(checkpoint: Option<&(Bytes, u32)>) -> Recovery {
 impl Member {
     fn new(node: u64) -> Member {
         let all = [NodeId(1), NodeId(2), NodeId(3)];
-        let (mut log, _) = recovered(None).finish_log(NodeId(node), config(node), &all);
+        let (mut log, _) = recovered(None).finish_log(NodeId(node), config(node), &all).unwrap();
         log.log_is_at(1);
         Member {
             log,
@@ -118,7 +118,7 @@ impl Member {
             recovery.record(*kind, *term, *index, body.clone(), *at);
         }
         assert_eq!(recovery.gap(), None);
-        let (log, state) = recovery.finish_log(NodeId(node), config(node), &all);
+        let (log, state) = recovery.finish_log(NodeId(node), config(node), &all).unwrap();
         self.log = log;
         self.log.log_is_at(self.file);
         self.machine = Row { state: state.unwrap_or_default().to_vec(), ..Row::default() };

@@ -74,7 +74,7 @@ impl Rig {
         let config = Config::new(NodeId(1), 3, 42);
         let offset = log.last().map_or(4096, |l| l.4.offset + l.4.bytes);
         let mut rig = Rig {
-            partition: recovery.finish(NodeId(1), config, &[NodeId(1)]),
+            partition: recovery.finish(NodeId(1), config, &[NodeId(1)]).unwrap(),
             tail: Tail::new(cache),
             out: Outputs::default(),
             log,

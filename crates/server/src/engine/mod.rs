@@ -124,6 +124,17 @@ pub enum OpenError {
         /// The entry.
         index: u64,
     },
+    /// All that was read of a partition is whole, and cannot be true.
+    #[error(
+        "what the data folder has of partition {partition} contradicts itself ({why}), as if files of two folders were in it: restore \
+         the data folder from a copy"
+    )]
+    Contradictory {
+        /// The partition; 0 is the topology's group.
+        partition: u32,
+        /// What cannot be.
+        why: String,
+    },
     /// No whole checkpoint of a partition is left.
     #[error(
         "{0}, and there is no other checkpoint: restore the file from a copy, or see with `leveret repair DIR --dry-run` what going on \

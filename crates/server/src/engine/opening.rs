@@ -67,15 +67,17 @@ pub(super) fn bring_back<D: Disk>(
     let last = GroupId(groups.last_key_value().map_or(0, |(id, _)| *id));
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).expect("it is there from the beginning");
-    let (mut metadata, state) = metadata.finish_log(ONLY_NODE, raft(TOPOLOGY.0), &[ONLY_NODE]);
+    let (mut metadata, state) =
+        metadata.finish_log(ONLY_NODE, raft(TOPOLOGY.0), &[ONLY_NODE]).map_err(|why| contradictory(TOPOLOGY, &why))?;
     metadata.log_is_at(current_file);
     let topology = topology_of(state.as_ref())?;
     let finished = groups.into_iter().map(|(id, recovery)| {
-        let mut partition = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
+        let finished = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
+        let mut partition = finished.map_err(|why| contradictory(PartitionId(id), &why))?;
         partition.log_is_at(current_file);
-        Started::new(partition)
+        Ok(Started::new(partition))
     });
-    let partitions = finished.collect();
+    let partitions = finished.collect::<Result<_, OpenError>>()?;
     let metadata = Started::new(metadata);
     let mut brought = Brought { wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
     brought.take_office()?;
@@ -222,6 +224,11 @@ impl Groups {
     }
 }
 
+/// What is there of a partition cannot be.
+fn contradictory(partition: PartitionId, why: &dyn std::fmt::Display) -> OpenError {
+    OpenError::Contradictory { partition: partition.0, why: why.to_string() }
+}
+
 /// All of a partition is gone.
 fn lost(partition: PartitionId) -> OpenError {
     OpenError::EntryMissing { partition: partition.0, index: Recovery::FIRST_ENTRY.0 }
@@ -334,8 +341,13 @@ impl<D: Disk> Brought<D> {
             partition.replica_mut().group_mut().campaign();
         }
         self.come_to_rest(false)?;
-        assert!(self.metadata.partition.is_leading(), "a group of one leads itself");
-        assert!(self.partitions.iter().all(|s| s.partition.is_leading()), "a group of one leads itself");
+        // A group of one leads itself. A folder may say that others are its members, as one of another node does.
+        let all = self.partitions.iter().map(|started| &started.partition);
+        let idle = all.filter(|partition| !partition.is_leading()).map(QueuePartition::id);
+        let idle = idle.chain(Some(TOPOLOGY).filter(|_| !self.metadata.partition.is_leading())).min();
+        if let Some(partition) = idle {
+            return Err(contradictory(partition, &"this node is not all of its members"));
+        }
         // The term of the topology's group grows with every start and is synced before it counts.
         let term = self.metadata.partition.replica().group().status().term.0;
         self.boot = u32::try_from(term).unwrap_or(u32::MAX);

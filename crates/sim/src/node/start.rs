@@ -126,7 +126,9 @@ impl Node {
         let restored: Vec<Restored> = recoveries.iter().map(|r| (r.applied(), r.entries())).collect();
         let topology = self.settings.declares.then(|| {
             let recovery = recoveries.pop().expect("the topology's stands behind all others");
-            let (mut log, state) = recovery.finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members);
+            let (mut log, state) = recovery
+                .finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members)
+                .expect("what was written is sound");
             log.log_is_at(file_u32(wal.durable_file()));
             topology::Member::new(log, state, self.settings.bug)
         });
@@ -134,7 +136,8 @@ impl Node {
             .into_iter()
             .map(|r| {
                 let config = self.config(r.id().0);
-                let mut partition = r.finish(self.id, config, &self.settings.members);
+                let mut partition =
+                    r.finish(self.id, config, &self.settings.members).expect("what was written is sound");
                 partition.log_is_at(file_u32(wal.durable_file()));
                 let number =
                     self.settings.partitions.iter().position(|p| *p == partition.id()).expect("one of this node");

@@ -398,6 +398,19 @@ fn nothing_is_deleted_where_damage_refuses_the_start() {
 }
 
 #[test]
+fn a_folder_whose_partition_is_of_other_members_is_refused_and_ends_nothing() {
+    let disk = Arc::new(FaultyDisk::new(5));
+    drop(open(&disk, 2).unwrap());
+    let mut checkpoints = CheckpointStore::open(&disk, FOLDER).unwrap();
+    for members in [&[consensus::NodeId(2)][..], &[ONLY_NODE, consensus::NodeId(2)], &[]] {
+        let place = WalPosition { file: FileNo(1), offset: 0 };
+        checkpoints.save(GroupId(2), place, &founding_checkpoint(members)).unwrap();
+        let refused = open(&disk, 2).err();
+        assert!(matches!(refused, Some(OpenError::Contradictory { partition: 2, .. })), "{members:?}: {refused:?}");
+    }
+}
+
+#[test]
 fn publishers_of_a_process_that_was_killed_are_forgotten() {
     let disk = Arc::new(FaultyDisk::new(3));
     let mut lab = open(&disk, 1).unwrap();
