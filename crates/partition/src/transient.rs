@@ -195,6 +195,8 @@ pub struct TransientQueues {
     /// Messages that are not due yet, by time and by order.
     scheduled: BTreeMap<(u64, u64), Scheduled>,
     last_scheduled: u64,
+    /// Queues with messages whose time came while there was no room for them.
+    late: BTreeSet<QueueId>,
     /// Repeats that queues with deduplication dropped; only those that did.
     repeats: HashMap<QueueId, u64, FixedState>,
     /// Some queue had a time limit once: the others are not asked for theirs at each publish.
@@ -227,6 +229,7 @@ impl TransientQueues {
             timers: BTreeSet::new(),
             scheduled: BTreeMap::new(),
             last_scheduled: 0,
+            late: BTreeSet::new(),
             repeats: HashMap::default(),
             has_time_limits: false,
         }
@@ -300,11 +303,11 @@ impl TransientQueues {
         }
         commands.clear();
         self.close_batch();
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for id in dirty.drain(..) {
-            self.hand_out(id, effects, outlets);
+        self.hand_out_all(effects, outlets);
+        while !self.late.is_empty() && self.publish_late(effects) {
+            self.close_batch();
+            self.hand_out_all(effects, outlets);
         }
-        self.dirty = dirty;
         self.rooms.clear();
         if self.bytes() > self.compact_at {
             self.compact();
@@ -313,11 +316,7 @@ impl TransientQueues {
 
     fn publish(&mut self, publish: &Publish, effects: &mut Vec<Effect>) {
         if publish.delay_ms > 0 {
-            self.schedule(publish);
-            if publish.publish_seq != 0 {
-                push_confirm(effects, publish.channel, publish.publish_seq);
-            }
-            return;
+            return self.publish_later(publish, effects);
         }
         let mut offset = None;
         let (body_bytes, mut is_refused) = (publish.message.body.len(), false);
@@ -380,15 +379,45 @@ impl TransientQueues {
                 queue.note_published(is_timed, body_bytes);
             }
         }
-        if is_refused && publish.publish_seq != 0 {
-            effects.push(Effect::Refuse { channel: publish.channel, first: publish.publish_seq, count: 1 });
-        } else if publish.publish_seq != 0 && !closing.is_empty() {
-            self.hold(HeldConfirm { channel: publish.channel, seq: publish.publish_seq, closing }, effects);
-        } else if publish.publish_seq != 0 {
-            push_confirm(effects, publish.channel, publish.publish_seq);
-        }
+        self.answer(publish, is_refused, closing, effects);
         if self.open.len() >= BATCH_BYTES_MAX || self.open_messages >= BATCH_MESSAGES_MAX {
             self.close_batch();
+        }
+    }
+
+    /// Puts a message aside until its time. It is confirmed as one that comes at once: while a queue's delete is decided, not yet.
+    fn publish_later(&mut self, publish: &Publish, effects: &mut Vec<Effect>) {
+        let (mut closing, mut is_refused) = (SmallVec::new(), false);
+        for target in publish.targets.iter().filter(|_| publish.publish_seq != 0) {
+            if let Some(held) = self.queues.get(&target.queue).and_then(|queue| queue.closing.as_ref()) {
+                is_refused |= held.is_full();
+                closing.push(target.queue);
+            }
+        }
+        if !is_refused {
+            self.schedule(publish);
+        }
+        self.answer(publish, is_refused, closing, effects);
+    }
+
+    /// Tells a publisher what became of its message. It waits for what is decided about queues that are `closing`.
+    fn answer(
+        &mut self,
+        publish: &Publish,
+        is_refused: bool,
+        closing: SmallVec<[QueueId; 1]>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (channel, seq) = (publish.channel, publish.publish_seq);
+        if seq == 0 {
+            return;
+        }
+        if is_refused {
+            effects.push(Effect::Refuse { channel, first: seq, count: 1 });
+        } else if !closing.is_empty() {
+            self.hold(HeldConfirm { channel, seq, closing }, effects);
+        } else {
+            push_confirm(effects, channel, seq);
         }
     }
 
@@ -482,7 +511,9 @@ impl TransientQueues {
             }
             Command::Stat { queue, channel, request } => {
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
-                q.note_used(self.now_ms);
+                if q.rules.as_ref().is_some_and(|rules| rules.declare_renews) {
+                    q.note_used(self.now_ms);
+                }
                 let d = &q.dispatch;
                 let reply = Reply::Stat { ready: d.ready(), unacked: d.held(), consumers: d.consumers() as u64 };
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply });
@@ -508,8 +539,9 @@ impl TransientQueues {
                 let Some(mut q) = self.queues.remove(queue) else { return };
                 let closing = q.closing.take();
                 self.repeats.remove(queue);
-                if let Some(at) = q.life.as_ref().and_then(|life| life.timer_ms()) {
-                    self.timers.remove(&(at, *queue));
+                if let Some(life) = &q.life {
+                    life.timer_ms().map(|at| self.timers.remove(&(at, *queue)));
+                    self.meter.fetch_sub(life.late_bytes(), Ordering::Relaxed);
                 }
                 q.gets.iter().for_each(|(channel, _, request)| not_here(effects, *channel, *request));
                 let gone = q.dispatch.consumer_keys();
@@ -624,6 +656,15 @@ impl TransientQueues {
             }
             mark_dirty(&mut self.dirty, queue, id);
         }
+    }
+
+    /// Hands out what changed queues have.
+    fn hand_out_all(&mut self, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
+            self.hand_out(id, effects, outlets);
+        }
+        self.dirty = dirty;
     }
 
     fn hand_out(&mut self, id: QueueId, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {

@@ -160,12 +160,104 @@ fn delete_conditions_name_messages_before_consumers() {
     assert_eq!(refused(close(true, false)), reply(true));
 }
 
+/// One that waits for its time.
+fn publish_in(seq: u64, delay_ms: u64, body: Vec<u8>) -> Command {
+    let Command::Publish(delayed) = publish(A, seq, &[Q], body) else { unreachable!("it is a publish") };
+    Command::Publish(Publish { delay_ms, ..delayed })
+}
+
+/// A queue that has room for one message and refuses more; with `buries` it dead-letters them.
+fn room_for_one(buries: bool) -> TransientQueues {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let rule = DeadLetterRule { exchange: "dlx".into(), routing_key: None, at_least_once: false };
+    let overflow = if buries { Overflow::RejectPublishDlx } else { Overflow::RejectPublish };
+    let rules = Rules { length_max: Some(1), overflow, dead_letter: Some(rule), ..Rules::default() };
+    run(&mut queues, vec![Command::Configure { queue: Q, rules: rules.into() }]);
+    queues
+}
+
+fn step_at(queues: &mut TransientQueues, now_ms: u64, mut commands: Vec<Command>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    queues.step(now_ms, &mut commands, &mut effects, &mut Open);
+    effects
+}
+
+fn figures(queues: &TransientQueues) -> (u64, u64) {
+    let mut figures = Vec::new();
+    queues.survey(&mut figures);
+    (figures[0].ready, figures[0].delayed)
+}
+
+#[test]
+fn what_is_due_waits_for_room_in_its_order_as_its_publisher_was_told_that_it_is_safe() {
+    let mut queues = room_for_one(false);
+    let delayed = [publish_in(1, 10, vec![1]), publish_in(2, 10, vec![2]), publish_in(3, 20, vec![3])];
+    let effects = run(&mut queues, delayed.into());
+    assert_eq!(effects, [Effect::Confirm { channel: A, first: 1, count: 3 }]);
+    assert_eq!(step_at(&mut queues, 100, vec![]), []);
+    assert_eq!(figures(&queues), (1, 2));
+    assert_eq!(queues.due_ms(), None, "nothing but room is waited for");
+    let refused = step_at(&mut queues, 101, vec![publish(A, 4, &[Q], vec![4])]);
+    assert_eq!(refused, [Effect::Refuse { channel: A, first: 4, count: 1 }]);
+    for left in [1, 0] {
+        let get = Command::Get { queue: Q, channel: B, no_ack: true, request: RequestId(1) };
+        let effects = step_at(&mut queues, 102, vec![get]);
+        let Effect::Reply { reply: Reply::Got { delivery, .. }, .. } = &effects[0] else { panic!("{effects:?}") };
+        assert_eq!(body(delivery), [2 - left as u8]);
+        assert_eq!(figures(&queues), (1, left));
+    }
+    // A consumer takes what is there and all that waited.
+    step_at(&mut queues, 103, vec![publish_in(5, 10, vec![5])]);
+    assert_eq!(step_at(&mut queues, 200, vec![]), []);
+    let consume = Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: RequestId(2) };
+    let effects = step_at(&mut queues, 201, vec![consume]);
+    let bodies = effects.iter().filter_map(|e| if let Effect::Deliver(d) = e { Some(body(d)) } else { None });
+    assert_eq!(bodies.collect::<Vec<_>>(), [vec![3], vec![5]]);
+}
+
+#[test]
+fn what_waits_for_room_goes_with_its_queue_and_its_bytes_with_it() {
+    let mut queues = room_for_one(false);
+    run(&mut queues, vec![publish(A, 1, &[Q], vec![1]), publish_in(2, 10, vec![0; 1_000])]);
+    step_at(&mut queues, 100, vec![]);
+    assert!(queues.bytes() > 1_000);
+    step_at(&mut queues, 101, vec![Command::Delete { queue: Q }]);
+    assert_eq!(queues.bytes(), 0);
+    assert_eq!(step_at(&mut queues, 200, vec![]), []);
+}
+
+#[test]
+fn what_is_due_and_too_much_is_dead_lettered_where_refused_messages_are() {
+    let mut queues = room_for_one(true);
+    run(&mut queues, vec![publish(A, 1, &[Q], vec![1]), publish_in(2, 10, vec![2])]);
+    let effects = step_at(&mut queues, 100, vec![]);
+    assert!(matches!(effects[..], [Effect::DeadLetter(_)]), "{effects:?}");
+    assert_eq!(figures(&queues), (1, 0));
+}
+
+#[test]
+fn one_that_is_to_wait_and_comes_while_a_delete_is_decided_is_confirmed_when_that_is_known() {
+    for is_deleted in [false, true] {
+        let mut queues = TransientQueues::new();
+        queues.declare(Q);
+        let close = Command::Close { queue: Q, if_unused: false, if_empty: true, channel: B, request: RequestId(1) };
+        let effects = run(&mut queues, vec![close, publish_in(1, 10, vec![1])]);
+        assert_eq!(effects, [Effect::Reply { channel: B, request: RequestId(1), reply: Reply::Counted(0) }]);
+        let end = if is_deleted { Command::Delete { queue: Q } } else { Command::Reopen { queue: Q } };
+        assert_eq!(run(&mut queues, vec![end]), [Effect::Confirm { channel: A, first: 1, count: 1 }]);
+        step_at(&mut queues, 100, vec![]);
+        if !is_deleted {
+            assert_eq!(figures(&queues), (1, 0));
+        }
+    }
+}
+
 #[test]
 fn a_queue_whose_messages_wait_for_their_time_is_not_empty() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let Command::Publish(delayed) = publish(A, 0, &[Q], vec![1]) else { unreachable!("it is a publish") };
-    run(&mut queues, vec![Command::Publish(Publish { delay_ms: 5_000, ..delayed })]);
+    run(&mut queues, vec![publish_in(0, 5_000, vec![1])]);
     let mut figures = Vec::new();
     queues.survey(&mut figures);
     assert_eq!((figures[0].ready, figures[0].delayed), (0, 1));

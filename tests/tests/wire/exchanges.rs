@@ -87,8 +87,7 @@ fn auto_delete_exchange_leaves_the_one_before_it_that_leads_elsewhere_too() {
     let (mut client, channel, _) = with_queue(Kind::Classic);
     let (feeder, unused) = (unique("feeder"), unique("unused"));
     for name in [&feeder, &unused] {
-        let declare =
-            ExchangeDeclare { name, kind: "direct", durable: true, auto_delete: true, ..Default::default() };
+        let declare = ExchangeDeclare { name, kind: "direct", durable: true, auto_delete: true, ..Default::default() };
         client.declare_exchange(channel, &declare).unwrap();
     }
     // Neither is durable, nor what leads there.

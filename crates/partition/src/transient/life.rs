@@ -12,7 +12,7 @@ use broker::QueueId;
 use broker::queue::dispatch::Head;
 use broker::queue::{DedupKey, Overflow, Rules};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What a queue has that is not plain.
 #[derive(Default)]
@@ -29,9 +29,16 @@ pub(super) struct Life {
     /// It had consumers when it was looked at last: the day they are gone, its time begins.
     was_in_use: bool,
     timer_ms: Option<u64>,
+    /// Messages whose time came while there was no room for them, in their order.
+    late: VecDeque<Message>,
 }
 
 impl Life {
+    /// What its messages that are late count as in memory.
+    pub(super) fn late_bytes(&self) -> u64 {
+        self.late.iter().map(scheduled_bytes).sum()
+    }
+
     /// The timer that is set.
     pub(super) fn timer_ms(&self) -> Option<u64> {
         self.timer_ms
@@ -75,6 +82,14 @@ impl Queue {
         let is_ready = self.dispatch.free_credit() < count;
         let bytes = if is_ready { self.life.as_ref().map_or(0, |l| l.bytes) } else { 0 };
         too_long || rules.length_bytes_max.is_some_and(|max| bytes + body_bytes as u64 > max)
+    }
+
+    /// Whether a message that is due waits for room: its publisher was told that it is safe. A repeat does not wait, and what is
+    /// dead-lettered where it is refused does not either.
+    fn has_no_room_for(&self, message: &Message, now_ms: u64) -> bool {
+        let Some(rules) = self.rules.as_ref().filter(|rules| !buries_refused(rules)) else { return false };
+        let key = rules.dedup.and_then(|_| broker::properties::dedup_key(&message.properties));
+        self.is_full(rules, message.body.len()) && !key.is_some_and(|key| self.knows_key(key, now_ms))
     }
 
     /// Whether a message with this key is here, or was so lately that another one is a repeat.
@@ -266,21 +281,14 @@ impl TransientQueues {
         while let Some((&(at, _), _)) = self.scheduled.first_key_value()
             && at <= self.now_ms
         {
-            let (_, (queue, message)) = self.scheduled.pop_first().expect("there is a first");
-            self.meter.fetch_sub(scheduled_bytes(&message), std::sync::atomic::Ordering::Relaxed);
-            if let Some(queue) = self.queues.get_mut(&queue) {
-                queue.delayed -= 1;
+            let (_, (id, message)) = self.scheduled.pop_first().expect("there is a first");
+            match self.queues.get_mut(&id) {
+                Some(queue) if self.late.contains(&id) || queue.has_no_room_for(&message, self.now_ms) => {
+                    queue.life.get_or_insert_default().late.push_back(message);
+                    self.late.insert(id);
+                }
+                _ => self.publish_due(id, message, effects),
             }
-            let durability = crate::command::Durability::Level(crate::command::Level::Written);
-            let target = crate::command::Target { queue, durability, selective: None };
-            let publish = Publish {
-                channel: broker::ChannelKey::NOBODY,
-                publish_seq: 0,
-                targets: std::iter::once(target).collect(),
-                delay_ms: 0,
-                message,
-            };
-            self.publish(&publish, effects);
         }
         while let Some(&(at, id)) = self.timers.first()
             && at <= self.now_ms
@@ -291,6 +299,41 @@ impl TransientQueues {
                 mark_dirty(&mut self.dirty, queue, id);
             }
         }
+    }
+
+    fn publish_due(&mut self, queue: QueueId, message: Message, effects: &mut Vec<Effect>) {
+        self.meter.fetch_sub(scheduled_bytes(&message), std::sync::atomic::Ordering::Relaxed);
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.delayed -= 1;
+        }
+        let durability = crate::command::Durability::Level(crate::command::Level::Written);
+        let target = crate::command::Target { queue, durability, selective: None };
+        let publish = Publish {
+            channel: broker::ChannelKey::NOBODY,
+            publish_seq: 0,
+            targets: std::iter::once(target).collect(),
+            delay_ms: 0,
+            message,
+        };
+        self.publish(&publish, effects);
+    }
+
+    /// Publishes what is late and finds room now. False if there is none for any.
+    pub(super) fn publish_late(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let mut did = false;
+        for id in std::mem::take(&mut self.late) {
+            while let Some(queue) = self.queues.get_mut(&id) {
+                let Some(message) = queue.life.as_mut().and_then(|life| life.late.pop_front()) else { break };
+                if queue.has_no_room_for(&message, self.now_ms) {
+                    queue.life.get_or_insert_default().late.push_front(message);
+                    self.late.insert(id);
+                    break;
+                }
+                self.publish_due(id, message, effects);
+                did = true;
+            }
+        }
+        did
     }
 
     /// After a queue's messages went out: its rules are kept.
