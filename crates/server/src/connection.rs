@@ -411,7 +411,7 @@ impl Inner {
         let interval_ms = self.amqp.heartbeat_ms();
         if has_news && !ends.contains(PollFlags::RDHUP) {
             self.held = Some((seen, now));
-        } else if interval_ms != 0 && now >= since + 2 * interval_ms {
+        } else if interval_ms != 0 && now >= since.max(self.last_read) + 2 * interval_ms {
             self.amqp.give_up(now);
         }
     }
