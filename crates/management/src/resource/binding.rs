@@ -158,9 +158,9 @@ fn first_of(
     shown_max: usize,
 ) -> Result<(Vec<Binding>, usize), Refused> {
     fn order(a: &Binding, b: &Binding) -> std::cmp::Ordering {
-        let of = |binding: &Binding| {
-            (binding.vhost, binding.source.clone(), binding.destination.clone(), binding.key.clone())
-        };
+        fn of(binding: &Binding) -> (VhostId, &Name, &Name, &Name) {
+            (binding.vhost, &binding.source, &binding.destination, &binding.key)
+        }
         of(a).cmp(&of(b))
     }
     let too_many = |what: &str| Err(Refused::BadRequest(format!("{what} {shown_max} bindings: {TOO_MANY}")));
