@@ -103,8 +103,12 @@ fn policies_hold_by_rank_whatever_comes_and_goes() {
 }
 
 /// Small limits: 4 MiB a connection, 6.5 MiB a user, 8 MiB the node, 2 MiB for histories.
-const SMALL: &[&str] =
-    &["--body-bytes-max=1MiB", "--connection-bytes-max=4MiB", "--user-bytes-max=6656KiB", "--transient-bytes-max=16MiB"];
+const SMALL: &[&str] = &[
+    "--body-bytes-max=1MiB",
+    "--connection-bytes-max=4MiB",
+    "--user-bytes-max=6656KiB",
+    "--transient-bytes-max=16MiB",
+];
 
 fn figure(http: &Http, name: &str) -> u64 {
     let overview = http.get("/api/nodes").with(200);

@@ -119,7 +119,7 @@ impl TopicTrie {
         }
         let (stands, knows_stands) = (SmallVec::new(), false);
         let mut walk = Match { trie: self, words: &numbers, stands, knows_stands, steps: 0, visit };
-        walk.from(ROOT, 0);
+        walk.follow(ROOT, 0);
         walk.steps
     }
 
@@ -274,7 +274,7 @@ struct Match<'a, V> {
 
 impl<V: FnMut(Destination)> Match<'_, V> {
     /// Follows everything below `at` that matches the words from `position` on. No `#` is on the way here.
-    fn from(&mut self, at: u32, position: usize) {
+    fn follow(&mut self, at: u32, position: usize) {
         self.steps += 1;
         let node = &self.trie.nodes[at as usize];
         if position == self.words.len() {
@@ -285,10 +285,10 @@ impl<V: FnMut(Destination)> Match<'_, V> {
                 && node.word_children > 0
                 && let Some(child) = self.trie.word_child(at, word)
             {
-                self.from(child, position + 1);
+                self.follow(child, position + 1);
             }
             if node.star != NONE {
-                self.from(node.star, position + 1);
+                self.follow(node.star, position + 1);
             }
         }
         if node.hash != NONE {
@@ -308,12 +308,12 @@ impl<V: FnMut(Destination)> Match<'_, V> {
         if !std::mem::replace(&mut self.knows_stands, true) {
             self.find_stands();
         }
-        self.follow_any(at, &Positions::between(position, self.words.len()));
+        self.follow_all(at, &Positions::between(position, self.words.len()));
     }
 
     /// Follows everything below `at` that matches the words from any of `positions` on: all of them at once, so that a node is
     /// visited once, however many ways a `#` above it leaves to come there.
-    fn follow_any(&mut self, at: u32, positions: &Positions) {
+    fn follow_all(&mut self, at: u32, positions: &Positions) {
         self.steps += 1;
         let (node, end) = (&self.trie.nodes[at as usize], self.words.len());
         if positions.contains(end) {
@@ -325,14 +325,14 @@ impl<V: FnMut(Destination)> Match<'_, V> {
                 let Some(behind) = positions.behind_words(stands) else { continue };
                 self.steps += 1;
                 if let Some(child) = self.trie.word_child(at, *word) {
-                    self.follow_any(child, &behind);
+                    self.follow_all(child, &behind);
                 }
             }
         }
         if node.star != NONE {
             let before_words = positions.without(end);
             if let Some(behind) = before_words.behind_words(&before_words) {
-                self.follow_any(node.star, &behind);
+                self.follow_all(node.star, &behind);
             }
         }
         if node.hash != NONE {
