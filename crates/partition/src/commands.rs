@@ -103,7 +103,7 @@ fn dedup_rules(leader: &Leader, targets: &[QueueId]) -> SmallVec<[Option<DedupRu
 }
 
 /// Of the messages in `back`, which were just put back: those that came back too often are given up, those that have to
-/// wait do so; the others stay in `back`.
+/// wait do so; the others stay in `back`. Whatever is given up does not count towards the queue's bytes again.
 fn back_by_rules(
     lq: &mut LeaderQueue,
     builder: &mut EntryBuilder,
@@ -114,16 +114,20 @@ fn back_by_rules(
 ) {
     let rules = lq.rules.clone().expect("asked before");
     if rules.delivery_limit.is_none() && rules.retry.is_none() {
-        return;
+        return back.iter().for_each(|(first, count)| lq.note_released(*first, *count, true));
     }
     let mut kept = SeqRanges::new();
     for seq in back.drain(..).flat_map(|(first, count)| first..first + count) {
         let counts = lq.counts.get(&seq).copied().unwrap_or_default();
         if counts_against && rules.delivery_limit.is_some_and(|limit| counts.delivery > limit) {
             lq.dispatch.drop_returned(seq, levels);
+            lq.note_released(seq, 1, false);
             lq.counts.remove(&seq);
             lq.give_up(builder, id, seq, Reason::DeliveryLimit, None);
-        } else if let Some(until_ms) = lq.retry_until(counts_against, counts.acquired, now_ms) {
+            continue;
+        }
+        lq.note_released(seq, 1, true);
+        if let Some(until_ms) = lq.retry_until(counts_against, counts.acquired, now_ms) {
             lq.dispatch.drop_returned(seq, levels);
             lq.wait_until(until_ms, seq);
             builder.retry(id, counts_against, until_ms, &[(seq, 1)]);
@@ -684,12 +688,13 @@ impl QueuePartition {
                 let counts_against = outcome == Outcome::Reject;
                 for (first, count) in &taken {
                     lq.dispatch.put_back(*first, *count, self.queues.levels(id));
-                    lq.note_released(*first, *count, true);
                     raise_counts(lq, self.queues.queue(id), *first, *count, counts_against);
                 }
                 if lq.rules.is_some() {
                     let cx = (self.queues.levels(id), now_ms);
                     back_by_rules(lq, &mut leader.builder, id, counts_against, &mut taken, cx);
+                } else {
+                    taken.iter().for_each(|(first, count)| lq.note_released(*first, *count, true));
                 }
                 if !taken.is_empty() {
                     leader.builder.requeue(id, counts_against, &taken);
@@ -705,11 +710,12 @@ impl QueuePartition {
             let consumers = lq.dispatch.consumers();
             let mut back: Vec<(u64, u64)> = lq.dispatch.detach(channel, self.queues.levels(id)).iter().collect();
             for (first, count) in &back {
-                lq.note_released(*first, *count, true);
                 raise_counts(lq, self.queues.queue(id), *first, *count, true);
             }
             if lq.rules.is_some() {
                 back_by_rules(lq, &mut leader.builder, id, true, &mut back, (self.queues.levels(id), cx.now_ms));
+            } else {
+                back.iter().for_each(|(first, count)| lq.note_released(*first, *count, true));
             }
             if !back.is_empty() {
                 leader.builder.requeue(id, true, &back);

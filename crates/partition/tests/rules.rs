@@ -518,6 +518,27 @@ fn what_is_due_keeps_its_order_when_the_first_one_does_not_fit() {
 }
 
 #[test]
+fn what_the_delivery_limit_ends_counts_towards_the_bytes_of_its_queue_no_more() {
+    let rules = Rules {
+        length_bytes_max: Some(10),
+        overflow: Overflow::RejectPublish,
+        delivery_limit: Some(0),
+        ..Rules::default()
+    };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "8 bytes!");
+    rig.run();
+    let got = rig.get().unwrap();
+    rig.publish_synced(2, "2.");
+    rig.run();
+    rig.decide(&got, Outcome::Reject);
+    rig.run();
+    rig.publish_synced(3, "8 bytes!");
+    rig.run();
+    assert_eq!(rig.stat().0, 2, "there is room for it");
+}
+
+#[test]
 fn what_is_due_and_too_much_is_dead_lettered_once_and_comes_no_more() {
     let rules = Rules {
         length_max: Some(2),

@@ -205,6 +205,12 @@ fn a_reader_is_told_by_its_own_answers_that_a_queue_is_gone() {
     run(336, Options { rules: true, turnover: true, ..Options::default() });
 }
 
+/// What the delivery limit ended went on counting towards the bytes of its queue, which refused what there was room for.
+#[test]
+fn a_queue_knows_its_bytes_when_the_delivery_limit_ends_messages() {
+    run(741_014, Options { nodes: 1, rules: true, turnover: true, ..Options::default() });
+}
+
 /// A `basic.get` took a message whose time was over, while nothing expired because its head was not at hand.
 #[test]
 fn a_get_takes_nothing_that_is_over() {
