@@ -271,6 +271,7 @@ fn consumers_have_a_budget_by_connection_and_user() {
 
 #[test]
 fn publishers_that_are_held_back_keep_a_little_once_all_keep_much() {
+    const PUBLISHERS: u32 = 96;
     let Some((broker, http)) = Broker::managed(SMALL) else { return };
     let mut keeper = broker.connect();
     let channel = keeper.channel();
@@ -278,16 +279,16 @@ fn publishers_that_are_held_back_keep_a_little_once_all_keep_much() {
     let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
     let hold = format!("/api/nodes/{node}/publishers/hold");
     assert!(http.put(&hold, "").status < 300);
-    // Each sends what one connection may keep; together they may keep a megabyte.
-    let publishers: Vec<_> = (0..8)
+    // Each sends more than the 64 KiB that one of them may keep; together they may keep a megabyte, and 16 KiB each beyond it.
+    let publishers: Vec<_> = (0..PUBLISHERS)
         .map(|_| {
             let mut client = broker.connect();
             let channel = client.channel();
             client.confirm_select(channel).unwrap();
             let one = Publish { key: "kept", body: &[7; 3_000], ..Publish::default() }.frames(channel, 131_072);
             std::thread::spawn(move || {
-                client.raw(&one.repeat(300));
-                client.confirmed(channel, 1, 300);
+                client.raw(&one.repeat(100));
+                client.confirmed(channel, 1, 100);
             })
         })
         .collect();
@@ -301,7 +302,7 @@ fn publishers_that_are_held_back_keep_a_little_once_all_keep_much() {
     assert!((1 << 20..4 << 20).contains(&most), "{most} bytes wait");
     assert!(http.delete(&hold).status < 300);
     publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
-    assert_eq!(keeper.counts(channel, "kept").unwrap().0, 8 * 300, "nothing of it is lost");
+    assert_eq!(keeper.counts(channel, "kept").unwrap().0, 100 * PUBLISHERS, "nothing of it is lost");
     wait_for_nothing(&http, "leveret_waiting_bytes");
 }
 
