@@ -536,8 +536,10 @@ impl Turn<'_> {
                 Waiting::Close { if_unused, if_empty, channel, request } => {
                     let (ready, used) = (self.lq.dispatch.ready(), self.lq.dispatch.consumers() > 0);
                     // RabbitMQ looks at the messages first.
-                    // What waits for its time, or for its retry, is in no consumer's way and goes with the queue all the same.
-                    let delayed = self.scheduled + self.lq.life.as_ref().map_or(0, |life| life.retrying());
+                    // What waits for its time, for its retry or for a place as a dead letter is in no consumer's way, and goes
+                    // with the queue all the same.
+                    let delayed =
+                        self.scheduled + self.lq.life.as_ref().map_or(0, |life| life.retrying() + life.kept());
                     let reply = if if_empty && ready + delayed > 0 {
                         Reply::DeleteRefused { in_use: false }
                     } else if if_unused && used {

@@ -16,7 +16,7 @@ pub struct QueueFigures {
     pub ready: u64,
     /// Messages that somebody holds and has not settled.
     pub unacked: u64,
-    /// Messages that wait for their time, or to be tried again.
+    /// Messages that wait for their time, to be tried again, or for a place as dead letters.
     pub delayed: u64,
     /// Consumers.
     pub consumers: u64,
@@ -55,7 +55,7 @@ impl QueuePartition {
                 queue: *id,
                 ready: queue.dispatch.ready(),
                 unacked: queue.dispatch.held(),
-                delayed: queue.life.as_ref().map_or(0, |life| life.retrying()) + self.scheduled(*id),
+                delayed: queue.life.as_ref().map_or(0, |life| life.retrying() + life.kept()) + self.scheduled(*id),
                 consumers: queue.dispatch.consumers() as u64,
                 value_at_risk: queue.at_risk,
                 value_cap: queue.selective.map(|selective| selective.cap).filter(|cap| *cap < u64::MAX),

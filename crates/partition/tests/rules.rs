@@ -602,6 +602,27 @@ fn a_due_message_that_is_given_up_leaves_as_a_dead_letter_no_sooner_than_the_log
 }
 
 #[test]
+fn a_queue_is_not_empty_while_dead_letters_wait_for_a_place() {
+    let rules = Rules { dead_letter: dead_letter(true), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "a");
+    rig.run();
+    let got = rig.get().unwrap();
+    rig.decide(&got, Outcome::Discard);
+    let seq = rig.letters()[0].seq;
+    rig.command(Command::Buried { queue: QUEUE, seq, is_safe: false });
+    rig.run();
+    let request = RequestId(9);
+    rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: true, channel: READER, request });
+    rig.run();
+    let replies: Vec<Reply> = rig.effects.iter().filter_map(reply_to(request)).collect();
+    assert_eq!(replies, [Reply::DeleteRefused { in_use: false }]);
+    let mut figures = Vec::new();
+    rig.partition.survey(&mut figures);
+    assert_eq!(figures.iter().map(|f| (f.ready, f.delayed)).collect::<Vec<_>>(), [(0, 1)], "it is seen");
+}
+
+#[test]
 fn a_queue_is_not_empty_while_messages_wait_for_their_time_or_their_retry() {
     let retry = RetryRule { which: Retried::All, min_ms: 5_000, max_ms: 5_000 };
     for what in ["scheduled", "scheduled this moment", "to be tried again"] {

@@ -44,6 +44,8 @@ const UNREAD_LOOK_MS: Millis = 1_000;
 /// A client that is not read cannot go on sending once this part of the socket's buffer is full of what it sent: the kernel counts
 /// more for small packets than there is in them.
 const FULL_SOCKET_DIVISOR: usize = 8;
+/// How long what a client sent before it closed its end may wait for an alarm to be over, at most.
+const CLOSED_END_MS: Millis = 10_000;
 /// How long a finished connection waits for the client to close its end, so that the last frames are not lost to a reset.
 const FIN_WAIT_MS: Millis = 1_000;
 
@@ -392,7 +394,8 @@ impl Inner {
     /// Looks after a client that is not read for want of room, a publisher that an alarm holds back most of all: nothing else would
     /// notice that it is gone. Its heartbeats lie in the socket, so what counts is whether there are more of them; where its
     /// publishes leave no room for them, that its side acknowledges ours. A reset ends it at once. A closed end only means
-    /// that nothing more will come: what was sent before it counts once there is room, unless that takes two intervals.
+    /// that nothing more will come: what was sent before it counts once there is room, unless that takes two intervals or
+    /// ten seconds.
     fn look_at_held(&mut self, now: Millis) {
         if !self.is_held() {
             self.held = None;
@@ -408,10 +411,17 @@ impl Inner {
         let is_full = seen.unread >= (room / FULL_SOCKET_DIVISOR) as u64;
         let has_news = seen.unread != known.unread
             || (is_full && seen.taken != known.taken && unacknowledged_bytes(self.stream.socket()) == 0);
-        let interval_ms = self.amqp.heartbeat_ms();
-        if has_news && !ends.contains(PollFlags::RDHUP) {
+        let (interval_ms, has_closed) = (self.amqp.heartbeat_ms(), ends.contains(PollFlags::RDHUP));
+        let patience_ms = match (interval_ms, has_closed) {
+            // It may be what the alarm is about: its queues go with it.
+            (0, true) => CLOSED_END_MS,
+            (_, true) => CLOSED_END_MS.min(2 * interval_ms),
+            (0, false) => NEVER,
+            (_, false) => 2 * interval_ms,
+        };
+        if has_news && !has_closed {
             self.held = Some((seen, now));
-        } else if interval_ms != 0 && now >= since.max(self.last_read) + 2 * interval_ms {
+        } else if now >= since.max(self.last_read).saturating_add(patience_ms) {
             self.amqp.give_up(now);
         }
     }

@@ -10,6 +10,7 @@ use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
 use crate::stream::Impatient;
 use crate::{proxy_protocol, tls};
+use listener::Room;
 use rustls::{ServerConfig, ServerConnection};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -18,7 +19,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::Semaphore;
 
 /// Connections at the door at one time.
 const AT_DOOR_MAX: usize = 1024;
@@ -34,7 +34,7 @@ pub(crate) fn run(listeners: Vec<(TcpListener, Door)>, shared: &Arc<Shared>) {
         }
     };
     runtime.block_on(async {
-        let room = Arc::new(Semaphore::new(AT_DOOR_MAX));
+        let room = Arc::new(Room::new(AT_DOOR_MAX));
         for (listener, door) in listeners {
             tokio::task::spawn_local(listener::accept(listener, door, shared.clone(), room.clone()));
         }

@@ -7,12 +7,14 @@ use crate::doorman;
 use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections that the kernel holds until we accept them; a burst of clients after a restart.
 const BACKLOG: i32 = 4096;
@@ -20,6 +22,59 @@ const BACKLOG: i32 = 4096;
 const PAUSE: Duration = Duration::from_millis(200);
 /// The same complaint at most this often.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// One address has at most this part of the places before AMQP begins, once half of all are taken.
+const PART_OF_ONE: usize = 8;
+
+/// The places of connections that have more to say before AMQP begins.
+///
+/// Who begins a handshake and does not go on has a place until its time is over, without a login. So that nobody keeps the
+/// others out, an address that has many gets no more of them while places are short.
+pub(crate) struct Room {
+    places: Arc<Semaphore>,
+    all: usize,
+    taken: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One place; it is free again when this is dropped.
+struct Place {
+    room: Arc<Room>,
+    of: Option<IpAddr>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Room {
+    pub(crate) fn new(all: usize) -> Room {
+        Room { places: Arc::new(Semaphore::new(all)), all, taken: Mutex::default() }
+    }
+
+    /// A place for a connection of this address, if that is known. `None`: it has as many as it gets.
+    fn take(self: &Arc<Self>, address: Option<IpAddr>, permit: OwnedSemaphorePermit) -> Option<Place> {
+        let Some(of) = address.map(crate::logins::network) else {
+            return Some(Place { room: self.clone(), of: None, _permit: permit });
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.entry(of).or_default();
+        if *own >= self.all / PART_OF_ONE && self.places.available_permits() < self.all / 2 {
+            return None;
+        }
+        *own += 1;
+        Some(Place { room: self.clone(), of: Some(of), _permit: permit })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(of) = self.of else { return };
+        let mut taken = self.room.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = taken.get_mut(&of) {
+            *own -= 1;
+            if *own == 0 {
+                taken.remove(&of);
+            }
+        }
+    }
+}
 
 /// What a connection goes through before AMQP begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +124,7 @@ impl Complaint {
 
 /// Accepts until the node drains, and hands each connection to the shard with the fewest, those of a door by way of the
 /// doorman, on whose thread this runs then. `room` bounds how many are at the door.
-pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared>, room: Arc<Semaphore>) {
+pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared>, room: Arc<Room>) {
     let address = listener.local_addr();
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -84,7 +139,7 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
     let mut complaint = Complaint { last: None };
     let mut next = 0;
     loop {
-        let Ok(place) = room.clone().acquire_owned().await else { return };
+        let Ok(permit) = room.places.clone().acquire_owned().await else { return };
         let accepted = listener.accept().await;
         if shared.draining.load(Ordering::Acquire) {
             return;
@@ -106,6 +161,13 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
                     shared.mailboxes[shard].send(Parcel::Accepted(Box::new(Arrival::plain(stream, peer))));
                     continue;
                 }
+                // What a proxy passes on has the proxy's address.
+                let Some(place) = room.take((!door.proxy).then(|| peer.ip()), permit) else {
+                    if complaint.is_due() {
+                        tracing::warn!(%peer, "connection refused at the door: its address has begun many handshakes");
+                    }
+                    continue;
+                };
                 shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
                 let shared = shared.clone();
                 tokio::task::spawn_local(async move {
@@ -156,6 +218,29 @@ mod tests {
         if let Err(error) = six {
             assert_ne!(error.kind(), io::ErrorKind::AddrInUse);
         }
+    }
+
+    #[test]
+    fn an_address_that_begins_many_handshakes_leaves_room_for_others() {
+        let room = Arc::new(Room::new(64));
+        let take = |address: [u8; 4]| {
+            let permit = room.places.clone().try_acquire_owned().expect("there is room");
+            room.take(Some(IpAddr::from(address)), permit)
+        };
+        // Nobody else is there: half of all places are anybody's.
+        let mut greedy: Vec<_> = (0..32).map(|_| take([192, 0, 2, 1]).expect("places are not short")).collect();
+        assert!(take([192, 0, 2, 1]).is_none());
+        let others: Vec<_> = (0..8).map(|_| take([192, 0, 2, 2]).expect("it has few")).collect();
+        assert!(take([192, 0, 2, 2]).is_none(), "an eighth of all");
+        // What a proxy passes on is not counted by address.
+        let permit = room.places.clone().try_acquire_owned().expect("there is room");
+        assert!(room.take(None, permit).is_some());
+        greedy.truncate(7);
+        drop(others);
+        assert!(take([192, 0, 2, 1]).is_some());
+        drop(greedy);
+        assert!(room.taken.lock().expect("nobody holds it").is_empty(), "nothing is remembered of who is gone");
+        assert_eq!(room.places.available_permits(), 64);
     }
 
     #[test]

@@ -192,7 +192,7 @@ fn keep_latest<K: Eq + Hash>(table: &mut HashMap<K, Millis>, limit: usize) {
 }
 
 /// An IPv4 address is itself, however it is written; of IPv6 one customer has a network of 64 bits.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) if !six.is_loopback() => Ipv6Addr::from(u128::from(six) >> 64 << 64).into(),
         other => other,

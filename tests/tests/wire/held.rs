@@ -27,11 +27,15 @@ fn alarm(broker: &Broker, http: &Http, on: bool) {
 /// A broker with an alarm, and a publisher that it holds back: with an exclusive queue and a consumer, and so many publishes on
 /// their way. One is so large that nothing behind it is read.
 fn held(publishes: usize) -> Option<(Broker, Http, Client, Client, u16)> {
+    held_with(HEARTBEAT_S, publishes)
+}
+
+fn held_with(heartbeat: u16, publishes: usize) -> Option<(Broker, Http, Client, Client, u16)> {
     let (broker, http) = Broker::managed(&[]).filter(|_| !clients::broker::is_foreign())?;
     let mut watcher = broker.connect();
     let watching = watcher.channel();
     watcher.declare(watching, &QueueDeclare { name: QUEUE, ..Default::default() }).unwrap();
-    let mut publisher = Client::login(broker.addr(), &Login { heartbeat: HEARTBEAT_S, ..Default::default() }).unwrap();
+    let mut publisher = Client::login(broker.addr(), &Login { heartbeat, ..Default::default() }).unwrap();
     let (consuming, channel) = (publisher.channel(), publisher.channel());
     let exclusive = QueueDeclare { name: EXCLUSIVE, exclusive: true, ..Default::default() };
     publisher.declare(consuming, &exclusive).unwrap();
@@ -79,6 +83,14 @@ fn a_held_publisher_that_closes_its_end_or_dies_is_gone() {
         drop(publisher);
         wait_until_it_is_gone(&http, "its process is gone");
     }
+}
+
+#[test]
+fn a_held_publisher_without_heartbeats_that_closes_its_end_is_gone() {
+    // What it holds may be what the alarm is about: were it kept until the alarm is over, neither would ever end.
+    let Some((_broker, http, _watcher, publisher, _)) = held_with(0, 1) else { return };
+    drop(publisher);
+    wait_until_it_is_gone(&http, "without heartbeats");
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub const PATTERN_BYTES_MAX: usize = 4096;
 pub const STEPS_MAX: usize = 4096;
 /// Memory of one compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
+/// What the counts of a pattern's repeats make when they are multiplied, nested or not. The compiler multiplies some of them
+/// in 64 bits, and ends the process beyond that.
+const REPEATS_MAX: u64 = 1 << 32;
 /// How many different bytes of its text a pattern is tried with: see [`Pattern::check_cost`].
 const PROBES_MAX: usize = 64;
 
@@ -176,9 +179,20 @@ fn may_try_again(text: &str) -> bool {
         || bytes.windows(2).any(|two| b"+*?}".contains(&two[0]) && two[1] == b'+')
 }
 
+/// The product of all numbers within braces, as far as 64 bits go: at least as often as any part of it can be repeated.
+fn repeats(text: &str) -> u64 {
+    let braces = text.split('{').skip(1).filter_map(|behind| behind.split_once('}'));
+    let numbers = braces.flat_map(|(inside, _)| inside.split(|letter: char| !letter.is_ascii_digit()));
+    let counts = numbers.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(u64::MAX).max(1));
+    counts.fold(1, u64::saturating_mul)
+}
+
 fn compile(text: &str) -> Result<Regex, WrongPattern> {
     if text.len() > PATTERN_BYTES_MAX {
         return Err(WrongPattern(format!("it has more than {PATTERN_BYTES_MAX} bytes")));
+    }
+    if repeats(text) > REPEATS_MAX {
+        return Err(WrongPattern("the counts of its repeats are too large together".into()));
     }
     RegexBuilder::new(text)
         .unicode_mode(false)
@@ -209,6 +223,26 @@ mod tests {
 
     fn matches(pattern: &str, name: &[u8]) -> bool {
         Pattern::new(pattern).expect("it compiles").matches(name)
+    }
+
+    #[test]
+    fn counts_that_are_too_large_together_are_refused_and_end_nothing() {
+        let nested = |depth| format!("{}a{}", "(".repeat(depth), "{99})".repeat(depth));
+        let wrong = [
+            nested(5),
+            nested(10),
+            nested(20),
+            r"\Ka{18446744073709551615}".into(),
+            r"{99}\x{10FFFF}{18446744073709551615}(?P<m>\z)\b{0}\K".into(),
+            "(?=a){4294967296}{2}b".into(),
+            "a{1,99999999999999999999999}".into(),
+        ];
+        for text in wrong {
+            assert!(Pattern::new(&text).is_err(), "{text}");
+        }
+        let uuid = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
+        assert!(matches(uuid, b"01234567-89ab-cdef-0123-456789abcdef"));
+        assert!(matches(r"^\x{41}{2,3}$", b"AAA"));
     }
 
     #[test]

@@ -39,7 +39,9 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     /// The document itself. Errors: it is no JSON.
     pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
-        let raw = serde_json::from_str::<&RawValue>(source).map_err(|error| WrongDefinitions {
+        // A raw value is not looked into: half a surrogate, or a number beyond any, would be found only where it is used.
+        let whole = serde_json::from_str::<serde_json::Value>(source).map(drop);
+        let raw = whole.and_then(|()| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
             line: error.line(),
             field: String::new(),
             text: format!("column {}: not JSON: {}", error.column(), without_place(&error)),
@@ -217,6 +219,12 @@ mod tests {
     fn what_is_no_json_is_named_by_line() {
         let error = Node::document("{\n\"a\": ,\n}").expect_err("no JSON");
         assert_eq!((error.line, error.field.as_str()), (2, ""));
+        for never in [r#"{"a": "\ud800"}"#, r#"[1e999]"#, r#"{"\udfff": 1}"#] {
+            assert!(
+                Node::document(never).is_err(),
+                "{never}: what cannot be a value is refused before anybody looks at it"
+            );
+        }
         let twice = Node::document("{\"a\": 1,\n\"a\": 2}").expect("JSON").fields().expect_err("twice");
         assert_eq!(twice.to_string(), "line 1: a: the field comes twice");
         assert!(Node::document("7").expect("JSON").fields().is_err());

@@ -9,7 +9,7 @@ use super::outlets::{RemoteWindows, window_bytes};
 use super::{Arrival, Edge, Inbox, Look, Parcel, Seat, Shard, Wheel};
 use crate::channel_key::ChannelKeys;
 use crate::connection::{Client, ConnectionTask};
-use crate::listener::{self, Door};
+use crate::listener::{self, Door, Room};
 use crate::node::{MakePartitions, Shared};
 use crate::session::Peer;
 use crate::stream::Stream;
@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
@@ -461,7 +461,7 @@ impl StepTask {
             }
             Parcel::Wake(partition) => local.inbox.borrow_mut().wake_partition(partition),
             Parcel::Listen(listener) => {
-                let room = Arc::new(Semaphore::new(1));
+                let room = Arc::new(Room::new(1));
                 let accept = listener::accept(listener, Door::default(), local.shared.clone(), room);
                 tokio::task::spawn_local(accept);
             }
