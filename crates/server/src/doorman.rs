@@ -10,7 +10,7 @@ use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
 use crate::stream::Impatient;
 use crate::{proxy_protocol, tls};
-use listener::Room;
+use listener::{Place, Room};
 use rustls::{ServerConfig, ServerConnection};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -43,9 +43,19 @@ pub(crate) fn run(listeners: Vec<(TcpListener, Door)>, shared: &Arc<Shared>) {
 }
 
 /// Takes a connection through the door and hands it to `shard`, or gives it up with a line in the log.
-pub(crate) async fn let_in(socket: TcpStream, peer: SocketAddr, door: Door, shard: usize, shared: Arc<Shared>) {
+pub(crate) async fn let_in(
+    socket: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+    shard: usize,
+    shared: Arc<Shared>,
+    place: Place,
+) {
     let limit = Duration::from_millis(shared.config.amqp.handshake_timeout_ms);
-    let result = tokio::time::timeout(limit, pass(socket, peer, door, &shared)).await;
+    let result = tokio::select! {
+        result = tokio::time::timeout(limit, pass(socket, peer, door, &shared)) => result,
+        () = place.is_wanted() => Ok(Err(io::Error::other("its address has begun many handshakes, and newer ones came"))),
+    };
     match result.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "not finished in time"))) {
         Ok(arrival) => shared.mailboxes[shard].send(Parcel::Accepted(Box::new(arrival))),
         Err(error) => {

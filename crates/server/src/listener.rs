@@ -7,14 +7,14 @@ use crate::doorman;
 use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Connections that the kernel holds until we accept them; a burst of clients after a restart.
 const BACKLOG: i32 = 4096;
@@ -29,17 +29,19 @@ const PART_OF_ONE: usize = 8;
 /// The places of connections that have more to say before AMQP begins.
 ///
 /// Who begins a handshake and does not go on has a place until its time is over, without a login. So that nobody keeps the
-/// others out, an address that has many gets no more of them while places are short.
+/// others out, of an address that has many the oldest goes while places are short: a client that goes on with its handshake
+/// is through long before that.
 pub(crate) struct Room {
     places: Arc<Semaphore>,
     all: usize,
-    taken: Mutex<HashMap<IpAddr, usize>>,
+    taken: Mutex<HashMap<IpAddr, VecDeque<Arc<Notify>>>>,
 }
 
 /// One place; it is free again when this is dropped.
-struct Place {
+pub(crate) struct Place {
     room: Arc<Room>,
     of: Option<IpAddr>,
+    end: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -48,18 +50,28 @@ impl Room {
         Room { places: Arc::new(Semaphore::new(all)), all, taken: Mutex::default() }
     }
 
-    /// A place for a connection of this address, if that is known. `None`: it has as many as it gets.
-    fn take(self: &Arc<Self>, address: Option<IpAddr>, permit: OwnedSemaphorePermit) -> Option<Place> {
-        let Some(of) = address.map(crate::logins::network) else {
-            return Some(Place { room: self.clone(), of: None, _permit: permit });
-        };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = taken.entry(of).or_default();
-        if *own >= self.all / PART_OF_ONE && self.places.available_permits() < self.all / 2 {
-            return None;
+    /// A place for a connection of this address, if that is known.
+    fn take(self: &Arc<Self>, address: Option<IpAddr>, permit: OwnedSemaphorePermit) -> Place {
+        let (of, end) = (address.map(crate::logins::network), Arc::new(Notify::new()));
+        if let Some(of) = of {
+            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let own = taken.entry(of).or_default();
+            if own.len() >= self.all / PART_OF_ONE
+                && self.places.available_permits() < self.all / 2
+                && let Some(oldest) = own.pop_front()
+            {
+                oldest.notify_one();
+            }
+            own.push_back(end.clone());
         }
-        *own += 1;
-        Some(Place { room: self.clone(), of: Some(of), _permit: permit })
+        Place { room: self.clone(), of, end, _permit: permit }
+    }
+}
+
+impl Place {
+    /// Others of the same address came, and there is no room for all of them.
+    pub(crate) async fn is_wanted(&self) {
+        self.end.notified().await;
     }
 }
 
@@ -68,8 +80,8 @@ impl Drop for Place {
         let Some(of) = self.of else { return };
         let mut taken = self.room.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = taken.get_mut(&of) {
-            *own -= 1;
-            if *own == 0 {
+            own.retain(|end| !Arc::ptr_eq(end, &self.end));
+            if own.is_empty() {
                 taken.remove(&of);
             }
         }
@@ -162,17 +174,11 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
                     continue;
                 }
                 // What a proxy passes on has the proxy's address.
-                let Some(place) = room.take((!door.proxy).then(|| peer.ip()), permit) else {
-                    if complaint.is_due() {
-                        tracing::warn!(%peer, "connection refused at the door: its address has begun many handshakes");
-                    }
-                    continue;
-                };
+                let place = room.take((!door.proxy).then(|| peer.ip()), permit);
                 shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
                 let shared = shared.clone();
                 tokio::task::spawn_local(async move {
-                    doorman::let_in(stream, peer, door, shard, shared).await;
-                    drop(place);
+                    doorman::let_in(stream, peer, door, shard, shared, place).await;
                 });
             }
             Err(error) if is_exhaustion(&error) => {
@@ -208,6 +214,7 @@ fn is_exhaustion(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::Future as _;
 
     #[test]
     fn both_families_listen_on_one_port() {
@@ -221,24 +228,29 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_begins_many_handshakes_leaves_room_for_others() {
+    fn an_address_that_begins_many_handshakes_leaves_room_for_others_and_for_its_newest() {
         let room = Arc::new(Room::new(64));
         let take = |address: [u8; 4]| {
             let permit = room.places.clone().try_acquire_owned().expect("there is room");
             room.take(Some(IpAddr::from(address)), permit)
         };
+        let is_to_go = |place: &Place| {
+            let mut wanted = std::pin::pin!(place.is_wanted());
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            wanted.as_mut().poll(&mut cx).is_ready()
+        };
         // Nobody else is there: half of all places are anybody's.
-        let mut greedy: Vec<_> = (0..32).map(|_| take([192, 0, 2, 1]).expect("places are not short")).collect();
-        assert!(take([192, 0, 2, 1]).is_none());
-        let others: Vec<_> = (0..8).map(|_| take([192, 0, 2, 2]).expect("it has few")).collect();
-        assert!(take([192, 0, 2, 2]).is_none(), "an eighth of all");
+        let mut greedy: Vec<_> = (0..32).map(|_| take([192, 0, 2, 1])).collect();
+        assert!(!greedy.iter().any(is_to_go));
+        let others: Vec<_> = (0..8).map(|_| take([192, 0, 2, 2])).collect();
+        assert!(!others.iter().any(is_to_go), "an eighth of all");
+        greedy.push(take([192, 0, 2, 1]));
+        let to_go: Vec<usize> = (0..greedy.len()).filter(|at| is_to_go(&greedy[*at])).collect();
+        assert_eq!(to_go, [0], "the oldest of those who have the most");
         // What a proxy passes on is not counted by address.
         let permit = room.places.clone().try_acquire_owned().expect("there is room");
-        assert!(room.take(None, permit).is_some());
-        greedy.truncate(7);
-        drop(others);
-        assert!(take([192, 0, 2, 1]).is_some());
-        drop(greedy);
+        assert!(!is_to_go(&room.take(None, permit)));
+        drop((greedy, others));
         assert!(room.taken.lock().expect("nobody holds it").is_empty(), "nothing is remembered of who is gone");
         assert_eq!(room.places.available_permits(), 64);
     }
