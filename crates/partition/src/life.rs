@@ -61,6 +61,9 @@ pub(crate) struct Life {
     held_bytes: BTreeMap<u64, u32>,
     /// Messages in this range are not in `bytes` yet: they were there before anybody counted.
     uncounted: std::ops::Range<u64>,
+    /// The limit of its length was passed when a turn ended that had nobody to give anything to: what was too much then goes before
+    /// anything goes out.
+    trims_first: bool,
     /// By their turns.
     dying: VecDeque<Dying>,
     /// The turn of the next one.
@@ -94,7 +97,9 @@ impl Life {
             return None;
         }
         let timed_below = extras.map_or(0, |e| e.timed_below);
-        let mut life = Box::new(Life { timed_below, fresh_from: next_seq, ..Life::default() });
+        // What was too much before a restart may be there again.
+        let trims_first = next_seq > 1;
+        let mut life = Box::new(Life { timed_below, fresh_from: next_seq, trims_first, ..Life::default() });
         if rules.is_some_and(|r| r.length_bytes_max.is_some()) {
             life.uncounted = 0..next_seq;
         }
@@ -464,10 +469,10 @@ impl Turn<'_> {
         if schedule_of(self.id).is_some() {
             return self.release_due(cx);
         }
-        self.trim(cx);
+        let is_trimmed = self.trim(cx, u64::MAX);
         let end = self.lq.dispatch.end();
         if let Some(life) = self.lq.life.as_deref_mut().filter(|_| self.blocked_at.is_none()) {
-            life.fresh_from = end;
+            (life.fresh_from, life.trims_first) = (end, !is_trimmed);
         }
         let expires_at = self.expire(cx);
         self.bury(cx);
@@ -479,14 +484,20 @@ impl Turn<'_> {
         set_timer(self.timers, self.id, life, next);
     }
 
-    /// Before messages go out: what was there is counted, whose wait is over is ready, and what was given up is sent on,
-    /// so that it never waits behind what goes out. False while bytes that must be counted are being read.
+    /// Before messages go out: what was there is counted, what was too much already goes, whose wait is over is ready, and what was
+    /// given up is sent on, so that it never waits behind what goes out. False while bytes that this needs are being read.
     pub(crate) fn wake_up(&mut self, cx: &mut Context<'_>) -> bool {
         if self.lq.life.is_none() || schedule_of(self.id).is_some() {
             return true;
         }
         if !self.count_bytes(cx) {
             return false;
+        }
+        if let Some(life) = self.lq.life.as_deref().filter(|life| life.trims_first) {
+            if !self.trim(cx, life.fresh_from) {
+                return false;
+            }
+            self.lq.life.as_mut().expect("it was there above").trims_first = false;
         }
         self.end_waits(cx.now_ms);
         self.bury(cx);
@@ -502,22 +513,22 @@ impl Turn<'_> {
         }
     }
 
-    /// Drops from the head what is beyond the queue's length.
-    fn trim(&mut self, cx: &mut Context<'_>) {
-        let Some(rules) = self.lq.rules.clone() else { return };
+    /// Drops from the head what is beyond the queue's length, of messages below `below`. False while bytes of them are being read.
+    fn trim(&mut self, cx: &mut Context<'_>, below: u64) -> bool {
+        let Some(rules) = self.lq.rules.clone() else { return true };
         if rules.overflow.is_reject() {
-            return;
+            return true;
         }
         loop {
             let too_long = rules.length_max.is_some_and(|max| self.lq.dispatch.ready() > max);
             let bytes = self.lq.life.as_ref().map_or(0, |l| l.bytes);
             let too_big = rules.length_bytes_max.is_some_and(|max| bytes > max);
             if !too_long && !too_big {
-                return;
+                return true;
             }
-            let Some(head) = self.head() else { return };
+            let Some(head) = self.head().filter(|head| head.seq < below) else { return true };
             let message = if rules.length_bytes_max.is_some() {
-                let Next::Message(message) = self.peek(head.seq, cx.tail, cx.out) else { return };
+                let Next::Message(message) = self.peek(head.seq, cx.tail, cx.out) else { return false };
                 Some(message)
             } else {
                 None

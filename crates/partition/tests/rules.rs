@@ -8,7 +8,7 @@ use broker::QueueId;
 use broker::queue::{DeadLetterRule, LevelRule, Overflow, Retried, RetryRule, Rules};
 use broker::topology::Name;
 use bytes::Bytes;
-use member::{QUEUE, READER, Rig, configured, consumer};
+use member::{QUEUE, READER, Rig, configured, consumer, texts};
 use partition::command::{Command, Delivery, Durability, Effect, Level, Outcome, Reply, RequestId};
 use partition::entry::{Commands, LogCommand, Reason};
 use partition::machine::scheduled_for;
@@ -344,6 +344,33 @@ fn a_limit_holds_from_the_first_moment_after_a_restart() {
     rig.publish_synced(21, "y");
     rig.run();
     assert_eq!((rig.confirmed(), rig.refused()), (vec![20], vec![21]), "one byte is left");
+}
+
+/// Whoever comes while the bytes of what is too much are still being read gets none of it.
+#[test]
+fn what_is_too_much_goes_before_a_consumer_that_comes_afterwards() {
+    let rules = Rules { length_bytes_max: Some(3), ..Rules::default() };
+    for asks in [false, true] {
+        let mut rig = configured(Vec::new(), &rules);
+        (1..).zip(["a", "b", "c"]).for_each(|(seq, body)| rig.publish_synced(seq, body));
+        rig.run();
+        let mut rig = Rig::new(rig.log, 0);
+        rig.command(Command::Configure { queue: QUEUE, rules: rules.clone().into() });
+        rig.run();
+        (20..).zip(["d", "e"]).for_each(|(seq, body)| rig.publish_synced(seq, body));
+        for _ in 0..4 {
+            rig.with(|p, cx| p.flush(cx));
+            rig.write();
+            rig.sync();
+        }
+        assert_eq!((rig.confirmed(), rig.out.reads.is_empty()), (vec![20, 21], false), "the first is being read");
+        if asks {
+            assert_eq!(rig.stat().0, 3);
+        }
+        rig.consume(1, 0, false);
+        rig.run();
+        assert_eq!(texts(&rig.delivered()), ["c", "d", "e"]);
+    }
 }
 
 #[test]
