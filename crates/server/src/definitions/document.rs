@@ -40,12 +40,13 @@ impl<'a> Node<'a> {
     /// The document itself. Errors: it is no JSON.
     pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
         // A raw value is not looked into: half a surrogate, or a number beyond any, would be found only where it is used.
-        let whole = serde_json::from_str::<serde_json::Value>(source).map(drop);
-        let raw = whole.and_then(|()| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
-            line: error.line(),
-            field: String::new(),
-            text: format!("column {}: not JSON: {}", error.column(), without_place(&error)),
-        })?;
+        let whole = serde_json::from_str::<Sound>(source);
+        let raw =
+            whole.and_then(|Sound| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
+                line: error.line(),
+                field: String::new(),
+                text: format!("column {}: not JSON: {}", error.column(), without_place(&error)),
+            })?;
         Ok(Node { source, raw, path: String::new() })
     }
 
@@ -125,6 +126,57 @@ impl<'a> Node<'a> {
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// A value in which everything can be read. It keeps nothing: documents may be large.
+struct Sound;
+
+impl<'de> serde::Deserialize<'de> for Sound {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Sound;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_unit<E>(self) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
+                while items.next_element::<Sound>()?.is_some() {}
+                Ok(Sound)
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut fields: A) -> Result<Sound, A::Error> {
+                while fields.next_entry::<Sound, Sound>()?.is_some() {}
+                Ok(Sound)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
 }
 
 /// The fields of an object in the order of the document, repeats included.
