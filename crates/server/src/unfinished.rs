@@ -13,7 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Less than this is not counted: nearly every read ends within a message, and should neither touch what other threads look
 /// at nor be refused because others hold much.
-pub(crate) const COUNTED_FROM: usize = 32 << 10;
+const COUNTED_FROM: usize = 32 << 10;
+
+/// What is told of so many bytes. What comes and goes with each read is asked for apart from what stands, so that a connection
+/// with many channels does not tell of every message that a read ends in.
+#[inline]
+pub(crate) fn counted(bytes: usize) -> usize {
+    if bytes < COUNTED_FROM { 0 } else { bytes }
+}
 
 /// Which limit was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +135,15 @@ mod tests {
         }
         let left = [&*ann, &*bob, &node].map(|sum| sum.load(Ordering::Relaxed));
         assert_eq!(left, [0, 0, 0], "all is given back");
+    }
+
+    /// Telling touches what other threads look at, so a read that ends within a message must not make it differ.
+    #[test]
+    fn what_stands_does_not_make_the_end_of_a_small_message_count() {
+        let standing = 100 << 10;
+        let held = |unfinished: usize| counted(unfinished) + counted(standing);
+        assert_eq!([0, 1000, COUNTED_FROM - 1].map(held), [standing; 3]);
+        assert_eq!(held(COUNTED_FROM), standing + COUNTED_FROM);
     }
 
     #[test]

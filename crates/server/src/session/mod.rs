@@ -40,7 +40,7 @@ use crate::occupancy::Place;
 use crate::report::ConnectionNumber;
 use crate::shard::thread::Local;
 use crate::tally::Count;
-use crate::unfinished::{COUNTED_FROM, Unfinished};
+use crate::unfinished::{Unfinished, counted};
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
@@ -163,8 +163,7 @@ impl Session {
             self.count_waiting(waiting, amqp, local);
         }
         let standing = if amqp.is_finished() { 0 } else { amqp.standing_bytes() };
-        let all = input_bytes + self.transaction_bytes + standing;
-        let bytes = if all < COUNTED_FROM { 0 } else { all };
+        let bytes = counted(input_bytes + self.transaction_bytes) + counted(standing);
         self.unfinished.differs(bytes) && self.tell_unfinished(bytes, amqp, local)
     }
 
