@@ -1,5 +1,5 @@
 //! The doubt of a member that may have forgotten the end of its log: how long it lasts, and what its own votes and those of others are
-//! worth meanwhile. `docs/decisions/forgetful-members.md` has the reasons.
+//! worth meanwhile. `docs/decisions/0009-forgetful-members.md` has the reasons.
 //!
 //! Invariant: a member in doubt grants no vote without the mark, and counts its own as a marked one.
 

@@ -9,7 +9,7 @@
 //! - by a majority of members that all may have forgotten: more was lost at once than a promise about a minority covers, and a
 //!   group that waited for the others could wait for ever. What is synced is safe in both.
 //!
-//! A mixed majority elects nobody. The reasons are in `docs/decisions/forgetful-members.md`.
+//! A mixed majority elects nobody. The reasons are in `docs/decisions/0009-forgetful-members.md`.
 //!
 //! Invariant: the library hears of grants only once one of the two is there, and then of all of them; of refusals at once.
 

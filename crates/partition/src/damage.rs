@@ -3,7 +3,7 @@
 //! A message is believed to be damaged after two reads in vain, the second one past what memory holds of its file. In a group
 //! of one nobody else has it, so it ends with a logged settle of its own reason: replays agree, the room comes back, and the
 //! messages around it go on in order. In a larger group the others are asked first, see [`crate::mend`] and
-//! `docs/decisions/damaged-messages.md`.
+//! `docs/decisions/0007-damaged-messages.md`.
 //!
 //! Invariant: only what waits in the queue is set aside. What a consumer holds is its own to settle, and its bytes were
 //! intact when it got them.
