@@ -46,4 +46,4 @@ pub use refusal::{Refused, StepError};
 pub use start::StartError;
 pub use status::{Progress, ProgressState, Role, Status};
 pub use terms::TermRun;
-pub use wire::{DecodeError, INLINE_BYTES_MAX, Segments};
+pub use wire::{Cursor, DecodeError, INLINE_BYTES_MAX, Segments};

@@ -123,29 +123,33 @@ impl Segments {
     }
 }
 
-/// Reads one message from the front of a frame.
-pub(crate) struct Cursor<'a> {
+/// Reads from the front of a frame. Errors of its functions: the bytes end before, or mean nothing.
+#[derive(Debug)]
+pub struct Cursor<'a> {
     frame: &'a Bytes,
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(frame: &'a Bytes) -> Self {
+    /// At the first byte.
+    pub fn new(frame: &'a Bytes) -> Self {
         Self { frame, at: 0 }
     }
 
     /// Bytes read so far.
-    pub(crate) fn at(&self) -> usize {
+    pub fn at(&self) -> usize {
         self.at
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+    /// One byte.
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
         let byte = *self.frame.get(self.at).ok_or(DecodeError::Truncated { at: self.at })?;
         self.at += 1;
         Ok(byte)
     }
 
-    pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
+    /// A number, as [`Segments::put_varint`] wrote it.
+    pub fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut number = 0_u64;
         for place in 0..VARINT_BYTES_MAX {
             let byte = self.u8()?;
@@ -168,7 +172,7 @@ impl<'a> Cursor<'a> {
 
     /// A count of things that take at least `bytes_min` bytes each, so that no count makes the reader allocate more than
     /// a small multiple of what was sent.
-    pub(crate) fn count(&mut self, bytes_min: usize) -> Result<usize, DecodeError> {
+    pub fn count(&mut self, bytes_min: usize) -> Result<usize, DecodeError> {
         let count = self.varint()?;
         let left = self.frame.len() - self.at;
         match usize::try_from(count) {
@@ -178,7 +182,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `length` bytes, shared with the frame.
-    pub(crate) fn bytes(&mut self, length: usize) -> Result<Bytes, DecodeError> {
+    pub fn bytes(&mut self, length: usize) -> Result<Bytes, DecodeError> {
         if length > self.frame.len() - self.at {
             return Err(DecodeError::Truncated { at: self.at });
         }
@@ -187,7 +191,8 @@ impl<'a> Cursor<'a> {
         Ok(self.frame.slice(start..self.at))
     }
 
-    pub(crate) fn invalid(&self, what: &'static str) -> DecodeError {
+    /// What was read last has no meaning: `what` names it.
+    pub fn invalid(&self, what: &'static str) -> DecodeError {
         DecodeError::Invalid { what, at: self.at }
     }
 }

@@ -4,7 +4,7 @@
 //! - [`command`]: what a partition is told and what it answers; [`outputs`]: what it wants written, sent, read, copied.
 //! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
 //! - [`machine`]: the replicated state, changed by entries alone.
-//! - [`replica`] and [`log_index`]: consensus over the node's WAL.
+//! - [`replica`] and [`log_index`]: consensus over the node's WAL; [`peer`]: what members say to each other.
 //! - [`partition`]: all of it as one machine; `commands`, `deliver`, `closing` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`] and [`cold_read`]: what both shells share of carrying jobs and reads out.
@@ -34,6 +34,7 @@ mod mend;
 pub mod message;
 pub mod outputs;
 pub mod partition;
+pub mod peer;
 pub mod place;
 pub mod reader;
 pub mod recovery;
@@ -51,6 +52,7 @@ pub use log_partition::LogPartition;
 pub use maintenance::WalState;
 pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
+pub use peer::PeerFrame;
 pub use recovery::{Recovery, founding_checkpoint};
 pub use survey::QueueFigures;
 pub use tail::Tail;

@@ -12,8 +12,8 @@ mod snapshot;
 use crate::checkpoint::Head;
 use crate::maintenance::{CHECKPOINTS_KEPT, FIRST_FILE, IDLE_MS, WalState};
 use crate::outputs::{Job, LostEntry, Outputs, ReadBytes, ReadFailed, ReadPurpose, Ticket};
+use crate::peer::PeerFrame;
 use crate::replica::Replica;
-use crate::snapshot::transfer::{FRAME_PART, FRAME_PULL};
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{EntryKind, LogIndex, NodeId, Position, Role, Term};
@@ -154,9 +154,10 @@ impl LogPartition {
     }
 
     /// A frame came from another member.
-    pub fn step(&mut self, from: NodeId, frame: &Bytes, machine: &impl Machine, out: &mut Outputs) {
-        match frame.first() {
-            Some(&FRAME_PULL | &FRAME_PART) => self.snapshot_frame(from, frame, machine, out),
+    pub fn step(&mut self, from: NodeId, frame: PeerFrame, machine: &impl Machine, out: &mut Outputs) {
+        match frame {
+            PeerFrame::PullImage { snapshot, offset } => self.state_pulled(from, snapshot, offset, out),
+            PeerFrame::ImagePart { snapshot, offset, bytes } => self.take_part(snapshot, offset, &bytes, machine),
             _ => self.replica.step(from, frame),
         }
     }

@@ -9,9 +9,7 @@
 //! what every member has lost: set aside, in the log, by the leader
 //! ```
 //!
-//! Frames: `u8 4 | u64 number | u64 queue | u64 from | u64 past` asks;
-//! `u8 5 | u64 number | u64 queue | u64 from | u64 past | (u64 seq, u32 len, bytes)*` answers, `len` being 2^32-1 for a message
-//! that is live there and cannot be read.
+//! Frames: [`crate::peer`].
 //!
 //! Invariants: a message is set aside only when every member of the group has said, in answer to this very question, that it
 //! lost it; a member that does not answer may have it, so the queue waits. What is written anew is never referred to before it is
@@ -22,19 +20,14 @@ use crate::leader::Leader;
 use crate::message::MessageView;
 use crate::outputs::{Damage, ExtentReady, Fate, Job, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
+use crate::peer::{Missing, PeerFrame};
 use crate::place::Place;
 use broker::QueueId;
 use broker::queue::SeqRanges;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use consensus::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// First byte of a frame that asks for messages.
-pub(crate) const FRAME_ASK: u8 = 4;
-/// First byte of a frame that answers one.
-pub(crate) const FRAME_HAVE: u8 = 5;
-/// Length that stands for a message that is lost.
-const LOST: u32 = u32::MAX;
 /// One answer brings about this much.
 const PART_BYTES: u32 = 256 << 10;
 /// Stretches of messages that are mended at the same time; others are met again later.
@@ -256,8 +249,8 @@ impl QueuePartition {
         let next = next.find_map(|node| unheard(node).map(|from| (*node, from)));
         let (node, from) = next.expect("somebody was not heard of everything");
         (m.asked, m.ask_in) = (Some(node), ASK_TICKS);
-        let frame = frame(FRAME_ASK, m.number, m.queue, (from, m.past), 0);
-        cx.out.frames.push((node, self.replica.id(), frame.freeze()));
+        let missing = Missing { number: m.number, queue: m.queue, from, past: m.past };
+        cx.out.frames.push((node, self.replica.id(), PeerFrame::AskMissing(missing)));
         Step::Waits
     }
 
@@ -315,29 +308,9 @@ impl QueuePartition {
         self.mended_messages
     }
 
-    /// A question or an answer arrives. What cannot be read is dropped.
-    pub(crate) fn mend_frame(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
-        let mut rest = frame.clone();
-        if rest.len() < 33 {
-            return;
-        }
-        let (kind, number, queue) = (rest.get_u8(), rest.get_u64_le(), QueueId(rest.get_u64_le()));
-        let (first, past) = (rest.get_u64_le(), rest.get_u64_le());
-        match kind {
-            FRAME_ASK if rest.is_empty() => self.serve_mending(from, number, queue, (first, past), cx),
-            _ => self.take_mending(from, number, queue, (first, past), rest),
-        }
-    }
-
     /// Looks for the first of the numbers that lives here, and for what lies with it.
-    fn serve_mending(
-        &mut self,
-        to: NodeId,
-        number: u64,
-        queue: QueueId,
-        (from, past): (u64, u64),
-        cx: &mut Context<'_>,
-    ) {
+    pub(crate) fn serve_mending(&mut self, to: NodeId, missing: Missing, cx: &mut Context<'_>) {
+        let Missing { number, queue, from, past } = missing;
         let partition = self.replica.id();
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next.filter(|(seq, _)| *seq < past) else {
@@ -347,9 +320,8 @@ impl QueuePartition {
                 Some(never_here) => never_here.max(from)..past.min(from + MEND_NUMBERS_MAX),
                 None => 0..0,
             };
-            let mut frame = frame(FRAME_HAVE, number, queue, (from, past), 12 * lost.clone().count());
-            lost.for_each(|seq| put_lost(&mut frame, seq));
-            cx.out.frames.push((to, partition, frame.freeze()));
+            let lost = lost.map(|seq| (seq, None)).collect();
+            cx.out.frames.push((to, partition, PeerFrame::HaveMissing(missing, lost)));
             return;
         };
         let place = run.place;
@@ -383,7 +355,7 @@ impl QueuePartition {
         let run = self.queues.queue(queue).and_then(|state| state.runs().covering(from));
         let Some(run) = run.filter(|run| run.place == place && run.is_live(from)) else {
             // Ended or moved meanwhile: look again.
-            return self.serve_mending(to, number, queue, (from, past), cx);
+            return self.serve_mending(to, Missing { number, queue, from, past }, cx);
         };
         let mut past = past.min(run.past());
         let mut have: BTreeMap<u64, Bytes> = BTreeMap::new();
@@ -408,49 +380,30 @@ impl QueuePartition {
             Err(ReadFailed::Damaged(_)) => past = past.min(from + MEND_NUMBERS_MAX),
             Ok(_) | Err(ReadFailed::Refused(_)) => return,
         }
-        let bytes: usize = have.values().map(|body| 12 + body.len()).sum();
-        let mut frame = frame(FRAME_HAVE, number, queue, (from, past), bytes);
-        for seq in (from..past).filter(|seq| run.is_live(*seq)) {
-            match have.get(&seq) {
-                Some(body) => {
-                    frame.put_u64_le(seq);
-                    frame.put_u32_le(body.len() as u32);
-                    frame.put_slice(body);
-                }
-                None => put_lost(&mut frame, seq),
-            }
-        }
-        cx.out.frames.push((to, self.replica.id(), frame.freeze()));
+        let live = (from..past).filter(|seq| run.is_live(*seq));
+        let messages = live.map(|seq| (seq, have.remove(&seq))).collect();
+        let frame = PeerFrame::HaveMissing(Missing { number, queue, from, past }, messages);
+        cx.out.frames.push((to, self.replica.id(), frame));
     }
 
-    fn take_mending(
-        &mut self,
-        from: NodeId,
-        number: u64,
-        queue: QueueId,
-        (first, past): (u64, u64),
-        mut bodies: Bytes,
-    ) {
+    /// An answer came. One to another question is dropped.
+    pub(crate) fn take_mending(&mut self, from: NodeId, missing: Missing, messages: Vec<(u64, Option<Bytes>)>) {
+        let Missing { number, queue, from: first, past } = missing;
         let mendings = &mut self.mendings;
         let Some(m) = mendings.running.iter_mut().find(|m| m.number == number && m.queue == queue && !m.is_writing)
         else {
             return;
         };
         let mut moved = false;
-        while bodies.len() >= 12 {
-            let (seq, len) = (bodies.get_u64_le(), bodies.get_u32_le());
+        for (seq, body) in messages {
             if !(first.max(m.first)..past.min(m.past)).contains(&seq) {
                 return;
             }
-            if len == LOST {
+            let Some(body) = body else {
                 m.lost_by.entry(from).or_default().insert(seq);
                 moved = true;
                 continue;
-            }
-            if bodies.len() < len as usize {
-                return;
-            }
-            let body = bodies.split_to(len as usize);
+            };
             // One without a body was ended there before it was fetched.
             if MessageView::parse(&body).is_some_and(|view| view.len() == body.len()) {
                 m.has_bytes += body.len();
@@ -469,18 +422,4 @@ impl QueuePartition {
             mendings.look = true;
         }
     }
-}
-
-fn put_lost(frame: &mut BytesMut, seq: u64) {
-    frame.put_u64_le(seq);
-    frame.put_u32_le(LOST);
-}
-
-fn frame(kind: u8, number: u64, queue: QueueId, (from, past): (u64, u64), more: usize) -> BytesMut {
-    let mut frame = BytesMut::with_capacity(33 + more);
-    frame.put_u8(kind);
-    for word in [number, queue.0, from, past] {
-        frame.put_u64_le(word);
-    }
-    frame
 }

@@ -1,6 +1,7 @@
 //! What a partition wants done: written, sent, read, copied. The shell carries it out and reports back.
 
 use crate::command::Effect;
+use crate::peer::PeerFrame;
 use crate::place::Place;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
@@ -396,6 +397,6 @@ pub struct Outputs {
     pub halted: Vec<Halted>,
     /// For the operator: followers that cannot be sent a snapshot.
     pub refused_images: Vec<ImageRefused>,
-    /// For other members: one frame each, see [`crate::replica`].
-    pub frames: Vec<(NodeId, PartitionId, Bytes)>,
+    /// For other members.
+    pub frames: Vec<(NodeId, PartitionId, PeerFrame)>,
 }

@@ -12,15 +12,14 @@ use crate::leader::{Answer, ConfirmRange, InFlight, Leader, PendingBatch, SENT_Q
 use crate::life::Life;
 use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
-use crate::mend::{FRAME_ASK, FRAME_HAVE, Mendings};
+use crate::mend::Mendings;
 use crate::outputs::{Outputs, Ticket};
+use crate::peer::PeerFrame;
 use crate::replica::Replica;
 use crate::snapshot::Snapshots;
-use crate::snapshot::transfer::{FRAME_PART, FRAME_PULL};
 use crate::tail::Tail;
 use broker::queue::Rules;
 use broker::{ChannelKey, PartitionId, QueueId};
-use bytes::Bytes;
 use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
 use std::sync::Arc;
 use storage::Location;
@@ -161,10 +160,18 @@ impl QueuePartition {
     }
 
     /// A frame came from another member.
-    pub fn step(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
-        match frame.first() {
-            Some(&FRAME_PULL | &FRAME_PART) => self.snapshot_frame(from, frame, cx),
-            Some(&FRAME_ASK | &FRAME_HAVE) => self.mend_frame(from, frame, cx),
+    pub fn step(&mut self, from: NodeId, frame: PeerFrame, cx: &mut Context<'_>) {
+        match frame {
+            PeerFrame::PullImage { snapshot, offset } => self.image_pulled(from, snapshot, offset, cx.out),
+            PeerFrame::ImagePart { snapshot, offset, bytes } => self.take_image(snapshot, offset, &bytes),
+            PeerFrame::PullMessages { snapshot, queue, from: seq } => {
+                self.serve_messages(from, snapshot, queue, seq, cx.out);
+            }
+            PeerFrame::MessagesPart { snapshot, queue, from: seq, past, messages } => {
+                self.take_messages(snapshot, (queue, seq, past), messages);
+            }
+            PeerFrame::AskMissing(missing) => self.serve_mending(from, missing, cx),
+            PeerFrame::HaveMissing(missing, messages) => self.take_mending(from, missing, messages),
             _ => {
                 self.replica.step(from, frame);
                 self.drive(cx);

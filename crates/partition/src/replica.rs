@@ -4,8 +4,7 @@
 //! on once committed, in order, each with the place where it lies; the weaker index (`written`) is volatile, belongs to
 //! one term and never moves Raft's own.
 //!
-//! A peer frame is `u8 0` and a Raft message, or `u8 1`, `u64 term`, `u64 index`: everything up to this index of the
-//! leader's log is written here, though not yet synced. Frames about what may be forgotten: `replica/doubt.rs`.
+//! Frames to other members: [`crate::peer`]. Those about what may be forgotten are handled in `replica/doubt.rs`.
 
 mod doubt;
 
@@ -13,13 +12,14 @@ use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;
 use crate::machine::ROOM_KEPT;
 use crate::outputs::{Halted, ImageRefused, Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
+use crate::peer::PeerFrame;
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{
-    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, Segments,
-    SnapshotOffer, SnapshotWanted, Term,
+    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, SnapshotOffer,
+    SnapshotWanted, Term,
 };
-use doubt::{Doubt, Doubtful, FRAME_DOUBT, FRAME_MEMORY};
+use doubt::{Doubt, Doubtful};
 use std::collections::{BTreeMap, VecDeque};
 use storage::{GroupId, Location, Record, RecordKind};
 
@@ -28,9 +28,6 @@ const MEMBERSHIP_MARK: u8 = 0xFE;
 
 /// A follower that needs more files of the log than this gets a snapshot.
 const FOLLOWER_LAG_FILES_MAX: u32 = 4;
-
-const FRAME_RAFT: u8 = 0;
-const FRAME_WRITTEN: u8 = 1;
 
 /// A write under way.
 struct Write {
@@ -97,7 +94,7 @@ pub struct Replica {
     /// Members that told this leader that they may have forgotten something.
     doubtful: Doubtful,
     /// Frames for other members that wait for the next turn.
-    frames: Vec<(NodeId, Bytes)>,
+    frames: Vec<(NodeId, PeerFrame)>,
     is_halt_told: bool,
     /// For the operator, with the next turn.
     refused_images: Vec<ImageRefused>,
@@ -202,25 +199,18 @@ impl Replica {
         self.group.propose(data).ok().map(|position| position.index)
     }
 
-    /// A frame came from another member. What cannot be read is dropped: Raft lives with lost messages.
-    pub fn step(&mut self, from: NodeId, frame: &Bytes) {
-        match frame.first() {
-            Some(&FRAME_RAFT) => {
-                if let Ok(message) = Message::decode(&mut frame.slice(1..)) {
-                    if message.kind() == Kind::Snapshot {
-                        self.offered = Some(message);
-                        return;
-                    }
-                    // A message of an old term or from a stranger is refused; nothing is owed to it.
-                    let _ = self.group.step(message);
-                }
+    /// A frame came from another member. Those of snapshots and of damaged messages are not for it, and dropped.
+    pub fn step(&mut self, from: NodeId, frame: PeerFrame) {
+        match frame {
+            PeerFrame::Raft(message) if message.kind() == Kind::Snapshot => self.offered = Some(message),
+            // A message of an old term or from a stranger is refused; nothing is owed to it.
+            PeerFrame::Raft(message) => _ = self.group.step(message),
+            PeerFrame::Written { term, index } => {
+                self.doubtful.caught_up(from, term);
+                self.note_written(from, term, index);
             }
-            Some(&FRAME_WRITTEN) if frame.len() == 17 => {
-                let at = |i: usize| u64::from_le_bytes(frame[i..i + 8].try_into().expect("eight bytes"));
-                self.doubtful.caught_up(from, Term(at(1)));
-                self.note_written(from, Term(at(1)), LogIndex(at(9)));
-            }
-            Some(&FRAME_DOUBT | &FRAME_MEMORY) => self.doubt_frame(from, frame),
+            PeerFrame::AskEnd { term, life } => self.say_end(from, term, life),
+            PeerFrame::EndOfLog { term, life, index } => self.hear_end(from, term, life, index),
             _ => {}
         }
     }
@@ -297,11 +287,7 @@ impl Replica {
     }
 
     fn say_written(&self, leader: NodeId, term: Term, index: LogIndex, out: &mut Outputs) {
-        let mut frame = BytesMut::with_capacity(17);
-        frame.put_u8(FRAME_WRITTEN);
-        frame.put_u64_le(term.0);
-        frame.put_u64_le(index.0);
-        out.frames.push((leader, self.id, frame.freeze()));
+        out.frames.push((leader, self.id, PeerFrame::Written { term, index }));
     }
 
     /// The term is synced: what was written meanwhile may be said.
@@ -364,12 +350,7 @@ impl Replica {
     }
 
     fn send(&mut self, messages: Vec<Message>, out: &mut Outputs) {
-        for message in messages {
-            let mut segments = Segments::new();
-            segments.put_u8(FRAME_RAFT);
-            message.encode(&mut segments);
-            out.frames.push((message.to(), self.id, segments.to_bytes()));
-        }
+        out.frames.extend(messages.into_iter().map(|message| (message.to(), self.id, PeerFrame::Raft(message))));
     }
 
     fn write(&mut self, ready: &mut Ready, out: &mut Outputs) {

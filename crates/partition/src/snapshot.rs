@@ -14,9 +14,7 @@
 //! Manifest: `u8 version=1 | u64 image bytes | u32 crc32c(image)`. The image's own bytes are
 //! drawn in `snapshot/image.rs`.
 //!
-//! Frames beside Raft's, both with `u64 term | u64 index` of the snapshot behind their first byte:
-//! `u8 2 .. | u8 0 | u64 offset` or `u8 2 .. | u8 1 | u64 queue | u64 from` pulls;
-//! `u8 3 .. | u8 0 | u64 offset | bytes` or `u8 3 .. | u8 1 | u64 queue | u64 from | u64 past | (u64 seq, u32 len, bytes)*` answers.
+//! Frames: [`crate::peer`].
 //!
 //! Invariants: what is half fetched is never referred to; the image is of one log index; bodies are those of now, and a message
 //! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
@@ -30,19 +28,17 @@ use crate::entry::{Batch, Commands, LogCommand};
 use crate::machine::Queues;
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
+use crate::peer::{PeerFrame, SnapshotKey};
 use crate::place::Place;
 use broker::QueueId;
 use broker::queue::{QueueState, Run};
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use consensus::{EntryKind, LogIndex, Message, NodeId, Position, Term};
 use image::Image;
 use std::collections::BTreeMap;
 use storage::{FileNo, Location};
-use transfer::{
-    FRAME_PART, FRAME_PULL, IDLE_TICKS_MAX, IncomingImage, KIND_IMAGE, OutgoingImages, PULL_TICKS, Taken, head,
-};
+use transfer::{IDLE_TICKS_MAX, IncomingImage, OutgoingImages, PULL_TICKS, Taken};
 
-const KIND_MESSAGES: u8 = 1;
 /// One answer brings about this much of an extent; of the log it brings one batch.
 const BODIES_PART_BYTES: u32 = 256 << 10;
 /// Bodies and messages that are gathered before they go into an extent.
@@ -113,30 +109,10 @@ impl QueuePartition {
         self.snapshots.installed
     }
 
-    /// A pull or a part arrives. What cannot be read, or belongs to no transfer, is dropped.
-    pub(crate) fn snapshot_frame(&mut self, from: NodeId, frame: &Bytes, cx: &mut Context<'_>) {
-        let mut rest = frame.clone();
-        let Some((kind, term, index, what)) = transfer::take_head(&mut rest) else { return };
-        match (kind, what) {
-            (FRAME_PULL, KIND_IMAGE) if rest.len() == 8 => {
-                let offset = rest.get_u64_le();
-                let part = self.snapshots.outgoing.part(&self.replica, (from, term, index), offset);
-                cx.out.frames.extend(part.map(|part| (from, self.id(), part)));
-            }
-            (FRAME_PULL, KIND_MESSAGES) if rest.len() == 16 => {
-                let (queue, seq) = (QueueId(rest.get_u64_le()), rest.get_u64_le());
-                self.serve_messages(from, term, index, queue, seq, cx.out);
-            }
-            (FRAME_PART, KIND_IMAGE) if rest.len() >= 8 => {
-                let offset = rest.get_u64_le();
-                self.take_image(term, index, offset, &rest);
-            }
-            (FRAME_PART, KIND_MESSAGES) if rest.len() >= 24 => {
-                let (queue, seq, past) = (QueueId(rest.get_u64_le()), rest.get_u64_le(), rest.get_u64_le());
-                self.take_messages(term, index, (queue, seq, past), rest);
-            }
-            _ => {}
-        }
+    /// A follower asks for more of the image.
+    pub(crate) fn image_pulled(&mut self, from: NodeId, (term, index): SnapshotKey, offset: u64, out: &mut Outputs) {
+        let part = self.snapshots.outgoing.part(&self.replica, (from, term, index), offset);
+        out.frames.extend(part.map(|part| (from, self.id(), part)));
     }
 
     /// A tick went by: transfers in which nothing moves are repeated, then given up.
@@ -177,11 +153,10 @@ impl QueuePartition {
     }
 
     /// Answers with the next live messages of a queue, once they are read.
-    fn serve_messages(
+    pub(crate) fn serve_messages(
         &mut self,
         to: NodeId,
-        term: Term,
-        index: LogIndex,
+        (term, index): SnapshotKey,
         queue: QueueId,
         from: u64,
         out: &mut Outputs,
@@ -193,7 +168,7 @@ impl QueuePartition {
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next else {
             // Nothing is left of it; what the image has is settled by the log behind it.
-            out.frames.push((to, partition, bodies_frame(term, index, (queue, from, u64::MAX), &[])));
+            out.frames.push((to, partition, messages_part((term, index), (queue, from, u64::MAX), Vec::new())));
             return;
         };
         let at = bodies_at(run, seq);
@@ -217,7 +192,7 @@ impl QueuePartition {
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next.filter(|(_, run)| run.place == place) else {
             // Settled or moved meanwhile: look again.
-            return self.serve_messages(to, term, index, queue, from, cx.out);
+            return self.serve_messages(to, (term, index), queue, from, cx.out);
         };
         let run_past = run.past();
         // Intact ones up to `past`, or that nothing up to there can be read.
@@ -254,7 +229,7 @@ impl QueuePartition {
             Ok(_) | Err(ReadFailed::Refused(_)) => return,
         };
         if let Some(messages) = messages {
-            cx.out.frames.push((to, partition, bodies_frame(term, index, (queue, from, past), &messages)));
+            cx.out.frames.push((to, partition, messages_part((term, index), (queue, from, past), messages)));
         } else if is_second {
             // What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
             let why = crate::deliver::batch_is_damaged(place);
@@ -338,12 +313,13 @@ impl QueuePartition {
         });
     }
 
-    fn incoming(&mut self, term: Term, index: LogIndex) -> Option<&mut Incoming> {
+    fn incoming(&mut self, (term, index): SnapshotKey) -> Option<&mut Incoming> {
         self.snapshots.incoming.as_mut().filter(|i| i.message.term() == term && i.position.index == index)
     }
 
-    fn take_image(&mut self, term: Term, index: LogIndex, offset: u64, part: &Bytes) {
-        let Some(incoming) = self.incoming(term, index) else { return };
+    /// A part of the image came. What belongs to no transfer is dropped.
+    pub(crate) fn take_image(&mut self, snapshot: SnapshotKey, offset: u64, part: &Bytes) {
+        let Some(incoming) = self.incoming(snapshot) else { return };
         if incoming.image.is_some() {
             return;
         }
@@ -363,21 +339,19 @@ impl QueuePartition {
         incoming.moved();
     }
 
-    fn take_messages(&mut self, term: Term, index: LogIndex, part: (QueueId, u64, u64), mut bodies: Bytes) {
-        let Some(incoming) = self.incoming(term, index) else { return };
-        let (queue, from, past) = part;
+    /// Messages of a queue came. What belongs to no transfer is dropped.
+    pub(crate) fn take_messages(
+        &mut self,
+        snapshot: SnapshotKey,
+        (queue, from, past): (QueueId, u64, u64),
+        messages: Vec<(u64, Bytes)>,
+    ) {
+        let Some(incoming) = self.incoming(snapshot) else { return };
         let Some(image) = incoming.image.as_ref().and_then(|i| i.queues.get(incoming.queue)) else { return };
         if image.id != queue || incoming.from != from || past <= from {
             return;
         }
-        let mut given = BTreeMap::new();
-        while bodies.len() >= 12 {
-            let (seq, len) = (bodies.get_u64_le(), bodies.get_u32_le() as usize);
-            if bodies.len() < len {
-                return;
-            }
-            given.insert(seq, bodies.split_to(len));
-        }
+        let mut given: BTreeMap<u64, Bytes> = messages.into_iter().collect();
         for &(first, count) in &image.live {
             for seq in first.max(from)..(first + count).min(past) {
                 let body = given.remove(&seq).unwrap_or_default();
@@ -414,13 +388,12 @@ impl QueuePartition {
         incoming.pull_in = PULL_TICKS;
         let (term, index) = (incoming.message.term(), incoming.position.index);
         let frame = match &incoming.image {
-            None => incoming.gathered.pull(term, index),
-            Some(image) => {
-                let mut frame = head(FRAME_PULL, term, index, KIND_MESSAGES, 16);
-                frame.put_u64_le(image.queues[incoming.queue].id.0);
-                frame.put_u64_le(incoming.from);
-                frame.freeze()
-            }
+            None => incoming.gathered.pull((term, index)),
+            Some(image) => PeerFrame::PullMessages {
+                snapshot: (term, index),
+                queue: image.queues[incoming.queue].id,
+                from: incoming.from,
+            },
         };
         out.frames.push((incoming.message.from(), partition, frame));
     }
@@ -532,17 +505,10 @@ fn bodies_at(run: &Run<Place>, seq: u64) -> ReadAt {
     }
 }
 
-fn bodies_frame(term: Term, index: LogIndex, part: (QueueId, u64, u64), messages: &[(u64, Bytes)]) -> Bytes {
-    let bytes: usize = messages.iter().map(|(_, body)| 12 + body.len()).sum();
-    let mut frame = head(FRAME_PART, term, index, KIND_MESSAGES, 24 + bytes);
-    let (queue, from, past) = part;
-    frame.put_u64_le(queue.0);
-    frame.put_u64_le(from);
-    frame.put_u64_le(past);
-    for (seq, body) in messages {
-        frame.put_u64_le(*seq);
-        frame.put_u32_le(body.len() as u32);
-        frame.put_slice(body);
-    }
-    frame.freeze()
+fn messages_part(
+    snapshot: SnapshotKey,
+    (queue, from, past): (QueueId, u64, u64),
+    messages: Vec<(u64, Bytes)>,
+) -> PeerFrame {
+    PeerFrame::MessagesPart { snapshot, queue, from, past, messages }
 }

@@ -11,6 +11,7 @@ use partition::command::{
 use partition::outputs::{
     Damage, DamagedRun, ExtentReady, ExtentRun, Fate, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed,
 };
+use partition::peer::{Missing, PeerFrame};
 use partition::place::Place;
 use partition::reader::Reader;
 use partition::{Context, QueuePartition, Recovery, Tail, WalState};
@@ -303,7 +304,7 @@ impl Trio {
                                 self.cut_after = None;
                             }
                         }
-                        self.members[to].with(now, |p, cx| p.step(NodeId(at as u64 + 1), &frame, cx));
+                        self.members[to].with(now, |p, cx| p.step(NodeId(at as u64 + 1), frame, cx));
                     }
                 }
             }
@@ -752,14 +753,13 @@ fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
 impl Trio {
     /// What `to` says at once to a question of `from` for one message: `None` if it has to read first; else whether it is lost.
     fn is_lost_to(&mut self, to: usize, from: usize, seq: u64) -> Option<bool> {
-        let mut question = vec![4];
-        [99, QUEUE.0, seq, seq + 1].iter().for_each(|word| question.extend_from_slice(&word.to_le_bytes()));
+        let question = PeerFrame::AskMissing(Missing { number: 99, queue: QUEUE, from: seq, past: seq + 1 });
         let now = self.now;
-        self.members[to].with(now, |p, cx| p.step(NodeId(from as u64 + 1), &Bytes::from(question), cx));
-        let frames = std::mem::take(&mut self.members[to].out.frames);
-        let (mut answers, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|(_, _, frame)| frame[0] == 5);
-        self.members[to].out.frames = others;
-        answers.pop().map(|(_, _, answer)| answer.len() > 33)
+        self.members[to].with(now, |p, cx| p.step(NodeId(from as u64 + 1), question, cx));
+        let frames = &mut self.members[to].out.frames;
+        let is_answer = |(_, _, frame): &mut (_, _, PeerFrame)| matches!(frame, PeerFrame::HaveMissing(..));
+        let answer = frames.extract_if(.., is_answer).last()?.2;
+        Some(matches!(answer, PeerFrame::HaveMissing(_, messages) if !messages.is_empty()))
     }
 }
 
@@ -852,21 +852,18 @@ fn an_answer_to_another_question_is_none() {
     let now = trio.now;
     let member = &mut trio.members[leader];
     member.with(now, |p, cx| p.flush(cx));
-    let question = member.out.frames.drain(..).find(|(_, _, frame)| frame[0] == 4).expect("somebody is asked").2;
-    let answer = |number: u64, queue: QueueId| {
-        let mut frame = vec![5];
-        frame.extend_from_slice(&number.to_le_bytes());
-        frame.extend_from_slice(&queue.0.to_le_bytes());
-        frame.extend_from_slice(&question[17..33]);
-        frame.extend_from_slice(&1u64.to_le_bytes());
-        frame.extend_from_slice(&u32::MAX.to_le_bytes());
-        Bytes::from(frame)
-    };
-    let number = u64::from_le_bytes(question[1..9].try_into().unwrap());
+    let asked = member.out.frames.drain(..).find_map(|(_, _, frame)| match frame {
+        PeerFrame::AskMissing(missing) => Some(missing),
+        _ => None,
+    });
+    let asked = asked.expect("somebody is asked");
+    let answer =
+        |number: u64, queue: QueueId| PeerFrame::HaveMissing(Missing { number, queue, ..asked }, vec![(1, None)]);
+    let number = asked.number;
     for (number, queue, set_aside) in [(number + 1, QUEUE, 0), (number, OTHER, 0), (number, QUEUE, 1)] {
         for from in [one, other] {
             let frame = answer(number, queue);
-            member.with(now, |p, cx| p.step(NodeId(from as u64 + 1), &frame, cx));
+            member.with(now, |p, cx| p.step(NodeId(from as u64 + 1), frame, cx));
         }
         member.with(now, |p, cx| p.flush(cx));
         assert_eq!(member.out.set_aside, set_aside);

@@ -7,12 +7,10 @@ use bytes::Bytes;
 use consensus::{Config, LogIndex, NodeId};
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::outputs::{Job, LostEntry, Outputs, ReadAt, ReadBytes, ReadFailed};
-use partition::{LogPartition, Recovery, WalState};
+use partition::{LogPartition, PeerFrame, Recovery, WalState};
 use storage::{FileNo, Location, RecordKind};
 
 const GROUP: PartitionId = PartitionId(0);
-/// First byte of a frame that brings a part of a state.
-const PART: u8 = 3;
 /// An append message, and with it a part, carries so much.
 const MESSAGE_BYTES_MAX: usize = 4 << 10;
 
@@ -205,9 +203,9 @@ impl Trio {
                         continue;
                     }
                     moved = true;
-                    self.parts += u32::from(frame[0] == PART);
+                    self.parts += u32::from(matches!(frame, PeerFrame::ImagePart { .. }));
                     let member = &mut self.members[to];
-                    member.log.step(NodeId(at as u64 + 1), &frame, &member.machine, &mut member.out);
+                    member.log.step(NodeId(at as u64 + 1), frame, &member.machine, &mut member.out);
                 }
             }
             if !moved {

@@ -5,7 +5,7 @@
 
 use crate::checks::{Checks, Expected, Figures, violated};
 use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
-use crate::network::Network;
+use crate::network::{self, Network};
 use crate::node::{Happening, Node, Outcome, SessionId, Settings, TOPOLOGY};
 use crate::plan::{Faults, Options, Plan};
 use crate::random::Random;
@@ -42,18 +42,43 @@ const FIRST_PARTITION: u32 = 1;
 
 /// What happens next, anywhere.
 enum Event {
-    Node { node: usize, life: u32, happening: Happening },
-    Frame { from: NodeId, to: usize, partition: PartitionId, frame: Bytes },
-    Client { client: usize },
-    Command { session: SessionId, command: Command },
-    Close { session: SessionId, ended: bool },
-    Effect { session: SessionId, effect: Effect },
-    Reset { session: SessionId },
+    Node {
+        node: usize,
+        life: u32,
+        happening: Happening,
+    },
+    /// A packet comes out of a link, as its bytes.
+    Packet {
+        from: NodeId,
+        to: usize,
+        packet: Bytes,
+    },
+    Client {
+        client: usize,
+    },
+    Command {
+        session: SessionId,
+        command: Command,
+    },
+    Close {
+        session: SessionId,
+        ended: bool,
+    },
+    Effect {
+        session: SessionId,
+        effect: Effect,
+    },
+    Reset {
+        session: SessionId,
+    },
     Burial(burial::Step),
     Turnover(turnover::Step),
     Declare,
     Weather,
-    Restart { node: usize, life: u32 },
+    Restart {
+        node: usize,
+        life: u32,
+    },
     Look,
 }
 
@@ -266,9 +291,11 @@ impl Cluster {
                     self.settle(node, out);
                 }
             }
-            Event::Frame { from, to, partition, frame } => {
+            Event::Packet { from, to, packet } => {
                 let mut out = Outcome::default();
-                self.nodes[to].receive(from, partition, frame, &mut out);
+                for (partition, frame) in network::open(packet).expect("it arrived as it was sent") {
+                    self.nodes[to].receive(from, partition, frame, &mut out);
+                }
                 self.settle(to, out);
             }
             Event::Command { session, command } => {
@@ -340,10 +367,14 @@ impl Cluster {
             self.schedule.after(after, Event::Node { node, life, happening });
         }
         for (to, partition, frame) in frames {
-            for after in self.network.send(id, to, &mut self.random) {
+            let packet = network::pack(partition, &frame);
+            let arrivals = self.network.send(id, to, &mut self.random);
+            if arrivals.is_empty() {
+                network::assert_damage_is_found(&packet);
+            }
+            for after in arrivals {
                 let to = (to.0 - 1) as usize;
-                let frame = frame.clone();
-                self.schedule.after(after, Event::Frame { from: id, to, partition, frame });
+                self.schedule.after(after, Event::Packet { from: id, to, packet: packet.clone() });
             }
         }
         for (partition, said, effect) in effects {

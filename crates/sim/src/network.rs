@@ -1,11 +1,17 @@
 //! Links between nodes, and their weather: what is sent may be lost, late, doubled, overtaken, or cut off in one direction.
 //!
+//! What is lost may have been damaged on the way, which the packet's checksum finds.
+//!
 //! Invariant: a frame arrives as it was sent or not at all. Peer links of the server are TCP, which keeps order; here order
 //! is not kept, because Raft and the frames beside it must not need it.
 
 use crate::random::Random;
 use crate::schedule::Micros;
+use broker::PartitionId;
+use bytes::Bytes;
 use consensus::NodeId;
+use partition::PeerFrame;
+use partition::peer::packet::{self, HEAD_BYTES, Head, PacketError};
 use std::collections::BTreeSet;
 
 /// How bad it is.
@@ -65,4 +71,29 @@ impl Network {
         let copies = 1 + u64::from(random.chance(weather.doubled));
         (0..copies).map(|_| random.between(weather.delay_min, weather.delay_max)).collect()
     }
+}
+
+/// A packet with one frame, as its bytes.
+pub(crate) fn pack(partition: PartitionId, frame: &PeerFrame) -> Bytes {
+    packet::encode([(partition, frame)]).concat().into()
+}
+
+/// What is in a packet.
+pub(crate) fn open(packet: Bytes) -> Result<Vec<(PartitionId, PeerFrame)>, PacketError> {
+    let (head, body) = packet.split_at(HEAD_BYTES);
+    let head = Head::parse(head.try_into().expect("a whole head"))?;
+    if body.len() != head.length() {
+        // The receiver would wait for more, or take what follows for the next head.
+        return Err(PacketError::Damaged);
+    }
+    packet::decode(&head, packet.slice(HEAD_BYTES..))
+}
+
+/// A packet of which one byte is another one is refused. The byte is chosen by the packet itself.
+pub(crate) fn assert_damage_is_found(packet: &Bytes) {
+    let crc = u32::from_le_bytes(packet[4..8].try_into().expect("four bytes"));
+    let mut damaged = packet.to_vec();
+    let at = crc as usize % damaged.len();
+    damaged[at] ^= 1 << (crc >> 29);
+    assert!(open(damaged.into()).is_err(), "a packet whose byte {at} is damaged was taken: {packet:02x?}");
 }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
 use partition::extent_copy::Copied;
 use partition::outputs::{Fate, Job, Outputs, Read, ReadBytes, ReadFailed, ReadPurpose, SyncWish, Ticket, WalWrite};
-use partition::{Command, Context, Effect, Outlets, QueuePartition, Tail, WalState};
+use partition::{Command, Context, Effect, Outlets, PeerFrame, QueuePartition, Tail, WalState};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use storage::wal::SparePreparer;
@@ -129,7 +129,7 @@ pub struct Outcome {
     /// What happens on this node, and after how long.
     pub later: Vec<(Micros, Happening)>,
     /// Frames for other nodes.
-    pub frames: Vec<(NodeId, PartitionId, Bytes)>,
+    pub frames: Vec<(NodeId, PartitionId, PeerFrame)>,
     /// For clients: what a partition says, as of an applied index in the term of its leader.
     pub effects: Vec<(PartitionId, Said, Effect)>,
     /// Sessions that the node closed, because its partition does not lead any more.
@@ -224,7 +224,7 @@ struct Running {
     tail: Tail,
     out: Outputs,
     completions: Vec<Vec<Completion>>,
-    frames: Vec<(NodeId, usize, Bytes)>,
+    frames: Vec<(NodeId, usize, PeerFrame)>,
     commands: VecDeque<(SessionId, Input)>,
     ticks: u32,
     look: bool,
@@ -401,7 +401,7 @@ impl Node {
     }
 
     /// A frame of another node arrives.
-    pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: Bytes, out: &mut Outcome) {
+    pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: PeerFrame, out: &mut Outcome) {
         let Some(at) = self.settings.number_of(partition) else { return };
         let Some(r) = &mut self.running else { return };
         r.frames.push((from, at, frame));
@@ -543,7 +543,7 @@ impl Node {
                 out.mended += partition.messages_mended() - mended_before;
             }
             for (from, _, frame) in frames.iter().filter(|f| f.1 == at) {
-                partition.step(*from, frame, &mut cx);
+                partition.step(*from, frame.clone(), &mut cx);
             }
             for _ in 0..ticks {
                 partition.tick(&mut cx);

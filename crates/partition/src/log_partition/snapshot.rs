@@ -18,11 +18,10 @@
 use super::{LogPartition, Machine};
 use crate::checkpoint::Head;
 use crate::outputs::Outputs;
-use crate::snapshot::transfer::{
-    FRAME_PART, FRAME_PULL, IDLE_TICKS_MAX, IncomingImage, KIND_IMAGE, OutgoingImages, PULL_TICKS, Taken, take_head,
-};
-use bytes::{Buf, Bytes};
-use consensus::{LogIndex, Message, NodeId, Position, Term};
+use crate::peer::SnapshotKey;
+use crate::snapshot::transfer::{IDLE_TICKS_MAX, IncomingImage, OutgoingImages, PULL_TICKS, Taken};
+use bytes::Bytes;
+use consensus::{LogIndex, Message, NodeId, Position};
 
 /// The version of a manifest: of how the state travels. The state says itself of which version it is.
 const MANIFEST_VERSION: u8 = 1;
@@ -85,24 +84,14 @@ impl LogPartition {
         self.snapshots.installed
     }
 
-    /// A pull or a part arrives. What cannot be read, or belongs to no transfer, is dropped.
-    pub(super) fn snapshot_frame(&mut self, from: NodeId, frame: &Bytes, machine: &impl Machine, out: &mut Outputs) {
-        let mut rest = frame.clone();
-        let Some((kind, term, index, what)) = take_head(&mut rest) else { return };
-        match (kind, what) {
-            (FRAME_PULL, KIND_IMAGE) if rest.len() == 8 => {
-                let part = self.snapshots.outgoing.part(&self.replica, (from, term, index), rest.get_u64_le());
-                out.frames.extend(part.map(|part| (from, self.replica.id(), part)));
-            }
-            (FRAME_PART, KIND_IMAGE) if rest.len() >= 8 => {
-                let offset = rest.get_u64_le();
-                self.take_part((term, index), offset, &rest, machine);
-            }
-            _ => {}
-        }
+    /// A follower asks for more of the state.
+    pub(super) fn state_pulled(&mut self, from: NodeId, (term, index): SnapshotKey, offset: u64, out: &mut Outputs) {
+        let part = self.snapshots.outgoing.part(&self.replica, (from, term, index), offset);
+        out.frames.extend(part.map(|part| (from, self.replica.id(), part)));
     }
 
-    fn take_part(&mut self, (term, index): (Term, LogIndex), offset: u64, part: &Bytes, machine: &impl Machine) {
+    /// A part of it came. What belongs to no transfer is dropped.
+    pub(super) fn take_part(&mut self, (term, index): SnapshotKey, offset: u64, part: &Bytes, machine: &impl Machine) {
         let is_it = |i: &&mut Incoming| i.message.term() == term && i.position.index == index && i.state.is_none();
         let Some(incoming) = self.snapshots.incoming.as_mut().filter(is_it) else { return };
         let state = match incoming.gathered.take(offset, part) {
@@ -157,7 +146,7 @@ impl LogPartition {
             is_told = true;
         } else if incoming.pull_in == 0 {
             incoming.pull_in = PULL_TICKS;
-            let pull = incoming.gathered.pull(incoming.message.term(), incoming.position.index);
+            let pull = incoming.gathered.pull((incoming.message.term(), incoming.position.index));
             out.frames.push((incoming.message.from(), self.replica.id(), pull));
         }
         is_told

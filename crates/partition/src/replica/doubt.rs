@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! member                                   leader of its term
-//!   ── u8 6 | u64 term | u64 life ──▶        repeated until it is answered
-//!   ◀── u8 7 | u64 term | u64 life | u64 index ──   the end of the leader's log now
+//!   ── ask end: term, life ──▶               repeated until it is answered
+//!   ◀── end of log: term, life, index ──     the end of the leader's log now
 //!   has synced that entry of that term: it has all that it may have forgotten
 //! ```
 //!
@@ -16,18 +16,12 @@
 
 use super::Replica;
 use crate::outputs::Outputs;
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::peer::PeerFrame;
 use consensus::{LogIndex, NodeId, Role, Term};
 use std::collections::BTreeSet;
 
-/// First byte of a question after the end of the leader's log.
-pub(crate) const FRAME_DOUBT: u8 = 6;
-/// First byte of its answer.
-pub(crate) const FRAME_MEMORY: u8 = 7;
 /// A question is repeated after so many ticks.
 const ASK_TICKS: u32 = 2;
-const QUESTION_BYTES: usize = 17;
-const ANSWER_BYTES: usize = 25;
 
 /// What a member in doubt knows.
 pub(super) struct Doubt {
@@ -90,33 +84,27 @@ impl Replica {
             return;
         }
         doubt.ask_in = ASK_TICKS;
-        let mut frame = BytesMut::with_capacity(QUESTION_BYTES);
-        frame.put_u8(FRAME_DOUBT);
-        frame.put_u64_le(status.term.0);
-        frame.put_u64_le(doubt.life);
-        self.frames.push((leader, frame.freeze()));
+        self.frames.push((leader, PeerFrame::AskEnd { term: status.term, life: doubt.life }));
     }
 
-    /// A question of a member in doubt, or an answer to this one's. What is not of this term, or of this life, is dropped.
-    pub(super) fn doubt_frame(&mut self, from: NodeId, frame: &Bytes) {
-        let at = |i: usize| u64::from_le_bytes(frame[i..i + 8].try_into().expect("eight bytes"));
+    /// Answers a member in doubt, unless it asks somebody who does not lead.
+    pub(super) fn say_end(&mut self, from: NodeId, term: Term, life: u64) {
         let status = self.group.status();
-        match (frame.first(), frame.len()) {
-            (Some(&FRAME_DOUBT), QUESTION_BYTES) if status.role == Role::Leader && Term(at(1)) == status.term => {
-                self.doubtful.asks(from, status.term);
-                let mut answer = BytesMut::with_capacity(ANSWER_BYTES);
-                answer.put_u8(FRAME_MEMORY);
-                answer.put_slice(&frame[1..]);
-                // An entry of its own term: it appends one when it takes office.
-                answer.put_u64_le(status.last.index.0);
-                self.frames.push((from, answer.freeze()));
-            }
-            (Some(&FRAME_MEMORY), ANSWER_BYTES) if Term(at(1)) == status.term && status.leader == Some(from) => {
-                if let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.life == at(9)) {
-                    doubt.wanted.get_or_insert((status.term, LogIndex(at(17))));
-                }
-            }
-            _ => {}
+        if status.role == Role::Leader && term == status.term {
+            self.doubtful.asks(from, term);
+            // An entry of its own term: it appends one when it takes office.
+            self.frames.push((from, PeerFrame::EndOfLog { term, life, index: status.last.index }));
+        }
+    }
+
+    /// The answer to this member's question. What is not of this term, or of this life, is dropped.
+    pub(super) fn hear_end(&mut self, from: NodeId, term: Term, life: u64, index: LogIndex) {
+        let status = self.group.status();
+        if term == status.term
+            && status.leader == Some(from)
+            && let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.life == life)
+        {
+            doubt.wanted.get_or_insert((term, index));
         }
     }
 

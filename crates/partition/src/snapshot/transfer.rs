@@ -7,20 +7,13 @@
 //! is handed on whole and with the checksum of its manifest, or not at all; a transfer in which nothing moves is given up.
 
 use crate::outputs::ImageRefused;
+use crate::peer::{PeerFrame, SnapshotKey};
 use crate::replica::Replica;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, NodeId, Position, SnapshotOffer, Term};
 use std::collections::BTreeMap;
 use storage::checkpoint::CHECKPOINT_BYTES_MAX;
 
-/// First byte of a frame that asks for a part of a snapshot.
-pub(crate) const FRAME_PULL: u8 = 2;
-/// First byte of a frame that answers one.
-pub(crate) const FRAME_PART: u8 = 3;
-/// A pull, or a part, of the image.
-pub(crate) const KIND_IMAGE: u8 = 0;
-/// Bytes before what differs from frame to frame.
-pub(crate) const HEAD_BYTES: usize = 18;
 /// A pull that is not answered is repeated after this many ticks.
 pub(crate) const PULL_TICKS: u32 = 2;
 /// A transfer in which nothing moves for this many ticks is given up, on either side.
@@ -126,16 +119,13 @@ impl OutgoingImages {
         replica: &Replica,
         (to, term, index): (NodeId, Term, LogIndex),
         offset: u64,
-    ) -> Option<Bytes> {
+    ) -> Option<PeerFrame> {
         let bytes_max = IMAGE_PART_BYTES.min(replica.group().message_bytes_max());
         let outgoing = self.find(replica, (to, term, index))?;
         outgoing.idle_ticks = 0;
         let from = usize::try_from(offset).ok().filter(|o| *o <= outgoing.image.len())?;
         let past = (from + bytes_max).min(outgoing.image.len());
-        let mut frame = head(FRAME_PART, term, index, KIND_IMAGE, 8 + past - from);
-        frame.put_u64_le(offset);
-        frame.put_slice(&outgoing.image[from..past]);
-        Some(frame.freeze())
+        Some(PeerFrame::ImagePart { snapshot: (term, index), offset, bytes: outgoing.image.slice(from..past) })
     }
 
     /// A tick went by: what is taken, not wanted any more, or does not move, goes.
@@ -202,10 +192,8 @@ impl IncomingImage {
     }
 
     /// The frame that asks for the next part.
-    pub(crate) fn pull(&self, term: Term, index: LogIndex) -> Bytes {
-        let mut frame = head(FRAME_PULL, term, index, KIND_IMAGE, 8);
-        frame.put_u64_le(self.bytes.len() as u64);
-        frame.freeze()
+    pub(crate) fn pull(&self, snapshot: SnapshotKey) -> PeerFrame {
+        PeerFrame::PullImage { snapshot, offset: self.bytes.len() as u64 }
     }
 
     /// A part came. After [`Taken::Whole`] and [`Taken::Damaged`] there is nothing more to take.
@@ -220,24 +208,6 @@ impl IncomingImage {
         let image = std::mem::take(&mut self.bytes).freeze();
         if crc32c::crc32c(&image) == self.crc { Taken::Whole(image) } else { Taken::Damaged }
     }
-}
-
-/// The beginning of a frame, with room for `more` bytes behind it.
-pub(crate) fn head(kind: u8, term: Term, index: LogIndex, what: u8, more: usize) -> BytesMut {
-    let mut frame = BytesMut::with_capacity(HEAD_BYTES + more);
-    frame.put_u8(kind);
-    frame.put_u64_le(term.0);
-    frame.put_u64_le(index.0);
-    frame.put_u8(what);
-    frame
-}
-
-/// Takes the beginning of a frame apart: which snapshot, and what of it. `None` if it is too short.
-pub(crate) fn take_head(frame: &mut Bytes) -> Option<(u8, Term, LogIndex, u8)> {
-    if frame.len() < HEAD_BYTES {
-        return None;
-    }
-    Some((frame.get_u8(), Term(frame.get_u64_le()), LogIndex(frame.get_u64_le()), frame.get_u8()))
 }
 
 #[cfg(test)]

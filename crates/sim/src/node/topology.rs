@@ -10,13 +10,10 @@ use broker::topology::{Command as Change, DeleteQueue, Topology};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
 use partition::log_partition::{AppliedEntry, Machine};
-use partition::{LogPartition, WalState};
+use partition::{LogPartition, PeerFrame, WalState};
 
 /// The topology's group.
 pub const TOPOLOGY: PartitionId = PartitionId(0);
-
-/// First byte of a frame that asks for a part of a snapshot.
-const FRAME_PULL: u8 = 2;
 
 /// A member of the topology's group.
 pub(super) struct Member {
@@ -136,7 +133,7 @@ impl Running {
     /// The topology's part of a turn; hands back the oldest file of the log that it needs.
     pub(super) fn topology_turn(
         &mut self,
-        frames: &[(NodeId, usize, Bytes)],
+        frames: &[(NodeId, usize, PeerFrame)],
         (ticks, now_ms, current_file, wal): (u32, u64, u32, Option<WalState>),
         out: &mut Outcome,
     ) -> Option<u32> {
@@ -154,8 +151,8 @@ impl Running {
             }
         }
         for (from, _, frame) in frames.iter().filter(|f| f.1 == number) {
-            if bug != Some(Bug::PullsAreLost) || frame.first() != Some(&FRAME_PULL) {
-                log.step(*from, frame, decided, &mut self.out);
+            if bug != Some(Bug::PullsAreLost) || !matches!(frame, PeerFrame::PullImage { .. }) {
+                log.step(*from, frame.clone(), decided, &mut self.out);
             }
         }
         (0..ticks).for_each(|_| log.tick());

@@ -1,0 +1,125 @@
+//! Packets: what goes over a link between two nodes at a time, frames of any of their groups.
+//!
+//! ```text
+//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 1   little-endian, 9 bytes
+//! partition varint, frame (see `peer`)                                                          until the length is used up
+//! ```
+//!
+//! Invariants: a packet is taken whole, with its checksum, or not at all: whoever gets one that is not sound closes the link, since
+//! nothing behind it can be found. A version that this build does not know is told apart from damage.
+
+use super::PeerFrame;
+use broker::PartitionId;
+use bytes::Bytes;
+use consensus::{Cursor, DecodeError, Segments};
+use thiserror::Error;
+
+/// What every packet begins with. A node must not speak a version that some peer does not know.
+pub const PACKET_VERSION: u8 = 1;
+/// Bytes before the first frame.
+pub const HEAD_BYTES: usize = 9;
+/// Whoever fills a packet ends it once it has so many bytes.
+pub const PACKET_BYTES: usize = 256 << 10;
+/// No packet is longer: a full one, and behind that the largest frame, which is one file of the log.
+pub const PACKET_BYTES_MAX: usize = PACKET_BYTES + (256 << 20);
+
+/// Why bytes are no packet: close the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PacketError {
+    /// A format that this build does not know.
+    #[error(
+        "the peer speaks version {found} of the peer protocol, this node {PACKET_VERSION}: run the same version on both"
+    )]
+    Version {
+        /// What the packet says.
+        found: u8,
+    },
+    /// No packet may be so long.
+    #[error("a packet of {bytes} bytes, of which {PACKET_BYTES_MAX} are the most")]
+    TooLong {
+        /// What its head says.
+        bytes: u32,
+    },
+    /// The bytes are not those that were sent.
+    #[error("the checksum of a packet does not fit its bytes")]
+    Damaged,
+    /// The bytes are those that were sent, and they are no frames.
+    #[error("a frame of a packet cannot be read: {0}")]
+    Frame(#[from] DecodeError),
+}
+
+/// The head of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    length: u32,
+    crc: u32,
+    version: u8,
+}
+
+impl Head {
+    /// Reads a head. Errors: the version is not known, or the packet would be too long.
+    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Head, PacketError> {
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let head = Head { length: word(0), crc: word(4), version: bytes[8] };
+        if head.version != PACKET_VERSION {
+            return Err(PacketError::Version { found: head.version });
+        }
+        if head.length as usize > PACKET_BYTES_MAX {
+            return Err(PacketError::TooLong { bytes: head.length });
+        }
+        Ok(head)
+    }
+
+    /// How many bytes follow.
+    pub fn length(&self) -> usize {
+        self.length as usize
+    }
+}
+
+/// A packet of these frames, as pieces for one vectored write, the head first. Large bodies are shared, not copied.
+///
+/// # Panics
+/// If they are more than 4 GiB.
+pub fn encode<'a>(frames: impl IntoIterator<Item = (PartitionId, &'a PeerFrame)>) -> Vec<Bytes> {
+    let mut segments = Segments::new();
+    for (partition, frame) in frames {
+        segments.put_varint(u64::from(partition.0));
+        frame.encode(&mut segments);
+    }
+    let length = u32::try_from(segments.len()).expect("packets are ended long before");
+    let mut pieces = vec![Bytes::new()];
+    pieces.extend(segments.take());
+    let crc = checksum(pieces.iter().map(|piece| &piece[..]));
+    let mut head = [0; HEAD_BYTES];
+    head[..4].copy_from_slice(&length.to_le_bytes());
+    head[4..8].copy_from_slice(&crc.to_le_bytes());
+    head[8] = PACKET_VERSION;
+    pieces[0] = Bytes::copy_from_slice(&head);
+    pieces
+}
+
+/// The checksum of a packet with these bytes behind its head, in order.
+pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
+    pieces.into_iter().fold(crc32c::crc32c(&[PACKET_VERSION]), crc32c::crc32c_append)
+}
+
+/// The frames of a packet. Errors: the bytes behind its head are not those that were sent, or no frames.
+///
+/// # Panics
+/// If `body` is not as long as the head says.
+pub fn decode(head: &Head, mut body: Bytes) -> Result<Vec<(PartitionId, PeerFrame)>, PacketError> {
+    assert_eq!(body.len(), head.length(), "what follows the head is read to its end");
+    if checksum([&body[..]]) != head.crc {
+        return Err(PacketError::Damaged);
+    }
+    let mut frames = Vec::new();
+    while !body.is_empty() {
+        let mut cursor = Cursor::new(&body);
+        let number = cursor.varint()?;
+        let partition = u32::try_from(number).map_err(|_| cursor.invalid("a partition"))?;
+        let taken = cursor.at();
+        body = body.slice(taken..);
+        frames.push((PartitionId(partition), PeerFrame::decode(&mut body)?));
+    }
+    Ok(frames)
+}

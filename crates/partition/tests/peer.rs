@@ -1,0 +1,146 @@
+//! Frames between members and the packets that carry them: the very bytes, and that nothing else is taken for them.
+
+#![allow(clippy::unwrap_used)]
+
+use broker::{PartitionId, QueueId};
+use bytes::Bytes;
+use consensus::{LogIndex, Message, Segments, Term};
+use partition::PeerFrame;
+use partition::peer::Missing;
+use partition::peer::packet::{self, HEAD_BYTES, Head, PACKET_BYTES_MAX, PACKET_VERSION, PacketError};
+use proptest::prelude::*;
+
+/// A vote that `consensus` wrote: version, kind, which numbers are there, group, from, to, term 9, log term 8, index 300.
+const VOTE: [u8; 10] = [1, 3, 7, 3, 1, 2, 9, 8, 0xac, 2];
+
+fn frames() -> Vec<PeerFrame> {
+    let snapshot = (Term(9), LogIndex(300));
+    let missing = Missing { number: 7, queue: QueueId(5), from: 10, past: 20 };
+    let text = Bytes::from_static;
+    vec![
+        PeerFrame::Raft(Message::decode(&mut Bytes::from_static(&VOTE)).unwrap()),
+        PeerFrame::Written { term: Term(9), index: LogIndex(300) },
+        PeerFrame::AskEnd { term: Term(9), life: 1 },
+        PeerFrame::EndOfLog { term: Term(9), life: 1, index: LogIndex(300) },
+        PeerFrame::PullImage { snapshot, offset: 128 },
+        PeerFrame::ImagePart { snapshot, offset: 128, bytes: text(b"part") },
+        PeerFrame::PullMessages { snapshot, queue: QueueId(5), from: 10 },
+        PeerFrame::MessagesPart {
+            snapshot,
+            queue: QueueId(5),
+            from: 10,
+            past: 13,
+            messages: vec![(10, text(b"a")), (12, text(b""))],
+        },
+        PeerFrame::AskMissing(missing),
+        PeerFrame::HaveMissing(missing, vec![(10, Some(text(b"a"))), (11, None), (12, Some(text(b"")))]),
+    ]
+}
+
+fn encoded(frame: &PeerFrame) -> Bytes {
+    let mut out = Segments::new();
+    frame.encode(&mut out);
+    out.to_bytes()
+}
+
+fn opened(bytes: &[u8]) -> Result<Vec<(PartitionId, PeerFrame)>, PacketError> {
+    let head = Head::parse(bytes[..HEAD_BYTES].try_into().unwrap())?;
+    packet::decode(&head, Bytes::copy_from_slice(&bytes[HEAD_BYTES..]))
+}
+
+/// The bytes of each kind, as `docs/formats/peer.md` draws them. A build that writes others needs another version.
+#[test]
+fn frames_are_written_as_ever() {
+    let bytes: Vec<Vec<u8>> = frames().iter().map(|frame| encoded(frame).to_vec()).collect();
+    let expected: Vec<Vec<u8>> = vec![
+        [&[1][..], &VOTE].concat(),
+        vec![2, 9, 0xac, 2],
+        vec![3, 9, 1],
+        vec![4, 9, 1, 0xac, 2],
+        vec![5, 9, 0xac, 2, 0x80, 1],
+        vec![6, 9, 0xac, 2, 0x80, 1, 4, b'p', b'a', b'r', b't'],
+        vec![7, 9, 0xac, 2, 5, 10],
+        vec![8, 9, 0xac, 2, 5, 10, 13, 2, 10, 1, b'a', 12, 0],
+        vec![9, 7, 5, 10, 20],
+        vec![10, 7, 5, 10, 20, 3, 10, 2, b'a', 11, 0, 12, 1],
+    ];
+    assert_eq!(bytes, expected);
+    let packet = packet::encode([(PartitionId(200), &frames()[1]), (PartitionId(0), &frames()[2])]).concat();
+    assert_eq!(packet, [10, 0, 0, 0, 200, 192, 220, 209, 1, 200, 1, 2, 9, 0xac, 2, 0, 3, 9, 1]);
+}
+
+#[test]
+fn what_was_written_is_read_again_and_nothing_is_left() {
+    for frame in frames() {
+        let mut bytes = encoded(&frame);
+        assert_eq!(PeerFrame::decode(&mut bytes), Ok(frame));
+        assert!(bytes.is_empty());
+    }
+    let all: Vec<_> = (0..).map(PartitionId).zip(frames()).collect();
+    let packet = packet::encode(all.iter().map(|(partition, frame)| (*partition, frame))).concat();
+    assert_eq!(opened(&packet), Ok(all));
+    assert_eq!(opened(&packet::encode([]).concat()), Ok(Vec::new()));
+}
+
+#[test]
+fn a_large_body_is_shared_and_not_copied() {
+    let body = Bytes::from(vec![7; 4096]);
+    let frame = PeerFrame::ImagePart { snapshot: (Term(1), LogIndex(1)), offset: 0, bytes: body.clone() };
+    let pieces = packet::encode([(PartitionId(1), &frame)]);
+    assert!(pieces.iter().any(|piece| piece.as_ptr() == body.as_ptr() && piece.len() == body.len()));
+    let head = Head::parse(pieces[0][..].try_into().unwrap()).unwrap();
+    let received: Bytes = pieces[1..].concat().into();
+    let found = packet::decode(&head, received.clone()).unwrap();
+    let PeerFrame::ImagePart { bytes, .. } = &found[0].1 else { panic!("{found:?}") };
+    assert!(received.as_ptr_range().contains(&bytes.as_ptr()), "a slice of what came");
+}
+
+#[test]
+fn a_packet_of_another_version_or_of_any_length_is_refused_by_its_head() {
+    let packet = packet::encode([(PartitionId(1), &frames()[1])]).concat();
+    let mut head: [u8; HEAD_BYTES] = packet[..HEAD_BYTES].try_into().unwrap();
+    head[8] = PACKET_VERSION + 1;
+    assert_eq!(Head::parse(&head), Err(PacketError::Version { found: PACKET_VERSION + 1 }));
+    head[8] = PACKET_VERSION;
+    head[..4].copy_from_slice(&(PACKET_BYTES_MAX as u32 + 1).to_le_bytes());
+    assert_eq!(Head::parse(&head), Err(PacketError::TooLong { bytes: PACKET_BYTES_MAX as u32 + 1 }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_packet_with_another_byte_is_refused(at in 0..400_usize, flip in 1..=255_u8) {
+        let all = frames();
+        let mut packet = packet::encode(all.iter().map(|frame| (PartitionId(1), frame))).concat();
+        let at = at % packet.len();
+        prop_assume!(!(0..4).contains(&at));
+        packet[at] ^= flip;
+        prop_assert!(opened(&packet).is_err());
+    }
+
+    /// Whatever comes is refused, or is the one form of what it means.
+    #[test]
+    fn garbage_is_refused_or_means_what_it_says(kind in 0..12_u8, rest in prop::collection::vec(any::<u8>(), 0..100)) {
+        let whole = Bytes::from([&[kind][..], &rest].concat());
+        let mut left = whole.clone();
+        if let Ok(frame) = PeerFrame::decode(&mut left) {
+            let taken = whole.len() - left.len();
+            prop_assert_eq!(encoded(&frame), whole.slice(..taken));
+        }
+    }
+
+    /// The same from frames that were sound before one byte was another one.
+    #[test]
+    fn a_frame_that_is_almost_one_is_refused_or_means_what_it_says(which in 0..10_usize, at in 0..64_usize, flip in 1..=255_u8) {
+        let mut bytes = encoded(&frames()[which]).to_vec();
+        let at = at % bytes.len();
+        bytes[at] ^= flip;
+        let whole = Bytes::from(bytes);
+        let mut left = whole.clone();
+        if let Ok(frame) = PeerFrame::decode(&mut left) {
+            let taken = whole.len() - left.len();
+            prop_assert_eq!(encoded(&frame), whole.slice(..taken));
+        }
+    }
+}
