@@ -35,13 +35,33 @@ const OUTSIDE_AND_DISORDER: &[&str] = &[
     "thread_rng",
 ];
 
+/// The same, and random numbers of its own.
+const OUTSIDE_AND_CHANCE: &[&str] = &[
+    "std::net",
+    "std::fs",
+    "std::thread",
+    "tokio::",
+    "Instant::now",
+    "SystemTime",
+    "std::env",
+    "RandomState",
+    "rand::rng",
+    "thread_rng",
+    "getrandom",
+];
+
 const LAYERS: &[Layer] = &[
     Layer { name: "amqp", may_know: &[], banned: OUTSIDE },
     Layer { name: "broker", may_know: &["amqp"], banned: OUTSIDE_AND_DISORDER },
     Layer { name: "consensus", may_know: &[], banned: OUTSIDE },
     Layer { name: "storage", may_know: &[], banned: &["std::net", "tokio::", "SystemTime"] },
     Layer { name: "partition", may_know: &["broker", "consensus", "storage"], banned: OUTSIDE_AND_DISORDER },
-    Layer { name: "server", may_know: &["amqp", "broker", "consensus", "partition", "storage"], banned: &[] },
+    Layer { name: "session", may_know: &["amqp", "broker", "partition"], banned: OUTSIDE_AND_CHANCE },
+    Layer {
+        name: "server",
+        may_know: &["amqp", "broker", "consensus", "partition", "session", "storage"],
+        banned: &[],
+    },
     Layer {
         name: "sim",
         may_know: &["amqp", "broker", "consensus", "partition", "storage"],

@@ -5,18 +5,19 @@
 //! partitions have answered. An idle connection owns no read buffer.
 
 use crate::engine::wall_ms;
-use crate::report::{ConnectionNumber, ConnectionReport, Seen};
-use crate::session::{Peer, Session};
 use crate::shard::Seat;
 use crate::shard::outlets::Window;
 use crate::shard::thread::Local;
 use crate::stream::Stream;
+use crate::turn::Turn;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{Outcome, Refusal};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use session::report::{ConnectionNumber, ConnectionReport, Seen};
+use session::{Cx, Peer, Session};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -123,7 +124,8 @@ impl Client {
         let inner = Inner {
             stream,
             amqp,
-            session: Session::new(peer, local),
+            // A key that no channel gets is a number that no other connection gets.
+            session: Session::new(peer, ConnectionNumber(local.keys.borrow_mut().next().0)),
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             small_reads: 0,
@@ -182,30 +184,32 @@ impl Client {
 
     /// Takes the effects for one of this connection's channels: `first`, and what `next` gives.
     pub(crate) fn handle_effects(
-        &self,
+        self: &Rc<Self>,
         channel: (ChannelKey, u16),
         first: Effect,
         mut next: impl FnMut() -> Option<Effect>,
         local: &Rc<Local>,
     ) {
         let inner = &mut *self.inner.borrow_mut();
+        let cx = &mut Cx { amqp: &mut inner.amqp, host: &Turn { local, client: self } };
         let mut effect = Some(first);
         while let Some(current) = effect {
-            inner.session.handle_effect(channel, current, &mut inner.amqp, local);
+            inner.session.handle_effect(channel, current, cx);
             effect = next();
         }
     }
 
     /// A proposal of one of this connection's channels was decided.
     pub(crate) fn handle_decided(
-        &self,
+        self: &Rc<Self>,
         channel: (ChannelKey, u16),
         request: RequestId,
         outcome: Result<Outcome, Refusal>,
         local: &Rc<Local>,
     ) {
         let inner = &mut *self.inner.borrow_mut();
-        inner.session.handle_decided(channel, request, outcome, &mut inner.amqp, local);
+        let cx = &mut Cx { amqp: &mut inner.amqp, host: &Turn { local, client: self } };
+        inner.session.handle_decided(channel, request, outcome, cx);
     }
 
     /// The node's alarms changed.
@@ -255,7 +259,7 @@ impl Client {
     }
 
     /// What there is to tell of it; nothing before its virtual host is open.
-    pub(crate) fn report(&self, local: &Local) -> Option<ConnectionReport> {
+    pub(crate) fn report(self: &Rc<Self>, local: &Rc<Local>) -> Option<ConnectionReport> {
         let inner = &mut *self.inner.borrow_mut();
         let seen = Seen {
             local_address: inner.stream.socket().local_addr().ok(),
@@ -264,7 +268,7 @@ impl Client {
             sent_bytes: inner.amqp.output().written_bytes(),
             connected_ms: inner.connected_ms,
         };
-        inner.session.report(&inner.amqp, seen, local)
+        inner.session.report(&inner.amqp, seen, &Turn { local, client: self })
     }
 
     /// No more waiting for this client: its task ends at once.
@@ -284,7 +288,7 @@ impl Client {
             inner.amqp.handle_timeout(now);
         }
         inner.look_at_held(now);
-        inner.session.handle_timeout(&mut inner.amqp, local, now);
+        inner.session.handle_timeout(&mut Cx { amqp: &mut inner.amqp, host: &Turn { local, client: self } }, now);
         inner.pump(self, local, now);
         if inner.input.is_empty() && inner.last_read + READ_IDLE_MS <= now {
             inner.input = BytesMut::new();
@@ -303,7 +307,7 @@ impl Client {
             inner.pump(self, local, now);
         }
         inner.write(now);
-        inner.feed_starved(local);
+        inner.feed_starved(self, local);
         inner.arm(self, local, now);
         if inner.is_full || inner.is_over() || inner.wants_task(local) {
             self.wake();
@@ -335,17 +339,18 @@ impl Inner {
     }
 
     fn take_turn(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
-        self.session.begin_turn(&mut self.amqp, local);
+        let host = &Turn { local, client };
+        self.session.begin_turn(&mut Cx { amqp: &mut self.amqp, host });
         loop {
             while !self.session.ends_turn()
                 && let Some(event) = self.amqp.poll_event()
             {
-                self.session.handle_event(event, &mut self.amqp, client, local, now);
+                self.session.handle_event(event, &mut Cx { amqp: &mut self.amqp, host }, now);
             }
             // A frame that stops in the middle counts as what it belongs to, unless it is us who do not take it.
             let cut = if self.input_blocked { 0 } else { self.input.len() };
             let bytes = cut + self.amqp.assembling_bytes();
-            if self.session.count_unfinished(bytes, &mut self.amqp, local) {
+            if self.session.count_unfinished(bytes, &mut Cx { amqp: &mut self.amqp, host }) {
                 continue;
             }
             self.is_yielding = self.session.is_in_the_middle() || self.amqp.has_events();
@@ -426,15 +431,20 @@ impl Inner {
         }
     }
 
+    /// Whether a shard that the client publishes to has as much unwritten as it may.
+    fn waits_for_load(&self, local: &Local) -> bool {
+        self.session.waits_for_load(|shard| local.shared.is_loaded(shard))
+    }
+
     /// Whether the socket is to be read now.
     fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>) -> bool {
         if self.is_yielding || self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
             return false;
         }
-        if self.session.waits_for_load(local) {
+        if self.waits_for_load(local) {
             local.pause(client);
             // The gauge may have fallen before this connection was in the list of those to be told.
-            return !self.session.waits_for_load(local);
+            return !self.waits_for_load(local);
         }
         true
     }
@@ -555,11 +565,14 @@ impl Inner {
     }
 
     /// Lets consumers go on that were passed over, once half of the window is free.
-    fn feed_starved(&mut self, local: &Rc<Local>) {
+    fn feed_starved(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         if self.amqp.output().len() <= local.window() / 2 {
-            self.session.drained(local);
+            let host = &Turn { local, client };
+            self.session.drained(host);
             for consumer in self.starved.drain(..) {
-                self.session.unstall(consumer, local);
+                if let Some(number) = local.number_of(consumer.channel) {
+                    self.session.unstall(consumer, number, host);
+                }
             }
         }
     }
@@ -598,7 +611,7 @@ impl Inner {
             && !self.is_deaf
             && self.amqp.wants_input()
             && !self.is_flooded(local)
-            && !self.session.waits_for_load(local)
+            && !self.waits_for_load(local)
     }
 
     /// Enters the earliest time of this connection into the wheel, unless an earlier entry is there.
@@ -680,7 +693,7 @@ impl Future for ConnectionTask {
                     break;
                 }
             }
-            inner.feed_starved(&local);
+            inner.feed_starved(&client, &local);
             if !inner.is_yielding {
                 inner.take_turn(&client, &local, now);
             }
@@ -721,6 +734,6 @@ impl Inner {
             self.take_turn(client, local, now);
         }
         self.input = BytesMut::new();
-        self.session.count_unfinished(0, &mut self.amqp, local);
+        self.session.count_unfinished(0, &mut Cx { amqp: &mut self.amqp, host: &Turn { local, client } });
     }
 }

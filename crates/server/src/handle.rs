@@ -8,14 +8,15 @@ use crate::definitions::{ImportError, Imported};
 use crate::engine::{EngineGauges, SyncTimes};
 use crate::node::{Alarm, Alarms, Shared};
 use crate::patterns;
-use crate::report::{ConnectionNumber, ConnectionReport};
-use crate::session::random;
+use crate::random;
 use crate::shard::deletion::{Asker, Deletion};
 use crate::shard::{Look, Parcel, transient_partition};
 use crate::topology_log::Answer;
 use broker::topology::{Actor, Checked, Command, Outcome, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology};
 use broker::{PartitionId, QueueId, VhostId};
 use partition::{QueueFigures, Reply};
+pub use session::Traffic;
+use session::report::{ConnectionNumber, ConnectionReport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -71,37 +72,6 @@ pub struct NodeFigures {
     pub sync_times: Option<SyncTimes>,
     /// Bytes free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
-}
-
-/// What went through the node since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Messages that clients published.
-    pub published: u64,
-    /// Messages that were confirmed.
-    pub confirmed: u64,
-    /// Messages that reached no queue and came back.
-    pub returned: u64,
-    /// Messages that reached no queue and were dropped.
-    pub dropped: u64,
-    /// Deliveries to consumers that ack.
-    pub delivered: u64,
-    /// Deliveries to consumers that do not.
-    pub delivered_no_ack: u64,
-    /// Messages that `basic.get` took.
-    pub got: u64,
-    /// Deliveries that had been delivered before.
-    pub redelivered: u64,
-    /// Deliveries that were acked.
-    pub acked: u64,
-    /// Connections that were let in.
-    pub connections_opened: u64,
-    /// Connections that were let in and ended.
-    pub connections_closed: u64,
-    /// Channels opened.
-    pub channels_opened: u64,
-    /// Channels closed.
-    pub channels_closed: u64,
 }
 
 /// Why a change was not made.
@@ -191,7 +161,7 @@ impl Handle {
         let mut figures =
             NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
         (figures.unfinished_bytes, figures.history_bytes) = (shared.unfinished_bytes(), shared.histories.bytes());
-        figures.waiting_bytes = shared.waiting_bytes.load(Ordering::Relaxed);
+        figures.waiting_bytes = shared.sums.waiting.load(Ordering::Relaxed);
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);

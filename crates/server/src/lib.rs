@@ -1,7 +1,7 @@
-//! The shell around the rules: sockets, threads, shards and the sessions between clients and partitions.
+//! The shell around the rules: sockets, threads and shards.
 //!
 //! In reading order: what a process starts ([`run`]) from its [`config`], the node ([`node`]), one thread of it ([`shard`],
-//! whose head has the cost of a message), one connection (`connection`), what its client asks for (`session`), how the
+//! whose head has the cost of a message), one connection (`connection`) and what its session sees of all this (`turn`), how the
 //! topology changes ([`topology_log`]), the disk's side ([`engine`]), and what all this tells of itself ([`handle`], [`report`]).
 //!
 //! It carries rules out and makes none: AMQP's are in `amqp`, the topology's and the queues' in `broker`.
@@ -17,28 +17,22 @@ pub mod definitions;
 mod doorman;
 pub mod engine;
 pub mod handle;
-mod histories;
 mod listener;
-mod logins;
 pub mod node;
-mod occupancy;
 pub mod patterns;
 mod proxy_protocol;
-pub mod report;
+mod random;
 pub mod run;
-mod session;
 pub mod shard;
 mod stream;
-mod tally;
 pub mod tls;
 pub mod topology_log;
-mod unfinished;
+mod turn;
 
 pub use channel_key::BOOT_LIMIT;
 pub use handle::Handle;
 pub use listener::bind;
-pub use logins::LoginLimits;
 pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, StartError, Wiring};
-pub use session::{SYNC_EXCHANGE, Stamp, Stamps};
+pub use session::{LoginLimits, SYNC_EXCHANGE, Stamp, Stamps, report};
 pub use shard::{Partition, transient_partition};
 pub use topology_log::{Answer, Changes, MemoryLog, TopologyLog};

@@ -52,7 +52,7 @@ impl Room {
 
     /// A place for a connection of this address, if that is known.
     fn take(self: &Arc<Self>, address: Option<IpAddr>, permit: OwnedSemaphorePermit) -> Place {
-        let (of, end) = (address.map(crate::logins::network), Arc::new(Notify::new()));
+        let (of, end) = (address.map(session::network), Arc::new(Notify::new()));
         if let Some(of) = of {
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
             let own = taken.entry(of).or_default();

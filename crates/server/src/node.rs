@@ -5,23 +5,18 @@
 
 use crate::channel_key::BOOT_LIMIT;
 use crate::doorman;
-use crate::histories::Histories;
 use crate::listener::{self, Door};
-use crate::logins::{LoginLimits, Logins};
-use crate::occupancy::Occupancy;
-use crate::session::Stamps;
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
-use crate::tally;
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
-use crate::unfinished::Limits;
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
 use broker::topology::{
     Applied, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology,
 };
 use broker::{ChannelKey, PartitionId, VhostId};
 use partition::{Command, RequestId};
+use session::{Histories, Limits, LoginLimits, Logins, Occupancy, Stamps, Sums};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc};
@@ -214,7 +209,7 @@ pub(crate) struct Gauge {
     /// Open connections.
     pub(crate) connections: AtomicUsize,
     /// What went through.
-    pub(crate) traffic: tally::Published,
+    pub(crate) traffic: session::Published,
 }
 
 /// What the threads of a node share.
@@ -246,12 +241,10 @@ pub(crate) struct Shared {
     memory_alarm: AtomicBool,
     /// What `x-recent-history` exchanges remember.
     pub(crate) histories: Histories,
-    /// What clients have begun and not ended, and the most of it.
-    pub(crate) unfinished_bytes: AtomicU64,
-    pub(crate) unfinished_limits: Limits,
-    /// Frames of all connections that wait for their channel's turn, and beyond what each connection keeps few of them.
-    pub(crate) waiting_bytes: AtomicU64,
-    pub(crate) waiting_bytes_max: u64,
+    /// What clients have begun and not ended.
+    pub(crate) sums: Sums,
+    /// What is set for all sessions.
+    pub(crate) session_settings: session::Settings,
     next_partition: AtomicUsize,
     start: Instant,
 }
@@ -470,7 +463,7 @@ impl Shared {
 
     /// What clients have begun and not ended.
     pub(crate) fn unfinished_bytes(&self) -> u64 {
-        self.unfinished_bytes.load(Ordering::Relaxed)
+        self.sums.unfinished.load(Ordering::Relaxed)
     }
 
     /// Whether messages in memory are beyond their budget.
@@ -621,14 +614,23 @@ impl Node {
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
             histories: Histories::new(config.transient_bytes_max / HISTORIES_SHARE),
-            unfinished_bytes: AtomicU64::new(0),
-            waiting_bytes: AtomicU64::new(0),
-            waiting_bytes_max: config.transient_bytes_max / WAITING_SHARE,
-            unfinished_limits: Limits::new(
-                config.amqp.assembling_bytes_max as u64,
-                config.user_bytes_max,
-                config.transient_bytes_max,
-            ),
+            sums: Sums {
+                limits: Limits::new(
+                    config.amqp.assembling_bytes_max as u64,
+                    config.user_bytes_max,
+                    config.transient_bytes_max,
+                ),
+                waiting_max: config.transient_bytes_max / WAITING_SHARE,
+                ..Sums::default()
+            },
+            session_settings: session::Settings {
+                node_name: config.node_name.clone(),
+                loopback_users: config.loopback_users.clone(),
+                anonymous_user: config.anonymous_user.clone(),
+                consumer_timeout_ms: config.consumer_timeout_ms,
+                stamps: config.stamps.clone(),
+                tells_events: config.event_vhost.is_some(),
+            },
             next_partition: AtomicUsize::new(0),
             occupancy: Arc::default(),
             logins: Logins::new(config.login_limits),

@@ -11,9 +11,9 @@ use super::levels::{LogFormat, LogLevels};
 use super::machine::Machine;
 use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
-use crate::session::Stamp;
 use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
 use broker::topology::Redeclaration;
+use session::Stamp;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use super::error::{one_line, quoted};
 use super::levels::{LogFormat, LogLevels};
 use super::setting::{Kind, Unit, bytes_text};
-use crate::session::Stamp;
 use crate::tls::{LoginFrom, VerifyClients};
 use broker::topology::Redeclaration;
+use session::Stamp;
 
 /// The word for no file, and for an empty list where a list is written as text. An empty text is not one: an unset variable in a compose file
 /// would otherwise open `guest` to the network.

@@ -6,7 +6,7 @@
 use super::plan::{Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
 use crate::node::{Node, Shared};
-use crate::session::random;
+use crate::random;
 use crate::shard::transient_partition;
 use crate::topology_log::Answer;
 use broker::PartitionId;

@@ -6,7 +6,7 @@
 
 use super::emit::by_partition;
 use super::thread::Local;
-use crate::session::facts::PublishedFacts;
+use crate::random;
 use broker::death::{self, Death};
 use broker::topology::{RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
@@ -15,6 +15,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use partition::message::{MESSAGE_BYTES_MAX, MessageView};
 use partition::{Command, DeadLetter, Level, Message, Publish};
+use session::PublishedFacts;
 use smallvec::SmallVec;
 
 /// A letter that its queue waits for.
@@ -100,7 +101,7 @@ impl Local {
             }
         }
         let mut targets = Vec::new();
-        let facts = PublishedFacts::new(&properties);
+        let facts = PublishedFacts::new(&properties, random::dice);
         let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
         let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
         topology.route(&request, &mut targets).ok()?;

@@ -5,13 +5,14 @@
 
 use super::thread::Local;
 use crate::engine::wall_ms;
-use crate::session::facts::PublishedFacts;
+use crate::random;
 use amqp::{Properties, Table, Value};
 use broker::topology::{DurabilityLevel, NAME_BYTES_MAX, News, RouteRequest, RouteTarget};
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
 use partition::command::Durability;
 use partition::{Command, Level, Message, Publish, Target};
+use session::PublishedFacts;
 use smallvec::SmallVec;
 
 /// Where the broker tells what happens on it, in the virtual host of the setting `event_exchange_vhost`.
@@ -72,7 +73,7 @@ impl Local {
         let mut targets = Vec::new();
         {
             let topology = self.shared.topology();
-            let facts = PublishedFacts::new(&properties);
+            let facts = PublishedFacts::new(&properties, random::dice);
             let request = RouteRequest { vhost, exchange: exchange.as_bytes(), keys: &[&key[..]], facts: &facts };
             if topology.route(&request, &mut targets).is_err() {
                 return;

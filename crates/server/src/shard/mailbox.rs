@@ -5,10 +5,10 @@
 //! shown what became of them: senders look at them before they read more from publishers.
 
 use super::deletion::Deletion;
-use crate::report::{ConnectionNumber, ConnectionReport};
 use amqp::Millis;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use partition::{Command, Effect, QueueFigures, Reply, RequestId};
+use session::report::{ConnectionNumber, ConnectionReport};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -15,9 +15,9 @@
 
 use amqp::Millis;
 use broker::topology::Name;
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a bucket holds comes back in this time.
@@ -47,7 +47,7 @@ impl Default for LoginLimits {
 
 /// What all logins of a node have in common.
 #[derive(Debug)]
-pub(crate) struct Logins {
+pub struct Logins {
     limits: LoginLimits,
     tables: Mutex<Tables>,
 }
@@ -77,7 +77,7 @@ impl<K> Default for Buckets<K> {
 /// A login whose password may be looked at. Unless it is told that it was right, it counts as a failure.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Try<'l> {
+pub struct Try<'l> {
     logins: &'l Logins,
     from: IpAddr,
     name: Option<Name>,
@@ -93,7 +93,8 @@ struct Took {
 }
 
 impl Logins {
-    pub(crate) fn new(limits: LoginLimits) -> Logins {
+    /// Nobody has tried anything yet.
+    pub fn new(limits: LoginLimits) -> Logins {
         Logins { limits, tables: Mutex::default() }
     }
 
@@ -102,7 +103,7 @@ impl Logins {
     }
 
     /// Whether a password may be tried, of `name`, which some user has or none, from `address`.
-    pub(crate) fn admit(&self, address: IpAddr, name: &[u8], exists: bool, now: Millis) -> Option<Try<'_>> {
+    pub fn admit(&self, address: IpAddr, name: &[u8], exists: bool, now: Millis) -> Option<Try<'_>> {
         let from = network(address);
         let name = exists.then(|| Name::new(name));
         let LoginLimits { per_address, per_user } = self.limits;
@@ -140,7 +141,7 @@ impl Logins {
 
 impl Try<'_> {
     /// The password was right: nothing counts, and the user is known there from now on.
-    pub(crate) fn was_right(self, now: Millis) {
+    pub fn was_right(self, now: Millis) {
         let Try { logins, from, name, took } = self;
         let mut tables = logins.lock();
         tables.addresses.put_back(&from, took.address);
@@ -192,7 +193,7 @@ fn keep_latest<K: Eq + Hash>(table: &mut HashMap<K, Millis>, limit: usize) {
 }
 
 /// An IPv4 address is itself, however it is written; of IPv6 one customer has a network of 64 bits.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) if !six.is_loopback() => Ipv6Addr::from(u128::from(six) >> 64 << 64).into(),
         other => other,
@@ -203,10 +204,10 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const HOME: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1));
 
     fn address(number: u32) -> IpAddr {
-        std::net::Ipv4Addr::from(0x0b00_0000 + number).into()
+        core::net::Ipv4Addr::from(0x0b00_0000 + number).into()
     }
 
     fn fails(logins: &Logins, from: IpAddr, name: &str, count: usize, now: Millis) -> usize {
@@ -255,7 +256,7 @@ mod tests {
         assert!(logins.admit(address(5000), b"ann", true, 2).is_none());
         assert!(logins.admit(address(5000), b"bob", true, 2).is_some(), "another user is another's matter");
         logins.admit(HOME, b"ann", true, 2).expect("ann came from there before").was_right(2);
-        let here = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        let here = IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
         logins.admit(here, b"ann", true, 2).expect("nobody elsewhere locks this machine out").was_right(2);
     }
 

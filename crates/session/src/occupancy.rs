@@ -27,7 +27,7 @@ struct UserCount {
 
 /// The counts of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Occupancy {
+pub struct Occupancy {
     counts: Mutex<Counts>,
 }
 

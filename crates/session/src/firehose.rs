@@ -5,7 +5,7 @@
 //! Source: RabbitMQ's guide on the firehose tracer; names and types of the headers are RabbitMQ's.
 
 use super::traits::{self, Copies};
-use super::{Cx, Session};
+use super::{Cx, Host, Session};
 use amqp::{Properties, Table, Value};
 use broker::QueueId;
 use bytes::Bytes;
@@ -61,12 +61,18 @@ fn properties_table(properties: &[u8]) -> Table {
 impl Session {
     /// Tells of a message that a client published, and of the queues that it goes to.
     #[cold]
-    pub(super) fn trace_publish(&self, publish: &amqp::Publish, copies: &Copies, queues: &[QueueId], cx: &Cx<'_>) {
-        if publish.exchange == TRACE_EXCHANGE || !cx.local.shared.traces(self.vhost) {
+    pub(super) fn trace_publish(
+        &self,
+        publish: &amqp::Publish,
+        copies: &Copies,
+        queues: &[QueueId],
+        cx: &Cx<'_, impl Host>,
+    ) {
+        if publish.exchange == TRACE_EXCHANGE || !cx.host.traces(self.vhost) {
             return;
         }
         let names = {
-            let topology = cx.local.shared.topology();
+            let topology = cx.host.topology();
             queues.iter().filter_map(|id| topology.queue(*id)).map(|queue| text(&queue.name)).collect()
         };
         let mut headers =
@@ -74,18 +80,24 @@ impl Session {
         self.tell_whose(&mut headers, publish.channel.number());
         headers.push("routed_queues", Value::Array(names));
         let key = [b"publish.", &publish.exchange[..]].concat();
-        cx.local.emit(self.vhost, TRACE_EXCHANGE, &key, &headers, publish.body.clone());
+        cx.host.emit(self.vhost, TRACE_EXCHANGE, &key, &headers, publish.body.clone());
     }
 
     /// Tells of a message that goes out to the channel at `at`, from `queue`.
     #[cold]
-    pub(super) fn trace_delivery(&self, at: usize, queue: Option<QueueId>, delivery: &Delivery, cx: &Cx<'_>) {
+    pub(super) fn trace_delivery(
+        &self,
+        at: usize,
+        queue: Option<QueueId>,
+        delivery: &Delivery,
+        cx: &Cx<'_, impl Host>,
+    ) {
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
-        if view.exchange() == TRACE_EXCHANGE.as_bytes() || !cx.local.shared.traces(self.vhost) {
+        if view.exchange() == TRACE_EXCHANGE.as_bytes() || !cx.host.traces(self.vhost) {
             return;
         }
         let name = {
-            let topology = cx.local.shared.topology();
+            let topology = cx.host.topology();
             let Some(queue) = queue.and_then(|id| topology.queue(id)) else { return };
             queue.name.clone()
         };
@@ -94,7 +106,7 @@ impl Session {
         headers.push("redelivered", Value::I32(i32::from(delivery.redelivered)));
         self.tell_whose(&mut headers, self.channels[at].id.number());
         let key = [b"deliver.", &name[..]].concat();
-        cx.local.emit(self.vhost, TRACE_EXCHANGE, &key, &headers, view.body_of(&delivery.message));
+        cx.host.emit(self.vhost, TRACE_EXCHANGE, &key, &headers, view.body_of(&delivery.message));
     }
 
     fn trace_headers(
@@ -103,14 +115,14 @@ impl Session {
         routing_key: &[u8],
         copies: &[Bytes],
         properties: &[u8],
-        cx: &Cx<'_>,
+        cx: &Cx<'_, impl Host>,
     ) -> Table {
         let keys = std::iter::once(text(routing_key)).chain(copies.iter().map(|key| Value::LongString(key.clone())));
         let mut headers = Table::new();
         headers.push("exchange_name", text(exchange));
         headers.push("routing_keys", Value::Array(keys.collect()));
         headers.push("properties", Value::Table(properties_table(properties)));
-        headers.push("node", text(cx.local.shared.config.node_name.as_bytes()));
+        headers.push("node", text(cx.host.settings().node_name.as_bytes()));
         headers
     }
 

@@ -9,7 +9,7 @@ use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits::{self, Copies};
 use super::waiting::CONFIRMS_LOOK_MS;
-use super::{Cx, Session};
+use super::{Cx, Host, Session};
 use crate::tally::Count;
 use amqp::wire::headers;
 use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, ReplyCode, ReturnedMessage, Settle};
@@ -34,11 +34,11 @@ const ROUTE_TARGETS_MAX: usize = 1 << 16;
 
 impl Session {
     /// Routes a message and hands it to its partitions, or holds it until its commit.
-    pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_>) {
+    pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
         let at = self.at(publish.channel);
-        let config = &cx.local.shared.config;
-        if let Some(stamps) = &config.stamps {
-            publish.properties = stamps.stamped(&publish.properties, &config.node_name, crate::engine::wall_ms());
+        let settings = cx.host.settings();
+        if let Some(stamps) = &settings.stamps {
+            publish.properties = stamps.stamped(&publish.properties, &settings.node_name, cx.host.wall_ms());
         }
         let mut copies = Copies::default();
         if traits::may_ask(&publish.properties) {
@@ -66,17 +66,23 @@ impl Session {
         self.send_publish(at, publish, &copies, cx);
     }
 
-    fn check_exchange(&self, exchange: &[u8], routing_key: &[u8], cx: &Cx<'_>) -> Result<(), ChannelError> {
+    fn check_exchange(&self, exchange: &[u8], routing_key: &[u8], cx: &Cx<'_, impl Host>) -> Result<(), ChannelError> {
         if exchange == SYNC_EXCHANGE {
             return Ok(());
         }
-        let topology = cx.local.shared.topology();
+        let topology = cx.host.topology();
         topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)
     }
 
     /// Routes a message whose properties were checked, and hands it to its partitions.
-    pub(super) fn send_publish(&mut self, at: usize, mut publish: amqp::Publish, copies: &Copies, cx: &mut Cx<'_>) {
-        let version = cx.local.shared.topology_version();
+    pub(super) fn send_publish(
+        &mut self,
+        at: usize,
+        mut publish: amqp::Publish,
+        copies: &Copies,
+        cx: &mut Cx<'_, impl Host>,
+    ) {
+        let version = cx.host.topology_version();
         let kept = match copies.keys.is_empty() {
             true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
             false => None,
@@ -93,7 +99,7 @@ impl Session {
             // From here on nobody sees them, also not whom the message comes back to.
             publish.properties = without_blind_copies(&publish.properties);
         }
-        if cx.local.shared.is_tracing() {
+        if cx.host.is_tracing() {
             let route = self.channels[at].routes.get(place);
             let targets = route.groups.iter().flat_map(|group| &group.targets);
             let queues: SmallVec<[QueueId; 4]> = targets.map(|target| target.queue).collect();
@@ -105,13 +111,13 @@ impl Session {
         if !route.histories.is_empty() {
             Self::remember(&route.histories, &publish, cx);
         }
-        cx.local.tally.add(Count::Published, 1);
+        cx.host.count(Count::Published, 1);
         if route.groups.is_empty() {
             let is_sync = route.is_sync;
             return self.publish_nowhere(at, &publish, is_sync, cx);
         }
         if self.published & route.shards != route.shards {
-            self.slow_at = self.slow_at.min(cx.local.now() + CONFIRMS_LOOK_MS);
+            self.slow_at = self.slow_at.min(cx.host.now() + CONFIRMS_LOOK_MS);
         }
         self.published |= route.shards;
         let partitions = route.groups.len();
@@ -128,15 +134,15 @@ impl Session {
         }
     }
 
-    fn check_traits(&self, publish: &amqp::Publish, cx: &Cx<'_>) -> Result<traits::Asked, ChannelError> {
-        let may_impersonate = || cx.local.shared.topology().has_tag(&self.user, traits::IMPERSONATOR_TAG);
+    fn check_traits(&self, publish: &amqp::Publish, cx: &Cx<'_, impl Host>) -> Result<traits::Asked, ChannelError> {
+        let may_impersonate = || cx.host.topology().has_tag(&self.user, traits::IMPERSONATOR_TAG);
         traits::check(&publish.properties, &self.user, may_impersonate)
     }
 
     /// A message without a queue: returned if it is mandatory, and confirmed, as nobody is left to lose it.
-    fn publish_nowhere(&mut self, at: usize, publish: &amqp::Publish, is_sync: bool, cx: &mut Cx<'_>) {
+    fn publish_nowhere(&mut self, at: usize, publish: &amqp::Publish, is_sync: bool, cx: &mut Cx<'_, impl Host>) {
         let what = if publish.mandatory { Count::Returned } else { Count::Dropped };
-        cx.local.tally.add(what, u64::from(!is_sync));
+        cx.host.count(what, u64::from(!is_sync));
         if publish.mandatory {
             let message = MessageParts {
                 exchange: &publish.exchange,
@@ -152,7 +158,7 @@ impl Session {
         match is_sync {
             true => self.sync(at, publish.publish_seq, cx),
             false => {
-                cx.local.tally.add(Count::Confirmed, 1);
+                cx.host.count(Count::Confirmed, 1);
                 cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
             }
         }
@@ -160,13 +166,13 @@ impl Session {
 
     /// Asks for a sync of all that was written, behind everything that this channel sent: each partition that it used
     /// answers in its own order, and one speaks for the rest of the node.
-    fn sync(&mut self, at: usize, publish_seq: u64, cx: &mut Cx<'_>) {
+    fn sync(&mut self, at: usize, publish_seq: u64, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
-        channel.use_partition(cx.local.shared.sync_partition());
+        channel.use_partition(cx.host.sync_partition());
         let request = RequestKind::Sync(publish_seq).id();
         channel.await_confirms(publish_seq, channel.partitions.len());
         for partition in &channel.partitions {
-            cx.local.push(*partition, Command::Sync { channel: channel.key, request });
+            cx.host.push(*partition, Command::Sync { channel: channel.key, request });
         }
     }
 
@@ -178,14 +184,14 @@ impl Session {
         version: u64,
         publish: &amqp::Publish,
         copies: &[Bytes],
-        cx: &Cx<'_>,
+        cx: &Cx<'_, impl Host>,
     ) -> Result<usize, ChannelError> {
         let (exchange, routing_key) = (&publish.exchange, &publish.routing_key);
-        let topology = cx.local.shared.topology();
+        let topology = cx.host.topology();
         if exchange != SYNC_EXCHANGE {
             topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)?;
         }
-        let facts = PublishedFacts::new(&publish.properties);
+        let facts = PublishedFacts::new(&publish.properties, || cx.host.dice());
         let mut keys: SmallVec<[&[u8]; 4]> = SmallVec::from_iter([&routing_key[..]]);
         keys.extend(copies.iter().map(|key| &key[..]));
         let mut targets = std::mem::take(&mut self.targets);
@@ -215,13 +221,19 @@ impl Session {
     }
 
     /// Passes on what a consumer decided about its messages.
-    pub(super) fn settle(&mut self, settle: &Settle, cx: &mut Cx<'_>) {
+    pub(super) fn settle(&mut self, settle: &Settle, cx: &mut Cx<'_, impl Host>) {
         let at = self.at(settle.channel);
         self.settle_all(at, &settle.deliveries, outcome_of(settle.outcome), cx);
     }
 
     /// Settles or gives back deliveries of one channel.
-    pub(super) fn settle_all(&mut self, at: usize, deliveries: &amqp::Deliveries, outcome: Outcome, cx: &mut Cx<'_>) {
+    pub(super) fn settle_all(
+        &mut self,
+        at: usize,
+        deliveries: &amqp::Deliveries,
+        outcome: Outcome,
+        cx: &mut Cx<'_, impl Host>,
+    ) {
         let channel = &mut self.channels[at];
         for run in deliveries {
             let found = channel.consumer_at(run.consumer).expect("a consumer is known while it holds messages");
@@ -231,22 +243,22 @@ impl Session {
             consumer.unacked -= count;
             let (queue, partition, state) = (consumer.queue, consumer.partition, consumer.state);
             let holder = channel.holder(&channel.consumers[found]);
-            cx.local.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
+            cx.host.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
             channel.forget_if_done(found);
             if outcome == Outcome::Ack {
-                cx.local.tally.add(Count::Acked, count);
+                cx.host.count(Count::Acked, count);
             }
             if let (Some(credit), true) = (&mut channel.credit, state != State::Get) {
                 credit.release(count);
             }
         }
-        channel.hand_out(cx.local);
+        channel.hand_out(cx.host);
     }
 
     /// Encodes a message for its consumer.
     #[inline]
-    pub(super) fn deliver(&mut self, at: usize, delivery: &Delivery, cx: &mut Cx<'_>) {
-        if cx.local.shared.is_tracing() {
+    pub(super) fn deliver(&mut self, at: usize, delivery: &Delivery, cx: &mut Cx<'_, impl Host>) {
+        if cx.host.is_tracing() {
             let consumer = self.channels[at].consumer(delivery.consumer.number);
             self.trace_delivery(at, consumer.map(|consumer| consumer.queue), delivery, cx);
         }
@@ -274,8 +286,8 @@ impl Session {
         };
         let sent = cx.amqp.deliver(channel.id, &out);
         let what = if delivery.needs_ack { Count::Delivered } else { Count::DeliveredNoAck };
-        cx.local.tally.add(what, 1);
-        cx.local.tally.add(Count::Redelivered, u64::from(delivery.redelivered));
+        cx.host.count(what, 1);
+        cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
         if let Some(shard) = consumer.remote {
             let bytes = delivery.message.len();
             match self.from_remote.last_mut() {
@@ -294,7 +306,7 @@ impl Session {
             } else {
                 credit.count();
             }
-            channel.note_use(cx.local);
+            channel.note_use(cx.host);
         }
     }
 }
@@ -327,7 +339,7 @@ pub(super) fn send(
     route: &Route,
     key: broker::ChannelKey,
     publish: &amqp::Publish,
-    cx: &Cx<'_>,
+    cx: &Cx<'_, impl Host>,
 ) -> Result<(), ChannelError> {
     let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
@@ -355,7 +367,7 @@ pub(super) fn send(
             body: publish.body.clone(),
         };
         let publish = Publish { channel, publish_seq: publish.publish_seq, targets, delay_ms, message };
-        cx.local.push(group.partition, Command::Publish(publish));
+        cx.host.push(group.partition, Command::Publish(publish));
     }
     Ok(())
 }
@@ -385,13 +397,12 @@ fn without_blind_copies(properties: &Bytes) -> Bytes {
 }
 
 /// Makes a route of the queues that a message goes to.
-pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &Topology, cx: &Cx<'_>) {
+pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &Topology, cx: &Cx<'_, impl Host>) {
     for target in targets {
         add_target(route, target, topology);
     }
     for group in &route.groups {
-        let shard = cx.local.shared.directory.find(group.partition);
-        route.shards |= shard.map_or(0, |(shard, _)| 1 << shard);
+        route.shards |= cx.host.shard_of(group.partition).map_or(0, |shard| 1 << shard);
     }
 }
 

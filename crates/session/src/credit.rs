@@ -7,12 +7,11 @@
 //! A no-ack consumer uses nothing of the budget, but gets nothing either while the budget is used up, as with RabbitMQ: a client
 //! that falls behind with its acks is not sent more on the same channel. Its queue is told to pass it over, as for a full socket.
 
+use super::Host;
 use super::channel::{Channel, Consumer, RequestKind, State};
-use crate::shard::thread::Local;
 use broker::ConsumerKey;
 use partition::Command;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 /// The budget of one channel.
 #[derive(Debug)]
@@ -65,10 +64,10 @@ impl Credit {
 impl Channel {
     /// Sets or ends the channel's prefetch. Consumers that were attached under the other rule give way to others with
     /// the same tag: a partition fixes the rule when a consumer attaches.
-    pub(super) fn set_credit(&mut self, limit: u16, local: &Rc<Local>) {
+    pub(super) fn set_credit(&mut self, limit: u16, host: &impl Host) {
         if limit == 0 {
             if self.credit.take().is_some_and(|before| before.is_used_up) {
-                self.hold_unacked(false, local);
+                self.hold_unacked(false, host);
             }
         } else {
             let used = self.consumers.iter().filter(|c| c.state != State::Get).map(|c| c.unacked).sum();
@@ -87,12 +86,12 @@ impl Channel {
             })
             .collect();
         for at in active {
-            self.replace(at, wanted, local);
+            self.replace(at, wanted, host);
         }
-        self.hand_out(local);
+        self.hand_out(host);
     }
 
-    fn replace(&mut self, at: usize, granted_only: bool, local: &Rc<Local>) {
+    fn replace(&mut self, at: usize, granted_only: bool, host: &impl Host) {
         let number = self.next_number();
         let old = &mut self.consumers[at];
         let mut new = old.clone();
@@ -102,10 +101,10 @@ impl Channel {
         let (queue, partition) = (old.queue, old.partition);
         let consumer = ConsumerKey { channel: self.key, number: old.number };
         let request = RequestKind::Replaced(old.number.into()).id();
-        local.push(partition, Command::Cancel { queue, consumer, request });
+        host.push(partition, Command::Cancel { queue, consumer, request });
         let request = RequestKind::Replacing(number.into()).id();
         let consumer = self.partition_consumer(&new);
-        local.push(partition, Command::Consume { queue, consumer, request });
+        host.push(partition, Command::Consume { queue, consumer, request });
         self.consumers.push(new);
     }
 
@@ -122,23 +121,23 @@ impl Channel {
     }
 
     /// A partition has `ready` messages for a consumer.
-    pub(super) fn grant_wanted(&mut self, number: u32, ready: u64, local: &Rc<Local>) {
+    pub(super) fn grant_wanted(&mut self, number: u32, ready: u64, host: &impl Host) {
         let Some(credit) = &mut self.credit else { return };
         match credit.wanting.iter_mut().find(|(known, _)| *known == number) {
             Some((_, known)) => *known = ready,
             None => credit.wanting.push_back((number, ready)),
         }
-        self.hand_out(local);
+        self.hand_out(host);
         let is_unserved = self.credit.as_ref().is_some_and(|c| c.wanting.iter().any(|(known, _)| *known == number));
         if is_unserved && let Some(consumer) = self.consumer(number) {
             // Others of the queue need not wait for this one's turn.
             let key = ConsumerKey { channel: self.key, number };
-            local.push(consumer.partition, Command::Grant { queue: consumer.queue, consumer: key, count: 0 });
+            host.push(consumer.partition, Command::Grant { queue: consumer.queue, consumer: key, count: 0 });
         }
     }
 
     /// A grant found nothing.
-    pub(super) fn grant_returned(&mut self, number: u32, count: u32, local: &Rc<Local>) {
+    pub(super) fn grant_returned(&mut self, number: u32, count: u32, host: &impl Host) {
         if let Some(at) = self.consumer_at(number) {
             let consumer = &mut self.consumers[at];
             let count = count.min(consumer.granted);
@@ -147,35 +146,35 @@ impl Channel {
                 credit.granted = credit.granted.saturating_sub(count.into());
             }
         }
-        self.hand_out(local);
+        self.hand_out(host);
     }
 
     /// Grants what is free, and tells no-ack consumers whether anything is left.
-    pub(super) fn hand_out(&mut self, local: &Rc<Local>) {
-        self.grant(local);
-        self.note_use(local);
+    pub(super) fn hand_out(&mut self, host: &impl Host) {
+        self.grant(host);
+        self.note_use(host);
     }
 
     /// Has no-ack consumers passed over or not, if that changed.
     #[inline]
-    pub(super) fn note_use(&mut self, local: &Rc<Local>) {
+    pub(super) fn note_use(&mut self, host: &impl Host) {
         let Some(credit) = &mut self.credit else { return };
         let is_used_up = credit.used + credit.granted >= credit.limit;
         if std::mem::replace(&mut credit.is_used_up, is_used_up) != is_used_up {
-            self.hold_unacked(is_used_up, local);
+            self.hold_unacked(is_used_up, host);
         }
     }
 
-    fn hold_unacked(&self, stalled: bool, local: &Rc<Local>) {
+    fn hold_unacked(&self, stalled: bool, host: &impl Host) {
         let takes = |c: &&Consumer| c.no_ack && matches!(c.state, State::Starting | State::Active);
         for consumer in self.consumers.iter().filter(takes) {
             let key = ConsumerKey { channel: self.key, number: consumer.number };
-            local.push(consumer.partition, Command::Stall { queue: consumer.queue, consumer: key, stalled });
+            host.push(consumer.partition, Command::Stall { queue: consumer.queue, consumer: key, stalled });
         }
     }
 
     /// Grants what is free, in equal shares to those that ask.
-    fn grant(&mut self, local: &Rc<Local>) {
+    fn grant(&mut self, host: &impl Host) {
         let Some(credit) = &mut self.credit else { return };
         for _ in 0..credit.wanting.len() {
             let free = credit.limit.saturating_sub(credit.used + credit.granted);
@@ -203,7 +202,7 @@ impl Channel {
             consumer.granted += count as u32;
             let key = ConsumerKey { channel: self.key, number };
             let grant = Command::Grant { queue: consumer.queue, consumer: key, count: count as u32 };
-            local.push(consumer.partition, grant);
+            host.push(consumer.partition, grant);
         }
     }
 }

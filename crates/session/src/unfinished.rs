@@ -48,16 +48,29 @@ impl Limit {
 }
 
 /// The most that may be held.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
     pub(crate) connection: u64,
     pub(crate) user: u64,
     pub(crate) node: u64,
 }
 
+/// What all clients of a node hold, and the most of it.
+#[derive(Debug, Default)]
+pub struct Sums {
+    /// What they have begun and not ended.
+    pub unfinished: AtomicU64,
+    /// How much that may be.
+    pub limits: Limits,
+    /// Frames that wait for their channel's turn.
+    pub waiting: AtomicU64,
+    /// Beyond so many of them, each connection keeps few.
+    pub waiting_max: u64,
+}
+
 impl Limits {
     /// One connection may always hold what it may hold, however small the rest is.
-    pub(crate) fn new(connection: u64, user: u64, transient_bytes_max: u64) -> Self {
+    pub fn new(connection: u64, user: u64, transient_bytes_max: u64) -> Self {
         let node = (transient_bytes_max / 2).max(connection);
         Limits { connection, user: user.clamp(connection, node), node }
     }

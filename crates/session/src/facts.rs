@@ -6,19 +6,19 @@ use amqp::{Properties, Table, Value};
 use broker::topology::{HashOn, HistoryId, MessageFacts};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// See the module.
-pub(crate) struct PublishedFacts<'a> {
+pub struct PublishedFacts<'a, R> {
     properties: &'a [u8],
+    random: R,
     asked: Cell<bool>,
     histories: RefCell<Vec<(HistoryId, u32)>>,
 }
 
-impl<'a> PublishedFacts<'a> {
-    /// The facts of a message with these properties, which were checked when it came.
-    pub(crate) fn new(properties: &'a [u8]) -> Self {
-        PublishedFacts { properties, asked: Cell::new(false), histories: RefCell::default() }
+impl<'a, R: Fn() -> u64> PublishedFacts<'a, R> {
+    /// The facts of a message with these properties, which were checked when it came; `random` throws dice for it.
+    pub fn new(properties: &'a [u8], random: R) -> Self {
+        PublishedFacts { properties, random, asked: Cell::new(false), histories: RefCell::default() }
     }
 
     /// Whether the route depends on more than exchange and routing keys.
@@ -37,7 +37,7 @@ impl<'a> PublishedFacts<'a> {
     }
 }
 
-impl MessageFacts for PublishedFacts<'_> {
+impl<R: Fn() -> u64> MessageFacts for PublishedFacts<'_, R> {
     fn headers(&self) -> Option<Table> {
         self.parsed().and_then(|parsed| parsed.headers_table())
     }
@@ -55,8 +55,7 @@ impl MessageFacts for PublishedFacts<'_> {
 
     fn random(&self) -> u64 {
         self.asked.set(true);
-        // The standard library's hash keys are the cheapest random numbers of this process: they differ each time.
-        RandomState::new().build_hasher().finish()
+        (self.random)()
     }
 
     fn remembered_by(&self, exchange: HistoryId, length: u32) {
@@ -72,14 +71,14 @@ mod tests {
     fn a_route_that_asked_for_anything_is_known_and_one_that_did_not_is_too() {
         let mut bytes = Vec::new();
         Properties { message_id: Some(b"m"), timestamp: Some(5), ..Properties::default() }.encode_to(&mut bytes);
-        let facts = PublishedFacts::new(&bytes);
+        let facts = PublishedFacts::new(&bytes, || 7);
         assert!(!facts.were_asked());
         assert_eq!(facts.property(HashOn::MessageId), Some(Value::LongString(Bytes::from_static(b"m"))));
         assert_eq!(facts.property(HashOn::Timestamp), Some(Value::Timestamp(5)));
         assert_eq!(facts.property(HashOn::CorrelationId), None);
         assert!(facts.were_asked());
-        let facts = PublishedFacts::new(&bytes);
-        assert_ne!(facts.random(), facts.random());
+        let facts = PublishedFacts::new(&bytes, || 7);
+        assert_eq!(facts.random(), 7);
         assert!(facts.were_asked());
     }
 }

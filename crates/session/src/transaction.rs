@@ -3,7 +3,7 @@
 //! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel then and not at the
 //! commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`]. Routes are found at the commit.
 
-use super::{Cx, Session, traits};
+use super::{Cx, Host, Session, traits};
 use amqp::{ChannelError, ChannelId, Deliveries, MethodId, Publish, Reply, ReplyCode};
 use bytes::Bytes;
 
@@ -57,14 +57,14 @@ impl Transaction {
 
 impl Session {
     /// From here on publishes of the channel wait for a commit.
-    pub(super) fn tx_select(&mut self, at: usize, cx: &mut Cx<'_>) {
+    pub(super) fn tx_select(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         channel.transaction.get_or_insert_default();
         cx.amqp.reply(channel.id, Reply::Done);
     }
 
     /// Holds a publish that has passed every check but its route.
-    pub(super) fn hold_publish(&mut self, at: usize, publish: Publish, cx: &mut Cx<'_>) {
+    pub(super) fn hold_publish(&mut self, at: usize, publish: Publish, cx: &mut Cx<'_, impl Host>) {
         let transaction = self.channels[at].transaction.as_mut().expect("the caller found one");
         match transaction.hold(publish) {
             Ok(bytes) => self.transaction_bytes += bytes,
@@ -73,7 +73,12 @@ impl Session {
     }
 
     /// Hands on the publishes, then the acks.
-    pub(super) fn tx_commit(&mut self, at: usize, settles: Vec<(amqp::Outcome, Deliveries)>, cx: &mut Cx<'_>) {
+    pub(super) fn tx_commit(
+        &mut self,
+        at: usize,
+        settles: Vec<(amqp::Outcome, Deliveries)>,
+        cx: &mut Cx<'_, impl Host>,
+    ) {
         let channel = &mut self.channels[at];
         let transaction = std::mem::take(channel.transaction.as_mut().expect("tx.select came before"));
         self.transaction_bytes -= transaction.bytes;
@@ -84,7 +89,7 @@ impl Session {
 
     /// Hands on what is left of a commit, or as much of it as a turn may. No event is taken before its end, so there is one at
     /// a time, and its channel is there.
-    pub(super) fn go_on_committing(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn go_on_committing(&mut self, cx: &mut Cx<'_, impl Host>) {
         let Some(mut commit) = self.committing.take() else { return };
         let at = self.at(commit.channel);
         while !self.channels[at].failed {
@@ -104,7 +109,7 @@ impl Session {
     }
 
     /// Drops the publishes.
-    pub(super) fn tx_rollback(&mut self, at: usize, cx: &mut Cx<'_>) {
+    pub(super) fn tx_rollback(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let dropped = std::mem::take(channel.transaction.as_mut().expect("tx.select came before"));
         self.transaction_bytes -= dropped.bytes;

@@ -7,7 +7,7 @@
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
 use super::timeouts::Aging;
-use super::{Cx, Session, random, traits};
+use super::{Cx, Host, Session, names, traits};
 use crate::tally::Count;
 use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, Millis, ReplyCode, Table};
 use broker::topology::QueueType;
@@ -41,16 +41,16 @@ impl Session {
         no_ack: bool,
         exclusive: bool,
         arguments: &Table,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx<'_, impl Host>,
     ) {
         if &name[..] == traits::DIRECT_REPLY_TO {
             return self.consume_replies(at, tag, no_ack, cx);
         }
-        let topology = cx.local.shared.topology();
+        let topology = cx.host.topology();
         let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
             let asked = topology.check_consume_arguments(queue, arguments)?;
             let tells_counts = queue.shape.queue_type == QueueType::Quorum;
-            let default = Some(cx.local.shared.config.consumer_timeout_ms);
+            let default = Some(cx.host.settings().consumer_timeout_ms);
             let timeout_ms = asked.timeout_ms.or(queue.rules.consumer_timeout_ms).or(default).filter(|ms| *ms > 0);
             let (queue, partition, priority) = (queue.id, queue.partition, asked.priority);
             Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms })
@@ -65,16 +65,16 @@ impl Session {
     }
 
     /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for a refusal.
-    pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_>) -> u32 {
+    pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_, impl Host>) -> u32 {
         let Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms } = wanted;
         let aging = timeout_ms.filter(|_| !no_ack).map(|timeout_ms| Box::new(Aging::new(timeout_ms)));
         if let Some(aging) = &aging {
-            self.watch(aging, cx.local.now());
+            self.watch(aging, cx.host.now());
         }
-        let tag = if tag.is_empty() { ConsumerTag::new(random::name("amq.ctag-")) } else { tag };
+        let tag = if tag.is_empty() { ConsumerTag::new(names::name("amq.ctag-", cx.host.random())) } else { tag };
         let channel = &mut self.channels[at];
         let number = channel.next_number();
-        let shard = cx.local.shared.directory.find(partition).map(|(shard, _)| shard);
+        let shard = cx.host.shard_of(partition);
         let consumer = Consumer {
             number,
             state: State::Starting,
@@ -82,7 +82,7 @@ impl Session {
             tag: ConsumerTag::new(Bytes::copy_from_slice(tag.as_bytes())),
             queue,
             partition,
-            remote: shard.filter(|shard| *shard != cx.local.index),
+            remote: shard.filter(|shard| *shard != cx.host.shard()),
             no_ack,
             exclusive,
             priority,
@@ -100,14 +100,14 @@ impl Session {
         channel.pending = Pending::Consume { number, queue_name: name };
         let request = channel.request_id();
         let key = told.key;
-        cx.local.push(partition, Command::Consume { queue, consumer: told, request });
+        cx.host.push(partition, Command::Consume { queue, consumer: told, request });
         if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {
-            cx.local.push(partition, Command::Stall { queue, consumer: key, stalled: true });
+            cx.host.push(partition, Command::Stall { queue, consumer: key, stalled: true });
         }
         number
     }
 
-    pub(super) fn cancel(&mut self, at: usize, tag: &ConsumerTag, cx: &mut Cx<'_>) {
+    pub(super) fn cancel(&mut self, at: usize, tag: &ConsumerTag, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let active = |c: &&mut Consumer| matches!(c.state, State::Starting | State::Active) && c.tag == *tag;
         let Some(consumer) = channel.consumers.iter_mut().find(active) else {
@@ -118,11 +118,11 @@ impl Session {
         let (number, queue, partition) = (consumer.number, consumer.queue, consumer.partition);
         channel.pending = Pending::Cancel { number };
         let (request, consumer) = (channel.request_id(), broker::ConsumerKey { channel: channel.key, number });
-        cx.local.push(partition, Command::Cancel { queue, consumer, request });
+        cx.host.push(partition, Command::Cancel { queue, consumer, request });
     }
 
-    pub(super) fn get(&mut self, at: usize, name: Bytes, no_ack: bool, cx: &mut Cx<'_>) {
-        let topology = cx.local.shared.topology();
+    pub(super) fn get(&mut self, at: usize, name: Bytes, no_ack: bool, cx: &mut Cx<'_, impl Host>) {
+        let topology = cx.host.topology();
         let found = topology.check_get(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
         drop(topology);
         match found {
@@ -132,20 +132,20 @@ impl Session {
                 channel.use_partition(partition);
                 channel.pending = Pending::Get { queue, partition, no_ack, name };
                 let request = channel.request_id();
-                cx.local.push(partition, Command::Get { queue, channel: channel.key, no_ack, request });
+                cx.host.push(partition, Command::Get { queue, channel: channel.key, no_ack, request });
             }
         }
     }
 
     /// A partition answered.
-    pub(super) fn handle_reply(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+    pub(super) fn handle_reply(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         match RequestKind::of(request) {
             RequestKind::Pending(number) if number == channel.request && !channel.failed => self.answer(at, reply, cx),
             RequestKind::Pending(_) => {}
             RequestKind::Sync(publish_seq) => {
                 let confirmed = channel.confirm(publish_seq, 1, reply != Reply::Done, cx.amqp);
-                cx.local.tally.add(Count::Confirmed, confirmed);
+                cx.host.count(Count::Confirmed, confirmed);
             }
             RequestKind::Replaced(number) => {
                 if let Some(at) = channel.consumer_at(number as u32) {
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// A partition answered the request under way.
-    fn answer(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
+    fn answer(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         match (std::mem::take(&mut channel.pending), reply) {
@@ -180,8 +180,8 @@ impl Session {
                 let found = channel.consumer_at(number).expect("a starting consumer stays known");
                 channel.consumers[found].state = State::Active;
                 let consumer_tag = channel.consumers[found].tag.clone();
-                if cx.local.shared.tells_events() {
-                    channel.consumers[found].tell_begin(&self.user, cx.local);
+                if cx.host.settings().tells_events {
+                    channel.consumers[found].tell_begin(&self.user, cx.host);
                 }
                 cx.amqp.reply(channel.id, amqp::Reply::Consuming { consumer_tag });
             }
@@ -248,9 +248,9 @@ impl Session {
         no_ack: bool,
         delivery: &Delivery,
         message_count: u32,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx<'_, impl Host>,
     ) {
-        if cx.local.shared.is_tracing() {
+        if cx.host.is_tracing() {
             self.trace_delivery(at, Some(queue), delivery, cx);
         }
         let channel = &mut self.channels[at];
@@ -281,13 +281,13 @@ impl Session {
         if !no_ack {
             consumer.unacked += 1;
         }
-        cx.local.tally.add(Count::Got, 1);
-        cx.local.tally.add(Count::Redelivered, u64::from(delivery.redelivered));
+        cx.host.count(Count::Got, 1);
+        cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
         let _tag = cx.amqp.get_ok(channel.id, &got);
     }
 
-    fn is_quorum(&self, queue: QueueId, cx: &Cx<'_>) -> bool {
-        let topology = cx.local.shared.topology();
+    fn is_quorum(&self, queue: QueueId, cx: &Cx<'_, impl Host>) -> bool {
+        let topology = cx.host.topology();
         topology.queue(queue).is_some_and(|queue| queue.shape.queue_type == QueueType::Quorum)
     }
 }

@@ -3,13 +3,11 @@
 //! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and answered when it was
 //! decided. A queue is deleted by the shard that it lives on, which finishes what it began whoever waits for it.
 
+use super::DeleteQueue;
 use super::SYNC_EXCHANGE;
 use super::channel::{Channel, Pending};
 use super::refusal::channel_error;
-use super::{Cx, Session, random};
-use crate::shard::deletion::{Asker, Deletion};
-use crate::shard::transient_partition;
-use crate::topology_log::Answer;
+use super::{Cx, Host, Session, names};
 use amqp::{ChannelError, Reply, ReplyCode, Request, Table};
 use broker::topology::{
     Binding, Checked, Command as Change, ExchangeDeclare, Kind, Name, Outcome, Placement, QueueDeclare, QueueDeclared,
@@ -36,7 +34,7 @@ fn reserved() -> ChannelError {
 
 impl Session {
     /// Takes the one request of a channel.
-    pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_>) {
+    pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_, impl Host>) {
         if self.is_about_replies(at, &request, cx) {
             return;
         }
@@ -58,7 +56,7 @@ impl Session {
             }
             Request::QueueUnbind { queue, exchange, routing_key, arguments } => {
                 let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
-                let checked = cx.local.shared.topology().check_unbind(self.actor(), binding);
+                let checked = cx.host.topology().check_unbind(self.actor(), binding);
                 self.change(at, checked, cx);
             }
             Request::ExchangeBind { destination, source, routing_key, arguments } => {
@@ -67,11 +65,11 @@ impl Session {
             }
             Request::ExchangeUnbind { destination, source, routing_key, arguments } => {
                 let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
-                let checked = cx.local.shared.topology().check_unbind(self.actor(), binding);
+                let checked = cx.host.topology().check_unbind(self.actor(), binding);
                 self.change(at, checked, cx);
             }
             Request::ExchangeDeclare { exchange, passive: true, .. } => {
-                let found = cx.local.shared.topology().check_exchange_passive(self.vhost, &exchange);
+                let found = cx.host.topology().check_exchange_passive(self.vhost, &exchange);
                 self.change(at, found.map(|()| Checked::Done), cx);
             }
             Request::ExchangeDeclare { exchange, kind, durable, auto_delete, internal, arguments, passive: false } => {
@@ -84,11 +82,11 @@ impl Session {
                     internal,
                     arguments: &arguments,
                 };
-                let checked = cx.local.shared.topology().check_exchange_declare(self.actor(), &declare);
+                let checked = cx.host.topology().check_exchange_declare(self.actor(), &declare);
                 self.change(at, checked, cx);
             }
             Request::ExchangeDelete { exchange, if_unused } => {
-                let topology = cx.local.shared.topology();
+                let topology = cx.host.topology();
                 let checked = topology.check_exchange_delete(self.actor(), self.vhost, &exchange, if_unused);
                 drop(topology);
                 self.change(at, checked, cx);
@@ -96,7 +94,7 @@ impl Session {
             Request::Qos { prefetch_count, global } => {
                 let channel = &mut self.channels[at];
                 match global {
-                    true => channel.set_credit(prefetch_count, cx.local),
+                    true => channel.set_credit(prefetch_count, cx.host),
                     false => channel.prefetch = prefetch_count,
                 }
                 cx.amqp.reply(channel.id, Reply::Done);
@@ -128,36 +126,40 @@ impl Session {
     }
 
     /// Answers a request that asked for a queue which is gone since, in the topology's words.
-    pub(super) fn refuse_gone(&mut self, at: usize, name: &[u8], cx: &mut Cx<'_>) {
+    pub(super) fn refuse_gone(&mut self, at: usize, name: &[u8], cx: &mut Cx<'_, impl Host>) {
         let (name, vhost) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&self.vhost_name));
         let text = format!("no queue '{name}' in vhost '{vhost}'");
         self.fail(at, ChannelError::new(ReplyCode::NotFound, text), cx);
     }
 
     /// Proposes a replicated change; the answer comes as [`Session::decided`].
-    fn propose(channel: &Channel, change: Change, cx: &Cx<'_>) {
-        let mailbox = cx.local.shared.mailboxes[cx.local.index].clone();
-        let answer = Answer::new(mailbox, channel.key, partition::RequestId(channel.request));
-        cx.local.shared.log().propose(change, answer);
+    fn propose(channel: &Channel, change: Change, cx: &Cx<'_, impl Host>) {
+        cx.host.propose(change, channel.key, channel.request_id());
     }
 
-    fn bind(&mut self, at: usize, binding: Binding, cx: &mut Cx<'_>) {
-        let checked = cx.local.shared.topology().check_bind(self.actor(), binding.clone());
+    fn bind(&mut self, at: usize, binding: Binding, cx: &mut Cx<'_, impl Host>) {
+        let checked = cx.host.topology().check_bind(self.actor(), binding.clone());
         let pending = self.pending_binding(&binding, cx);
         self.change_and(at, checked, pending, cx);
     }
 
     /// Does what a request about an exchange or a binding needs.
-    fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, cx: &mut Cx<'_>) {
+    fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, cx: &mut Cx<'_, impl Host>) {
         self.change_and(at, checked, Pending::Change, cx);
     }
 
-    fn change_and(&mut self, at: usize, checked: Result<Checked, Refusal>, pending: Pending, cx: &mut Cx<'_>) {
+    fn change_and(
+        &mut self,
+        at: usize,
+        checked: Result<Checked, Refusal>,
+        pending: Pending,
+        cx: &mut Cx<'_, impl Host>,
+    ) {
         match checked {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(Checked::Done) => cx.amqp.reply(self.channels[at].id, Reply::Done),
             Ok(Checked::Local(change)) => {
-                let applied = cx.local.change_locally(&change);
+                let applied = cx.host.change(&change);
                 self.channels[at].pending = pending;
                 self.decided(at, applied.outcome, cx);
             }
@@ -168,8 +170,8 @@ impl Session {
         }
     }
 
-    fn declare_passive(&mut self, at: usize, name: &Bytes, cx: &mut Cx<'_>) {
-        let topology = cx.local.shared.topology();
+    fn declare_passive(&mut self, at: usize, name: &Bytes, cx: &mut Cx<'_, impl Host>) {
+        let topology = cx.host.topology();
         let found = topology.check_queue_passive(self.actor(), self.vhost, name);
         match found.map(|queue| (queue.id, queue.partition, Bytes::copy_from_slice(&queue.name))) {
             Ok((id, partition, name)) => {
@@ -183,17 +185,17 @@ impl Session {
         }
     }
 
-    fn stat(&mut self, at: usize, queue: QueueId, partition: PartitionId, name: Bytes, cx: &mut Cx<'_>) {
+    fn stat(&mut self, at: usize, queue: QueueId, partition: PartitionId, name: Bytes, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         channel.pending = Pending::Stat { name };
         let request = channel.request_id();
-        cx.local.push(partition, Command::Stat { queue, channel: channel.key, request });
+        cx.host.push(partition, Command::Stat { queue, channel: channel.key, request });
     }
 
-    fn declare(&mut self, at: usize, declare: Declare, cx: &mut Cx<'_>) {
+    fn declare(&mut self, at: usize, declare: Declare, cx: &mut Cx<'_, impl Host>) {
         let Declare { queue, durable, exclusive, auto_delete, arguments } = declare;
         let server_named = queue.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
-        let name = if server_named { Bytes::from(random::name("amq.gen-")) } else { queue };
+        let name = if server_named { Bytes::from(names::name("amq.gen-", cx.host.random())) } else { queue };
         let wanted = QueueDeclare {
             vhost: self.vhost,
             name: &name,
@@ -203,22 +205,22 @@ impl Session {
             auto_delete,
             arguments: &arguments,
         };
-        let shared = &cx.local.shared;
+        let host = cx.host;
         let mut has_place = true;
         let place = |placement: Placement| match placement.is_local {
-            true => transient_partition(cx.local.index),
-            false => shared.place_queue().unwrap_or_else(|| {
+            true => host.transient_partition(),
+            false => host.place_queue().unwrap_or_else(|| {
                 has_place = false;
                 PartitionId::default()
             }),
         };
-        let declared = shared.topology().check_queue_declare(self.actor(), &wanted, place);
+        let declared = host.topology().check_queue_declare(self.actor(), &wanted, place);
         let name = Bytes::copy_from_slice(&Name::stripped(&name));
         match declared {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(QueueDeclared::Existing(id)) => self.stat_by_id(at, id, name, cx),
             Ok(QueueDeclared::Local(change)) => {
-                let applied = cx.local.change_locally(&change);
+                let applied = cx.host.change(&change);
                 self.channels[at].pending = Pending::NewQueue { name };
                 self.decided(at, applied.outcome, cx);
             }
@@ -233,16 +235,16 @@ impl Session {
         }
     }
 
-    fn stat_by_id(&mut self, at: usize, id: QueueId, name: Bytes, cx: &mut Cx<'_>) {
-        let partition = cx.local.shared.topology().queue(id).map(|queue| queue.partition);
+    fn stat_by_id(&mut self, at: usize, id: QueueId, name: Bytes, cx: &mut Cx<'_, impl Host>) {
+        let partition = cx.host.topology().queue(id).map(|queue| queue.partition);
         match partition {
             Some(partition) => self.stat(at, id, partition, name, cx),
             None => self.refuse_gone(at, &name, cx),
         }
     }
 
-    fn delete(&mut self, at: usize, name: &Bytes, if_unused: bool, if_empty: bool, cx: &mut Cx<'_>) {
-        let topology = cx.local.shared.topology();
+    fn delete(&mut self, at: usize, name: &Bytes, if_unused: bool, if_empty: bool, cx: &mut Cx<'_, impl Host>) {
+        let topology = cx.host.topology();
         let checked = topology.check_queue_delete(self.actor(), self.vhost, name);
         let stripped = Name::stripped(name);
         let found = topology.find_queue(self.vhost, &stripped).map(|queue| (queue.id, queue.partition));
@@ -256,12 +258,12 @@ impl Session {
         };
         let channel = &mut self.channels[at];
         channel.pending = Pending::Delete { name: Bytes::copy_from_slice(&stripped) };
-        let asker = Asker::Channel { channel: channel.key, request: channel.request_id() };
-        cx.local.delete_queue(Deletion { queue, partition, if_unused, if_empty, asker });
+        let (channel, request) = (channel.key, channel.request_id());
+        cx.host.delete_queue(DeleteQueue { queue, partition, if_unused, if_empty, channel, request });
     }
 
-    fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_>) {
-        let topology = cx.local.shared.topology();
+    fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_, impl Host>) {
+        let topology = cx.host.topology();
         let found = topology.check_read(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
         drop(topology);
         match found {
@@ -270,13 +272,13 @@ impl Session {
                 let channel = &mut self.channels[at];
                 channel.pending = Pending::Purge { name };
                 let request = channel.request_id();
-                cx.local.push(partition, Command::Purge { queue, channel: channel.key, request });
+                cx.host.push(partition, Command::Purge { queue, channel: channel.key, request });
             }
         }
     }
 
     /// A change that the channel waits for was decided.
-    pub(super) fn decided(&mut self, at: usize, outcome: Result<Outcome, Refusal>, cx: &mut Cx<'_>) {
+    pub(super) fn decided(&mut self, at: usize, outcome: Result<Outcome, Refusal>, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let pending = std::mem::take(&mut channel.pending);
         match (pending, outcome) {

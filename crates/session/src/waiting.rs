@@ -4,9 +4,8 @@
 //! names the queue and the partition. It costs a look at one connection now and then, and nothing a message.
 
 use super::channel::{Channel, Pending};
-use super::{Cx, NEVER, Session};
+use super::{Cx, Host, NEVER, Session};
 use crate::report::WaitingReport;
-use crate::shard::thread::Local;
 use amqp::{Connection, Millis, Request};
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
@@ -48,7 +47,7 @@ impl Session {
     }
 
     /// Tells of what waits for too long.
-    pub(super) fn look_at_requests(&mut self, cx: &mut Cx<'_>, now: Millis) {
+    pub(super) fn look_at_requests(&mut self, cx: &mut Cx<'_, impl Host>, now: Millis) {
         self.slow_at = NEVER;
         for at in 0..self.channels.len() {
             let id = self.channels[at].id;
@@ -71,8 +70,8 @@ impl Session {
         }
     }
 
-    fn tell_request(&self, at: usize, asked: Asked, cx: &Cx<'_>, now: Millis) {
-        let Awaited { queue, partition, what } = self.awaited(&self.channels[at], cx.local);
+    fn tell_request(&self, at: usize, asked: Asked, cx: &Cx<'_, impl Host>, now: Millis) {
+        let Awaited { queue, partition, what } = self.awaited(&self.channels[at], cx.host);
         let (queue, vhost) = (queue.as_deref().map(String::from_utf8_lossy), String::from_utf8_lossy(&self.vhost_name));
         tracing::warn!(
             peer = %self.peer, channel = self.channels[at].id.number(), method = asked.method, queue = queue.as_deref(),
@@ -81,7 +80,7 @@ impl Session {
         );
     }
 
-    fn look_at_confirms(&mut self, at: usize, cx: &Cx<'_>, now: Millis) {
+    fn look_at_confirms(&mut self, at: usize, cx: &Cx<'_, impl Host>, now: Millis) {
         let channel = &mut self.channels[at];
         let Some(seq) = cx.amqp.oldest_unconfirmed(channel.id) else {
             channel.unconfirmed = None;
@@ -91,7 +90,7 @@ impl Session {
             Some(known) if known.seq == seq => {
                 if !std::mem::replace(&mut known.is_told, true) {
                     let waited_ms = now - known.since;
-                    let (queues, partitions) = published_to(&self.channels[at], cx.local);
+                    let (queues, partitions) = published_to(&self.channels[at], cx.host);
                     let queues: Vec<_> = queues.iter().map(|name| String::from_utf8_lossy(name)).collect();
                     tracing::warn!(
                         peer = %self.peer, channel = self.channels[at].id.number(), publish = seq, queues = queues.join(","),
@@ -105,8 +104,8 @@ impl Session {
         }
     }
 
-    fn awaited(&self, channel: &Channel, local: &Local) -> Awaited {
-        let topology = local.shared.topology();
+    fn awaited(&self, channel: &Channel, host: &impl Host) -> Awaited {
+        let topology = host.topology();
         let name_of = |id: QueueId| topology.queue(id).map(|queue| Bytes::copy_from_slice(&queue.name));
         let (queue, partition, what) = match &channel.pending {
             Pending::Stat { name } | Pending::Purge { name } | Pending::Delete { name } => {
@@ -128,11 +127,11 @@ impl Session {
     }
 
     /// What a channel waits for at this moment: its request, and its oldest publish as far as it was seen at a look.
-    pub(super) fn waiting(&self, channel: &Channel, amqp: &Connection, local: &Local) -> Vec<WaitingReport> {
-        let now = local.now();
+    pub(super) fn waiting(&self, channel: &Channel, amqp: &Connection, host: &impl Host) -> Vec<WaitingReport> {
+        let now = host.now();
         let mut all = Vec::new();
         if amqp.is_waiting(channel.id) {
-            let Awaited { queue, partition, what } = self.awaited(channel, local);
+            let Awaited { queue, partition, what } = self.awaited(channel, host);
             let (method, waited_ms) = (channel.asked.method, now - channel.asked.at);
             let partitions = partition.into_iter().collect();
             all.push(WaitingReport { method, queue, partitions, waits_for: what, waited_ms });
@@ -140,7 +139,7 @@ impl Session {
         if let Some(known) = channel.unconfirmed
             && amqp.oldest_unconfirmed(channel.id) == Some(known.seq)
         {
-            let (mut queues, partitions) = published_to(channel, local);
+            let (mut queues, partitions) = published_to(channel, host);
             let queue = if queues.len() == 1 { queues.pop() } else { None };
             let waited_ms = now - known.since;
             all.push(WaitingReport { method: "basic.publish", queue, partitions, waits_for: "confirm", waited_ms });
@@ -151,8 +150,8 @@ impl Session {
 
 /// Where a channel's publishes went lately, without those that are gone. What was published once and long ago is not known any
 /// more, but whoever publishes on such a channel and waits for a confirm has not gone on for long.
-fn published_to(channel: &Channel, local: &Local) -> (Vec<Bytes>, Vec<PartitionId>) {
-    let topology = local.shared.topology();
+fn published_to(channel: &Channel, host: &impl Host) -> (Vec<Bytes>, Vec<PartitionId>) {
+    let topology = host.topology();
     let (mut queues, mut partitions) = (Vec::new(), Vec::new());
     for (queue, partition) in channel.routes.queues() {
         let Some(queue) = topology.queue(queue) else { continue };

@@ -10,8 +10,7 @@
 use super::channel::State;
 use super::consume::Wanted;
 use super::traits::DIRECT_REPLY_TO;
-use super::{Cx, Session, random};
-use crate::shard::transient_partition;
+use super::{Cx, Host, Session, names};
 use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
 use broker::topology::{Command as Change, DeclareQueue, Name, Outcome};
 use broker::{PartitionId, QueueId};
@@ -38,11 +37,11 @@ fn precondition(text: &str) -> ChannelError {
 
 impl Session {
     /// Whether a request names a reply queue where that means something of its own; answered here if so.
-    pub(super) fn is_about_replies(&mut self, at: usize, request: &Request, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn is_about_replies(&mut self, at: usize, request: &Request, cx: &mut Cx<'_, impl Host>) -> bool {
         let (name, missing_is_fine) = match request {
             Request::QueueDeclare { queue, .. } if is_reply_name(queue) => {
                 let known = queue == DIRECT_REPLY_TO || {
-                    let topology = cx.local.shared.topology();
+                    let topology = cx.host.topology();
                     topology.find_queue(self.vhost, queue).is_some()
                 };
                 match known {
@@ -75,7 +74,7 @@ impl Session {
     /// `basic.consume` from [`DIRECT_REPLY_TO`].
     ///
     /// Errors: 406 for a consumer that would ack, and for a second one on the channel.
-    pub(super) fn consume_replies(&mut self, at: usize, tag: ConsumerTag, no_ack: bool, cx: &mut Cx<'_>) {
+    pub(super) fn consume_replies(&mut self, at: usize, tag: ConsumerTag, no_ack: bool, cx: &mut Cx<'_, impl Host>) {
         if !no_ack {
             return self.fail(at, precondition("reply consumer cannot acknowledge"), cx);
         }
@@ -100,11 +99,11 @@ impl Session {
         })
     }
 
-    fn make_reply_queue(&self, cx: &Cx<'_>) -> Option<(QueueId, PartitionId, Bytes)> {
-        let name = Bytes::from(random::name(REPLY_PREFIX));
+    fn make_reply_queue(&self, cx: &Cx<'_, impl Host>) -> Option<(QueueId, PartitionId, Bytes)> {
+        let name = Bytes::from(names::name(REPLY_PREFIX, cx.host.random()));
         let mut arguments = Table::new();
         arguments.push("x-queue-type", Value::LongString(Bytes::from_static(b"classic")));
-        let partition = transient_partition(cx.local.index);
+        let partition = cx.host.transient_partition();
         let declare = DeclareQueue {
             vhost: self.vhost,
             name: Name::new(&name),
@@ -114,7 +113,7 @@ impl Session {
             arguments,
             partition,
         };
-        match cx.local.change_locally(&Change::DeclareQueue(declare)).outcome {
+        match cx.host.change(&Change::DeclareQueue(declare)).outcome {
             Ok(Outcome::Queue { id, .. }) => Some((id, partition, name)),
             _ => None,
         }

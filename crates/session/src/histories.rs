@@ -67,7 +67,7 @@ impl History {
 
 /// All histories of a node.
 #[derive(Debug)]
-pub(crate) struct Histories {
+pub struct Histories {
     all: Mutex<BTreeMap<HistoryId, History>>,
     bytes: AtomicU64,
     bytes_max: u64,
@@ -75,12 +75,12 @@ pub(crate) struct Histories {
 
 impl Histories {
     /// None yet, and at most so many bytes in all of them.
-    pub(crate) fn new(bytes_max: u64) -> Self {
+    pub fn new(bytes_max: u64) -> Self {
         Histories { all: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
     }
 
     /// Bytes that all of them hold.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 

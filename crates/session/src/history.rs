@@ -8,7 +8,7 @@ use super::facts::PublishedFacts;
 use super::publish::{fill_route, send};
 use super::routes::Route;
 use super::traits;
-use super::{Cx, Session};
+use super::{Cx, Host, Session};
 use crate::histories::Remembered;
 use amqp::Publish;
 use broker::ChannelKey;
@@ -28,20 +28,20 @@ pub(super) struct NewBinding {
 
 impl Session {
     /// Remembers a message in the histories on its way.
-    pub(super) fn remember(histories: &[(HistoryId, u32)], publish: &Publish, cx: &Cx<'_>) {
+    pub(super) fn remember(histories: &[(HistoryId, u32)], publish: &Publish, cx: &Cx<'_, impl Host>) {
         if traits::is_true(&publish.properties, NO_STORE_HEADER) {
             return;
         }
-        let shared = &cx.local.shared;
+        let host = cx.host;
         for (exchange, length) in histories {
-            let all = || shared.topology().exchanges().filter_map(|exchange| exchange.history()).collect();
-            shared.histories.remember(*exchange, *length, Remembered::of(publish), all);
+            let all = || host.topology().exchanges().filter_map(|exchange| exchange.history()).collect();
+            host.histories().remember(*exchange, *length, Remembered::of(publish), all);
         }
     }
 
     /// What the channel waits for while a binding is decided.
-    pub(super) fn pending_binding(&self, binding: &Binding, cx: &Cx<'_>) -> Pending {
-        let topology = cx.local.shared.topology();
+    pub(super) fn pending_binding(&self, binding: &Binding, cx: &Cx<'_, impl Host>) -> Pending {
+        let topology = cx.host.topology();
         match topology.find_exchange(self.vhost, &binding.source).and_then(|source| source.history()) {
             None => Pending::Change,
             Some(history) => Pending::Bound(NewBinding {
@@ -53,8 +53,8 @@ impl Session {
     }
 
     /// Sends a history to where a new binding leads.
-    pub(super) fn replay(&mut self, at: usize, binding: &NewBinding, cx: &mut Cx<'_>) {
-        for message in cx.local.shared.histories.of(binding.history) {
+    pub(super) fn replay(&mut self, at: usize, binding: &NewBinding, cx: &mut Cx<'_, impl Host>) {
+        for message in cx.host.histories().of(binding.history) {
             let route = self.replay_route(binding, &message, cx);
             self.published |= route.shards;
             let Remembered { exchange, routing_key, properties, body } = message;
@@ -74,15 +74,15 @@ impl Session {
         }
     }
 
-    fn replay_route(&mut self, binding: &NewBinding, message: &Remembered, cx: &Cx<'_>) -> Route {
-        let facts = PublishedFacts::new(&message.properties);
+    fn replay_route(&mut self, binding: &NewBinding, message: &Remembered, cx: &Cx<'_, impl Host>) -> Route {
+        let facts = PublishedFacts::new(&message.properties, || cx.host.dice());
         // To a queue it goes by the default exchange, whatever its own key; to an exchange with that key.
         let (exchange, key) = match binding.destination_kind {
             Kind::Queue => (&[][..], &binding.destination[..]),
             Kind::Exchange => (&binding.destination[..], &message.routing_key[..]),
         };
         let request = RouteRequest { vhost: self.vhost, exchange, keys: &[key], facts: &facts };
-        let topology = cx.local.shared.topology();
+        let topology = cx.host.topology();
         let mut targets = std::mem::take(&mut self.targets);
         let mut route = Route::default();
         // An end that went since the decision gets nothing.

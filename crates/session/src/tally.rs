@@ -3,21 +3,51 @@
 //! Invariant: counting on the road of a message is an addition to a cell of the shard's own thread. Other threads see the
 //! sums as they were at the end of the shard's last step; a counter never falls.
 
-use crate::handle::Traffic;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What went through the node since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages that clients published.
+    pub published: u64,
+    /// Messages that were confirmed.
+    pub confirmed: u64,
+    /// Messages that reached no queue and came back.
+    pub returned: u64,
+    /// Messages that reached no queue and were dropped.
+    pub dropped: u64,
+    /// Deliveries to consumers that ack.
+    pub delivered: u64,
+    /// Deliveries to consumers that do not.
+    pub delivered_no_ack: u64,
+    /// Messages that `basic.get` took.
+    pub got: u64,
+    /// Deliveries that had been delivered before.
+    pub redelivered: u64,
+    /// Deliveries that were acked.
+    pub acked: u64,
+    /// Connections that were let in.
+    pub connections_opened: u64,
+    /// Connections that were let in and ended.
+    pub connections_closed: u64,
+    /// Channels opened.
+    pub channels_opened: u64,
+    /// Channels closed.
+    pub channels_closed: u64,
+}
 
 macro_rules! counters {
     ($($count:ident => $field:ident),* $(,)?) => {
         /// What is counted; [`Traffic`] says what each of them is.
         #[derive(Clone, Copy, Debug)]
-        pub(crate) enum Count { $($count),* }
+        pub enum Count { $(#[doc = concat!("For [`Traffic::", stringify!($field), "`].")] $count),* }
 
         const COUNTS: usize = [$(Count::$count),*].len();
 
         impl Published {
             /// Adds what this shard counted to `traffic`.
-            pub(crate) fn add_to(&self, traffic: &mut Traffic) {
+            pub fn add_to(&self, traffic: &mut Traffic) {
                 $(traffic.$field += self.0[Count::$count as usize].load(Ordering::Relaxed);)*
             }
         }
@@ -42,12 +72,12 @@ counters! {
 
 /// A shard's own counts.
 #[derive(Default)]
-pub(crate) struct Tally([Cell<u64>; COUNTS]);
+pub struct Tally([Cell<u64>; COUNTS]);
 
 impl Tally {
     /// Counts `count` more.
     #[inline]
-    pub(crate) fn add(&self, what: Count, count: u64) {
+    pub fn add(&self, what: Count, count: u64) {
         let cell = &self.0[what as usize];
         cell.set(cell.get() + count);
     }
@@ -55,11 +85,11 @@ impl Tally {
 
 /// The counts of a shard, for other threads.
 #[derive(Debug, Default)]
-pub(crate) struct Published([AtomicU64; COUNTS]);
+pub struct Published([AtomicU64; COUNTS]);
 
 impl Published {
     /// Shows what was counted so far.
-    pub(crate) fn show(&self, tally: &Tally) {
+    pub fn show(&self, tally: &Tally) {
         for (shown, count) in self.0.iter().zip(&tally.0) {
             shown.store(count.get(), Ordering::Relaxed);
         }

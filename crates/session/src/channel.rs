@@ -3,7 +3,6 @@
 //! Invariant: a consumer stays known as long as a message that it was given may still be settled, also after it was
 //! cancelled; so an ack always finds its queue. Numbers of consumers start at 1 and are never reused on a channel.
 
-use super::Cx;
 use super::credit::Credit;
 use super::events::Told;
 use super::history::NewBinding;
@@ -12,6 +11,7 @@ use super::routes::Routes;
 use super::timeouts::Aging;
 use super::transaction::Transaction;
 use super::waiting::{Asked, Unconfirmed};
+use super::{Cx, Host};
 use amqp::{ChannelId, Confirm, Connection, ConsumerTag};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
@@ -318,7 +318,7 @@ impl Channel {
     }
 
     /// The queue of a consumer is gone.
-    pub(super) fn cancelled(&mut self, number: u32, cx: &mut Cx<'_>) {
+    pub(super) fn cancelled(&mut self, number: u32, cx: &mut Cx<'_, impl Host>) {
         let Some(at) = self.consumer_at(number) else { return };
         match self.consumers[at].state {
             State::Active => cx.amqp.cancel_notify(self.id, &self.consumers[at].tag),
@@ -331,10 +331,10 @@ impl Channel {
     }
 
     /// A consumer gets nothing more: its credit goes back to the channel.
-    pub(super) fn stop(&mut self, at: usize, cx: &mut Cx<'_>) {
+    pub(super) fn stop(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let consumer = &mut self.consumers[at];
-        if cx.local.shared.tells_events() {
-            consumer.tell_end(cx.local);
+        if cx.host.settings().tells_events {
+            consumer.tell_end(cx.host);
         }
         consumer.state = State::Cancelled;
         let granted = std::mem::take(&mut consumer.granted);
@@ -343,7 +343,7 @@ impl Channel {
             credit.leave(number, granted);
         }
         self.forget_if_done(at);
-        self.hand_out(cx.local);
+        self.hand_out(cx.host);
     }
 }
 

@@ -1,12 +1,14 @@
-//! What a node tells of its connections, as data.
+//! What a node tells of its connections, as data, and what a session tells of itself.
 //!
 //! Invariant: a report is a copy of one moment of one shard; reports of two shards are of two moments, and nothing follows
 //! from comparing them.
 
-use amqp::Table;
+use super::channel::{Channel, Consumer, State};
+use super::{Host, Session};
+use amqp::{Connection, Table};
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 /// A connection of this node, as long as the process lives; a number is not given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,4 +129,64 @@ pub struct ConsumerReport {
     pub prefetch: u16,
     /// Higher goes first.
     pub priority: i32,
+}
+
+impl Session {
+    /// The connection, its channels and consumers; nothing before its virtual host is open.
+    pub fn report(&self, amqp: &Connection, seen: Seen, host: &impl Host) -> Option<ConnectionReport> {
+        self.occupied.as_ref()?;
+        let state = match (amqp.is_closing(), amqp.is_blocked()) {
+            (true, _) => ConnectionState::Closing,
+            (false, true) => ConnectionState::Blocked,
+            (false, false) => ConnectionState::Running,
+        };
+        Some(ConnectionReport {
+            number: self.number(),
+            peer: self.peer,
+            user: self.user.clone(),
+            vhost: self.vhost_name.clone(),
+            client_properties: Bytes::copy_from_slice(&self.client_properties),
+            mechanism: amqp.mechanism().map_or("", |mechanism| mechanism.name()),
+            state,
+            frame_max: amqp.frame_max(),
+            channel_max: amqp.channel_max(),
+            heartbeat_s: amqp.heartbeat_ms() / 1000,
+            channels: self
+                .channels
+                .iter()
+                .map(|channel| channel.report(amqp, self.waiting(channel, amqp, host)))
+                .collect(),
+            seen,
+        })
+    }
+}
+
+impl Channel {
+    fn report(&self, amqp: &Connection, waiting: Vec<WaitingReport>) -> ChannelReport {
+        let is_told = |consumer: &&Consumer| matches!(consumer.state, State::Active | State::Starting);
+        ChannelReport {
+            number: self.id.number(),
+            confirms: amqp.is_confirming(self.id),
+            transactional: self.transaction.is_some(),
+            unacked: amqp.unsettled_count(self.id),
+            unconfirmed: amqp.unconfirmed(self.id),
+            prefetch: self.prefetch,
+            global_prefetch: self.credit.as_ref().map_or(0, |credit| credit.limit()),
+            consumers: self.consumers.iter().filter(is_told).map(Consumer::report).collect(),
+            waiting,
+        }
+    }
+}
+
+impl Consumer {
+    fn report(&self) -> ConsumerReport {
+        ConsumerReport {
+            tag: Bytes::copy_from_slice(self.tag.as_bytes()),
+            queue: self.queue,
+            no_ack: self.no_ack,
+            exclusive: self.exclusive,
+            prefetch: self.prefetch,
+            priority: self.priority,
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! that it holds for its timeout or longer, and at most an eighth of it and one look later.
 
 use super::channel::{RequestKind, State};
-use super::{Cx, NEVER, Session};
+use super::{Cx, Host, NEVER, Session};
 use amqp::{ChannelError, ChannelId, MethodId, Millis, ReplyCode};
 use broker::ConsumerKey;
 use partition::{Command, Outcome};
@@ -61,7 +61,7 @@ impl Session {
     }
 
     /// Looks at every consumer that has a timeout.
-    pub(super) fn look_at_consumers(&mut self, cx: &mut Cx<'_>, now: Millis) {
+    pub(super) fn look_at_consumers(&mut self, cx: &mut Cx<'_, impl Host>, now: Millis) {
         let mut next = NEVER;
         for at in 0..self.channels.len() {
             let channel = &mut self.channels[at];
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Cancels a consumer and has everything that it holds go back. It does not count against the messages.
-    fn time_out(&mut self, at: usize, number: u32, timeout_ms: Millis, cx: &mut Cx<'_>) {
+    fn time_out(&mut self, at: usize, number: u32, timeout_ms: Millis, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let id = channel.id;
         tracing::warn!(peer = %self.peer, channel = id.number(), timeout_ms, "a consumer held a message for too long");
@@ -96,10 +96,10 @@ impl Session {
         let (queue, partition, tag) = (consumer.queue, consumer.partition, consumer.tag.clone());
         let key = ConsumerKey { channel: channel.key, number };
         let request = RequestKind::Replaced(number.into()).id();
-        cx.local.push(partition, Command::Cancel { queue, consumer: key, request });
+        cx.host.push(partition, Command::Cancel { queue, consumer: key, request });
         // Everything that it holds, whatever the numbers; what the client acks later finds nobody who holds it.
         let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Outcome::Nack };
-        cx.local.push(partition, all);
+        cx.host.push(partition, all);
         cx.amqp.cancel_notify(id, &tag);
     }
 }

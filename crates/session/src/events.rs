@@ -3,9 +3,8 @@
 //! Invariant: what was told to begin is told to end, once; a consumer that never began has no end.
 //! Source: RabbitMQ's guide on the event exchange; names of the headers are RabbitMQ's.
 
-use super::Session;
 use super::channel::{Consumer, State};
-use crate::shard::thread::Local;
+use super::{Host, Session};
 use amqp::{ChannelId, Mechanism, Value};
 use broker::topology::{Name, News};
 use bytes::Bytes;
@@ -44,11 +43,11 @@ impl Session {
         user: &[u8],
         mechanism: Mechanism,
         reason: Option<&str>,
-        local: &Local,
+        host: &impl Host,
     ) {
         let news = News::new(key).text("name", user).text("auth_mechanism", mechanism.name().as_bytes());
         let news = self.with_peer(news.text("connection_name", self.connection_name().as_bytes()));
-        local.shared.tell(match reason {
+        host.tell(match reason {
             Some(reason) => news.text("error", reason.as_bytes()),
             None => news,
         });
@@ -56,11 +55,11 @@ impl Session {
 
     /// The connection was opened, or closed for a reason.
     #[cold]
-    pub(super) fn tell_connection(&self, key: &'static str, reason: Option<&str>, local: &Local) {
+    pub(super) fn tell_connection(&self, key: &'static str, reason: Option<&str>, host: &impl Host) {
         let news = News::new(key).text("name", self.connection_name().as_bytes());
         let news = self.with_peer(news.text("user", &self.user).text("vhost", &self.vhost_name));
         let news = news.text(ACTOR, &self.user);
-        local.shared.tell(match reason {
+        host.tell(match reason {
             Some(reason) => news.text("reason", reason.as_bytes()),
             None => news,
         });
@@ -68,12 +67,12 @@ impl Session {
 
     /// A channel was opened or closed.
     #[cold]
-    pub(super) fn tell_channel(&self, key: &'static str, channel: ChannelId, local: &Local) {
+    pub(super) fn tell_channel(&self, key: &'static str, channel: ChannelId, host: &impl Host) {
         let news = News::new(key).text("name", format!("{} ({})", self.connection_name(), channel.number()).as_bytes());
         let news = news.text("connection", self.connection_name().as_bytes());
         let news = news.value("number", Value::I32(channel.number().into()));
         let news = news.text("user", &self.user).text("vhost", &self.vhost_name);
-        local.shared.tell(news.text(ACTOR, &self.user));
+        host.tell(news.text(ACTOR, &self.user));
     }
 }
 
@@ -89,15 +88,15 @@ impl Consumer {
 
     /// It gets messages from now on.
     #[cold]
-    pub(super) fn tell_begin(&mut self, user: &Bytes, local: &Local) {
-        let topology = local.shared.topology();
+    pub(super) fn tell_begin(&mut self, user: &Bytes, host: &impl Host) {
+        let topology = host.topology();
         let Some(queue) = topology.queue(self.queue) else { return };
         let Some(vhost) = topology.vhost_of(queue.vhost) else { return };
         let told = Told { queue: queue.name.clone(), vhost: vhost.name.clone(), user: user.clone() };
         drop(topology);
         let news = self.news("consumer.created", &told);
         self.told = Some(Box::new(told));
-        local.shared.tell(
+        host.tell(
             news.flag("ack_required", !self.no_ack)
                 .flag("exclusive", self.exclusive)
                 .value("prefetch_count", Value::I32(self.prefetch.into())),
@@ -106,9 +105,9 @@ impl Consumer {
 
     /// It gets nothing more.
     #[cold]
-    pub(super) fn tell_end(&self, local: &Local) {
+    pub(super) fn tell_end(&self, host: &impl Host) {
         if let (Some(told), State::Active | State::Stopping) = (&self.told, self.state) {
-            local.shared.tell(self.news("consumer.deleted", told));
+            host.tell(self.news("consumer.deleted", told));
         }
     }
 }

@@ -1,0 +1,153 @@
+//! A turn of one connection on its shard: what its session sees of the node, and where that leaves what it wants done.
+//!
+//! Invariant: nothing is decided here. Each call is one call of the shard or of what the shards share.
+
+use crate::connection::Client;
+use crate::engine::wall_ms;
+use crate::random;
+use crate::shard::deletion::{Asker, Deletion};
+use crate::shard::thread::Local;
+use crate::shard::{Parcel, transient_partition};
+use crate::topology_log::Answer;
+use amqp::{Millis, Table};
+use broker::topology::{Applied, Command as Change, News, Topology};
+use broker::{ChannelKey, PartitionId, VhostId};
+use bytes::Bytes;
+use partition::{Command, RequestId};
+use session::{Count, DeleteQueue, Histories, Host, Logins, Occupancy, Settings, Sums};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// See the module.
+pub(crate) struct Turn<'a> {
+    pub(crate) local: &'a Rc<Local>,
+    pub(crate) client: &'a Rc<Client>,
+}
+
+impl Host for Turn<'_> {
+    fn settings(&self) -> &Settings {
+        &self.local.shared.session_settings
+    }
+
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        self.local.shared.topology()
+    }
+
+    #[inline]
+    fn topology_version(&self) -> u64 {
+        self.local.shared.topology_version()
+    }
+
+    fn now(&self) -> Millis {
+        self.local.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        wall_ms()
+    }
+
+    fn random(&self) -> u128 {
+        random::secret()
+    }
+
+    fn dice(&self) -> u64 {
+        random::dice()
+    }
+
+    fn shard(&self) -> usize {
+        self.local.index
+    }
+
+    fn shard_of(&self, partition: PartitionId) -> Option<usize> {
+        self.local.shared.directory.find(partition).map(|(shard, _)| shard)
+    }
+
+    fn transient_partition(&self) -> PartitionId {
+        transient_partition(self.local.index)
+    }
+
+    fn place_queue(&self) -> Option<PartitionId> {
+        self.local.shared.place_queue()
+    }
+
+    fn sync_partition(&self) -> PartitionId {
+        self.local.shared.sync_partition()
+    }
+
+    #[inline]
+    fn is_tracing(&self) -> bool {
+        self.local.shared.is_tracing()
+    }
+
+    fn traces(&self, vhost: VhostId) -> bool {
+        self.local.shared.traces(vhost)
+    }
+
+    fn logins(&self) -> &Logins {
+        &self.local.shared.logins
+    }
+
+    fn occupancy(&self) -> &Arc<Occupancy> {
+        &self.local.shared.occupancy
+    }
+
+    fn histories(&self) -> &Histories {
+        &self.local.shared.histories
+    }
+
+    fn sums(&self) -> &Sums {
+        &self.local.shared.sums
+    }
+
+    fn check_memory(&self) {
+        self.local.shared.check_memory();
+    }
+
+    #[inline]
+    fn push(&self, partition: PartitionId, command: Command) {
+        self.local.push(partition, command);
+    }
+
+    fn change(&self, change: &Change) -> Applied {
+        self.local.change_locally(change)
+    }
+
+    fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
+        let mailbox = self.local.shared.mailboxes[self.local.index].clone();
+        self.local.shared.log().propose(change, Answer::new(mailbox, channel, request));
+    }
+
+    fn delete_queue(&self, delete: DeleteQueue) {
+        let DeleteQueue { queue, partition, if_unused, if_empty, channel, request } = delete;
+        let asker = Asker::Channel { channel, request };
+        self.local.delete_queue(Deletion { queue, partition, if_unused, if_empty, asker });
+    }
+
+    fn open_channel(&self, number: u16) -> ChannelKey {
+        let key = self.local.keys.borrow_mut().next();
+        self.local.register(key, self.client, number);
+        key
+    }
+
+    fn close_channel(&self, channel: ChannelKey) {
+        self.local.unregister(channel);
+    }
+
+    fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize) {
+        self.local.inbox.borrow_mut().push_parcel(shard, Parcel::Drained { channel, bytes });
+    }
+
+    #[inline]
+    fn count(&self, what: Count, count: u64) {
+        self.local.tally.add(what, count);
+    }
+
+    fn tell(&self, news: News) {
+        self.local.shared.tell(news);
+    }
+
+    fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {
+        self.local.emit(vhost, exchange, key, headers, body);
+    }
+}

@@ -1,0 +1,143 @@
+//! What a session is given by whoever runs it, and what it hands out: the whole of what it knows of the world.
+//!
+//! Invariant: a session keeps none of it. Every call of a session brings its host along, and everything that a session
+//! wants done leaves by the host in that call, in order.
+
+use crate::histories::Histories;
+use crate::logins::Logins;
+use crate::occupancy::Occupancy;
+use crate::tally::Count;
+use crate::unfinished::Sums;
+use amqp::{Millis, Table};
+use broker::topology::{Applied, Command as Change, News, Topology};
+use broker::{ChannelKey, PartitionId, QueueId, VhostId};
+use bytes::Bytes;
+use partition::{Command, RequestId};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Stamps;
+
+/// What is the same for all sessions of a node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The node's name, as it says it in messages.
+    pub node_name: String,
+    /// Users that may log in from a loopback address only.
+    pub loopback_users: Vec<String>,
+    /// Whom clients are who log in without saying who they are.
+    pub anonymous_user: String,
+    /// How long a consumer may hold a message, where its queue says nothing; 0 is for ever.
+    pub consumer_timeout_ms: Millis,
+    /// What is written into messages that come in; `None` is nothing.
+    pub stamps: Option<Stamps>,
+    /// Whether there is an event exchange to tell of what happens.
+    pub tells_events: bool,
+}
+
+/// A channel's wish that a queue goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteQueue {
+    /// The queue.
+    pub queue: QueueId,
+    /// Where it lives.
+    pub partition: PartitionId,
+    /// Only without consumers.
+    pub if_unused: bool,
+    /// Only without ready messages.
+    pub if_empty: bool,
+    /// Who hears of it.
+    pub channel: ChannelKey,
+    /// The request that waits.
+    pub request: RequestId,
+}
+
+/// What runs a session: a shard's thread, or a simulated one.
+pub trait Host {
+    /// What is set for all sessions.
+    fn settings(&self) -> &Settings;
+
+    /// The topology, to look at; held for as long as one check takes.
+    fn topology(&self) -> impl Deref<Target = Topology>;
+
+    /// Grows with every change of the topology, and is never ahead of it.
+    fn topology_version(&self) -> u64;
+
+    /// Milliseconds since the node started.
+    fn now(&self) -> Millis;
+
+    /// Milliseconds since the epoch.
+    fn wall_ms(&self) -> u64;
+
+    /// Bits that nobody can guess.
+    fn random(&self) -> u128;
+
+    /// A number that differs each time, for choices that may be guessed.
+    fn dice(&self) -> u64;
+
+    /// The number of the shard that this session lives on.
+    fn shard(&self) -> usize;
+
+    /// The shard that a partition runs on; `None` if it runs elsewhere.
+    fn shard_of(&self, partition: PartitionId) -> Option<usize>;
+
+    /// The partition of this shard's transient queues.
+    fn transient_partition(&self) -> PartitionId;
+
+    /// The partition for a new durable queue; `None` where there are none.
+    fn place_queue(&self) -> Option<PartitionId>;
+
+    /// The partition that answers a sync for the whole node.
+    fn sync_partition(&self) -> PartitionId;
+
+    /// Whether some virtual host is traced.
+    fn is_tracing(&self) -> bool;
+
+    /// Whether this virtual host is traced.
+    fn traces(&self, vhost: VhostId) -> bool;
+
+    /// How many passwords were tried.
+    fn logins(&self) -> &Logins;
+
+    /// Who has how many connections and channels.
+    fn occupancy(&self) -> &Arc<Occupancy>;
+
+    /// What `x-recent-history` exchanges remember.
+    fn histories(&self) -> &Histories;
+
+    /// What all clients have begun and not ended.
+    fn sums(&self) -> &Sums;
+
+    /// Has the sums compared with the budget of the memory: they moved.
+    fn check_memory(&self);
+
+    /// Hands a command to a partition. Commands to one partition arrive in this order.
+    fn push(&self, partition: PartitionId, command: Command);
+
+    /// Makes a change that concerns this node only, and has partitions do what follows.
+    fn change(&self, change: &Change) -> Applied;
+
+    /// Proposes a replicated change; the answer comes as [`super::Session::handle_decided`].
+    fn propose(&self, change: Change, channel: ChannelKey, request: RequestId);
+
+    /// Has a queue deleted by the shard that it lives on; the answer comes as a reply, or as a decision that refuses it.
+    fn delete_queue(&self, delete: DeleteQueue);
+
+    /// A key for a channel that was opened on this connection, to which effects for that key come from now on.
+    fn open_channel(&self, number: u16) -> ChannelKey;
+
+    /// A channel is gone; late effects for it meet nobody.
+    fn close_channel(&self, channel: ChannelKey);
+
+    /// The client took so many bytes of a channel that partitions of another shard had sent.
+    fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize);
+
+    /// Counts `count` more.
+    fn count(&self, what: Count, count: u64);
+
+    /// Tells the event exchange. News cost memory to make: only where the settings say that it is told.
+    fn tell(&self, news: News);
+
+    /// Publishes a message of the broker's own to an exchange of this virtual host.
+    fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes);
+}

@@ -1,0 +1,58 @@
+//! The session of a connection: turns what the AMQP machine says into checks, routes and commands, and what partitions
+//! answer into calls on the machine. Sans-io: events of the protocol, effects of partitions and time go in; commands and
+//! answers come out, by the [`Host`] that comes along with every call.
+//!
+//! Invariant: it decides nothing. Whether a request is lawful the topology says, what becomes of a message its partition
+//! says, and what goes on the wire the machine says; the session knows who asked whom. A channel has at most one request
+//! under way, because the machine holds back what follows it.
+//!
+//! In reading order: what a session is given and hands out (`host`), the session itself (`session`), a channel and its
+//! consumers (`channel`), the road of a publish (`publish`, with what a message's properties ask for in `traits`),
+//! requests (`declare`, `consume`), a channel-wide prefetch (`credit`), direct reply-to (`reply_to`), transactions
+//! (`transaction`), consumers that hold a message for too long (`timeouts`), what the broker writes into messages
+//! (`stamps`) and tells of them (`firehose`), what is told of all this (`report`), and of what waits for too long
+//! (`waiting`).
+//!
+//! What the sessions of a node have in common stands beside them: who is let in (`logins`, `occupancy`), what they hold
+//! together (`unfinished`, `histories`), and what they counted (`tally`).
+
+mod channel;
+mod consume;
+mod credit;
+mod declare;
+mod events;
+mod facts;
+mod firehose;
+mod histories;
+mod history;
+mod host;
+mod logins;
+mod names;
+mod occupancy;
+mod publish;
+mod refusal;
+mod reply_to;
+pub mod report;
+mod routes;
+mod session;
+mod stamps;
+mod tally;
+mod timeouts;
+mod traits;
+mod transaction;
+mod unfinished;
+mod waiting;
+mod work;
+
+pub use facts::PublishedFacts;
+pub use histories::Histories;
+pub use host::{DeleteQueue, Host, Settings};
+pub use logins::{LoginLimits, Logins, Try, network};
+pub use occupancy::Occupancy;
+pub use publish::SYNC_EXCHANGE;
+pub use session::{Cx, Peer, Session};
+pub use stamps::{Stamp, Stamps};
+pub use tally::{Count, Published, Tally, Traffic};
+pub use unfinished::{Limits, Sums};
+
+pub(crate) use session::NEVER;
