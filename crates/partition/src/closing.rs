@@ -5,9 +5,8 @@
 //! consumes. Called off, the delete leaves no trace: everything goes on from where it waited.
 
 use crate::command::{Effect, Reply, RequestId};
-use crate::commands::confirm_repeat;
-use crate::leader::Leader;
-use crate::partition::{Context, QueuePartition};
+use crate::machine::FixedMap;
+use crate::queue::{Queue, Sink};
 use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
@@ -50,31 +49,17 @@ impl Closing {
         }
     }
 
-    /// Keeps a confirm until the queues that it waits for are decided about. Confirms it where none of them waits any more,
-    /// no earlier than what was taken in with it is safe.
-    pub(crate) fn hold(leader: &mut Leader, mut held: HeldConfirm, effects: &mut Vec<Effect>) {
+    /// Keeps a confirm until the queues that it waits for are decided about. Gives it back where none of them waits any more.
+    pub(crate) fn hold<S: Sink>(
+        queues: &mut FixedMap<QueueId, Queue<S>>,
+        mut held: HeldConfirm,
+    ) -> Option<HeldConfirm> {
         while let Some(queue) = held.closing.pop() {
-            if let Some(closing) = leader.queues.get_mut(&queue).and_then(|lq| lq.closing.as_mut()) {
-                return closing.confirms.push(held);
+            if let Some(closing) = queues.get_mut(&queue).and_then(|lq| lq.closing.as_mut()) {
+                closing.confirms.push(held);
+                return None;
             }
         }
-        confirm_repeat(leader, held.channel, held.seq, effects);
-    }
-
-    /// One of the queues that these wait for was decided about.
-    pub(crate) fn confirm(leader: &mut Leader, confirms: Vec<HeldConfirm>, effects: &mut Vec<Effect>) {
-        confirms.into_iter().for_each(|held| Closing::hold(leader, held, effects));
-    }
-}
-
-impl QueuePartition {
-    /// The delete of a queue came to nothing.
-    pub(crate) fn reopen(&mut self, queue: QueueId, cx: &mut Context<'_>) {
-        let Some(closing) = self.touched(queue).closing.take() else { return };
-        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        Closing::confirm(leader, closing.confirms, &mut cx.out.effects);
-        for (consumer, request) in closing.consumers {
-            self.consume(queue, consumer, request, cx);
-        }
+        Some(held)
     }
 }

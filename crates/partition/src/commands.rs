@@ -2,25 +2,20 @@
 //! entry that carries it is committed, except what is leader-local.
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{
-    Command, DeadLetter, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Target,
-};
+use crate::command::{Command, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Target};
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
-use crate::leader::{Leader, LeaderQueue, Waiting, push_confirm};
+use crate::leader::{Leader, LeaderQueue, push_confirm};
 use crate::life::Life;
 use crate::machine::{Queues, scheduled_for};
 use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use broker::queue::dispatch::AttachRefused;
+use crate::queue::{Waiting, dead_letters_refused, note_use, refused_letter};
 use broker::queue::levels::{has_priority, priority_of};
-use broker::queue::{Consumer, DedupKey, DedupRule, LevelRule, Levels, Overflow, QueueState, Rules, SeqRanges};
+use broker::queue::{Consumer, DedupKey, DedupRule, Dispatch, LevelRule, Levels, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// Queues that a channel may have used before its list is looked through for those that are gone.
-const CHANNEL_QUEUES_LOOKED_OVER: usize = 16;
 
 /// A limit of bytes up to which, and messages up to which, publishes wait until a queue has counted what it has: as much as
 /// is read in a fraction of a second. The other queues of the partition wait meanwhile.
@@ -67,19 +62,27 @@ pub(crate) fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64,
     }
 }
 
+/// Keeps a confirm until the queues that it waits for are decided about. Confirms it where none of them waits any more, no
+/// earlier than what was taken in with it is safe.
+fn hold_confirm(leader: &mut Leader, held: HeldConfirm, effects: &mut Vec<Effect>) {
+    if let Some(held) = Closing::hold(&mut leader.queues, held) {
+        confirm_repeat(leader, held.channel, held.seq, effects);
+    }
+}
+
 fn raise_counts(lq: &mut LeaderQueue, state: Option<&QueueState<Place>>, first: u64, count: u64, counts_against: bool) {
     for seq in first..first + count {
-        let counts = lq.counts.entry(seq).or_insert_with(|| state.map(|s| s.counts_of(seq)).unwrap_or_default());
+        let counts = lq.sink.counts.entry(seq).or_insert_with(|| state.map(|s| s.counts_of(seq)).unwrap_or_default());
         counts.acquired += 1;
         counts.delivery += u32::from(counts_against);
     }
 }
 
 fn forget_counts(lq: &mut LeaderQueue, first: u64, count: u64) {
-    if !lq.counts.is_empty() {
-        let settled: Vec<u64> = lq.counts.range(first..first + count).map(|(seq, _)| *seq).collect();
+    if !lq.sink.counts.is_empty() {
+        let settled: Vec<u64> = lq.sink.counts.range(first..first + count).map(|(seq, _)| *seq).collect();
         for seq in settled {
-            lq.counts.remove(&seq);
+            lq.sink.counts.remove(&seq);
         }
     }
 }
@@ -118,11 +121,11 @@ fn back_by_rules(
     }
     let mut kept = SeqRanges::new();
     for seq in back.drain(..).flat_map(|(first, count)| first..first + count) {
-        let counts = lq.counts.get(&seq).copied().unwrap_or_default();
+        let counts = lq.sink.counts.get(&seq).copied().unwrap_or_default();
         if counts_against && rules.delivery_limit.is_some_and(|limit| counts.delivery > limit) {
             lq.dispatch.drop_returned(seq, levels);
             lq.note_released(seq, 1, false);
-            lq.counts.remove(&seq);
+            lq.sink.counts.remove(&seq);
             lq.give_up(builder, id, seq, Reason::DeliveryLimit, None);
             continue;
         }
@@ -136,18 +139,6 @@ fn back_by_rules(
         }
     }
     back.extend(kept.iter());
-}
-
-/// The dead letter of a message that its queue never took in.
-fn refused_letter(queue: QueueId, message: &Message) -> DeadLetter {
-    let mut stored = Vec::with_capacity(crate::message::stored_bytes(message));
-    crate::message::store(message, 0, Stamp::None, &mut stored);
-    DeadLetter { queue, seq: 0, reason: Reason::MaxLength, message: stored.into(), wants_answer: false }
-}
-
-/// Whether a queue with these rules dead-letters what it refuses.
-fn buries_refused(rules: &Rules) -> bool {
-    rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some()
 }
 
 /// What a command that waits holds of memory.
@@ -276,17 +267,7 @@ impl QueuePartition {
                 self.consume(queue, consumer, request, cx);
             }
             Command::Cancel { queue, consumer, request } => {
-                let lq = self.touched(queue);
-                if let Some((consumer, request)) = lq.closing.as_mut().and_then(|closing| closing.take(consumer)) {
-                    let channel = consumer.key.channel;
-                    cx.out.effects.push(Effect::Reply { channel, request, reply: Reply::Gone });
-                }
-                let was_there = lq.dispatch.cancel(consumer);
-                let unused = was_there && lq.dispatch.consumers() == 0;
-                cx.out.effects.push(Effect::Reply { channel: consumer.channel, request, reply: Reply::Done });
-                if unused {
-                    cx.out.effects.push(Effect::Unused { queue });
-                }
+                self.touched(queue).cancel(queue, consumer, request, &mut cx.out.effects);
             }
             Command::Get { queue, channel, no_ack, request } => {
                 self.note_channel(channel, queue);
@@ -340,7 +321,7 @@ impl QueuePartition {
             let (rules, next_seq) = (lq.rules.as_deref(), lq.next_seq);
             match &mut lq.life {
                 Some(life) => life.configured(before.as_deref(), rules, next_seq),
-                None => lq.life = Life::new(None, rules, next_seq),
+                None => lq.life = Life::of(None, rules, next_seq),
             }
         }
     }
@@ -352,47 +333,27 @@ impl QueuePartition {
         let is_known = self.leader.as_ref().is_some_and(|leader| leader.queues.contains_key(&queue));
         !is_known
             && state.is_none_or(|state| state.runs().is_empty())
-            && LeaderQueue::new(state, self.rules.get(&queue)).is_idle(state)
+            && LeaderQueue::of(state, self.rules.get(&queue)).is_idle(state)
     }
 
     pub(crate) fn touched(&mut self, queue: QueueId) -> &mut LeaderQueue {
         let Leader { queues, dirty, .. } = self.leader.as_deref_mut().expect("only a leader takes commands");
         let lq =
-            queues.entry(queue).or_insert_with(|| LeaderQueue::new(self.queues.queue(queue), self.rules.get(&queue)));
-        Leader::touch(dirty, queue, lq);
+            queues.entry(queue).or_insert_with(|| LeaderQueue::of(self.queues.queue(queue), self.rules.get(&queue)));
+        lq.touch(queue, dirty);
         lq
     }
 
     pub(crate) fn consume(&mut self, queue: QueueId, consumer: Consumer, request: RequestId, cx: &mut Context<'_>) {
         let channel = consumer.key.channel;
-        let lq = self.touched(queue);
-        if let Some(closing) = &mut lq.closing {
-            closing.consumers.push((consumer, request));
-            return self.note_channel(channel, queue);
-        }
-        if let Some(rule) = lq.rules.as_ref().and_then(|rules| rules.single_active) {
-            lq.dispatch.set_single_active(rule);
-        }
-        let reply = match lq.dispatch.attach(consumer) {
-            Ok(()) => Reply::Consuming,
-            Err(AttachRefused::Exclusive) => Reply::ConsumeRefused,
-        };
-        if reply == Reply::Consuming {
+        if self.touched(queue).consume(consumer, request, &mut cx.out.effects) {
             self.note_channel(channel, queue);
         }
-        cx.out.effects.push(Effect::Reply { channel, request, reply });
     }
 
     fn note_channel(&mut self, channel: ChannelKey, queue: QueueId) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let queues = leader.channels.entry(channel).or_default();
-        if !queues.contains(&queue) {
-            if queues.len() >= CHANNEL_QUEUES_LOOKED_OVER && queues.len().is_power_of_two() {
-                // A channel that uses one queue after the other knows those that are there, not all that ever were.
-                queues.retain(|id| leader.queues.contains_key(id));
-            }
-            queues.push(queue);
-        }
+        note_use(&mut leader.channels, &leader.queues, channel, queue);
     }
 
     fn wait(&mut self, queue: QueueId, waiting: Waiting) {
@@ -422,7 +383,7 @@ impl QueuePartition {
             let lq = leader
                 .queues
                 .entry(target.queue)
-                .or_insert_with(|| LeaderQueue::new(self.queues.queue(target.queue), self.rules.get(&target.queue)));
+                .or_insert_with(|| LeaderQueue::of(self.queues.queue(target.queue), self.rules.get(&target.queue)));
             if let Some(held) = &lq.closing
                 && seq != 0
             {
@@ -449,7 +410,7 @@ impl QueuePartition {
                 }
                 if publish.delay_ms == 0 && lq.is_full(rules, publish.message.body.len()) {
                     is_refused = true;
-                    if buries_refused(rules) {
+                    if dead_letters_refused(rules) {
                         let letter = refused_letter(target.queue, &publish.message);
                         cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
                     }
@@ -463,8 +424,8 @@ impl QueuePartition {
                 Durability::Selective { value } => {
                     selective = true;
                     let rule = target.selective.expect("a selective publish names its queue's rule");
-                    lq.selective = Some(rule);
-                    if lq.at_risk.saturating_add(value) > rule.cap {
+                    lq.sink.selective = Some(rule);
+                    if lq.sink.at_risk.saturating_add(value) > rule.cap {
                         level = Level::Synced;
                     }
                 }
@@ -491,7 +452,7 @@ impl QueuePartition {
                 stamp = Stamp::Due(now_ms.saturating_add(publish.delay_ms));
                 for id in &mut targets {
                     *id = scheduled_for(*id);
-                    let made = || LeaderQueue::new(self.queues.queue(*id), None);
+                    let made = || LeaderQueue::of(self.queues.queue(*id), None);
                     leader.queues.entry(*id).or_insert_with(made).life.get_or_insert_default();
                 }
             }
@@ -503,7 +464,7 @@ impl QueuePartition {
                     continue;
                 };
                 let Some(lq) = leader.queues.get_mut(&target.queue) else { continue };
-                lq.at_risk += value;
+                lq.sink.at_risk += value;
                 leader.at_risk += u128::from(value);
                 leader.values.push((target.queue, value));
                 leader.builder.want_sync_within(rule.interval_ms);
@@ -518,8 +479,8 @@ impl QueuePartition {
             if is_timed || lq.life.is_some() {
                 lq.note_published(is_timed, publish.message.body.len());
             }
-            if !lq.published && lq.dispatch.consumers() > 0 {
-                lq.published = true;
+            if !lq.sink.published && lq.dispatch.consumers() > 0 {
+                lq.sink.published = true;
                 leader.published.push(*id);
             }
         }
@@ -545,7 +506,7 @@ impl QueuePartition {
             // One queue refused it: its publisher hears that, though others have it.
             cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
         } else if seq != 0 && !closing.is_empty() {
-            Closing::hold(leader, HeldConfirm { channel, seq, closing }, &mut cx.out.effects);
+            hold_confirm(leader, HeldConfirm { channel, seq, closing }, &mut cx.out.effects);
         } else if seq != 0 {
             let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
             push_confirm(confirms, channel, seq);
@@ -633,7 +594,7 @@ impl QueuePartition {
     /// Whether a message that is due is too much for its queue, which dead-letters what it refuses. A repeat is not: it is
     /// dropped for what is there already.
     fn is_surplus(&mut self, queue: QueueId, message: &Message, now_ms: u64) -> bool {
-        if self.deleted.contains(queue) || !self.rules.get(&queue).is_some_and(|rules| buries_refused(rules)) {
+        if self.deleted.contains(queue) || !self.rules.get(&queue).is_some_and(|rules| dead_letters_refused(rules)) {
             return false;
         }
         let _ = self.touched(queue);
@@ -649,10 +610,10 @@ impl QueuePartition {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let Some(lq) = leader.queues.get_mut(&id) else { return };
         let Some(life) = &mut lq.life else { return };
-        if life.buried(seq, is_safe, now_ms) {
+        if life.sink.buried(seq, is_safe, now_ms) {
             Leader::settle_later(&mut leader.settling, id, lq);
         }
-        Leader::touch(&mut leader.dirty, id, lq);
+        lq.touch(id, &mut leader.dirty);
     }
 
     fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome, now_ms: u64) {
@@ -661,7 +622,7 @@ impl QueuePartition {
         let Some(lq) = leader.queues.get_mut(&id) else { return };
         let mut taken = Vec::new();
         lq.dispatch.release(holder, first, count, &mut taken);
-        Leader::touch(&mut leader.dirty, id, lq);
+        lq.touch(id, &mut leader.dirty);
         if taken.is_empty() {
             return;
         }
@@ -678,7 +639,7 @@ impl QueuePartition {
             Outcome::Ack | Outcome::Discard => {
                 for (first, count) in &taken {
                     lq.note_released(*first, *count, false);
-                    let ranges = if outcome == Outcome::Ack { &mut lq.acked } else { &mut lq.discarded };
+                    let ranges = if outcome == Outcome::Ack { &mut lq.sink.acked } else { &mut lq.sink.discarded };
                     ranges.insert_range(*first, *count);
                     forget_counts(lq, *first, *count);
                 }
@@ -703,12 +664,22 @@ impl QueuePartition {
         }
     }
 
+    /// The delete of a queue came to nothing.
+    fn reopen(&mut self, queue: QueueId, cx: &mut Context<'_>) {
+        let Some(closing) = self.touched(queue).closing.take() else { return };
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        closing.confirms.into_iter().for_each(|held| hold_confirm(leader, held, &mut cx.out.effects));
+        for (consumer, request) in closing.consumers {
+            self.consume(queue, consumer, request, cx);
+        }
+    }
+
     fn detach(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         for id in leader.channels.remove(&channel).unwrap_or_default() {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
-            let consumers = lq.dispatch.consumers();
-            let mut back: Vec<(u64, u64)> = lq.dispatch.detach(channel, self.queues.levels(id)).iter().collect();
+            let detach = |dispatch: &mut Dispatch, _: &_| dispatch.detach(channel, self.queues.levels(id));
+            let mut back: Vec<(u64, u64)> = lq.detach(id, channel, detach, &mut cx.out.effects).iter().collect();
             for (first, count) in &back {
                 raise_counts(lq, self.queues.queue(id), *first, *count, true);
             }
@@ -720,14 +691,7 @@ impl QueuePartition {
             if !back.is_empty() {
                 leader.builder.requeue(id, true, &back);
             }
-            if consumers > 0 && lq.dispatch.consumers() == 0 {
-                cx.out.effects.push(Effect::Unused { queue: id });
-            }
-            lq.waiting.retain(|(_, w)| w.channel() != channel);
-            if let Some(closing) = &mut lq.closing {
-                closing.consumers.retain(|(consumer, _)| consumer.key.channel != channel);
-            }
-            Leader::touch(&mut leader.dirty, id, lq);
+            lq.touch(id, &mut leader.dirty);
         }
         if leader.publishers.remove(&channel).is_some() || self.queues.publishers.contains_key(&channel) {
             leader.builder.closed(channel);
@@ -777,28 +741,18 @@ impl QueuePartition {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         leader.repeats.remove(&id);
         for id in [id, scheduled_for(id)] {
-            let at = leader.queues.get(&id).and_then(|lq| lq.life.as_ref()).and_then(|life| life.timer_ms());
+            let at = leader.queues.get(&id).and_then(|lq| lq.life.as_ref()).and_then(|life| life.timer_ms);
             at.map(|at| leader.timers.remove(&(at, id)));
         }
         leader.queues.remove(&scheduled_for(id));
-        let mut closing = None;
+        let mut confirms = Vec::new();
         if let Some(mut lq) = leader.queues.remove(&id) {
             lq.let_go(self.queues.queue(id), cx.tail);
-            leader.at_risk -= u128::from(lq.at_risk);
-            for consumer in lq.dispatch.consumer_keys() {
-                cx.out.effects.push(Effect::Cancelled { consumer, queue: id });
-            }
-            for (_, waiting) in lq.waiting.drain(..) {
-                let (channel, request, reply) = waiting.answer_when_gone();
-                cx.out.effects.push(Effect::Reply { channel, request, reply });
-            }
+            leader.at_risk -= u128::from(lq.sink.at_risk);
             leader.values.retain(|(q, _)| *q != id);
-            closing = lq.closing.take();
+            confirms = lq.end(id, &mut cx.out.effects);
         }
         leader.builder.delete(id);
-        if let Some(closing) = closing {
-            closing.refuse_consumers(Reply::Gone, &mut cx.out.effects);
-            Closing::confirm(leader, closing.confirms, &mut cx.out.effects);
-        }
+        confirms.into_iter().for_each(|held| hold_confirm(leader, held, &mut cx.out.effects));
     }
 }

@@ -52,48 +52,48 @@ pub(crate) fn next_sound(state: &QueueState<Place>, spoilt: Option<&Spoilt>, mut
 impl LeaderQueue {
     /// Whether a message is known to be damaged.
     pub(crate) fn is_spoilt(&self, seq: u64) -> bool {
-        self.spoilt.as_ref().is_some_and(|s| s.has(seq))
+        self.sink.spoilt.as_ref().is_some_and(|s| s.has(seq))
     }
 
     /// Everything that was set aside so far has ended in the log.
     pub(crate) fn forget_spoilt(&mut self) {
-        if self.settles_in_flight == 0
-            && self.spoilt.as_ref().is_some_and(|s| s.ended.is_empty() && s.again_ms.is_none())
+        if self.sink.settles_in_flight == 0
+            && self.sink.spoilt.as_ref().is_some_and(|s| s.ended.is_empty() && s.again_ms.is_none())
         {
-            self.spoilt = None;
+            self.sink.spoilt = None;
         }
     }
 
     /// A read was refused; nothing is read for the queue until the time that is returned.
     pub(crate) fn read_later(&mut self, now_ms: u64) -> u64 {
         let at = now_ms + AGAIN_MS;
-        self.reading = true;
-        self.spoilt.get_or_insert_default().again_ms = Some(at);
+        self.sink.reading = true;
+        self.sink.spoilt.get_or_insert_default().again_ms = Some(at);
         at
     }
 
     /// Lets a read that was refused be made again, if its time has come.
     pub(crate) fn look_again(&mut self, now_ms: u64) {
-        if let Some(spoilt) = &mut self.spoilt
+        if let Some(spoilt) = &mut self.sink.spoilt
             && spoilt.again_ms.is_some_and(|at| at <= now_ms)
         {
             spoilt.again_ms = None;
-            self.reading = false;
+            self.sink.reading = false;
         }
     }
 
     /// Takes a damaged message out of wherever it waits. False if it does not: a consumer has it, or its end is on the way.
     fn drop_spoilt(&mut self, seq: u64, is_in_turn: bool, levels: Option<&Levels>) -> bool {
-        self.spoilt.get_or_insert_default().skip.insert(seq);
-        if self.life.as_ref().is_some_and(|life| life.is_released(seq)) {
+        self.sink.spoilt.get_or_insert_default().skip.insert(seq);
+        if self.life.as_ref().is_some_and(|life| life.sink.is_released(seq)) {
             return false;
         }
         // What is out of turn stands among the ready ones only once it came back.
         let was_ready =
             if is_in_turn { self.dispatch.drop_ready(seq, levels) } else { self.dispatch.drop_returned(seq, levels) };
-        let waited = was_ready || self.life.as_mut().is_some_and(|life| life.drop_waiting(seq));
+        let waited = was_ready || self.life.as_mut().is_some_and(|life| life.sink.drop_waiting(seq));
         if waited {
-            self.counts.remove(&seq);
+            self.sink.counts.remove(&seq);
         }
         waited
     }
@@ -129,7 +129,7 @@ impl QueuePartition {
             life.recount(lq.rules.as_deref(), next_seq);
         }
         let messages: Vec<(u64, u64)> = ended.iter().collect();
-        let spoilt = lq.spoilt.get_or_insert_default();
+        let spoilt = lq.sink.spoilt.get_or_insert_default();
         messages.iter().for_each(|(first, count)| spoilt.ended.insert_range(*first, *count));
         Leader::settle_later(&mut leader.settling, id, lq);
         out.set_aside += ended.count();

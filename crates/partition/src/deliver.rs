@@ -1,22 +1,22 @@
-//! Handing out messages: the leader's turn over the queues in which something changed.
+//! Handing out messages from the log: the leader gives each queue in which something changed its turn.
 //!
-//! Order: a queue's consumers in turn, then the questions that wait for what was published before them: a consumer that was
-//! there when a message came has it before a `basic.get` that came after. A message goes out once it has reached its level and the log says that it may have been sent, so that a later leader
-//! flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
+//! A message goes out once it has reached its level and the log says that it may have been sent, so that a later leader flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
 
-use crate::command::{DeadLetter, Delivery, Effect, Reply};
+use crate::command::{DeadLetter, Delivery, Effect};
 use crate::damage::next_sound;
-use crate::entry::Reason;
-use crate::leader::{Answer, Leader, LeaderQueue, Waiting};
-use crate::life::{DueMessage, Timers};
-use crate::machine::{FixedMap, scheduled_for};
-use crate::outputs::{LostEntry, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
+use crate::entry::{EntryBuilder, Reason};
+use crate::leader::{Leader, LeaderQueue, LogSink};
+use crate::log_life::DueMessage;
+use crate::machine::scheduled_for;
+use crate::outputs::{LostEntry, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
+use crate::queue::Answer;
 use crate::reader::Reader;
 use crate::tail::Tail;
+use crate::turn::{Access, Next, Store, Turn};
 use broker::queue::dispatch::Head;
-use broker::queue::{Counts, QueueState, Run};
+use broker::queue::{Counts, Levels, QueueState, Run};
 use broker::{ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -30,13 +30,6 @@ const CROWDED_READ_BYTES: u32 = 16 << 10;
 const AHEAD_BYTES_MAX: u64 = 256 << 10;
 /// and batches.
 const AHEAD_BATCHES_MAX: usize = 64;
-
-/// The bytes of a message, or not yet.
-pub(crate) enum Next {
-    Message(Bytes),
-    /// Being read: come back later.
-    Later,
-}
 
 impl QueuePartition {
     /// Hands out what can be, over all queues in which something changed.
@@ -62,42 +55,26 @@ impl QueuePartition {
                 lq = leader.queues.get_mut(&id).expect("it was there above");
             }
             lq.look_again(cx.now_ms);
-            let mut turn = Turn {
+            let now_ms = cx.now_ms;
+            let at = LogAccess {
                 partition,
-                id,
-                lq,
                 state: self.queues.queue(id),
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
                 ahead: &mut leader.ahead,
-                rooms: &mut leader.rooms,
-                timers: &mut leader.timers,
                 letters: &mut leader.letters,
                 answers: &mut leader.answers,
                 due: &mut leader.due,
-                blocked_at: None,
                 scheduled,
+                cx,
             };
-            turn.lq.dispatch.follow_levels(turn.state.and_then(QueueState::levels));
-            if turn.lq.life.is_none() {
-                turn.hand_out(cx);
-                turn.answer(cx);
-            } else if turn.wake_up(cx) {
-                turn.hand_out(cx);
-                turn.live_on(cx);
-                let questions = turn.lq.waiting.len();
-                turn.answer(cx);
-                if turn.lq.waiting.len() < questions && turn.lq.closing.is_none() {
-                    // Another message may be at the head now.
-                    turn.live_on(cx);
-                }
-            }
-            turn.grants(cx.out);
-            if !lq.ahead.is_empty() && lq.dispatch.consumers() == 0 {
+            let (rooms, timers) = (&mut leader.rooms, &mut leader.timers);
+            Turn { id, lq, at, rooms, timers, now_ms, blocked_at: None }.run();
+            if !lq.sink.ahead.is_empty() && lq.dispatch.consumers() == 0 {
                 // Nobody is there to take it: it is read again when somebody is.
-                lq.ahead.clear();
+                lq.sink.ahead.clear();
             }
-            if lq.reader.is_some() || !lq.ahead.is_empty() || !lq.read_share.is_empty() {
+            if lq.sink.reader.is_some() || !lq.sink.ahead.is_empty() || !lq.sink.read_share.is_empty() {
                 lq.count_read(cx.tail);
             }
             if lq.dispatch.consumers() == 0
@@ -106,8 +83,8 @@ impl QueuePartition {
                 // Whoever would have taken more is gone.
                 Leader::lower(&mut leader.builder, &mut leader.lowered, (id, below), lq);
             }
-            let has_ended = lq.life.as_ref().is_some_and(|l| !l.ended.is_empty());
-            if !lq.acked.is_empty() || !lq.discarded.is_empty() || has_ended {
+            let has_ended = lq.life.as_ref().is_some_and(|l| !l.sink.ended.is_empty());
+            if !lq.sink.acked.is_empty() || !lq.sink.discarded.is_empty() || has_ended {
                 Leader::settle_later(&mut leader.settling, id, lq);
             }
             if lq.is_idle(self.queues.queue(id)) {
@@ -146,8 +123,8 @@ impl QueuePartition {
         };
         let Some(leader) = self.leader.as_deref_mut() else { return };
         let Some(lq) = leader.queues.get_mut(&id) else { return };
-        lq.reading = false;
-        Leader::touch(&mut leader.dirty, id, lq);
+        lq.sink.reading = false;
+        lq.touch(id, &mut leader.dirty);
         let state = self.queues.queue(id);
         let run = state.and_then(|s| s.runs().covering(seq));
         // Settled meanwhile: nobody waits for it.
@@ -165,7 +142,7 @@ impl QueuePartition {
         };
         if !is_second {
             // What memory holds of the file may be what is wrong.
-            lq.reading = true;
+            lq.sink.reading = true;
             let purpose = ReadPurpose::Messages { queue: id, seq, place, is_second: true };
             let at = message_at(run.place, seq, run.past());
             cx.out.reads.push(Read { partition: self.replica.id(), at, purpose });
@@ -176,7 +153,7 @@ impl QueuePartition {
             self.set_aside(id, place, first..past, why, cx.out);
         } else if self.mend((id, place), (first, past), why, cx) {
             // As if the read did not come back yet: the other queues go on.
-            self.touched(id).reading = true;
+            self.touched(id).sink.reading = true;
         } else {
             self.look_later(id, cx.now_ms);
         }
@@ -197,32 +174,32 @@ impl LeaderQueue {
             }
             return;
         }
-        if self.ahead.back().is_some_and(|last| last.past() > seq) {
-            self.ahead.clear();
+        if self.sink.ahead.back().is_some_and(|last| last.past() > seq) {
+            self.sink.ahead.clear();
         }
-        self.ahead.append(&mut readers);
+        self.sink.ahead.append(&mut readers);
     }
 
     /// Counts what is at hand of what was read from the disk. Where all queues together have too much of it, this one keeps
     /// nothing that it could not give out: it is read again when somebody has room.
     fn count_read(&mut self, tail: &mut Tail) {
-        let bytes = |lq: &Self| lq.reader.iter().chain(&lq.ahead).map(Reader::held_bytes).sum();
-        self.read_share.set(bytes(self), tail);
+        let bytes = |lq: &Self| lq.sink.reader.iter().chain(&lq.sink.ahead).map(Reader::held_bytes).sum();
+        self.sink.read_share.set(bytes(self), tail);
         if tail.is_crowded() {
-            self.ahead = VecDeque::new();
-            if self.reader.as_ref().is_some_and(|reader| reader.held_bytes() > 0) {
+            self.sink.ahead = VecDeque::new();
+            if self.sink.reader.as_ref().is_some_and(|reader| reader.held_bytes() > 0) {
                 self.put_reader(None, tail);
             }
-            self.read_share.set(bytes(self), tail);
+            self.sink.read_share.set(bytes(self), tail);
         }
     }
 
     /// Takes this in hand, and lets go of what was.
     fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
-        if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.reader {
+        if let Some(Reader::Batch { place: Some((file, offset)), taken, .. }) = &self.sink.reader {
             tail.used(*file, *offset, *taken);
         }
-        self.reader = reader;
+        self.sink.reader = reader;
     }
 
     /// Nobody will be given what waits: what of it is in memory need not stay there.
@@ -315,35 +292,49 @@ fn message_at(place: Place, seq: u64, past: u64) -> ReadAt {
     }
 }
 
-/// One queue's turn.
-pub(crate) struct Turn<'a> {
+/// What a turn has at hand of the log.
+pub(crate) struct LogAccess<'a, 'c> {
     partition: PartitionId,
-    pub(crate) id: QueueId,
-    pub(crate) lq: &'a mut LeaderQueue,
-    /// What the log says of it. Looked up once a turn, not once a message.
+    /// What the log says of the queue. Looked up once a turn, not once a message.
     pub(crate) state: Option<&'a QueueState<Place>>,
-    pub(crate) builder: &'a mut crate::entry::EntryBuilder,
+    pub(crate) builder: &'a mut EntryBuilder,
     raised: &'a mut Vec<QueueId>,
     ahead: &'a mut Vec<QueueId>,
-    rooms: &'a mut FixedMap<ConsumerKey, usize>,
-    pub(crate) timers: &'a mut Timers,
     /// Dead letters that leave with the entry being built.
     pub(crate) letters: &'a mut Vec<DeadLetter>,
     /// Answers that wait for the entry being built.
-    pub(crate) answers: &'a mut Vec<Answer>,
+    answers: &'a mut Vec<Answer>,
     /// Scheduled messages that are due.
     pub(crate) due: &'a mut Vec<DueMessage>,
-    /// A consumer waits, and this message, the next one, is not let out or not in memory yet.
-    pub(crate) blocked_at: Option<u64>,
     /// Messages of this queue that wait to be due; counted only where somebody asks.
     scheduled: u64,
+    pub(crate) cx: &'a mut Context<'c>,
 }
 
-impl Turn<'_> {
-    pub(crate) fn head(&self) -> Option<Head> {
-        let state = self.state;
+impl Access for LogAccess<'_, '_> {
+    type Sink = LogSink;
+
+    #[inline]
+    fn levels<'b>(&'b self, _: &'b LogSink) -> Option<&'b Levels> {
+        self.state.and_then(QueueState::levels)
+    }
+
+    #[inline]
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        &mut self.cx.out.effects
+    }
+
+    #[inline]
+    fn room(&mut self, consumer: ConsumerKey) -> usize {
+        self.cx.outlets.room(consumer)
+    }
+}
+
+impl Store for Turn<'_, LogAccess<'_, '_>> {
+    fn head(&self) -> Option<Head> {
+        let state = self.at.state;
         self.lq.dispatch.head(state.and_then(QueueState::levels), |from| match state {
-            Some(state) => match next_sound(state, self.lq.spoilt.as_deref(), from) {
+            Some(state) => match next_sound(state, self.lq.sink.spoilt.as_deref(), from) {
                 Some(seq) => Some(seq),
                 // Ready before it is applied (written level): not in the state yet, and live.
                 None => Some(from.max(state.next_seq())),
@@ -354,16 +345,16 @@ impl Turn<'_> {
 
     /// Whether the log lets this message out; if not, the next entry will say so.
     fn may_be_sent(&mut self, seq: u64) -> bool {
-        let state = self.state;
+        let state = self.at.state;
         let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
-        if seq < self.lq.lowered_to.map_or(applied, |below| below.min(applied)) {
+        if seq < self.lq.sink.lowered_to.map_or(applied, |below| below.min(applied)) {
             return true;
         }
         // Not applied yet: it goes out if the watermark that covers it stands in its own entry or in one before. In a later
         // one it might be lost while the message is kept, and the next leader would not flag it.
         if seq >= next_seq {
-            let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
-            if self.lq.pending.get(at).is_some_and(|batch| seq < batch.sent_below) {
+            let at = self.lq.sink.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+            if self.lq.sink.pending.get(at).is_some_and(|batch| seq < batch.sent_below) {
                 return true;
             }
         }
@@ -371,309 +362,180 @@ impl Turn<'_> {
         false
     }
 
-    fn raise_sent(&mut self, seq: u64) {
-        // A `basic.get` has no credit to look at; one message is enough for it.
-        let below = self.lq.sent_below().unwrap_or(0).max(seq + 1);
-        if below > self.lq.sent_proposed {
-            self.lq.sent_proposed = below;
-            self.builder.sent(self.id, below);
-            self.builder.want_sync();
-            if self.lq.dispatch.consumers() > 0 {
-                self.lq.widen_slack();
-                Leader::note_raised(self.ahead, self.id, self.lq);
-            }
-        }
-        self.raised.push(self.id);
-    }
-
-    fn counts(&self, seq: u64) -> Counts {
-        match self.lq.counts.get(&seq) {
-            Some(counts) => *counts,
-            None => self.state.map(|s| s.counts_of(seq)).unwrap_or_default(),
-        }
-    }
-
-    fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
-        let redelivered = head.returned || head.seq < self.lq.redelivered_below;
-        let counts = if redelivered { self.counts(head.seq) } else { Counts::default() };
-        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
-    }
-
-    fn hand_out(&mut self, cx: &mut Context<'_>) {
-        let share = self.lq.dispatch.share();
-        // A portion of room is for this step, whichever queue uses it; the last consumer's is at hand without a look-up.
-        let (mut at_hand, mut room) = (None, 0usize);
-        while let Some(consumer) = self.lq.dispatch.next_consumer() {
-            let (key, no_ack) = (consumer.key, consumer.no_ack);
-            let Some(head) = self.head() else { break };
-            if at_hand != Some(key) {
-                self.put_room(at_hand, room);
-                at_hand = Some(key);
-                room = self.rooms.remove(&key).unwrap_or(0);
-            }
-            if room == 0 {
-                room = cx.outlets.room(key);
-                if room == 0 {
-                    self.lq.dispatch.set_stalled(key, true);
-                    continue;
-                }
-            }
-            if !self.may_be_sent(head.seq) {
-                self.blocked_at = Some(head.seq);
-                break;
-            }
-            let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else {
-                self.blocked_at = Some(head.seq);
-                break;
-            };
-            if self.lq.life.is_some() {
-                if self.is_timed(head.seq) && self.is_over(head, &message, cx.now_ms) {
-                    self.drop_head(head, Reason::Expired, Some(message));
-                    continue;
-                }
-                self.lq.note_taken(head.seq, &message, !no_ack);
-            }
-            room = room.saturating_sub(message.len());
-            self.lq.dispatch.assign(head, share, self.state.and_then(QueueState::levels));
-            if no_ack {
-                self.lq.acked.insert_range(head.seq, 1);
-            }
-            let delivery = self.delivery(key, !no_ack, head, message);
-            cx.out.effects.push(Effect::Deliver(delivery));
-        }
-        self.put_room(at_hand, room);
-    }
-
-    fn put_room(&mut self, consumer: Option<ConsumerKey>, room: usize) {
-        if let Some(consumer) = consumer.filter(|_| room > 0) {
-            self.rooms.insert(consumer, room);
-        }
-    }
-
-    /// Whether the `basic.get` at the front has to wait for a consumer. For one message at most, whatever else keeps coming: a
-    /// queue that is read from disk has a consumer waiting at the end of each turn.
-    fn lets_pass(&mut self) -> bool {
-        if !matches!(self.lq.waiting.front(), Some((_, Waiting::Get { .. }))) {
-            return false;
-        }
-        let is_granted_late = self.lq.dispatch.awaits_grant();
-        let due = self.blocked_at.or_else(|| self.head().filter(|_| is_granted_late).map(|head| head.seq));
-        let Some((_, Waiting::Get { lets_pass, .. })) = self.lq.waiting.front_mut() else { return false };
-        let waits = due.is_some_and(|seq| lets_pass.is_none_or(|known| known == seq));
-        if waits {
-            *lets_pass = due;
-        }
-        waits
-    }
-
-    /// Answers questions whose time has come, in order.
-    fn answer(&mut self, cx: &mut Context<'_>) {
-        if !self.lq.waiting.is_empty() {
-            self.grants(cx.out);
-        }
-        while let Some((after, _)) = self.lq.waiting.front() {
-            if self.lq.dispatch.end() < *after || self.lets_pass() {
-                return;
-            }
-            if self.lq.life.is_some() {
-                // The question before it may have brought one to the head whose time is over.
-                self.expire(cx);
-            }
-            let Some((_, waiting)) = self.lq.waiting.front() else { return };
-            if self.lq.closing.is_some() {
-                return;
-            }
-            let (channel, request, reply) = match *waiting {
-                Waiting::Get { channel, no_ack, request, .. } => {
-                    let Some(head) = self.head() else {
-                        if let Some(life) = &mut self.lq.life {
-                            life.used(cx.now_ms);
-                        }
-                        self.reply(channel, request, Reply::Empty, cx.out);
-                        continue;
-                    };
-                    if !self.may_be_sent(head.seq) {
-                        return;
-                    }
-                    let Next::Message(message) = self.fetch(head.seq, cx.tail, cx.out) else { return };
-                    // Expiring stops while too many wait to be sent on; what is over does not go out all the same.
-                    if self.is_timed(head.seq) && self.is_over(Head { returned: true, ..head }, &message, cx.now_ms) {
-                        self.drop_head(head, Reason::Expired, Some(message));
-                        continue;
-                    }
-                    if let Some(life) = &mut self.lq.life {
-                        life.used(cx.now_ms);
-                        self.lq.note_taken(head.seq, &message, !no_ack);
-                    }
-                    self.lq.dispatch.assign_get(channel, no_ack, head, self.state.and_then(QueueState::levels));
-                    if no_ack {
-                        self.lq.acked.insert_range(head.seq, 1);
-                    }
-                    let delivery = self.delivery(ConsumerKey::get(channel), !no_ack, head, message);
-                    (channel, request, Reply::Got { delivery, ready: self.lq.dispatch.ready() })
-                }
-                Waiting::Purge { channel, request } => {
-                    let ready = self.lq.dispatch.ready();
-                    if self.purge(cx.tail) {
-                        // As durable as a delete: what was purged does not come back once its client knows.
-                        self.lq.waiting.pop_front();
-                        self.builder.want_sync();
-                        self.answers.push(Answer { channel, request, reply: Reply::Counted(ready) });
-                        continue;
-                    }
-                    (channel, request, Reply::Counted(ready))
-                }
-                Waiting::Stat { channel, request } => {
-                    if let Some(life) = &mut self.lq.life
-                        && self.lq.rules.as_ref().is_some_and(|r| r.declare_renews)
-                    {
-                        life.used(cx.now_ms);
-                    }
-                    let d = &self.lq.dispatch;
-                    let consumers = d.consumers() as u64;
-                    (channel, request, Reply::Stat { ready: d.ready(), unacked: d.held(), consumers })
-                }
-                Waiting::Close { if_unused, if_empty, channel, request } => {
-                    let (ready, used) = (self.lq.dispatch.ready(), self.lq.dispatch.consumers() > 0);
-                    // RabbitMQ looks at the messages first.
-                    // What waits for its time, for its retry or for a place as a dead letter is in no consumer's way, and goes
-                    // with the queue all the same.
-                    let delayed =
-                        self.scheduled + self.lq.life.as_ref().map_or(0, |life| life.retrying() + life.kept());
-                    let reply = if if_empty && ready + delayed > 0 {
-                        Reply::DeleteRefused { in_use: false }
-                    } else if if_unused && used {
-                        Reply::DeleteRefused { in_use: true }
-                    } else {
-                        if if_unused || if_empty {
-                            self.lq.closing = Some(Box::default());
-                        }
-                        Reply::Counted(ready)
-                    };
-                    (channel, request, reply)
-                }
-            };
-            self.reply(channel, request, reply, cx.out);
-        }
-    }
-
-    fn reply(
-        &mut self,
-        channel: broker::ChannelKey,
-        request: crate::command::RequestId,
-        reply: Reply,
-        out: &mut Outputs,
-    ) {
-        self.lq.waiting.pop_front();
-        out.effects.push(Effect::Reply { channel, request, reply });
-    }
-
-    /// Ends what is ready. True if the entry being built says so.
-    fn purge(&mut self, tail: &mut Tail) -> bool {
-        let state = self.state;
-        self.lq.let_go(state, tail);
-        let ranges = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
-            // What is ready before it is applied (written level) is not in the state yet, and live.
-            Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),
-            None => Some(from),
-        });
-        // By what is remembered, which is little, and not by number: a backlog has millions.
-        self.lq.counts.retain(|seq, _| !ranges.contains(*seq));
-        let ranges: Vec<(u64, u64)> = ranges.iter().collect();
-        if !ranges.is_empty() {
-            self.builder.settle(self.id, Reason::Purged, &ranges);
-        }
-        if let Some(life) = &mut self.lq.life {
-            life.purged();
-        }
-        !ranges.is_empty()
-    }
-
-    /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as no use of it.
-    pub(crate) fn peek(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
-        let run = self.state.and_then(|s| s.runs().covering(seq));
-        let reader = match run {
-            Some(run) => match run.place {
-                Place::Wal { file, offset, bytes } => {
-                    tail.get(file, offset, bytes).and_then(|cached| Reader::batch(run.first, run.count, cached, None))
-                }
-                Place::Extent { .. } => None,
-            },
-            None => {
-                let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
-                let batch = self.lq.pending.get(at);
-                batch.and_then(|b| Reader::batch(b.first, b.count, b.bytes.clone(), None))
-            }
-        };
-        match reader.and_then(|mut reader| reader.take(seq)) {
-            Some(message) => Next::Message(message),
-            None => self.fetch(seq, tail, out),
-        }
-    }
-
     /// The bytes of a message: in hand, in memory, or asked for.
-    pub(crate) fn fetch(&mut self, seq: u64, tail: &mut Tail, out: &mut Outputs) -> Next {
-        if let Some(reader) = &mut self.lq.reader
+    fn fetch(&mut self, seq: u64) -> Next {
+        if let Some(reader) = &mut self.lq.sink.reader
             && let Some(message) = reader.take(seq)
         {
             if reader.is_used_up() {
-                self.put_reader(None, tail);
+                self.put_reader(None);
             }
             return Next::Message(message);
         }
-        while self.lq.ahead.front().is_some_and(|next| next.past() <= seq || next.has(seq)) {
-            let mut next = self.lq.ahead.pop_front().expect("it was looked at");
+        while self.lq.sink.ahead.front().is_some_and(|next| next.past() <= seq || next.has(seq)) {
+            let mut next = self.lq.sink.ahead.pop_front().expect("it was looked at");
             let past = next.past();
             let Some(message) = next.take(seq) else { continue };
-            self.put_reader((!next.is_used_up()).then_some(next), tail);
-            if self.lq.ahead.is_empty() {
-                self.read_ahead(past, past - seq, tail, out);
+            self.put_reader((!next.is_used_up()).then_some(next));
+            if self.lq.sink.ahead.is_empty() {
+                self.read_ahead(past, past - seq);
             }
             return Next::Message(message);
         }
-        if self.lq.reading {
+        if self.lq.sink.reading {
             return Next::Later;
         }
-        let state = self.state;
+        let state = self.at.state;
         let reader = match state.and_then(|s| s.runs().covering(seq)) {
             Some(run) => {
-                let Some((cached, (file, offset))) = in_tail(run, tail) else {
-                    self.read(seq, run, self.lq.dispatch.free_credit(), tail, out);
+                let Some((cached, (file, offset))) = in_tail(run, self.at.cx.tail) else {
+                    self.read(seq, run, self.lq.dispatch.free_credit());
                     return Next::Later;
                 };
                 Reader::batch(run.first, run.count, cached, Some((file, offset)))
             }
             None => {
-                let at = self.lq.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
-                let batch = self.lq.pending.get(at).expect("what is ready is live or on its way");
+                let at = self.lq.sink.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+                let batch = self.lq.sink.pending.get(at).expect("what is ready is live or on its way");
                 Reader::batch(batch.first, batch.count, batch.bytes.clone(), None)
             }
         };
-        self.put_reader(Some(reader.expect("what this member wrote it can read")), tail);
-        let message = self.lq.reader.as_mut().and_then(|r| r.take(seq)).expect("the run covers the message");
-        if self.lq.reader.as_ref().is_some_and(Reader::is_used_up) {
-            self.put_reader(None, tail);
+        self.put_reader(Some(reader.expect("what this member wrote it can read")));
+        let message = self.lq.sink.reader.as_mut().and_then(|r| r.take(seq)).expect("the run covers the message");
+        if self.lq.sink.reader.as_ref().is_some_and(Reader::is_used_up) {
+            self.put_reader(None);
         }
         Next::Message(message)
     }
 
-    pub(crate) fn put_reader(&mut self, reader: Option<Reader>, tail: &mut Tail) {
-        self.lq.put_reader(reader, tail);
+    /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as no use of it.
+    fn peek(&mut self, seq: u64) -> Next {
+        let run = self.at.state.and_then(|s| s.runs().covering(seq));
+        let reader = match run {
+            Some(run) => match run.place {
+                Place::Wal { file, offset, bytes } => self
+                    .at
+                    .cx
+                    .tail
+                    .get(file, offset, bytes)
+                    .and_then(|cached| Reader::batch(run.first, run.count, cached, None)),
+                Place::Extent { .. } => None,
+            },
+            None => {
+                let at = self.lq.sink.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
+                let batch = self.lq.sink.pending.get(at);
+                batch.and_then(|b| Reader::batch(b.first, b.count, b.bytes.clone(), None))
+            }
+        };
+        match reader.and_then(|mut reader| reader.take(seq)) {
+            Some(message) => Next::Message(message),
+            None => self.fetch(seq),
+        }
+    }
+
+    fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
+        let redelivered = head.returned || head.seq < self.lq.sink.redelivered_below;
+        let counts = if redelivered { self.counts(head.seq) } else { Counts::default() };
+        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
+    }
+
+    fn settle_sent(&mut self, seq: u64) {
+        self.lq.sink.acked.insert_range(seq, 1);
+    }
+
+    fn give_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
+        self.lq.sink.counts.remove(&seq);
+        self.lq.give_up(self.at.builder, self.id, seq, reason, message);
+    }
+
+    fn purge(&mut self, answer: Answer) {
+        let state = self.at.state;
+        self.lq.let_go(state, self.at.cx.tail);
+        let ranges = self.lq.dispatch.purge(state.and_then(QueueState::levels), |from| match state {
+            // What is ready before it is applied (written level) is not in the state yet, and live.
+            Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),
+            None => Some(from),
+        });
+        if ranges.is_empty() {
+            return self.at.cx.out.effects.push(answer.into());
+        }
+        // By what is remembered, which is little, and not by number: a backlog has millions.
+        self.lq.sink.counts.retain(|seq, _| !ranges.contains(*seq));
+        let ranges: Vec<(u64, u64)> = ranges.iter().collect();
+        // As durable as a delete: what was purged does not come back once its client knows.
+        self.at.builder.settle(self.id, Reason::Purged, &ranges);
+        self.at.builder.want_sync();
+        self.at.answers.push(answer);
+    }
+
+    fn wake_up(&mut self) -> bool {
+        self.wake()
+    }
+
+    fn may_expire(&self, head: Head) -> bool {
+        let life = self.lq.life.as_ref().expect("what is timed has a life");
+        // A fresh one whose consumer only waits for the log may still go out.
+        let is_awaited = self.blocked_at.is_some() && !head.returned && head.seq >= life.fresh_from;
+        !life.sink.is_crowded() && !is_awaited
+    }
+
+    fn let_go(&mut self) {
+        // Whoever takes it fetches it again, and nothing is held for an idle queue.
+        if self.lq.dispatch.consumers() == 0 {
+            self.put_reader(None);
+        }
+    }
+
+    fn send_on(&mut self) -> Option<u64> {
+        self.bury();
+        self.lq.life.as_ref().and_then(|life| life.sink.due_ms(self.now_ms))
+    }
+
+    fn set_aside(&self) -> u64 {
+        self.at.scheduled + self.lq.life.as_ref().map_or(0, |life| life.sink.retrying() + life.sink.kept())
+    }
+}
+
+impl Turn<'_, LogAccess<'_, '_>> {
+    fn raise_sent(&mut self, seq: u64) {
+        // A `basic.get` has no credit to look at; one message is enough for it.
+        let below = self.lq.sent_below().unwrap_or(0).max(seq + 1);
+        if below > self.lq.sink.sent_proposed {
+            self.lq.sink.sent_proposed = below;
+            self.at.builder.sent(self.id, below);
+            self.at.builder.want_sync();
+            if self.lq.dispatch.consumers() > 0 {
+                self.lq.widen_slack();
+                Leader::note_raised(self.at.ahead, self.id, self.lq);
+            }
+        }
+        self.at.raised.push(self.id);
+    }
+
+    fn counts(&self, seq: u64) -> Counts {
+        match self.lq.sink.counts.get(&seq) {
+            Some(counts) => *counts,
+            None => self.at.state.map(|s| s.counts_of(seq)).unwrap_or_default(),
+        }
+    }
+
+    fn put_reader(&mut self, reader: Option<Reader>) {
+        self.lq.put_reader(reader, self.at.cx.tail);
     }
 
     /// Asks for a message, and for as many after it as are `wanted` and one read brings.
-    fn read(&mut self, seq: u64, run: &Run<Place>, wanted: u64, tail: &Tail, out: &mut Outputs) {
+    fn read(&mut self, seq: u64, run: &Run<Place>, wanted: u64) {
         let at = match run.place {
             Place::Wal { .. } => {
-                let state = self.state.filter(|s| self.lq.goes_forward(seq, Some(s)));
+                let state = self.at.state.filter(|s| self.lq.goes_forward(seq, Some(s)));
                 let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.past()));
                 let mut places: Vec<Location> = run.place.in_wal().into_iter().collect();
                 let (mut bytes, mut messages) = (u64::from(places[0].bytes), u64::from(run.live()));
-                let batches_max = if tail.is_crowded() { 1 } else { AHEAD_BATCHES_MAX };
+                let batches_max = if self.at.cx.tail.is_crowded() { 1 } else { AHEAD_BATCHES_MAX };
                 for next in runs.take(batches_max - 1) {
                     let Some(at) = next.place.in_wal() else { break };
                     bytes += u64::from(at.bytes);
-                    if bytes > AHEAD_BYTES_MAX || messages >= wanted || in_tail(next, tail).is_some() {
+                    if bytes > AHEAD_BYTES_MAX || messages >= wanted || in_tail(next, self.at.cx.tail).is_some() {
                         break;
                     }
                     messages += u64::from(next.live());
@@ -682,37 +544,27 @@ impl Turn<'_> {
                 ReadAt::Batches(places)
             }
             Place::Extent { id, run: number } => {
-                let bytes_max = if tail.is_crowded() { CROWDED_READ_BYTES } else { EXTENT_READ_BYTES };
+                let bytes_max = if self.at.cx.tail.is_crowded() { CROWDED_READ_BYTES } else { EXTENT_READ_BYTES };
                 ReadAt::Extent { id, run: number, from: seq, past: run.past(), bytes_max }
             }
         };
-        self.lq.reading = true;
+        self.lq.sink.reading = true;
         let purpose = ReadPurpose::Messages { queue: self.id, seq, place: run.place, is_second: false };
-        out.reads.push(Read { partition: self.partition, at, purpose });
+        self.at.cx.out.reads.push(Read { partition: self.at.partition, at, purpose });
     }
 
     /// While consumers are given the last that was read, `in_hand` messages: asks for what comes after it, from `past` on,
     /// if they have room for more.
-    fn read_ahead(&mut self, past: u64, in_hand: u64, tail: &Tail, out: &mut Outputs) {
+    fn read_ahead(&mut self, past: u64, in_hand: u64) {
         let wanted = self.lq.dispatch.free_credit().saturating_sub(in_hand);
-        if self.lq.reading || wanted == 0 {
+        if self.lq.sink.reading || wanted == 0 {
             return;
         }
-        let state = self.state.filter(|s| self.lq.goes_forward(past, Some(s)));
+        let state = self.at.state.filter(|s| self.lq.goes_forward(past, Some(s)));
         if let Some((seq, run)) = state.and_then(|s| s.runs().next_live(past))
-            && in_tail(run, tail).is_none()
+            && in_tail(run, self.at.cx.tail).is_none()
         {
-            self.read(seq, run, wanted, tail, out);
+            self.read(seq, run, wanted);
         }
-    }
-
-    /// Asks for channel-wide credit where messages wait for it, and gives back what is of no use.
-    fn grants(&mut self, out: &mut Outputs) {
-        let (mut wanted, mut returned) = (Vec::new(), Vec::new());
-        self.lq.dispatch.ask_for_grants(&mut wanted);
-        self.lq.dispatch.return_grants(&mut returned);
-        let ready = self.lq.dispatch.ready();
-        out.effects.extend(wanted.into_iter().map(|consumer| Effect::GrantWanted { consumer, queue: self.id, ready }));
-        out.effects.extend(returned.into_iter().map(|(consumer, count)| Effect::GrantReturned { consumer, count }));
     }
 }

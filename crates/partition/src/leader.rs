@@ -4,12 +4,13 @@
 //! it (asserted); confirms leave in the order of the log for each level; the value at risk of a selective queue counts
 //! every message that was or will be confirmed before its sync, and never passes the cap.
 
-use crate::closing::Closing;
 use crate::command::{Command, DeadLetter, Effect, Level, Reply, RequestId, Selective};
 use crate::damage::Spoilt;
 use crate::entry::{BatchPlace, EntryBuilder};
-use crate::life::{DueMessage, Life, Timers};
+use crate::life::{Life, Timers};
+use crate::log_life::{DueMessage, LogLife};
 use crate::machine::{FixedMap, Queues};
+use crate::queue::{Answer, Queue, Sink, UsedQueues, Waiting};
 use crate::reader::Reader;
 use crate::tail::ReadShare;
 use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
@@ -73,13 +74,6 @@ pub(crate) struct InFlight {
     pub(crate) answers: Vec<Answer>,
 }
 
-/// The answer to a request that waits for the log.
-pub(crate) struct Answer {
-    pub(crate) channel: ChannelKey,
-    pub(crate) request: RequestId,
-    pub(crate) reply: Reply,
-}
-
 /// A batch of one queue that is proposed and not applied.
 pub(crate) struct PendingBatch {
     pub(crate) index: LogIndex,
@@ -94,77 +88,16 @@ pub(crate) struct PendingBatch {
     pub(crate) has_priorities: bool,
 }
 
-/// A question that waits until what was published before it is visible.
-pub(crate) enum Waiting {
-    /// `lets_pass` is the message that was due to a consumer when the question came up first: the consumer was there before.
-    Get {
-        channel: ChannelKey,
-        no_ack: bool,
-        request: RequestId,
-        lets_pass: Option<u64>,
-    },
-    Purge {
-        channel: ChannelKey,
-        request: RequestId,
-    },
-    Stat {
-        channel: ChannelKey,
-        request: RequestId,
-    },
-    Close {
-        if_unused: bool,
-        if_empty: bool,
-        channel: ChannelKey,
-        request: RequestId,
-    },
-}
-
-impl Waiting {
-    /// Who asked.
-    pub(crate) fn channel(&self) -> ChannelKey {
-        match self {
-            Waiting::Get { channel, .. }
-            | Waiting::Purge { channel, .. }
-            | Waiting::Stat { channel, .. }
-            | Waiting::Close { channel, .. } => *channel,
-        }
-    }
-
-    /// The number that its answer carries.
-    fn request(&self) -> RequestId {
-        match self {
-            Waiting::Get { request, .. }
-            | Waiting::Purge { request, .. }
-            | Waiting::Stat { request, .. }
-            | Waiting::Close { request, .. } => *request,
-        }
-    }
-
-    /// The answer when the queue went before the question came up.
-    pub(crate) fn answer_when_gone(self) -> (ChannelKey, RequestId, Reply) {
-        match self {
-            Waiting::Get { channel, request, .. } => (channel, request, Reply::Empty),
-            Waiting::Purge { channel, request } | Waiting::Close { channel, request, .. } => {
-                (channel, request, Reply::Counted(0))
-            }
-            Waiting::Stat { channel, request } => {
-                (channel, request, Reply::Stat { ready: 0, unacked: 0, consumers: 0 })
-            }
-        }
-    }
-}
-
 /// A queue as its leader sees it.
-pub(crate) struct LeaderQueue {
-    pub(crate) dispatch: Dispatch,
-    /// The number of the next message that is taken in.
-    pub(crate) next_seq: u64,
+pub(crate) type LeaderQueue = Queue<LogSink>;
+
+/// What a queue keeps whose messages are in the log.
+pub(crate) struct LogSink {
     /// The number of the next message that is proposed; behind `next_seq` by what is in the entry being built.
     pub(crate) proposed_seq: u64,
     pub(crate) pending: VecDeque<PendingBatch>,
     /// How many of `pending`, from the front, were made ready before they were applied.
     pub(crate) counted: usize,
-    pub(crate) waiting: VecDeque<(u64, Waiting)>,
     /// The dispatch watermark as proposed.
     pub(crate) sent_proposed: u64,
     /// How far the watermark runs ahead of what consumers can take.
@@ -182,9 +115,6 @@ pub(crate) struct LeaderQueue {
     pub(crate) read_share: ReadShare,
     /// A read is under way.
     pub(crate) reading: bool,
-    /// A delete on a condition is being decided.
-    pub(crate) closing: Option<Box<Closing>>,
-    pub(crate) dirty: bool,
     /// Outcomes for the entry that is being built.
     pub(crate) acked: SeqRanges,
     pub(crate) discarded: SeqRanges,
@@ -196,30 +126,30 @@ pub(crate) struct LeaderQueue {
     pub(crate) counts: BTreeMap<u64, Counts>,
     pub(crate) selective: Option<Selective>,
     pub(crate) at_risk: u64,
-    /// Absent on a plain queue.
-    pub(crate) rules: Option<Arc<Rules>>,
-    /// Absent on a queue whose messages only come and go.
-    pub(crate) life: Option<Box<Life>>,
     /// Absent while everything can be read.
     pub(crate) spoilt: Option<Box<Spoilt>>,
 }
 
+impl Sink for LogSink {
+    type Life = LogLife;
+
+    fn kept(life: &LogLife) -> u64 {
+        life.kept()
+    }
+}
+
 impl LeaderQueue {
-    pub(crate) fn new(state: Option<&QueueState<Place>>, rules: Option<&Arc<Rules>>) -> Self {
+    pub(crate) fn of(state: Option<&QueueState<Place>>, rules: Option<&Arc<Rules>>) -> Self {
         let (next_seq, live, first, sent) = match state {
             Some(s) => {
                 (s.next_seq(), s.in_turn(), s.next_in_turn(0).map_or(s.next_seq(), |n| n.0), s.dispatched_below())
             }
             None => (1, 0, 1, 1),
         };
-        let dispatch = dispatch_around(state, rules, (first, next_seq, live));
-        LeaderQueue {
-            dispatch,
-            next_seq,
+        let sink = LogSink {
             proposed_seq: next_seq,
             pending: VecDeque::new(),
             counted: 0,
-            waiting: VecDeque::new(),
             sent_proposed: sent,
             sent_slack: 0,
             lowered_to: None,
@@ -229,8 +159,6 @@ impl LeaderQueue {
             ahead: VecDeque::new(),
             read_share: ReadShare::default(),
             reading: false,
-            closing: None,
-            dirty: false,
             acked: SeqRanges::new(),
             discarded: SeqRanges::new(),
             settling: false,
@@ -239,27 +167,29 @@ impl LeaderQueue {
             counts: BTreeMap::new(),
             selective: None,
             at_risk: 0,
-            life: Life::new(state, rules.map(|r| &**r), next_seq),
-            rules: rules.cloned(),
             spoilt: None,
-        }
+        };
+        let mut queue = Queue::new(dispatch_around(state, rules, (first, next_seq, live)), next_seq, sink);
+        queue.life = Life::of(state, rules.map(|r| &**r), next_seq);
+        queue.rules = rules.cloned();
+        queue
     }
 
     /// Whether forgetting it loses nothing: what is in the replicated state makes the same again.
     pub(crate) fn is_idle(&self, state: Option<&QueueState<Place>>) -> bool {
         self.dispatch.is_idle()
             && state.is_none_or(|s| s.runs().is_empty())
-            && self.pending.is_empty()
+            && self.sink.pending.is_empty()
             // What was taken in and is held back is pending soon.
-            && self.proposed_seq == self.next_seq
+            && self.sink.proposed_seq == self.next_seq
             && self.waiting.is_empty()
-            && !self.settling
+            && !self.sink.settling
             && self.closing.is_none()
-            && !self.reading
-            && self.settles_in_flight == 0
-            && self.lowered_to.is_none()
-            && self.at_risk == 0
-            && self.life.as_ref().is_none_or(|l| l.is_idle(self.rules.as_deref()))
+            && !self.sink.reading
+            && self.sink.settles_in_flight == 0
+            && self.sink.lowered_to.is_none()
+            && self.sink.at_risk == 0
+            && self.life.as_ref().is_none_or(|l| l.sink.is_idle(self.rules.as_deref()))
     }
 
     /// Whether somebody waits to hear if the queue is empty, to delete it.
@@ -272,16 +202,16 @@ impl LeaderQueue {
         if self.dispatch.consumers() == 0 {
             return None;
         }
-        let ahead = self.dispatch.free_credit().min(SENT_AHEAD_UNLIMITED) + self.sent_slack;
+        let ahead = self.dispatch.free_credit().min(SENT_AHEAD_UNLIMITED) + self.sink.sent_slack;
         let below = (self.dispatch.cursor() + ahead).min(self.next_seq);
-        (below > self.sent_proposed).then_some(below)
+        (below > self.sink.sent_proposed).then_some(below)
     }
 
     /// A consumer has to wait for the watermark. Next time it runs further ahead, so that a queue that is consumed
     /// quickly waits seldom.
     pub(crate) fn widen_slack(&mut self) {
         let credit = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_CREDIT_MIN, SENT_AHEAD_UNLIMITED);
-        self.sent_slack = (2 * self.sent_slack).clamp(SENT_SLACK_FIRST, 2 * credit);
+        self.sink.sent_slack = (2 * self.sink.sent_slack).clamp(SENT_SLACK_FIRST, 2 * credit);
     }
 
     /// Where the watermark should stand, if it runs ahead of what was ever sent and nothing on its way out goes by it.
@@ -289,10 +219,12 @@ impl LeaderQueue {
     /// One that is being raised is left alone: on a disk that is slower than the look at quiet queues, whoever waits for
     /// it would wait for ever.
     pub(crate) fn unsent_from(&self, state: Option<&QueueState<Place>>) -> Option<u64> {
-        let sent_below = self.dispatch.cursor().max(self.redelivered_below);
-        let is_quiet = self.pending.is_empty() && self.proposed_seq == self.next_seq && self.waiting.is_empty();
-        let is_raised = self.lowered_to.is_none() && state.is_some_and(|s| s.dispatched_below() >= self.sent_proposed);
-        (is_quiet && is_raised && sent_below < self.sent_proposed).then_some(sent_below)
+        let sent_below = self.dispatch.cursor().max(self.sink.redelivered_below);
+        let is_quiet =
+            self.sink.pending.is_empty() && self.sink.proposed_seq == self.next_seq && self.waiting.is_empty();
+        let is_raised =
+            self.sink.lowered_to.is_none() && state.is_some_and(|s| s.dispatched_below() >= self.sink.sent_proposed);
+        (is_quiet && is_raised && sent_below < self.sink.sent_proposed).then_some(sent_below)
     }
 
     /// Makes a batch ready that is applied now, and was not ready before.
@@ -306,15 +238,15 @@ impl LeaderQueue {
 
     /// Makes batches ready that have reached their level.
     pub(crate) fn make_ready(&mut self, written: LogIndex) -> bool {
-        let before = self.counted;
-        while let Some(batch) = self.pending.get(self.counted) {
+        let before = self.sink.counted;
+        while let Some(batch) = self.sink.pending.get(self.sink.counted) {
             if batch.level != Level::Written || batch.index > written || batch.has_priorities {
                 break;
             }
             self.dispatch.add_ready(u64::from(batch.count));
-            self.counted += 1;
+            self.sink.counted += 1;
         }
-        self.counted > before
+        self.sink.counted > before
     }
 }
 
@@ -378,7 +310,7 @@ pub(crate) struct Leader {
     /// Queues with consumers that the entry being built publishes to.
     pub(crate) published: Vec<QueueId>,
     /// Queues that a channel consumes from or got from.
-    pub(crate) channels: FixedMap<ChannelKey, SmallVec<[QueueId; 2]>>,
+    pub(crate) channels: UsedQueues,
     /// The last publish number taken in of channels that publish here, ahead of the log.
     pub(crate) publishers: FixedMap<ChannelKey, u64>,
     pub(crate) last_publisher: (ChannelKey, u64),
@@ -449,10 +381,7 @@ impl Leader {
         ids.sort_unstable();
         for id in ids {
             let Some(lq) = self.queues.get_mut(&id) else { continue };
-            for (_, waiting) in lq.waiting.drain(..) {
-                let (channel, request) = (waiting.channel(), waiting.request());
-                effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
-            }
+            effects.extend(lq.waiting.drain(..).map(|(_, waiting)| waiting.answer(Reply::NotLeader)));
             let Some(closing) = lq.closing.take() else { continue };
             closing.refuse_consumers(Reply::NotLeader, effects);
             let refused = closing.confirms.into_iter();
@@ -471,8 +400,8 @@ impl Leader {
 
     /// The watermark of a queue was raised: it is looked at again once the queue may be quiet.
     pub(crate) fn note_raised(ahead: &mut Vec<QueueId>, id: QueueId, queue: &mut LeaderQueue) {
-        if queue.looked_at_cursor.is_none() {
-            queue.looked_at_cursor = Some(queue.dispatch.cursor());
+        if queue.sink.looked_at_cursor.is_none() {
+            queue.sink.looked_at_cursor = Some(queue.dispatch.cursor());
             ahead.push(id);
         }
     }
@@ -485,12 +414,12 @@ impl Leader {
         for id in std::mem::take(&mut self.ahead) {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             let cursor = queue.dispatch.cursor();
-            if queue.looked_at_cursor.replace(cursor) != Some(cursor) {
+            if queue.sink.looked_at_cursor.replace(cursor) != Some(cursor) {
                 self.ahead.push(id);
-            } else if queue.sent_proposed <= cursor.max(queue.redelivered_below) {
-                queue.looked_at_cursor = None;
+            } else if queue.sink.sent_proposed <= cursor.max(queue.sink.redelivered_below) {
+                queue.sink.looked_at_cursor = None;
             } else if let Some(below) = queue.unsent_from(queues.queue(id)).filter(|_| self.held.is_empty()) {
-                queue.looked_at_cursor = None;
+                queue.sink.looked_at_cursor = None;
                 Leader::lower(&mut self.builder, &mut self.lowered, (id, below), queue);
             } else {
                 self.ahead.push(id);
@@ -508,22 +437,14 @@ impl Leader {
         queue: &mut LeaderQueue,
     ) {
         builder.unsent(id, below);
-        (queue.sent_proposed, queue.sent_slack, queue.lowered_to) = (below, 0, Some(below));
+        (queue.sink.sent_proposed, queue.sink.sent_slack, queue.sink.lowered_to) = (below, 0, Some(below));
         lowered.push(id);
-    }
-
-    /// Puts a queue on the list of those to dispatch.
-    pub(crate) fn touch(dirty: &mut Vec<QueueId>, id: QueueId, queue: &mut LeaderQueue) {
-        if !queue.dirty {
-            queue.dirty = true;
-            dirty.push(id);
-        }
     }
 
     /// Puts a queue on the list of those with outcomes to log.
     pub(crate) fn settle_later(settling: &mut Vec<QueueId>, id: QueueId, queue: &mut LeaderQueue) {
-        if !queue.settling {
-            queue.settling = true;
+        if !queue.sink.settling {
+            queue.sink.settling = true;
             settling.push(id);
         }
     }

@@ -5,7 +5,8 @@
 //! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
 //! - [`machine`]: the replicated state, changed by entries alone.
 //! - [`replica`] and [`log_index`]: consensus over the node's WAL; [`peer`]: what members say to each other.
-//! - [`partition`]: all of it as one machine; `commands`, `deliver`, `closing` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
+//! - `queue`, `life`, `closing` and `turn`: one queue as its engine sees it, wherever its messages are.
+//! - [`partition`]: all of it as one machine; `commands`, `deliver`, `log_life` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`] and [`cold_read`]: what both shells share of carrying jobs and reads out.
 //! - `snapshot`: a follower that needs more than the log still has.
@@ -27,6 +28,7 @@ pub mod extent_copy;
 mod leader;
 mod life;
 pub mod log_index;
+mod log_life;
 pub mod log_partition;
 pub mod machine;
 pub mod maintenance;
@@ -36,6 +38,7 @@ pub mod outputs;
 pub mod partition;
 pub mod peer;
 pub mod place;
+mod queue;
 pub mod reader;
 pub mod recovery;
 pub mod replica;
@@ -44,6 +47,7 @@ mod snapshot;
 pub mod survey;
 pub mod tail;
 pub mod transient;
+mod turn;
 
 pub use command::{
     Command, DeadLetter, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,

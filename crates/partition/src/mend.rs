@@ -16,7 +16,6 @@
 //! synced. Memory is bounded: [`MENDINGS_MAX`] at a time, of [`MEND_BYTES_MAX`] and one batch or message each.
 
 use crate::deliver::batch_of;
-use crate::leader::Leader;
 use crate::message::MessageView;
 use crate::outputs::{Damage, ExtentReady, Fate, Job, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
@@ -275,8 +274,8 @@ impl QueuePartition {
         if let Some(leader) = self.leader.as_deref_mut()
             && let Some(lq) = leader.queues.get_mut(&m.queue)
         {
-            lq.reading = false;
-            Leader::touch(&mut leader.dirty, m.queue, lq);
+            lq.sink.reading = false;
+            lq.touch(m.queue, &mut leader.dirty);
         }
     }
 

@@ -8,8 +8,9 @@ use crate::command::{Effect, Level, Outlets, Reply};
 use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::entry::Reason;
-use crate::leader::{Answer, ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
+use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
+use crate::log_life::LogLife;
 use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
 use crate::mend::Mendings;
@@ -122,7 +123,7 @@ impl QueuePartition {
 
     /// The value at risk of a selective queue now: the sum over what was, or is about to be, confirmed without a sync.
     pub fn value_at_risk(&self, queue: QueueId) -> u64 {
-        self.leader.as_ref().and_then(|l| l.queues.get(&queue)).map_or(0, |q| q.at_risk)
+        self.leader.as_ref().and_then(|l| l.queues.get(&queue)).map_or(0, |q| q.sink.at_risk)
     }
 
     /// Value at risk over all queues that this member leads. Cheap: it is kept, not summed.
@@ -224,33 +225,35 @@ impl QueuePartition {
         let mut settled = Vec::new();
         for id in std::mem::take(&mut leader.settling) {
             let Some(queue) = leader.queues.get_mut(&id) else { continue };
-            queue.settling = false;
-            for (ranges, reason) in [(&mut queue.acked, Reason::Acked), (&mut queue.discarded, Reason::Discarded)] {
+            queue.sink.settling = false;
+            for (ranges, reason) in
+                [(&mut queue.sink.acked, Reason::Acked), (&mut queue.sink.discarded, Reason::Discarded)]
+            {
                 if !ranges.is_empty() {
                     let ranges: Vec<(u64, u64)> = ranges.drain().collect();
                     leader.builder.settle(id, reason, &ranges);
                 }
             }
             if let Some(life) = &mut queue.life {
-                for (reason, mut ranges) in std::mem::take(&mut life.ended) {
+                for (reason, mut ranges) in std::mem::take(&mut life.sink.ended) {
                     let ranges: Vec<(u64, u64)> = ranges.drain().collect();
                     leader.builder.settle(id, reason, &ranges);
                 }
             }
-            if let Some(spoilt) = queue.spoilt.as_deref_mut().filter(|s| !s.ended.is_empty()) {
+            if let Some(spoilt) = queue.sink.spoilt.as_deref_mut().filter(|s| !s.ended.is_empty()) {
                 let ranges: Vec<(u64, u64)> = spoilt.ended.drain().collect();
                 leader.builder.settle(id, Reason::Damaged, &ranges);
                 leader.builder.want_sync();
             }
-            queue.settles_in_flight += 1;
+            queue.sink.settles_in_flight += 1;
             settled.push(id);
         }
         for id in std::mem::take(&mut leader.published) {
             let Some(queue) = leader.queues.get_mut(&id) else { continue };
-            queue.published = false;
+            queue.sink.published = false;
             // Its consumers will be given these at once: the entry says so itself, which spares one of its own.
             if let Some(below) = queue.sent_below() {
-                queue.sent_proposed = below;
+                queue.sink.sent_proposed = below;
                 leader.builder.sent(id, below);
                 Leader::note_raised(&mut leader.ahead, id, queue);
             }
@@ -294,16 +297,16 @@ impl QueuePartition {
             for batch in &entry.batches {
                 for id in &batch.targets {
                     let Some(queue) = leader.queues.get_mut(id) else { continue };
-                    queue.pending.push_back(PendingBatch {
+                    queue.sink.pending.push_back(PendingBatch {
                         index,
-                        first: queue.proposed_seq,
+                        first: queue.sink.proposed_seq,
                         count: batch.messages,
                         level: batch.level,
-                        sent_below: if knows_sent { queue.sent_proposed } else { 0 },
+                        sent_below: if knows_sent { queue.sink.sent_proposed } else { 0 },
                         has_priorities: batch.has_priorities,
                         bytes: data.slice(batch.offset as usize..(batch.offset + batch.bytes) as usize),
                     });
-                    queue.proposed_seq += u64::from(batch.messages);
+                    queue.sink.proposed_seq += u64::from(batch.messages);
                 }
             }
             leader.in_flight.push_back(entry);
@@ -352,53 +355,55 @@ impl QueuePartition {
         }
         confirm(done.on_synced, &mut cx.out.effects);
         cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
-        let answered = |Answer { channel, request, reply }| Effect::Reply { channel, request, reply };
-        cx.out.effects.extend(done.answers.into_iter().map(answered));
+        cx.out.effects.extend(done.answers.into_iter().map(Effect::from));
         for (id, value) in done.values {
             if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.at_risk -= value;
+                queue.sink.at_risk -= value;
                 leader.at_risk -= u128::from(value);
             }
         }
         for id in done.settled {
             if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.settles_in_flight -= 1;
+                queue.sink.settles_in_flight -= 1;
                 queue.forget_spoilt();
-                Leader::touch(&mut leader.dirty, id, queue);
+                queue.touch(id, &mut leader.dirty);
             }
         }
         for id in done.lowered {
             if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.lowered_to = None;
-                Leader::touch(&mut leader.dirty, id, queue);
+                queue.sink.lowered_to = None;
+                queue.touch(id, &mut leader.dirty);
             }
         }
         for id in done.raised {
             if let Some(queue) = leader.queues.get_mut(&id) {
-                Leader::touch(&mut leader.dirty, id, queue);
+                queue.touch(id, &mut leader.dirty);
             }
         }
         let (mut waiting, mut soon_wanted) = (0, false);
         for batch in &done.batches {
             for id in &batch.targets {
                 let Some(queue) = leader.queues.get_mut(id) else { continue };
-                let Some(pending) = queue.pending.pop_front() else { continue };
+                let Some(pending) = queue.sink.pending.pop_front() else { continue };
                 assert_eq!(pending.index, entry.index, "batches are applied in the order in which they were proposed");
                 let state = self.queues.queue(*id).expect("a queue that was published to has state");
-                if queue.counted > 0 {
-                    queue.counted -= 1;
+                if queue.sink.counted > 0 {
+                    queue.sink.counted -= 1;
                 } else {
                     queue.make_applied_ready(pending.count, state);
                 }
                 let past = pending.first + u64::from(pending.count);
                 if let Some(life) = &mut queue.life {
-                    life.keys_applied(past);
+                    life.sink.keys_applied(past);
                 }
-                assert!(state.next_seq() == past || !queue.pending.is_empty(), "leader and log number messages alike");
+                assert!(
+                    state.next_seq() == past || !queue.sink.pending.is_empty(),
+                    "leader and log number messages alike"
+                );
                 waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
                 // A backlog that nobody consumes is not kept at hand: it would only drive out what is about to be read.
                 soon_wanted |= queue.dispatch.consumers() > 0 || queue.dispatch.ready() <= READY_KEPT_MAX;
-                Leader::touch(&mut leader.dirty, *id, queue);
+                queue.touch(*id, &mut leader.dirty);
             }
         }
         if soon_wanted {
@@ -425,7 +430,7 @@ impl QueuePartition {
                     if let Some(queue) = leader.queues.get_mut(id)
                         && queue.make_ready(written)
                     {
-                        Leader::touch(&mut leader.dirty, *id, queue);
+                        queue.touch(*id, &mut leader.dirty);
                     }
                 }
             }
@@ -464,7 +469,7 @@ impl QueuePartition {
     /// A new leader looks at every queue that may have something to do though nobody asks.
     fn look_at_rules(&mut self) {
         let stated = self.queues.queues.iter().filter(|(_, state)| state.extras().is_some()).map(|(id, _)| *id);
-        let ruled = self.rules.iter().filter(|(_, rules)| Life::is_wanted_by(rules)).map(|(id, _)| *id);
+        let ruled = self.rules.iter().filter(|(_, rules)| Life::<LogLife>::is_wanted_by(rules)).map(|(id, _)| *id);
         let mut ids: Vec<QueueId> = stated.chain(ruled).collect();
         ids.sort_unstable();
         ids.dedup();

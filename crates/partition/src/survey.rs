@@ -55,10 +55,11 @@ impl QueuePartition {
                 queue: *id,
                 ready: queue.dispatch.ready(),
                 unacked: queue.dispatch.held(),
-                delayed: queue.life.as_ref().map_or(0, |life| life.retrying() + life.kept()) + self.scheduled(*id),
+                delayed: queue.life.as_ref().map_or(0, |life| life.sink.retrying() + life.sink.kept())
+                    + self.scheduled(*id),
                 consumers: queue.dispatch.consumers() as u64,
-                value_at_risk: queue.at_risk,
-                value_cap: queue.selective.map(|selective| selective.cap).filter(|cap| *cap < u64::MAX),
+                value_at_risk: queue.sink.at_risk,
+                value_cap: queue.sink.selective.map(|selective| selective.cap).filter(|cap| *cap < u64::MAX),
                 repeats_dropped: self.repeats_dropped(*id),
             });
         }

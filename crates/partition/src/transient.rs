@@ -11,24 +11,27 @@
 //! once, and a delivery is a slice. The price is that one live message pins its batch; [`TransientQueues::bytes`] counts
 //! what is pinned, not what is live, and sparse runs are copied together once they dominate.
 
-mod closing;
-mod life;
+mod scheduled;
 
-use crate::command::{Command, Delivery, Effect, Outcome, Outlets, Publish, Reply, RequestId};
+use crate::closing::{Closing, HeldConfirm};
+use crate::command::{Command, DeadLetter, Delivery, Effect, Message, Outcome, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
+use crate::life::{Life, Timers, body_bytes};
+use crate::machine::FixedMap;
 use crate::message::{self, MessageView, Stamp};
+use crate::queue::{
+    Answer, Queue, Sink, UsedQueues, Waiting, dead_letters_refused, not_here, note_use, refused_letter,
+};
 use crate::survey::QueueFigures;
+use crate::turn::{Access, Next, Store, Turn};
 use broker::queue::dispatch::Head;
 use broker::queue::levels::priority_of;
-use broker::queue::{Dispatch, LevelRule, QueueState, Rules};
+use broker::queue::{Consumer, DedupKey, Dispatch, LevelRule, Levels, QueueState, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
-use closing::{Closing, HeldConfirm};
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-use life::{Life, Scheduled};
+use scheduled::Scheduled;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,45 +100,30 @@ impl Place {
     }
 }
 
-/// One queue.
-struct Queue {
+/// What a queue keeps whose messages are in memory.
+struct MemorySink {
     state: QueueState<Place>,
-    dispatch: Dispatch,
     /// Offsets into the open batch of messages that came in this step.
     incoming: Vec<u32>,
-    /// A delete on a condition is being decided.
-    closing: Option<Box<Closing>>,
-    /// It is in `dirty`.
-    is_dirty: bool,
-    /// A consumer under a channel-wide prefetch was attached once.
-    has_grants: bool,
-    /// Each `basic.get` that lets a consumer go first whose channel was asked for its word, as `(channel, no_ack, request)`.
-    gets: VecDeque<(ChannelKey, bool, RequestId)>,
-    /// Absent on a plain queue.
-    rules: Option<Arc<Rules>>,
-    /// Absent on a queue whose messages only come and go.
-    life: Option<Box<Life>>,
-    /// Bodies of `incoming`.
-    incoming_bytes: u64,
     /// Its messages that wait for their time.
     delayed: u64,
 }
 
-impl Queue {
-    fn new() -> Self {
-        Queue {
-            state: QueueState::default(),
-            dispatch: Dispatch::new(1, 1, 0),
-            incoming: Vec::new(),
-            closing: None,
-            is_dirty: false,
-            has_grants: false,
-            gets: VecDeque::new(),
-            rules: None,
-            life: None,
-            incoming_bytes: 0,
-            delayed: 0,
-        }
+impl Sink for MemorySink {
+    type Life = ();
+
+    fn kept(_: &()) -> u64 {
+        0
+    }
+}
+
+/// A queue whose messages are in memory.
+type MemoryQueue = Queue<MemorySink>;
+
+impl MemoryQueue {
+    fn empty() -> Self {
+        let sink = MemorySink { state: QueueState::default(), incoming: Vec::new(), delayed: 0 };
+        Queue::new(Dispatch::new(1, 1, 0), 1, sink)
     }
 
     fn level_rule(&self) -> LevelRule {
@@ -143,38 +131,155 @@ impl Queue {
     }
 
     #[inline]
-    fn head(&self) -> Option<Head> {
-        self.dispatch.head(self.state.levels(), |from| self.state.runs().next_live(from).map(|(seq, _)| seq))
-    }
-
-    /// The delivery of `head`, not yet taken from the dispatcher.
-    #[inline]
-    fn delivery(&self, id: QueueId, head: Head, consumer: ConsumerKey, needs_ack: bool) -> Delivery {
-        let run = self.state.runs().covering(head.seq).expect("what is ready is in a run");
-        let counts = self.state.counts_of(head.seq);
-        Delivery {
-            consumer,
-            queue: id,
-            seq: head.seq,
-            needs_ack,
-            redelivered: head.returned || counts.acquired > 0,
-            counts,
-            message: run.place.message((head.seq - run.first) as usize),
-        }
+    fn message(&self, seq: u64) -> Bytes {
+        let run = self.sink.state.runs().covering(seq).expect("what is live is in a run");
+        run.place.message((seq - run.first) as usize)
     }
 
     fn settle(&mut self, first: u64, count: u64) {
         if count > 0 {
-            self.state.settle(first, count, &mut |_| {});
+            self.sink.state.settle(first, count, &mut |_| {});
         }
+    }
+
+    /// Ends a message that the dispatcher does not have any more, and dead-letters it if the queue does that.
+    fn give_up(&mut self, id: QueueId, seq: u64, reason: Reason, message: Option<Bytes>, effects: &mut Vec<Effect>) {
+        if self.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) && self.sink.state.runs().is_live(seq) {
+            let message = message.unwrap_or_else(|| self.message(seq));
+            let letter = DeadLetter { queue: id, seq, reason, message, wants_answer: false };
+            effects.push(Effect::DeadLetter(Box::new(letter)));
+        }
+        self.settle(seq, 1);
+    }
+
+    /// Other rules hold from now on.
+    fn configure(&mut self, rules: &Arc<Rules>) {
+        let before = std::mem::replace(&mut self.rules, (!rules.is_plain()).then(|| rules.clone()));
+        if Life::<()>::is_wanted_by(rules) {
+            self.life.get_or_insert_default();
+        }
+        let Some(life) = &mut self.life else { return };
+        life.reconfigured(before.as_deref(), self.rules.as_deref());
+        if rules.length_bytes_max.is_some() {
+            life.bytes = 0;
+            let mut next = self.sink.state.runs().next_live(0);
+            while let Some((seq, run)) = next {
+                let bytes = body_bytes(&run.place.message((seq - run.first) as usize));
+                life.count(seq, bytes, self.dispatch.is_held(seq));
+                next = self.sink.state.runs().next_live(seq + 1);
+            }
+        }
+    }
+
+    /// Whether a message with this key is here, or was so lately that another one is a repeat.
+    fn knows_key(&self, key: DedupKey, now_ms: u64) -> bool {
+        let state = &self.sink.state;
+        let is_here = |seq: u64| seq >= state.next_seq() || state.runs().is_live(seq);
+        state.seen(key).is_some_and(|seen| seen.until_ms > now_ms || is_here(seen.seq))
+    }
+}
+
+/// What a turn has at hand of the shard.
+struct MemoryAccess<'a> {
+    effects: &'a mut Vec<Effect>,
+    outlets: &'a mut dyn Outlets,
+    /// Messages that went to who settles nothing: they end together, after the turn.
+    sent: &'a mut Vec<(u64, u64)>,
+}
+
+impl Access for MemoryAccess<'_> {
+    type Sink = MemorySink;
+
+    #[inline]
+    fn levels<'b>(&'b self, sink: &'b MemorySink) -> Option<&'b Levels> {
+        sink.state.levels()
+    }
+
+    #[inline]
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        self.effects
+    }
+
+    #[inline]
+    fn room(&mut self, consumer: ConsumerKey) -> usize {
+        self.outlets.room(consumer)
+    }
+}
+
+impl Store for Turn<'_, MemoryAccess<'_>> {
+    #[inline]
+    fn head(&self) -> Option<Head> {
+        let state = &self.lq.sink.state;
+        self.lq.dispatch.head(state.levels(), |from| state.runs().next_live(from).map(|(seq, _)| seq))
+    }
+
+    #[inline]
+    fn may_be_sent(&mut self, _: u64) -> bool {
+        true
+    }
+
+    #[inline]
+    fn fetch(&mut self, seq: u64) -> Next {
+        Next::Message(self.lq.message(seq))
+    }
+
+    #[inline]
+    fn peek(&mut self, seq: u64) -> Next {
+        self.fetch(seq)
+    }
+
+    #[inline]
+    fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
+        let counts = self.lq.sink.state.counts_of(head.seq);
+        let redelivered = head.returned || counts.acquired > 0;
+        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
+    }
+
+    fn settle_sent(&mut self, seq: u64) {
+        match self.at.sent.last_mut() {
+            Some((first, count)) if *first + *count == seq => *count += 1,
+            _ => self.at.sent.push((seq, 1)),
+        }
+    }
+
+    fn give_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
+        self.lq.give_up(self.id, seq, reason, message, self.at.effects);
+    }
+
+    fn purge(&mut self, answer: Answer) {
+        let Queue { dispatch, sink, .. } = &mut *self.lq;
+        let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
+        let purged = dispatch.purge(sink.state.levels(), next_live);
+        purged.iter().for_each(|(first, count)| self.lq.settle(first, count));
+        self.at.effects.push(answer.into());
+    }
+
+    #[inline]
+    fn wake_up(&mut self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn may_expire(&self, _: Head) -> bool {
+        true
+    }
+
+    fn let_go(&mut self) {}
+
+    fn send_on(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn set_aside(&self) -> u64 {
+        self.lq.sink.delayed
     }
 }
 
 /// All transient queues of one shard.
 pub struct TransientQueues {
-    queues: HashMap<QueueId, Queue, FixedState>,
+    queues: FixedMap<QueueId, MemoryQueue>,
     /// The queues that a channel consumes from or took messages of, so that its end need not visit all queues.
-    used: HashMap<ChannelKey, SmallVec<[QueueId; 2]>, FixedState>,
+    used: UsedQueues,
     /// Queues with something to hand out, or with credit that changed.
     dirty: Vec<QueueId>,
     /// The open batch, its messages, and the queues with some of them.
@@ -182,23 +287,21 @@ pub struct TransientQueues {
     open_messages: usize,
     open_queues: Vec<QueueId>,
     /// Bytes that a consumer may still be sent in this step.
-    rooms: HashMap<ConsumerKey, usize, FixedState>,
+    rooms: FixedMap<ConsumerKey, usize>,
     taken: Vec<(u64, u64)>,
-    wanted: Vec<ConsumerKey>,
-    given_back: Vec<(ConsumerKey, u32)>,
     meter: Arc<AtomicU64>,
     compact_at: u64,
     /// The time of this step.
     now_ms: u64,
     /// When queues want to be looked at.
-    timers: BTreeSet<(u64, QueueId)>,
+    timers: Timers,
     /// Messages that are not due yet, by time and by order.
     scheduled: BTreeMap<(u64, u64), Scheduled>,
     last_scheduled: u64,
-    /// Queues with messages whose time came while there was no room for them.
-    late: BTreeSet<QueueId>,
+    /// Messages whose time came while there was no room for them, in their order.
+    late: BTreeMap<QueueId, VecDeque<Message>>,
     /// Repeats that queues with deduplication dropped; only those that did.
-    repeats: HashMap<QueueId, u64, FixedState>,
+    repeats: FixedMap<QueueId, u64>,
     /// Some queue had a time limit once: the others are not asked for theirs at each publish.
     has_time_limits: bool,
 }
@@ -213,31 +316,29 @@ impl TransientQueues {
     /// No queues.
     pub fn new() -> Self {
         TransientQueues {
-            queues: HashMap::default(),
-            used: HashMap::default(),
+            queues: FixedMap::default(),
+            used: FixedMap::default(),
             dirty: Vec::new(),
             open: Vec::new(),
             open_messages: 0,
             open_queues: Vec::new(),
-            rooms: HashMap::default(),
+            rooms: FixedMap::default(),
             taken: Vec::new(),
-            wanted: Vec::new(),
-            given_back: Vec::new(),
             meter: Arc::new(AtomicU64::new(0)),
             compact_at: COMPACT_BYTES_MIN,
             now_ms: 0,
-            timers: BTreeSet::new(),
+            timers: Timers::new(),
             scheduled: BTreeMap::new(),
             last_scheduled: 0,
-            late: BTreeSet::new(),
-            repeats: HashMap::default(),
+            late: BTreeMap::new(),
+            repeats: FixedMap::default(),
             has_time_limits: false,
         }
     }
 
     /// Adds an empty queue. Its number was never used before; declaring a queue that is there changes nothing.
     pub fn declare(&mut self, queue: QueueId) {
-        self.queues.entry(queue).or_insert_with(Queue::new);
+        self.queues.entry(queue).or_insert_with(MemoryQueue::empty);
     }
 
     /// How many queues there are.
@@ -261,7 +362,7 @@ impl TransientQueues {
             let (ready, unacked) = (queue.dispatch.ready(), queue.dispatch.held());
             let consumers = queue.dispatch.consumers() as u64;
             let repeats_dropped = self.repeats.get(id).copied().unwrap_or(0);
-            let delayed = queue.delayed;
+            let delayed = queue.sink.delayed;
             let none = QueueFigures::empty(*id);
             figures.push(QueueFigures { ready, unacked, delayed, consumers, repeats_dropped, ..none });
         }
@@ -296,17 +397,17 @@ impl TransientQueues {
                 self.close_batch();
                 // What is too much or too old is nothing that anybody sees, and what is a consumer's is nobody else's.
                 if self.queues.get(&queue).is_some_and(|q| q.life.is_some() || q.dispatch.consumers() > 0) {
-                    self.hand_out(queue, effects, outlets);
+                    self.turn(queue, effects, outlets);
                 }
             }
-            self.handle(command, effects);
+            self.handle(command, effects, outlets);
         }
         commands.clear();
         self.close_batch();
-        self.hand_out_all(effects, outlets);
+        self.turn_all(effects, outlets);
         while !self.late.is_empty() && self.publish_late(effects) {
             self.close_batch();
-            self.hand_out_all(effects, outlets);
+            self.turn_all(effects, outlets);
         }
         self.rooms.clear();
         if self.bytes() > self.compact_at {
@@ -353,8 +454,8 @@ impl TransientQueues {
                 }
                 if queue.is_full(rules, body_bytes) {
                     is_refused = true;
-                    if life::buries_refused(rules) {
-                        effects.push(life::refused_letter(target.queue, &publish.message));
+                    if dead_letters_refused(rules) {
+                        effects.push(Effect::DeadLetter(Box::new(refused_letter(target.queue, &publish.message))));
                     }
                     continue;
                 }
@@ -366,16 +467,15 @@ impl TransientQueues {
                 self.open_messages += 1;
                 offset
             });
-            if queue.incoming.is_empty() {
+            if queue.sink.incoming.is_empty() {
                 self.open_queues.push(target.queue);
             }
             if let Some((rule, key)) = noted {
-                let seq = queue.state.next_seq() + queue.incoming.len() as u64;
-                queue.state.note_key(seq, key, rule, self.now_ms);
+                queue.sink.state.note_key(queue.next_seq, key, rule, self.now_ms);
             }
-            queue.incoming.push(offset);
+            queue.sink.incoming.push(offset);
+            queue.next_seq += 1;
             if is_timed || queue.life.is_some() {
-                queue.incoming_bytes += body_bytes as u64;
                 queue.note_published(is_timed, body_bytes);
             }
         }
@@ -414,10 +514,15 @@ impl TransientQueues {
         }
         if is_refused {
             effects.push(Effect::Refuse { channel, first: seq, count: 1 });
-        } else if !closing.is_empty() {
-            self.hold(HeldConfirm { channel, seq, closing }, effects);
         } else {
-            push_confirm(effects, channel, seq);
+            self.confirm(HeldConfirm { channel, seq, closing }, effects);
+        }
+    }
+
+    /// Confirms a publish once the queues that it waits for are decided about.
+    fn confirm(&mut self, held: HeldConfirm, effects: &mut Vec<Effect>) {
+        if let Some(held) = Closing::hold(&mut self.queues, held) {
+            push_confirm(effects, held.channel, held.seq);
         }
     }
 
@@ -431,8 +536,8 @@ impl TransientQueues {
         let batch = Batch::freeze(bytes, messages, &self.meter);
         for id in self.open_queues.drain(..) {
             let queue = self.queues.get_mut(&id).expect("a queue with open messages is there: Delete closes the batch");
-            let count = queue.incoming.len();
-            let place = Place { batch: batch.clone(), offsets: SmallVec::from_slice(&queue.incoming) };
+            let count = queue.sink.incoming.len();
+            let place = Place { batch: batch.clone(), offsets: SmallVec::from_slice(&queue.sink.incoming) };
             let rule = queue.level_rule();
             let priorities = |offset: &u32| {
                 let view = MessageView::parse(&batch[*offset as usize..]).expect("the batch was written by store()");
@@ -440,121 +545,64 @@ impl TransientQueues {
             };
             let priorities: Vec<_> = match rule {
                 LevelRule::None => Vec::new(),
-                _ => queue.incoming.iter().map(priorities).collect(),
+                _ => queue.sink.incoming.iter().map(priorities).collect(),
             };
-            queue.incoming.clear();
-            queue.incoming.shrink_to(INCOMING_KEPT);
-            queue.incoming_bytes = 0;
-            let first = queue.state.publish(count as u32, place);
-            queue.state.note_priorities(first, rule, priorities.into_iter());
-            match queue.state.levels() {
+            queue.sink.incoming.clear();
+            queue.sink.incoming.shrink_to(INCOMING_KEPT);
+            let first = queue.sink.state.publish(count as u32, place);
+            queue.sink.state.note_priorities(first, rule, priorities.into_iter());
+            match queue.sink.state.levels() {
                 Some(levels) => queue.dispatch.add_ready_by_level(count as u64, levels, false),
                 None => queue.dispatch.add_ready(count as u64),
             }
-            mark_dirty(&mut self.dirty, queue, id);
+            queue.touch(id, &mut self.dirty);
         }
     }
 
-    fn handle(&mut self, command: &Command, effects: &mut Vec<Effect>) {
-        if self.waits_for_decision(command) {
-            return;
-        }
+    fn handle(&mut self, command: &Command, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         match command {
             Command::Publish(_) => unreachable!("step() keeps publishes for itself"),
             Command::Consume { queue, consumer, request } => {
-                let channel = consumer.key.channel;
-                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
-                if let Some(rule) = q.rules.as_ref().and_then(|rules| rules.single_active) {
-                    q.dispatch.set_single_active(rule);
-                }
-                let reply = match q.dispatch.attach(consumer.clone()) {
-                    Ok(()) => Reply::Consuming,
-                    Err(_) => Reply::ConsumeRefused,
-                };
-                if reply == Reply::Consuming {
-                    q.has_grants |= consumer.granted_only;
-                    mark_dirty(&mut self.dirty, q, *queue);
-                    note_use(&mut self.used, &self.queues, channel, *queue);
-                }
-                effects.push(Effect::Reply { channel, request: *request, reply });
+                self.consume(*queue, consumer.clone(), *request, effects);
             }
             Command::Cancel { queue, consumer, request } => {
                 let channel = consumer.channel;
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
-                let was_there = q.dispatch.cancel(*consumer);
-                mark_dirty(&mut self.dirty, q, *queue);
-                effects.push(Effect::Reply { channel, request: *request, reply: Reply::Done });
-                if was_there && q.dispatch.consumers() == 0 {
-                    effects.push(Effect::Unused { queue: *queue });
-                }
+                q.cancel(*queue, *consumer, *request, effects);
+                q.touch(*queue, &mut self.dirty);
             }
-            Command::Get { queue, channel, no_ack, request } => match self.queues.get_mut(queue) {
-                Some(q) if q.has_grants && q.dispatch.awaits_grant() => {
-                    q.gets.push_back((*channel, *no_ack, *request));
+            Command::Get { queue, channel, no_ack, request } => {
+                let waiting = Waiting::Get { channel: *channel, no_ack: *no_ack, request: *request, lets_pass: None };
+                if self.ask(*queue, waiting, effects, outlets) {
                     note_use(&mut self.used, &self.queues, *channel, *queue);
                 }
-                _ => self.get(*queue, *channel, *no_ack, *request, effects),
-            },
+            }
+            Command::Purge { queue, channel, request } => {
+                self.ask(*queue, Waiting::Purge { channel: *channel, request: *request }, effects, outlets);
+            }
+            Command::Stat { queue, channel, request } => {
+                self.ask(*queue, Waiting::Stat { channel: *channel, request: *request }, effects, outlets);
+            }
+            &Command::Close { queue, if_unused, if_empty, channel, request } => {
+                self.ask(queue, Waiting::Close { if_unused, if_empty, channel, request }, effects, outlets);
+            }
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(*queue, *holder, *first, *count, *outcome, effects);
             }
             Command::Detach { channel } => self.detach(*channel, effects),
-            Command::Purge { queue, channel, request } => {
-                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
-                let ready = q.dispatch.ready();
-                q.note_purged();
-                let next_live = |from| q.state.runs().next_live(from).map(|(seq, _)| seq);
-                let purged = q.dispatch.purge(q.state.levels(), next_live);
-                purged.iter().for_each(|(first, count)| q.settle(first, count));
-                effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Counted(ready) });
-                mark_dirty(&mut self.dirty, q, *queue);
-            }
-            Command::Stat { queue, channel, request } => {
-                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
-                if q.rules.as_ref().is_some_and(|rules| rules.declare_renews) {
-                    q.note_used(self.now_ms);
-                }
-                let d = &q.dispatch;
-                let reply = Reply::Stat { ready: d.ready(), unacked: d.held(), consumers: d.consumers() as u64 };
-                effects.push(Effect::Reply { channel: *channel, request: *request, reply });
-            }
-            Command::Close { queue, if_unused, if_empty, channel, request } => {
-                let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, *channel, *request) };
-                let (ready, in_use) = (q.dispatch.ready(), q.dispatch.consumers() > 0);
-                // RabbitMQ looks at the messages first.
-                let reply = if *if_empty && ready + q.delayed > 0 {
-                    Reply::DeleteRefused { in_use: false }
-                } else if *if_unused && in_use {
-                    Reply::DeleteRefused { in_use: true }
-                } else {
-                    if *if_unused || *if_empty {
-                        q.closing = Some(Box::default());
-                    }
-                    Reply::Counted(ready)
-                };
-                effects.push(Effect::Reply { channel: *channel, request: *request, reply });
-            }
             Command::Reopen { queue } => self.reopen(*queue, effects),
             Command::Delete { queue } => {
                 let Some(mut q) = self.queues.remove(queue) else { return };
-                let closing = q.closing.take();
                 self.repeats.remove(queue);
-                if let Some(life) = &q.life {
-                    life.timer_ms().map(|at| self.timers.remove(&(at, *queue)));
-                    self.meter.fetch_sub(life.late_bytes(), Ordering::Relaxed);
-                }
-                q.gets.iter().for_each(|(channel, _, request)| not_here(effects, *channel, *request));
-                let gone = q.dispatch.consumer_keys();
-                effects.extend(gone.into_iter().map(|consumer| Effect::Cancelled { consumer, queue: *queue }));
-                if let Some(closing) = closing {
-                    self.closed(*closing, effects);
-                }
+                q.life.as_ref().and_then(|life| life.timer_ms).map(|at| self.timers.remove(&(at, *queue)));
+                self.forget_late(*queue);
+                q.end(*queue, effects).into_iter().for_each(|held| self.confirm(held, effects));
             }
             Command::Stall { queue, consumer, stalled } => {
                 if let Some(q) = self.queues.get_mut(queue)
                     && q.dispatch.set_stalled(*consumer, *stalled)
                 {
-                    mark_dirty(&mut self.dirty, q, *queue);
+                    q.touch(*queue, &mut self.dirty);
                 }
             }
             Command::Grant { queue, consumer, count } => {
@@ -562,14 +610,14 @@ impl TransientQueues {
                 if let Some(q) = self.queues.get_mut(queue)
                     && q.dispatch.grant(*consumer, *count)
                 {
-                    mark_dirty(&mut self.dirty, q, *queue);
+                    q.touch(*queue, &mut self.dirty);
                 }
             }
             Command::Configure { queue, rules } => {
                 if let Some(q) = self.queues.get_mut(queue) {
                     self.has_time_limits |= rules.message_ttl_ms.is_some();
-                    q.configure(rules, self.now_ms);
-                    mark_dirty(&mut self.dirty, q, *queue);
+                    q.configure(rules);
+                    q.touch(*queue, &mut self.dirty);
                 }
             }
             // No dead letter of a queue in memory waits for an answer.
@@ -581,30 +629,35 @@ impl TransientQueues {
         }
     }
 
-    fn get(&mut self, id: QueueId, channel: ChannelKey, no_ack: bool, request: RequestId, effects: &mut Vec<Effect>) {
+    fn consume(&mut self, id: QueueId, consumer: Consumer, request: RequestId, effects: &mut Vec<Effect>) {
+        let channel = consumer.key.channel;
         let Some(queue) = self.queues.get_mut(&id) else { return not_here(effects, channel, request) };
-        queue.note_used(self.now_ms);
-        let reply = match queue.head() {
-            None => Reply::Empty,
-            Some(head) => {
-                let delivery = queue.delivery(id, head, ConsumerKey::get(channel), !no_ack);
-                queue.note_taken(head.seq, &delivery.message, !no_ack);
-                queue.dispatch.assign_get(channel, no_ack, head, queue.state.levels());
-                if no_ack {
-                    queue.settle(head.seq, 1);
-                }
-                let ready = queue.dispatch.ready();
-                if queue.life.is_some() {
-                    // Another message is at the head now.
-                    mark_dirty(&mut self.dirty, queue, id);
-                }
-                if !no_ack {
-                    note_use(&mut self.used, &self.queues, channel, id);
-                }
-                Reply::Got { delivery, ready }
-            }
+        if queue.consume(consumer, request, effects) {
+            queue.touch(id, &mut self.dirty);
+            note_use(&mut self.used, &self.queues, channel, id);
+        }
+    }
+
+    /// Asks a queue, and has it answer if it does now. False if it does not.
+    fn ask(&mut self, id: QueueId, waiting: Waiting, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) -> bool {
+        let Some(queue) = self.queues.get_mut(&id) else {
+            effects.push(waiting.answer(Reply::Gone));
+            return false;
         };
-        effects.push(Effect::Reply { channel, request, reply });
+        queue.waiting.push_back((queue.next_seq, waiting));
+        self.turn(id, effects, outlets);
+        true
+    }
+
+    /// The delete of a queue came to nothing.
+    fn reopen(&mut self, id: QueueId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let Some(closing) = queue.closing.take() else { return };
+        queue.touch(id, &mut self.dirty);
+        closing.confirms.into_iter().for_each(|held| self.confirm(held, effects));
+        for (consumer, request) in closing.consumers {
+            self.consume(id, consumer, request, effects);
+        }
     }
 
     fn settle(
@@ -623,131 +676,61 @@ impl TransientQueues {
             queue.note_released(first, count, matches!(outcome, Outcome::Nack | Outcome::Reject));
             match outcome {
                 Outcome::Discard if queue.rules.is_some() => {
-                    (first..first + count).for_each(|seq| queue.give_up(id, seq, Reason::Discarded, effects));
+                    (first..first + count).for_each(|seq| queue.give_up(id, seq, Reason::Discarded, None, effects));
                 }
                 Outcome::Ack | Outcome::Discard => queue.settle(first, count),
                 Outcome::Nack | Outcome::Reject => {
                     for seq in first..first + count {
-                        queue.state.requeue(seq, outcome == Outcome::Reject);
+                        queue.sink.state.requeue(seq, outcome == Outcome::Reject);
                     }
-                    queue.dispatch.put_back(first, count, queue.state.levels());
+                    queue.dispatch.put_back(first, count, queue.sink.state.levels());
                 }
             }
         }
-        mark_dirty(&mut self.dirty, queue, id);
+        queue.touch(id, &mut self.dirty);
     }
 
     fn detach(&mut self, channel: ChannelKey, effects: &mut Vec<Effect>) {
         for id in self.used.remove(&channel).unwrap_or_default() {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
-            let had = queue.dispatch.consumers();
-            queue.gets.retain(|(of, ..)| *of != channel);
-            if let Some(closing) = &mut queue.closing {
-                closing.forget(channel);
+            let detach = |dispatch: &mut Dispatch, sink: &MemorySink| dispatch.detach(channel, sink.state.levels());
+            for (first, count) in queue.detach(id, channel, detach, effects).iter() {
+                (first..first + count).for_each(|seq| queue.sink.state.requeue(seq, true));
+                queue.note_released(first, count, true);
             }
-            for seq in queue.dispatch.detach(channel, queue.state.levels()).seqs() {
-                queue.state.requeue(seq, true);
-                if queue.life.is_some() {
-                    queue.note_released(seq, 1, true);
-                }
-            }
-            if had > 0 && queue.dispatch.consumers() == 0 {
-                effects.push(Effect::Unused { queue: id });
-            }
-            mark_dirty(&mut self.dirty, queue, id);
+            queue.touch(id, &mut self.dirty);
         }
     }
 
-    /// Hands out what changed queues have.
-    fn hand_out_all(&mut self, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+    /// Gives changed queues their turn.
+    fn turn_all(&mut self, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
-            self.hand_out(id, effects, outlets);
+            self.turn(id, effects, outlets);
         }
         self.dirty = dirty;
     }
 
-    fn hand_out(&mut self, id: QueueId, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
+    fn turn(&mut self, id: QueueId, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        queue.is_dirty = false;
+        queue.dirty = false;
         if queue.closing.is_some() {
-            // Whether it goes or stays is being decided: until then it gives nothing out.
+            // Whether it goes or stays is being decided: until then it says nothing and gives nothing out.
             return;
         }
-        queue.dispatch.follow_levels(queue.state.levels());
         self.taken.clear();
-        let share = queue.dispatch.share();
-        // A consumer gets several in a row: its room is looked up once for them.
-        let mut current: Option<(ConsumerKey, usize)> = None;
-        while let Some(consumer) = queue.dispatch.next_consumer() {
-            let (key, no_ack) = (consumer.key, consumer.no_ack);
-            let Some(head) = queue.head() else { break };
-            let room = match &mut current {
-                Some((of, room)) if *of == key => room,
-                _ => {
-                    if let Some((of, room)) = current {
-                        self.rooms.insert(of, room);
-                    }
-                    &mut current.insert((key, self.rooms.get(&key).copied().unwrap_or(0))).1
-                }
-            };
-            if *room == 0 {
-                *room = outlets.room(key);
-            }
-            if *room == 0 {
-                queue.dispatch.set_stalled(key, true);
-                continue;
-            }
-            if queue.life.is_some() && queue.is_over(head, self.now_ms) {
-                queue.drop_head(id, head, Reason::Expired, effects);
-                continue;
-            }
-            let delivery = queue.delivery(id, head, key, !no_ack);
-            if queue.life.is_some() {
-                queue.note_taken(head.seq, &delivery.message, !no_ack);
-            }
-            *room = room.saturating_sub(delivery.message.len());
-            queue.dispatch.assign(head, share, queue.state.levels());
-            if no_ack {
-                match self.taken.last_mut() {
-                    Some((first, count)) if *first + *count == head.seq => *count += 1,
-                    _ => self.taken.push((head.seq, 1)),
-                }
-            }
-            effects.push(Effect::Deliver(delivery));
-        }
-        self.rooms.extend(current);
+        let at = MemoryAccess { effects, outlets, sent: &mut self.taken };
+        let (rooms, timers, now_ms) = (&mut self.rooms, &mut self.timers, self.now_ms);
+        Turn { id, lq: &mut *queue, at, rooms, timers, now_ms, blocked_at: None }.run();
         for (first, count) in self.taken.drain(..) {
             queue.settle(first, count);
-        }
-        if queue.has_grants {
-            // Before more is asked for: who waits lets consumers go first once, not as long as they want more.
-            let gets = match queue.dispatch.awaits_grant() {
-                true => VecDeque::new(),
-                false => std::mem::take(&mut queue.gets),
-            };
-            queue.dispatch.return_grants(&mut self.given_back);
-            queue.dispatch.ask_for_grants(&mut self.wanted);
-            let ready = queue.dispatch.ready();
-            for (consumer, count) in self.given_back.drain(..) {
-                effects.push(Effect::GrantReturned { consumer, count });
-            }
-            for consumer in self.wanted.drain(..) {
-                effects.push(Effect::GrantWanted { consumer, queue: id, ready });
-            }
-            for (channel, no_ack, request) in gets {
-                self.get(id, channel, no_ack, request, effects);
-            }
-        }
-        if self.queues.get(&id).is_some_and(|queue| queue.life.is_some()) {
-            self.live_on(id, effects);
         }
     }
 
     /// Copies the live messages of sparse runs together, so that their batches can go.
     fn compact(&mut self) {
         for queue in self.queues.values_mut() {
-            for run in queue.state.runs_mut().iter_mut() {
+            for run in queue.sink.state.runs_mut().iter_mut() {
                 if run.live() > run.count / COMPACT_LIVE_FRACTION {
                     continue;
                 }
@@ -770,9 +753,6 @@ impl TransientQueues {
 
 /// Offsets that an idle queue may keep room for.
 const INCOMING_KEPT: usize = 16;
-
-/// Queues that a channel may have used before its list is looked through for deleted ones.
-const USED_UNCHECKED: usize = 16;
 
 /// The queue in which what was published before must be when `command` is carried out, if it matters. Settles, grants and stalls
 /// concern messages that are out already, and deliveries come at the end of the step anyway.
@@ -813,33 +793,4 @@ fn push_confirm(effects: &mut Vec<Effect>, channel: ChannelKey, seq: u64) {
         }
         _ => effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
     }
-}
-
-fn not_here(effects: &mut Vec<Effect>, channel: ChannelKey, request: RequestId) {
-    effects.push(Effect::Reply { channel, request, reply: Reply::Gone });
-}
-
-fn mark_dirty(dirty: &mut Vec<QueueId>, queue: &mut Queue, id: QueueId) {
-    if !queue.is_dirty {
-        queue.is_dirty = true;
-        dirty.push(id);
-    }
-}
-
-/// Notes that `channel` uses `id`. Queues that were deleted since are forgotten whenever the list has doubled, so that a
-/// channel which lives on short-lived queues does not collect their numbers.
-fn note_use(
-    used: &mut HashMap<ChannelKey, SmallVec<[QueueId; 2]>, FixedState>,
-    queues: &HashMap<QueueId, Queue, FixedState>,
-    channel: ChannelKey,
-    id: QueueId,
-) {
-    let list = used.entry(channel).or_default();
-    if list.contains(&id) {
-        return;
-    }
-    if list.len() >= USED_UNCHECKED && list.len().is_power_of_two() {
-        list.retain(|known| queues.contains_key(known));
-    }
-    list.push(id);
 }

@@ -294,6 +294,23 @@ fn a_body_above_the_limit_is_refused_also_where_a_consumer_waits_for_it() {
     }
 }
 
+#[test]
+fn the_time_of_an_unused_queue_begins_anew_with_other_rules_and_not_with_the_same_again() {
+    fn lapses<E: Engine>(after: &Rules) -> Vec<usize> {
+        let rules = Rules { expires_ms: Some(100_000), ..Rules::default() };
+        let mut subject = Subject::<E>::new(&rules);
+        subject.act(&Act::Pass(60_000), 0);
+        subject.engine.turn(vec![Command::Configure { queue: QUEUE, rules: after.clone().into() }]);
+        [60_000, 60_000].iter().map(|ms| subject.act(&Act::Pass(*ms), 0).lapsed).collect()
+    }
+    let same = Rules { expires_ms: Some(100_000), ..Rules::default() };
+    let other = Rules { length_max: Some(7), ..same.clone() };
+    for (rules, wanted) in [(&same, [1, 0]), (&other, [0, 1])] {
+        assert_eq!(lapses::<Rig>(rules), wanted, "durable, {rules:?}");
+        assert_eq!(lapses::<InMemory>(rules), wanted, "in memory, {rules:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]

@@ -121,13 +121,18 @@ fn what_comes_while_a_delete_on_a_condition_is_decided_waits_for_the_decision() 
         let end = if is_deleted { Command::Delete { queue: Q } } else { Command::Reopen { queue: Q } };
         let effects = run(&mut queues, vec![end]);
         let reply = |channel, request, reply| Effect::Reply { channel, request, reply };
-        assert_eq!(effects[0], Effect::Confirm { channel: A, first: 1, count: 1 });
+        let confirm = Effect::Confirm { channel: A, first: 1, count: 1 };
         match is_deleted {
-            true => assert_eq!(effects[1..], [reply(B, request(2), Reply::Gone), reply(A, request(3), Reply::Gone)]),
+            true => {
+                let (stat, consume) = (reply(A, request(3), Reply::Gone), reply(B, request(2), Reply::Gone));
+                assert_eq!(effects, [stat, consume, confirm]);
+            }
             false => {
-                let stat = Reply::Stat { ready: 1, unacked: 0, consumers: 1 };
-                assert_eq!(effects[1..3], [reply(B, request(2), Reply::Consuming), reply(A, request(3), stat)]);
-                assert_eq!(deliveries(&effects[3..]).len(), 1);
+                assert_eq!(effects[..2], [confirm, reply(B, request(2), Reply::Consuming)]);
+                assert_eq!(deliveries(&effects[2..3]), [(1, false)]);
+                // Who consumes was there before who asked.
+                let stat = Reply::Stat { ready: 0, unacked: 1, consumers: 1 };
+                assert_eq!(effects[3..], [reply(A, request(3), stat)]);
             }
         }
     }

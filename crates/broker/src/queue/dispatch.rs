@@ -94,6 +94,8 @@ pub struct Dispatch {
     attached: HashMap<ConsumerKey, Attached, foldhash::fast::FixedState>,
     /// Consumers with credit: by priority, then in turn.
     ring: VecDeque<(i32, ConsumerKey)>,
+    /// A consumer under a channel-wide prefetch was attached once.
+    has_grants: bool,
     /// What cancelled consumers and `basic.get` hold.
     holders: HashMap<ConsumerKey, SeqRanges, foldhash::fast::FixedState>,
     /// Only one consumer at a time gets messages. Absent on a plain queue.
@@ -114,6 +116,7 @@ impl Dispatch {
             held: 0,
             attached: HashMap::default(),
             ring: VecDeque::new(),
+            has_grants: false,
             holders: HashMap::default(),
             single: None,
             lanes: None,
@@ -239,6 +242,7 @@ impl Dispatch {
         }
         let (key, priority) = (consumer.key, consumer.priority);
         let waits = self.single.is_some();
+        self.has_grants |= consumer.granted_only;
         let attached = Attached {
             consumer,
             held: SeqRanges::new(),
@@ -537,7 +541,7 @@ impl Dispatch {
 
     /// Consumers that wait for a grant while messages are ready; each is told once until its grant comes.
     pub fn ask_for_grants(&mut self, wanted: &mut Vec<ConsumerKey>) {
-        if self.ready == 0 {
+        if self.ready == 0 || !self.has_grants {
             return;
         }
         let start = wanted.len();
@@ -552,12 +556,14 @@ impl Dispatch {
 
     /// Whether a consumer is there that may take what is ready, and only the word of its channel is missing.
     pub fn awaits_grant(&self) -> bool {
-        self.ready > 0 && self.attached.values().any(|a| a.asked && !a.refused && a.granted == 0 && a.has_room())
+        self.has_grants
+            && self.ready > 0
+            && self.attached.values().any(|a| a.asked && !a.refused && a.granted == 0 && a.has_room())
     }
 
     /// Takes back grants that nothing is ready for, as `(consumer, count)`.
     pub fn return_grants(&mut self, returned: &mut Vec<(ConsumerKey, u32)>) {
-        if self.ready != 0 {
+        if self.ready != 0 || !self.has_grants {
             return;
         }
         let start = returned.len();
