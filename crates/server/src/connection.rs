@@ -191,7 +191,7 @@ impl Client {
         local: &Rc<Local>,
     ) {
         let inner = &mut *self.inner.borrow_mut();
-        let cx = &mut Cx { amqp: &mut inner.amqp, host: &Turn { local, client: self } };
+        let cx = &mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } };
         let mut effect = Some(first);
         while let Some(current) = effect {
             inner.session.handle_effect(channel, current, cx);
@@ -208,7 +208,7 @@ impl Client {
         local: &Rc<Local>,
     ) {
         let inner = &mut *self.inner.borrow_mut();
-        let cx = &mut Cx { amqp: &mut inner.amqp, host: &Turn { local, client: self } };
+        let cx = &mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } };
         inner.session.handle_decided(channel, request, outcome, cx);
     }
 
@@ -288,7 +288,7 @@ impl Client {
             inner.amqp.handle_timeout(now);
         }
         inner.look_at_held(now);
-        inner.session.handle_timeout(&mut Cx { amqp: &mut inner.amqp, host: &Turn { local, client: self } }, now);
+        inner.session.handle_timeout(&mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } }, now);
         inner.pump(self, local, now);
         if inner.input.is_empty() && inner.last_read + READ_IDLE_MS <= now {
             inner.input = BytesMut::new();
@@ -340,17 +340,17 @@ impl Inner {
 
     fn take_turn(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
         let host = &Turn { local, client };
-        self.session.begin_turn(&mut Cx { amqp: &mut self.amqp, host });
+        self.session.begin_turn(&mut Cx { client: &mut self.amqp, host });
         loop {
             while !self.session.ends_turn()
                 && let Some(event) = self.amqp.poll_event()
             {
-                self.session.handle_event(event, &mut Cx { amqp: &mut self.amqp, host }, now);
+                self.session.handle_event(event, &mut Cx { client: &mut self.amqp, host }, now);
             }
             // A frame that stops in the middle counts as what it belongs to, unless it is us who do not take it.
             let cut = if self.input_blocked { 0 } else { self.input.len() };
             let bytes = cut + self.amqp.assembling_bytes();
-            if self.session.count_unfinished(bytes, &mut Cx { amqp: &mut self.amqp, host }) {
+            if self.session.count_unfinished(bytes, &mut Cx { client: &mut self.amqp, host }) {
                 continue;
             }
             self.is_yielding = self.session.is_in_the_middle() || self.amqp.has_events();
@@ -734,6 +734,6 @@ impl Inner {
             self.take_turn(client, local, now);
         }
         self.input = BytesMut::new();
-        self.session.count_unfinished(0, &mut Cx { amqp: &mut self.amqp, host: &Turn { local, client } });
+        self.session.count_unfinished(0, &mut Cx { client: &mut self.amqp, host: &Turn { local, client } });
     }
 }

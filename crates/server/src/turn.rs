@@ -26,6 +26,8 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Host for Turn<'_> {
+    type Client = amqp::Connection;
+
     fn settings(&self) -> &Settings {
         &self.local.shared.session_settings
     }

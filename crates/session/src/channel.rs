@@ -3,6 +3,7 @@
 //! Invariant: a consumer stays known as long as a message that it was given may still be settled, also after it was
 //! cancelled; so an ack always finds its queue. Numbers of consumers start at 1 and are never reused on a channel.
 
+use super::asking::Found;
 use super::credit::Credit;
 use super::events::Told;
 use super::history::NewBinding;
@@ -11,8 +12,8 @@ use super::routes::Routes;
 use super::timeouts::Aging;
 use super::transaction::Transaction;
 use super::waiting::{Asked, Unconfirmed};
-use super::{Cx, Host};
-use amqp::{ChannelId, Confirm, Connection, ConsumerTag};
+use super::{Client, Cx, Host};
+use amqp::{ChannelId, Confirm, ConsumerTag};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use partition::RequestId;
@@ -101,7 +102,7 @@ pub(super) enum Pending {
     #[default]
     None,
     /// The counts of a queue that was declared or asked for.
-    Stat { name: Bytes },
+    Stat(Found),
     /// The decision about a new queue.
     NewQueue { name: Bytes },
     /// A partition attaches a consumer.
@@ -109,11 +110,11 @@ pub(super) enum Pending {
     /// A partition detaches a consumer.
     Cancel { number: u32 },
     /// A partition gives a message, or says that there is none.
-    Get { queue: QueueId, partition: PartitionId, no_ack: bool, name: Bytes },
+    Get { of: Found, no_ack: bool },
     /// A partition drops what is ready.
-    Purge { name: Bytes },
+    Purge(Found),
     /// The shard of a queue deletes it, or says why not.
-    Delete { name: Bytes },
+    Delete { of: Found, if_unused: bool, if_empty: bool },
     /// The decision about an exchange or a binding.
     Change,
     /// The decision about a binding of an exchange that remembers messages.
@@ -178,6 +179,8 @@ pub(super) struct Channel {
     pub(super) pending: Pending,
     /// It was closed with an error; what the client had sent behind it does not count, until the machine says the end.
     pub(super) failed: bool,
+    /// Nobody led the partition that it asked.
+    pub(super) waits_for_leader: bool,
     /// It counts against its user's limit.
     pub(super) is_counted: bool,
     /// The number of the request under way.
@@ -209,6 +212,7 @@ impl Channel {
             key,
             pending: Pending::None,
             failed: false,
+            waits_for_leader: false,
             is_counted: false,
             request: 0,
             consumers: Vec::new(),
@@ -296,7 +300,7 @@ impl Channel {
     /// A partition's word about `count` publishes from `first`. One refusal refuses the publish, once all have spoken. Returns
     /// how many are confirmed with that.
     #[inline]
-    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, amqp: &mut Connection) -> u64 {
+    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, client: &mut impl Client) -> u64 {
         let mut confirmed = 0;
         for seq in first..first + count {
             let mut refused = refused;
@@ -311,7 +315,7 @@ impl Channel {
                 refused = awaited.refused;
                 self.awaited.remove(&seq);
             }
-            amqp.confirm(self.id, seq, if refused { Confirm::Nack } else { Confirm::Ack });
+            client.confirm(self.id, seq, if refused { Confirm::Nack } else { Confirm::Ack });
             confirmed += u64::from(!refused);
         }
         confirmed
@@ -321,7 +325,7 @@ impl Channel {
     pub(super) fn cancelled(&mut self, number: u32, cx: &mut Cx<'_, impl Host>) {
         let Some(at) = self.consumer_at(number) else { return };
         match self.consumers[at].state {
-            State::Active => cx.amqp.cancel_notify(self.id, &self.consumers[at].tag),
+            State::Active => cx.client.cancel_notify(self.id, &self.consumers[at].tag),
             // The client asked for the end itself, or is about to be told that the beginning failed.
             State::Starting | State::Stopping | State::Cancelled | State::Get => {}
         }

@@ -4,17 +4,18 @@
 //! wait for any more is dropped. A message that was taken for a `basic.get` nobody waits for stays with its channel's
 //! key, and comes back to its queue with the channel's end.
 
+use super::asking::Found;
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
 use super::timeouts::Aging;
-use super::{Cx, Host, Session, names, traits};
+use super::{Client, Cx, Host, Session, names, traits};
 use crate::tally::Count;
 use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, Millis, ReplyCode, Table};
 use broker::topology::QueueType;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use partition::message::MessageView;
-use partition::{Command, Delivery, Reply, RequestId};
+use partition::{Delivery, Reply, RequestId};
 
 /// A consumer that is lawful and not attached yet.
 #[derive(Debug)]
@@ -94,16 +95,9 @@ impl Session {
             aging,
             told: None,
         };
-        let told = channel.partition_consumer(&consumer);
         channel.consumers.push(consumer);
         channel.use_partition(partition);
-        channel.pending = Pending::Consume { number, queue_name: name };
-        let request = channel.request_id();
-        let key = told.key;
-        cx.host.push(partition, Command::Consume { queue, consumer: told, request });
-        if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {
-            cx.host.push(partition, Command::Stall { queue, consumer: key, stalled: true });
-        }
+        self.wait_for(at, Pending::Consume { number, queue_name: name }, cx);
         number
     }
 
@@ -112,13 +106,11 @@ impl Session {
         let active = |c: &&mut Consumer| matches!(c.state, State::Starting | State::Active) && c.tag == *tag;
         let Some(consumer) = channel.consumers.iter_mut().find(active) else {
             // It was cancelled by the server while the request was on its way.
-            return cx.amqp.reply(channel.id, amqp::Reply::Done);
+            return cx.client.reply(channel.id, amqp::Reply::Done);
         };
         consumer.state = State::Stopping;
-        let (number, queue, partition) = (consumer.number, consumer.queue, consumer.partition);
-        channel.pending = Pending::Cancel { number };
-        let (request, consumer) = (channel.request_id(), broker::ConsumerKey { channel: channel.key, number });
-        cx.host.push(partition, Command::Cancel { queue, consumer, request });
+        let number = consumer.number;
+        self.wait_for(at, Pending::Cancel { number }, cx);
     }
 
     pub(super) fn get(&mut self, at: usize, name: Bytes, no_ack: bool, cx: &mut Cx<'_, impl Host>) {
@@ -128,11 +120,8 @@ impl Session {
         match found {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok((queue, partition)) => {
-                let channel = &mut self.channels[at];
-                channel.use_partition(partition);
-                channel.pending = Pending::Get { queue, partition, no_ack, name };
-                let request = channel.request_id();
-                cx.host.push(partition, Command::Get { queue, channel: channel.key, no_ack, request });
+                self.channels[at].use_partition(partition);
+                self.wait_for(at, Pending::Get { of: Found { queue, partition, name }, no_ack }, cx);
             }
         }
     }
@@ -144,7 +133,7 @@ impl Session {
             RequestKind::Pending(number) if number == channel.request && !channel.failed => self.answer(at, reply, cx),
             RequestKind::Pending(_) => {}
             RequestKind::Sync(publish_seq) => {
-                let confirmed = channel.confirm(publish_seq, 1, reply != Reply::Done, cx.amqp);
+                let confirmed = channel.confirm(publish_seq, 1, reply != Reply::Done, cx.client);
                 cx.host.count(Count::Confirmed, confirmed);
             }
             RequestKind::Replaced(number) => {
@@ -155,8 +144,8 @@ impl Session {
             RequestKind::Replacing(number) => {
                 let gone = reply != Reply::Consuming;
                 if let (Some(at), true) = (channel.consumer_at(number as u32), gone) {
-                    // Its queue went between the two; the client hears of it as of any such end.
-                    cx.amqp.cancel_notify(channel.id, &channel.consumers[at].tag);
+                    // Its queue or its leader went between the two; the client hears of it as of any such end.
+                    cx.client.cancel_notify(channel.id, &channel.consumers[at].tag);
                     channel.stop(at, cx);
                 }
             }
@@ -164,17 +153,20 @@ impl Session {
     }
 
     /// A partition answered the request under way.
-    fn answer(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_, impl Host>) {
+    pub(super) fn answer(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_, impl Host>) {
+        if reply == Reply::NotLeader {
+            return self.wait_for_leader(at, cx);
+        }
         let channel = &mut self.channels[at];
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         match (std::mem::take(&mut channel.pending), reply) {
-            (Pending::Stat { name }, Reply::Stat { ready, consumers, .. }) => {
+            (Pending::Stat(Found { name, .. }), Reply::Stat { ready, consumers, .. }) => {
                 let declared = amqp::Reply::QueueDeclared {
                     queue: name,
                     message_count: count(ready),
                     consumer_count: count(consumers),
                 };
-                cx.amqp.reply(channel.id, declared);
+                cx.client.reply(channel.id, declared);
             }
             (Pending::Consume { number, .. }, Reply::Consuming) => {
                 let found = channel.consumer_at(number).expect("a starting consumer stays known");
@@ -183,7 +175,7 @@ impl Session {
                 if cx.host.settings().tells_events {
                     channel.consumers[found].tell_begin(&self.user, cx.host);
                 }
-                cx.amqp.reply(channel.id, amqp::Reply::Consuming { consumer_tag });
+                cx.client.reply(channel.id, amqp::Reply::Consuming { consumer_tag });
             }
             (Pending::Consume { number, queue_name }, refused) => {
                 if let Some(found) = channel.consumer_at(number) {
@@ -200,42 +192,35 @@ impl Session {
                 if let Some(found) = channel.consumer_at(number) {
                     channel.stop(found, cx);
                 }
-                cx.amqp.reply(channel.id, amqp::Reply::Done);
+                cx.client.reply(channel.id, amqp::Reply::Done);
             }
-            (Pending::Get { queue, partition, no_ack, .. }, Reply::Got { delivery, ready }) => {
+            (Pending::Get { of: Found { queue, partition, .. }, no_ack }, Reply::Got { delivery, ready }) => {
                 self.got(at, queue, partition, no_ack, &delivery, count(ready), cx);
             }
-            (Pending::Get { .. }, Reply::Empty) => cx.amqp.get_empty(channel.id),
-            (Pending::Purge { .. }, Reply::Counted(ready)) => {
-                cx.amqp.reply(channel.id, amqp::Reply::QueuePurged { message_count: count(ready) });
+            (Pending::Get { .. }, Reply::Empty) => cx.client.get_empty(channel.id),
+            (Pending::Purge(_), Reply::Counted(ready)) => {
+                cx.client.reply(channel.id, amqp::Reply::QueuePurged { message_count: count(ready) });
             }
             (Pending::Delete { .. }, Reply::Counted(ready)) => {
-                cx.amqp.reply(channel.id, amqp::Reply::QueueDeleted { message_count: count(ready) });
+                cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: count(ready) });
             }
-            (Pending::Delete { name }, Reply::DeleteRefused { in_use }) => {
+            (Pending::Delete { of: Found { name, .. }, .. }, Reply::DeleteRefused { in_use }) => {
                 let why = if in_use { "in use" } else { "not empty" };
                 let text = format!("{} {why}", self.queue_text(&name));
                 self.fail(at, ChannelError::new(ReplyCode::PreconditionFailed, text), cx);
             }
             // The queue went while the request was on its way: for a delete that is as it should be.
             (Pending::Delete { .. }, Reply::Gone) => {
-                cx.amqp.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
+                cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
             }
-            (Pending::Delete { name }, Reply::NotLeader) => {
-                let text = format!("{} has no leader to ask", self.queue_text(&name));
-                self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
-            }
-            (
-                Pending::Stat { name } | Pending::Get { name, .. } | Pending::Purge { name },
-                Reply::NotLeader | Reply::Gone,
-            ) => {
-                self.refuse_gone(at, &name, cx);
+            (Pending::Stat(of) | Pending::Get { of, .. } | Pending::Purge(of), Reply::Gone) => {
+                self.refuse_gone(at, &of.name, cx);
             }
             (pending, reply) => panic!("{reply:?} does not answer {pending:?}"),
         }
     }
 
-    fn queue_text(&self, name: &[u8]) -> String {
+    pub(super) fn queue_text(&self, name: &[u8]) -> String {
         format!("queue '{}' in vhost '{}'", String::from_utf8_lossy(name), String::from_utf8_lossy(&self.vhost_name))
     }
 
@@ -283,7 +268,7 @@ impl Session {
         }
         cx.host.count(Count::Got, 1);
         cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
-        let _tag = cx.amqp.get_ok(channel.id, &got);
+        let _tag = cx.client.get_ok(channel.id, &got);
     }
 
     fn is_quorum(&self, queue: QueueId, cx: &Cx<'_, impl Host>) -> bool {

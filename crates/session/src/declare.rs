@@ -3,11 +3,11 @@
 //! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and answered when it was
 //! decided. A queue is deleted by the shard that it lives on, which finishes what it began whoever waits for it.
 
-use super::DeleteQueue;
 use super::SYNC_EXCHANGE;
+use super::asking::Found;
 use super::channel::{Channel, Pending};
 use super::refusal::channel_error;
-use super::{Cx, Host, Session, names};
+use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, Reply, ReplyCode, Request, Table};
 use broker::topology::{
     Binding, Checked, Command as Change, ExchangeDeclare, Kind, Name, Outcome, Placement, QueueDeclare, QueueDeclared,
@@ -15,7 +15,6 @@ use broker::topology::{
 };
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
-use partition::Command;
 
 /// A `queue.declare` as it came.
 pub(super) struct Declare {
@@ -40,7 +39,7 @@ impl Session {
         }
         match request {
             Request::ExchangeDeclare { exchange, passive, .. } if exchange == SYNC_EXCHANGE => match passive {
-                true => cx.amqp.reply(self.channels[at].id, Reply::Done),
+                true => cx.client.reply(self.channels[at].id, Reply::Done),
                 false => self.fail(at, reserved(), cx),
             },
             Request::ExchangeDelete { exchange, .. } if exchange == SYNC_EXCHANGE => self.fail(at, reserved(), cx),
@@ -97,7 +96,7 @@ impl Session {
                     true => channel.set_credit(prefetch_count, cx.host),
                     false => channel.prefetch = prefetch_count,
                 }
-                cx.amqp.reply(channel.id, Reply::Done);
+                cx.client.reply(channel.id, Reply::Done);
             }
             Request::Consume { queue, consumer_tag, no_ack, exclusive, arguments, no_local: _ } => {
                 self.consume(at, queue, consumer_tag, no_ack, exclusive, &arguments, cx);
@@ -106,7 +105,7 @@ impl Session {
             Request::Get { queue, no_ack } => self.get(at, queue, no_ack, cx),
             Request::Recover { unsettled } => {
                 self.settle_all(at, &unsettled, partition::Outcome::Nack, cx);
-                cx.amqp.reply(self.channels[at].id, Reply::Done);
+                cx.client.reply(self.channels[at].id, Reply::Done);
             }
             Request::TxSelect => self.tx_select(at, cx),
             Request::TxCommit { settles } => self.tx_commit(at, settles, cx),
@@ -157,7 +156,7 @@ impl Session {
     ) {
         match checked {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
-            Ok(Checked::Done) => cx.amqp.reply(self.channels[at].id, Reply::Done),
+            Ok(Checked::Done) => cx.client.reply(self.channels[at].id, Reply::Done),
             Ok(Checked::Local(change)) => {
                 let applied = cx.host.change(&change);
                 self.channels[at].pending = pending;
@@ -173,23 +172,16 @@ impl Session {
     fn declare_passive(&mut self, at: usize, name: &Bytes, cx: &mut Cx<'_, impl Host>) {
         let topology = cx.host.topology();
         let found = topology.check_queue_passive(self.actor(), self.vhost, name);
-        match found.map(|queue| (queue.id, queue.partition, Bytes::copy_from_slice(&queue.name))) {
-            Ok((id, partition, name)) => {
-                drop(topology);
-                self.stat(at, id, partition, name, cx);
-            }
-            Err(refusal) => {
-                drop(topology);
-                self.fail(at, channel_error(refusal), cx);
-            }
+        let found = found.map(|queue| Found {
+            queue: queue.id,
+            partition: queue.partition,
+            name: Bytes::copy_from_slice(&queue.name),
+        });
+        drop(topology);
+        match found {
+            Ok(found) => self.wait_for(at, Pending::Stat(found), cx),
+            Err(refusal) => self.fail(at, channel_error(refusal), cx),
         }
-    }
-
-    fn stat(&mut self, at: usize, queue: QueueId, partition: PartitionId, name: Bytes, cx: &mut Cx<'_, impl Host>) {
-        let channel = &mut self.channels[at];
-        channel.pending = Pending::Stat { name };
-        let request = channel.request_id();
-        cx.host.push(partition, Command::Stat { queue, channel: channel.key, request });
     }
 
     fn declare(&mut self, at: usize, declare: Declare, cx: &mut Cx<'_, impl Host>) {
@@ -238,7 +230,7 @@ impl Session {
     fn stat_by_id(&mut self, at: usize, id: QueueId, name: Bytes, cx: &mut Cx<'_, impl Host>) {
         let partition = cx.host.topology().queue(id).map(|queue| queue.partition);
         match partition {
-            Some(partition) => self.stat(at, id, partition, name, cx),
+            Some(partition) => self.wait_for(at, Pending::Stat(Found { queue: id, partition, name }), cx),
             None => self.refuse_gone(at, &name, cx),
         }
     }
@@ -252,14 +244,12 @@ impl Session {
         let (queue, partition) = match (checked, found) {
             (Err(refusal), _) => return self.fail(at, channel_error(refusal), cx),
             (Ok(Checked::Done), _) | (Ok(_), None) => {
-                return cx.amqp.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 });
+                return cx.client.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 });
             }
             (Ok(_), Some(found)) => found,
         };
-        let channel = &mut self.channels[at];
-        channel.pending = Pending::Delete { name: Bytes::copy_from_slice(&stripped) };
-        let (channel, request) = (channel.key, channel.request_id());
-        cx.host.delete_queue(DeleteQueue { queue, partition, if_unused, if_empty, channel, request });
+        let of = Found { queue, partition, name: Bytes::copy_from_slice(&stripped) };
+        self.wait_for(at, Pending::Delete { of, if_unused, if_empty }, cx);
     }
 
     fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_, impl Host>) {
@@ -268,12 +258,7 @@ impl Session {
         drop(topology);
         match found {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
-            Ok((queue, partition)) => {
-                let channel = &mut self.channels[at];
-                channel.pending = Pending::Purge { name };
-                let request = channel.request_id();
-                cx.host.push(partition, Command::Purge { queue, channel: channel.key, request });
-            }
+            Ok((queue, partition)) => self.wait_for(at, Pending::Purge(Found { queue, partition, name }), cx),
         }
     }
 
@@ -284,16 +269,16 @@ impl Session {
         match (pending, outcome) {
             (Pending::NewQueue { name }, Ok(Outcome::Queue { created: true, .. })) => {
                 let reply = Reply::QueueDeclared { queue: name, message_count: 0, consumer_count: 0 };
-                cx.amqp.reply(channel.id, reply);
+                cx.client.reply(channel.id, reply);
             }
             (Pending::NewQueue { name }, Ok(Outcome::Queue { id, created: false })) => {
                 self.stat_by_id(at, id, name, cx);
             }
-            (Pending::Change, Ok(_)) => cx.amqp.reply(channel.id, Reply::Done),
+            (Pending::Change, Ok(_)) => cx.client.reply(channel.id, Reply::Done),
             (Pending::Bound(binding), Ok(_)) => {
                 let id = channel.id;
                 self.replay(at, &binding, cx);
-                cx.amqp.reply(id, Reply::Done);
+                cx.client.reply(id, Reply::Done);
             }
             // Whatever it was, it was not done.
             (_, Err(refusal)) => self.fail(at, channel_error(refusal), cx),

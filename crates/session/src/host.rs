@@ -3,6 +3,7 @@
 //! Invariant: a session keeps none of it. Every call of a session brings its host along, and everything that a session
 //! wants done leaves by the host in that call, in order.
 
+use crate::client::Client;
 use crate::histories::Histories;
 use crate::logins::Logins;
 use crate::occupancy::Occupancy;
@@ -54,6 +55,9 @@ pub struct DeleteQueue {
 
 /// What runs a session: a shard's thread, or a simulated one.
 pub trait Host {
+    /// The machine of the protocol that the client speaks.
+    type Client: Client;
+
     /// What is set for all sessions.
     fn settings(&self) -> &Settings;
 

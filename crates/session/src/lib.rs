@@ -6,9 +6,9 @@
 //! says, and what goes on the wire the machine says; the session knows who asked whom. A channel has at most one request
 //! under way, because the machine holds back what follows it.
 //!
-//! In reading order: what a session is given and hands out (`host`), the session itself (`session`), a channel and its
+//! In reading order: what a session is given and hands out (`host`), what it says to its client (`client`), the session itself (`session`), a channel and its
 //! consumers (`channel`), the road of a publish (`publish`, with what a message's properties ask for in `traits`),
-//! requests (`declare`, `consume`), a channel-wide prefetch (`credit`), direct reply-to (`reply_to`), transactions
+//! requests (`declare`, `consume`, and how partitions are asked for them in `asking`), a channel-wide prefetch (`credit`), direct reply-to (`reply_to`), transactions
 //! (`transaction`), consumers that hold a message for too long (`timeouts`), what the broker writes into messages
 //! (`stamps`) and tells of them (`firehose`), what is told of all this (`report`), and of what waits for too long
 //! (`waiting`).
@@ -16,7 +16,9 @@
 //! What the sessions of a node have in common stands beside them: who is let in (`logins`, `occupancy`), what they hold
 //! together (`unfinished`, `histories`), and what they counted (`tally`).
 
+mod asking;
 mod channel;
+mod client;
 mod consume;
 mod credit;
 mod declare;
@@ -44,6 +46,7 @@ mod unfinished;
 mod waiting;
 mod work;
 
+pub use client::Client;
 pub use facts::PublishedFacts;
 pub use histories::Histories;
 pub use host::{DeleteQueue, Host, Settings};

@@ -9,7 +9,7 @@ use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
 use super::traits::{self, Copies};
 use super::waiting::CONFIRMS_LOOK_MS;
-use super::{Cx, Host, Session};
+use super::{Client, Cx, Host, Session};
 use crate::tally::Count;
 use amqp::wire::headers;
 use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, ReplyCode, ReturnedMessage, Settle};
@@ -150,7 +150,7 @@ impl Session {
                 properties: &publish.properties,
                 body: &publish.body,
             };
-            cx.amqp.return_message(publish.channel, &ReturnedMessage { code: ReplyCode::NoRoute, message });
+            cx.client.return_message(publish.channel, &ReturnedMessage { code: ReplyCode::NoRoute, message });
         }
         if publish.publish_seq == 0 {
             return;
@@ -159,7 +159,7 @@ impl Session {
             true => self.sync(at, publish.publish_seq, cx),
             false => {
                 cx.host.count(Count::Confirmed, 1);
-                cx.amqp.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
+                cx.client.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
             }
         }
     }
@@ -284,7 +284,7 @@ impl Session {
             no_ack: !delivery.needs_ack,
             message,
         };
-        let sent = cx.amqp.deliver(channel.id, &out);
+        let sent = cx.client.deliver(channel.id, &out);
         let what = if delivery.needs_ack { Count::Delivered } else { Count::DeliveredNoAck };
         cx.host.count(what, 1);
         cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));

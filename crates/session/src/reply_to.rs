@@ -10,7 +10,7 @@
 use super::channel::State;
 use super::consume::Wanted;
 use super::traits::DIRECT_REPLY_TO;
-use super::{Cx, Host, Session, names};
+use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
 use broker::topology::{Command as Change, DeclareQueue, Name, Outcome};
 use broker::{PartitionId, QueueId};
@@ -47,7 +47,7 @@ impl Session {
                 match known {
                     true => {
                         let reply = Reply::QueueDeclared { queue: queue.clone(), message_count: 0, consumer_count: 1 };
-                        cx.amqp.reply(self.channels[at].id, reply);
+                        cx.client.reply(self.channels[at].id, reply);
                     }
                     false => self.refuse_gone(at, queue, cx),
                 }
@@ -65,7 +65,7 @@ impl Session {
             return false;
         }
         match missing_is_fine {
-            true => cx.amqp.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 }),
+            true => cx.client.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 }),
             false => self.refuse_gone(at, name, cx),
         }
         true

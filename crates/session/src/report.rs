@@ -4,8 +4,8 @@
 //! from comparing them.
 
 use super::channel::{Channel, Consumer, State};
-use super::{Host, Session};
-use amqp::{Connection, Table};
+use super::{Client, Host, Session};
+use amqp::Table;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -133,9 +133,9 @@ pub struct ConsumerReport {
 
 impl Session {
     /// The connection, its channels and consumers; nothing before its virtual host is open.
-    pub fn report(&self, amqp: &Connection, seen: Seen, host: &impl Host) -> Option<ConnectionReport> {
+    pub fn report(&self, client: &impl Client, seen: Seen, host: &impl Host) -> Option<ConnectionReport> {
         self.occupied.as_ref()?;
-        let state = match (amqp.is_closing(), amqp.is_blocked()) {
+        let state = match (client.is_closing(), client.is_blocked()) {
             (true, _) => ConnectionState::Closing,
             (false, true) => ConnectionState::Blocked,
             (false, false) => ConnectionState::Running,
@@ -146,15 +146,15 @@ impl Session {
             user: self.user.clone(),
             vhost: self.vhost_name.clone(),
             client_properties: Bytes::copy_from_slice(&self.client_properties),
-            mechanism: amqp.mechanism().map_or("", |mechanism| mechanism.name()),
+            mechanism: client.mechanism().map_or("", |mechanism| mechanism.name()),
             state,
-            frame_max: amqp.frame_max(),
-            channel_max: amqp.channel_max(),
-            heartbeat_s: amqp.heartbeat_ms() / 1000,
+            frame_max: client.frame_max(),
+            channel_max: client.channel_max(),
+            heartbeat_s: client.heartbeat_ms() / 1000,
             channels: self
                 .channels
                 .iter()
-                .map(|channel| channel.report(amqp, self.waiting(channel, amqp, host)))
+                .map(|channel| channel.report(client, self.waiting(channel, client, host)))
                 .collect(),
             seen,
         })
@@ -162,14 +162,14 @@ impl Session {
 }
 
 impl Channel {
-    fn report(&self, amqp: &Connection, waiting: Vec<WaitingReport>) -> ChannelReport {
+    fn report(&self, client: &impl Client, waiting: Vec<WaitingReport>) -> ChannelReport {
         let is_told = |consumer: &&Consumer| matches!(consumer.state, State::Active | State::Starting);
         ChannelReport {
             number: self.id.number(),
-            confirms: amqp.is_confirming(self.id),
+            confirms: client.is_confirming(self.id),
             transactional: self.transaction.is_some(),
-            unacked: amqp.unsettled_count(self.id),
-            unconfirmed: amqp.unconfirmed(self.id),
+            unacked: client.unsettled_count(self.id),
+            unconfirmed: client.unconfirmed(self.id),
             prefetch: self.prefetch,
             global_prefetch: self.credit.as_ref().map_or(0, |credit| credit.limit()),
             consumers: self.consumers.iter().filter(is_told).map(Consumer::report).collect(),

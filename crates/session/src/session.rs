@@ -5,6 +5,7 @@
 //! of the same number meets nobody.
 
 use crate::channel::{Channel, Pending, RequestKind};
+use crate::client::Client;
 use crate::host::Host;
 use crate::occupancy::Place;
 use crate::refusal;
@@ -13,7 +14,7 @@ use crate::tally::Count;
 use crate::transaction::Commit;
 use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
-use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Connection, Event, Mechanism, Millis, Request};
+use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::Bytes;
@@ -55,6 +56,8 @@ pub struct Session {
     pub(crate) look_at: Millis,
     /// When requests are looked at that may have waited for too long.
     pub(crate) slow_at: Millis,
+    /// When partitions are asked again that nobody led.
+    pub(crate) ask_at: Millis,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     pub(crate) from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
     /// What the transactions of all channels hold.
@@ -88,7 +91,7 @@ pub struct Peer {
 /// What every step of a session works with.
 pub struct Cx<'a, H: Host> {
     /// The client's side.
-    pub amqp: &'a mut Connection,
+    pub client: &'a mut H::Client,
     /// The node's side.
     pub host: &'a H,
 }
@@ -112,6 +115,7 @@ impl Session {
             refuse_at: NEVER,
             look_at: NEVER,
             slow_at: NEVER,
+            ask_at: NEVER,
             from_remote: SmallVec::new(),
             transaction_bytes: 0,
             waiting_told: 0,
@@ -127,11 +131,11 @@ impl Session {
     /// too much: then the connection was closed, and the machine has more to say.
     #[inline]
     pub fn count_unfinished(&mut self, input_bytes: usize, cx: &mut Cx<'_, impl Host>) -> bool {
-        let waiting = cx.amqp.waiting_bytes();
+        let waiting = cx.client.waiting_bytes();
         if waiting != 0 || self.waiting_told != 0 {
             self.count_waiting(waiting, cx);
         }
-        let standing = if cx.amqp.is_finished() { 0 } else { cx.amqp.standing_bytes() };
+        let standing = if cx.client.is_finished() { 0 } else { cx.client.standing_bytes() };
         let bytes = counted(input_bytes + self.transaction_bytes) + counted(standing);
         self.unfinished.differs(bytes) && self.tell_unfinished(bytes, cx)
     }
@@ -145,7 +149,7 @@ impl Session {
             false => waiting.fetch_sub((self.waiting_told - bytes) as u64, Ordering::Relaxed),
         };
         self.waiting_told = bytes;
-        cx.amqp.set_short(waiting.load(Ordering::Relaxed) > *waiting_max);
+        cx.client.set_short(waiting.load(Ordering::Relaxed) > *waiting_max);
     }
 
     #[cold]
@@ -153,11 +157,11 @@ impl Session {
         let Sums { unfinished, limits, .. } = cx.host.sums();
         let passed = self.unfinished.tell(bytes, unfinished, limits);
         cx.host.check_memory();
-        let Some(limit) = passed.filter(|_| !cx.amqp.is_closing()) else { return false };
+        let Some(limit) = passed.filter(|_| !cx.client.is_closing()) else { return false };
         let (user, text) = (log_text(&self.user), limit.text().to_owned());
         tracing::warn!(peer = %self.peer, ?user, bytes, ?limit, "connection holds too much that is not finished");
         let method = amqp::MethodId::BASIC_PUBLISH;
-        cx.amqp.connection_error(amqp::ConnectionError { code: amqp::ReplyCode::ResourceError, text, method });
+        cx.client.connection_error(amqp::ConnectionError { code: amqp::ReplyCode::ResourceError, text, method });
         true
     }
 
@@ -183,7 +187,7 @@ impl Session {
 
     /// When [`Session::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Millis {
-        self.refuse_at.min(self.look_at).min(self.slow_at)
+        self.refuse_at.min(self.look_at).min(self.slow_at).min(self.ask_at)
     }
 
     /// Does what is due.
@@ -194,9 +198,12 @@ impl Session {
         if self.slow_at <= now {
             self.look_at_requests(cx, now);
         }
+        if self.ask_at <= now {
+            self.ask_again(cx);
+        }
         if self.refuse_at <= now {
             self.refuse_at = NEVER;
-            cx.amqp.authenticated(Err(AuthRefused));
+            cx.client.authenticated(Err(AuthRefused));
         }
     }
 
@@ -257,7 +264,7 @@ impl Session {
             Event::UpdateSecret { reason, .. } => {
                 let (user, reason) = (log_text(&self.user), log_text(&reason));
                 tracing::info!(peer = %self.peer, ?user, ?reason, "secret updated");
-                cx.amqp.secret_updated(Ok(()));
+                cx.client.secret_updated(Ok(()));
             }
             Event::Closed(why) => self.end(&why, cx.host),
         }
@@ -274,11 +281,11 @@ impl Session {
         match effect {
             Effect::Deliver(delivery) => self.deliver(at, &delivery, cx),
             Effect::Confirm { first, count, .. } => {
-                let confirmed = self.channels[at].confirm(first, count, false, cx.amqp);
+                let confirmed = self.channels[at].confirm(first, count, false, cx.client);
                 cx.host.count(Count::Confirmed, confirmed);
             }
             Effect::Refuse { first, count, .. } => {
-                self.channels[at].confirm(first, count, true, cx.amqp);
+                self.channels[at].confirm(first, count, true, cx.client);
             }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, cx),
             Effect::Cancelled { consumer, .. } => self.channels[at].cancelled(consumer.number, cx),
@@ -358,7 +365,7 @@ impl Session {
         channel.failed = true;
         channel.pending = Pending::None;
         tracing::warn!(peer = %self.peer, channel = channel.id.number(), %error, "channel error");
-        cx.amqp.channel_error(channel.id, error);
+        cx.client.channel_error(channel.id, error);
     }
 
     pub(crate) fn actor(&self) -> Actor<'_> {
@@ -401,7 +408,7 @@ impl Session {
         self.channels[at].is_counted = counted.is_ok();
         if let Err(refused) = counted {
             tracing::warn!(peer = %self.peer, text = %refused.text, "channel refused");
-            cx.amqp.connection_error(refusal::connection_error(refused));
+            cx.client.connection_error(refusal::connection_error(refused));
         }
     }
 
@@ -446,7 +453,7 @@ impl Session {
                     self.tell_login("user.authentication.success", &self.user, authenticate.mechanism, None, cx.host);
                 }
                 self.client_properties = authenticate.client_properties.encode().into();
-                return cx.amqp.authenticated(Ok(()));
+                return cx.client.authenticated(Ok(()));
             }
         };
         tracing::warn!(peer = %self.peer, ?user, reason, "login refused");
@@ -475,11 +482,11 @@ impl Session {
                 if cx.host.settings().tells_events {
                     self.tell_connection("connection.created", None, cx.host);
                 }
-                cx.amqp.opened(Ok(()));
+                cx.client.opened(Ok(()));
             }
             Err(refused) => {
                 tracing::warn!(peer = %self.peer, text = %refused.text, "connection refused");
-                cx.amqp.opened(Err(refusal::connection_error(refused)));
+                cx.client.opened(Err(refusal::connection_error(refused)));
             }
         }
     }

@@ -5,7 +5,7 @@
 //! that it holds for its timeout or longer, and at most an eighth of it and one look later.
 
 use super::channel::{RequestKind, State};
-use super::{Cx, Host, NEVER, Session};
+use super::{Client, Cx, Host, NEVER, Session};
 use amqp::{ChannelError, ChannelId, MethodId, Millis, ReplyCode};
 use broker::ConsumerKey;
 use partition::{Command, Outcome};
@@ -65,12 +65,15 @@ impl Session {
         let mut next = NEVER;
         for at in 0..self.channels.len() {
             let channel = &mut self.channels[at];
+            if channel.failed {
+                continue;
+            }
             let (id, mut late) = (channel.id, Vec::new());
             for consumer in &mut channel.consumers {
                 let is_on = matches!(consumer.state, State::Starting | State::Active);
                 let Some(aging) = consumer.aging.as_mut().filter(|_| is_on) else { continue };
                 next = next.min(now + aging.look_every_ms());
-                if aging.look(now, cx.amqp.oldest_unacked(id, consumer.number), cx.amqp.last_delivery_tag(id)) {
+                if aging.look(now, cx.client.oldest_unacked(id, consumer.number), cx.client.last_delivery_tag(id)) {
                     late.push((consumer.number, aging.timeout_ms));
                 }
             }
@@ -86,7 +89,7 @@ impl Session {
         let channel = &mut self.channels[at];
         let id = channel.id;
         tracing::warn!(peer = %self.peer, channel = id.number(), timeout_ms, "a consumer held a message for too long");
-        if !cx.amqp.knows_cancel() {
+        if !cx.client.knows_cancel() {
             return self.fail(at, timed_out(id, timeout_ms), cx);
         }
         let found = channel.consumer_at(number).expect("it was there a line ago");
@@ -100,7 +103,7 @@ impl Session {
         // Everything that it holds, whatever the numbers; what the client acks later finds nobody who holds it.
         let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Outcome::Nack };
         cx.host.push(partition, all);
-        cx.amqp.cancel_notify(id, &tag);
+        cx.client.cancel_notify(id, &tag);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel then and not at the
 //! commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`]. Routes are found at the commit.
 
-use super::{Cx, Host, Session, traits};
+use super::{Client, Cx, Host, Session, traits};
 use amqp::{ChannelError, ChannelId, Deliveries, MethodId, Publish, Reply, ReplyCode};
 use bytes::Bytes;
 
@@ -60,7 +60,7 @@ impl Session {
     pub(super) fn tx_select(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         channel.transaction.get_or_insert_default();
-        cx.amqp.reply(channel.id, Reply::Done);
+        cx.client.reply(channel.id, Reply::Done);
     }
 
     /// Holds a publish that has passed every check but its route.
@@ -101,7 +101,7 @@ impl Session {
                 for (outcome, deliveries) in &commit.settles {
                     self.settle_all(at, deliveries, super::publish::outcome_of(*outcome), cx);
                 }
-                return cx.amqp.reply(commit.channel, Reply::Done);
+                return cx.client.reply(commit.channel, Reply::Done);
             };
             let copies = traits::copies(&publish.properties);
             self.send_publish(at, publish, &copies, cx);
@@ -113,6 +113,6 @@ impl Session {
         let channel = &mut self.channels[at];
         let dropped = std::mem::take(channel.transaction.as_mut().expect("tx.select came before"));
         self.transaction_bytes -= dropped.bytes;
-        cx.amqp.reply(self.channels[at].id, Reply::Done);
+        cx.client.reply(self.channels[at].id, Reply::Done);
     }
 }

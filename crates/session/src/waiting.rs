@@ -4,9 +4,9 @@
 //! names the queue and the partition. It costs a look at one connection now and then, and nothing a message.
 
 use super::channel::{Channel, Pending};
-use super::{Cx, Host, NEVER, Session};
+use super::{Client, Cx, Host, NEVER, Session};
 use crate::report::WaitingReport;
-use amqp::{Connection, Millis, Request};
+use amqp::{Millis, Request};
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 
@@ -20,7 +20,7 @@ pub(super) const CONFIRMS_LOOK_MS: Millis = 10_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     method: &'static str,
-    at: Millis,
+    pub(super) at: Millis,
     is_told: bool,
 }
 
@@ -52,7 +52,7 @@ impl Session {
         for at in 0..self.channels.len() {
             let id = self.channels[at].id;
             let asked = self.channels[at].asked;
-            if cx.amqp.is_waiting(id) && !asked.is_told {
+            if cx.client.is_waiting(id) && !asked.is_told {
                 let due = asked.at + TOLD_MS;
                 if due <= now {
                     self.channels[at].asked.is_told = true;
@@ -61,7 +61,7 @@ impl Session {
                     self.slow_at = self.slow_at.min(due);
                 }
             }
-            if cx.amqp.is_confirming(id) {
+            if cx.client.is_confirming(id) {
                 self.look_at_confirms(at, cx, now);
             }
         }
@@ -82,7 +82,7 @@ impl Session {
 
     fn look_at_confirms(&mut self, at: usize, cx: &Cx<'_, impl Host>, now: Millis) {
         let channel = &mut self.channels[at];
-        let Some(seq) = cx.amqp.oldest_unconfirmed(channel.id) else {
+        let Some(seq) = cx.client.oldest_unconfirmed(channel.id) else {
             channel.unconfirmed = None;
             return;
         };
@@ -108,11 +108,9 @@ impl Session {
         let topology = host.topology();
         let name_of = |id: QueueId| topology.queue(id).map(|queue| Bytes::copy_from_slice(&queue.name));
         let (queue, partition, what) = match &channel.pending {
-            Pending::Stat { name } | Pending::Purge { name } | Pending::Delete { name } => {
-                let partition = topology.find_queue(self.vhost, name).map(|queue| queue.partition);
-                (Some(name.clone()), partition, "partition")
+            Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+                (Some(of.name.clone()), Some(of.partition), "partition")
             }
-            Pending::Get { partition, name, .. } => (Some(name.clone()), Some(*partition), "partition"),
             Pending::Consume { number, .. } | Pending::Cancel { number } => {
                 let consumer = channel.consumer(*number);
                 let queue = consumer.and_then(|consumer| name_of(consumer.queue));
@@ -127,17 +125,17 @@ impl Session {
     }
 
     /// What a channel waits for at this moment: its request, and its oldest publish as far as it was seen at a look.
-    pub(super) fn waiting(&self, channel: &Channel, amqp: &Connection, host: &impl Host) -> Vec<WaitingReport> {
+    pub(super) fn waiting(&self, channel: &Channel, client: &impl Client, host: &impl Host) -> Vec<WaitingReport> {
         let now = host.now();
         let mut all = Vec::new();
-        if amqp.is_waiting(channel.id) {
+        if client.is_waiting(channel.id) {
             let Awaited { queue, partition, what } = self.awaited(channel, host);
             let (method, waited_ms) = (channel.asked.method, now - channel.asked.at);
             let partitions = partition.into_iter().collect();
             all.push(WaitingReport { method, queue, partitions, waits_for: what, waited_ms });
         }
         if let Some(known) = channel.unconfirmed
-            && amqp.oldest_unconfirmed(channel.id) == Some(known.seq)
+            && client.oldest_unconfirmed(channel.id) == Some(known.seq)
         {
             let (mut queues, partitions) = published_to(channel, host);
             let queue = if queues.len() == 1 { queues.pop() } else { None };

@@ -33,7 +33,8 @@ pub struct ChannelId {
 }
 
 impl ChannelId {
-    pub(crate) fn new(number: u16, opening: u32) -> Self {
+    /// The channel of this number that was opened as the `opening`th: for the machine, and for who plays its part in a test.
+    pub fn new(number: u16, opening: u32) -> Self {
         Self { number, opening }
     }
 

@@ -67,8 +67,8 @@ impl Local {
             Some((shard, _)) => {
                 self.inbox.borrow_mut().push_parcel(shard, Parcel::Delete(Box::new(deletion)));
             }
-            // The queue cannot be here.
-            None => self.answer_asker(deletion.asker, Ok(Reply::Gone)),
+            // Whoever has the partition knows of the queue; here is nobody to ask.
+            None => self.answer_asker(deletion.asker, Ok(Reply::NotLeader)),
         }
     }
 

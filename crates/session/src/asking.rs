@@ -1,0 +1,137 @@
+//! Questions to the partition of a queue: asked, asked again while nobody leads it, and given up in the end.
+//!
+//! Invariant: a channel that waits hears something, whatever leader or node goes. That nobody leads a partition says nothing
+//! of its queues: they are neither gone nor deleted. Who led it before has forgotten the question, so it is asked again
+//! until somebody leads, and each time under a new number, so that it is not answered twice.
+
+use super::channel::Pending;
+use super::{Cx, DeleteQueue, Host, NEVER, Session};
+use amqp::{ChannelError, Millis, ReplyCode};
+use broker::{ConsumerKey, PartitionId, QueueId};
+use bytes::Bytes;
+use partition::{Command, Reply};
+
+/// How soon a question is asked again. An election takes longer, and asking costs a command.
+const AGAIN_MS: Millis = 100;
+/// How long after the request it is given up. An election takes seconds; a client should hear of what takes longer.
+const GIVE_UP_MS: Millis = 30_000;
+
+/// A queue that was found by its name.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) queue: QueueId,
+    pub(super) partition: PartitionId,
+    pub(super) name: Bytes,
+}
+
+impl Session {
+    /// Has the channel wait for something that the partition of a queue knows, and asks for it.
+    pub(super) fn wait_for(&mut self, at: usize, pending: Pending, cx: &mut Cx<'_, impl Host>) {
+        self.channels[at].pending = pending;
+        self.ask(at, cx);
+    }
+
+    fn ask(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        let channel = &self.channels[at];
+        let (request, key) = (channel.request_id(), channel.key);
+        let (partition, command) = match &channel.pending {
+            Pending::Stat(of) => (of.partition, Command::Stat { queue: of.queue, channel: key, request }),
+            Pending::Purge(of) => (of.partition, Command::Purge { queue: of.queue, channel: key, request }),
+            Pending::Get { of, no_ack } => {
+                (of.partition, Command::Get { queue: of.queue, channel: key, no_ack: *no_ack, request })
+            }
+            Pending::Delete { of, if_unused, if_empty } => {
+                let (queue, partition) = (of.queue, of.partition);
+                let (if_unused, if_empty) = (*if_unused, *if_empty);
+                return cx.host.delete_queue(DeleteQueue {
+                    queue,
+                    partition,
+                    if_unused,
+                    if_empty,
+                    channel: key,
+                    request,
+                });
+            }
+            Pending::Consume { number, .. } => {
+                let consumer = channel.consumer(*number).expect("the caller has seen it");
+                let told = channel.partition_consumer(consumer);
+                (consumer.partition, Command::Consume { queue: consumer.queue, consumer: told, request })
+            }
+            Pending::Cancel { number } => {
+                let consumer = channel.consumer(*number).expect("a consumer that is to stop stays known");
+                let key = ConsumerKey { channel: key, number: *number };
+                (consumer.partition, Command::Cancel { queue: consumer.queue, consumer: key, request })
+            }
+            Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => {
+                unreachable!("the topology's answers are not asked for here")
+            }
+        };
+        if cx.host.shard_of(partition).is_none() {
+            return self.wait_for_leader(at, cx);
+        }
+        cx.host.push(partition, command);
+        let channel = &self.channels[at];
+        if let Pending::Consume { number, .. } = &channel.pending
+            && let Some(consumer) = channel.consumer(*number).filter(|consumer| consumer.no_ack)
+            && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up())
+        {
+            let key = ConsumerKey { channel: channel.key, number: *number };
+            cx.host.push(partition, Command::Stall { queue: consumer.queue, consumer: key, stalled: true });
+        }
+    }
+
+    /// Nobody leads the partition that the channel asked: it is asked again in a while, or given up.
+    pub(super) fn wait_for_leader(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        let (now, channel) = (cx.host.now(), &mut self.channels[at]);
+        // Who led forgot its consumers, so one that was to end has ended.
+        let is_done = matches!(channel.pending, Pending::Cancel { .. });
+        if !is_done && channel.asked.at + GIVE_UP_MS > now {
+            channel.waits_for_leader = true;
+            self.ask_at = self.ask_at.min(now + AGAIN_MS);
+            return;
+        }
+        let name = match &channel.pending {
+            Pending::Cancel { .. } => return self.answer(at, Reply::Done, cx),
+            Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+                of.name.clone()
+            }
+            Pending::Consume { number, queue_name } => {
+                let (number, name) = (*number, queue_name.clone());
+                if let Some(found) = channel.consumer_at(number) {
+                    channel.stop(found, cx);
+                }
+                name
+            }
+            Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => return,
+        };
+        let text = format!("{} has no leader to ask", self.queue_text(&name));
+        self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
+    }
+
+    /// Asks again for all that nobody answered for want of a leader.
+    pub(super) fn ask_again(&mut self, cx: &mut Cx<'_, impl Host>) {
+        self.ask_at = NEVER;
+        for at in 0..self.channels.len() {
+            let channel = &mut self.channels[at];
+            if !std::mem::take(&mut channel.waits_for_leader) || channel.failed {
+                continue;
+            }
+            let queue = match &channel.pending {
+                Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+                    Some(of.queue)
+                }
+                Pending::Consume { number, .. } | Pending::Cancel { number } => {
+                    channel.consumer(*number).map(|consumer| consumer.queue)
+                }
+                Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => continue,
+            };
+            if queue.is_some_and(|queue| cx.host.topology().queue(queue).is_some()) {
+                channel.request += 1;
+                self.ask(at, cx);
+            } else {
+                // It was deleted meanwhile.
+                self.answer(at, Reply::Gone, cx);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Partitions that nobody leads: a request that waits is asked again until somebody leads, or gets 541 in the end. It is
+//! never answered as if its queue were gone.
+
+use crate::script::{DURABLE, Script, consume, delete, delivery, get};
+use amqp::Request;
+use broker::ConsumerKey;
+use bytes::Bytes;
+use partition::{Effect, Reply};
+
+#[test]
+fn a_get_is_asked_again_until_somebody_leads() {
+    let mut script = Script::begun();
+    script.ask(1, get());
+    script.answer(Reply::NotLeader);
+    assert_eq!(script.said(), ["p1 <- get"]);
+    script.pass(100);
+    script.answer(Reply::NotLeader);
+    script.pass(100);
+    assert_eq!(script.said(), ["p1 <- get", "p1 <- get"]);
+    let channel = script.key(1);
+    let message = delivery(ConsumerKey::get(channel), 7, "hello");
+    script.answer(Reply::Got { delivery: message, ready: 3 });
+    assert_eq!(script.said(), ["1: basic.get-ok hello 3"]);
+    script.pass(60_000);
+    assert_eq!(script.said(), [""; 0], "an answer is an answer");
+}
+
+#[test]
+fn an_answer_to_a_question_that_was_asked_again_meets_nobody() {
+    let mut script = Script::begun();
+    script.ask(1, get());
+    let first = script.question();
+    script.answer(Reply::NotLeader);
+    script.pass(100);
+    script.said();
+    script.answer_to(first, Reply::Empty);
+    assert_eq!(script.said(), [""; 0]);
+    script.answer(Reply::Empty);
+    assert_eq!(script.said(), ["1: basic.get-empty"]);
+}
+
+#[test]
+fn whoever_asks_where_nobody_leads_for_long_hears_541_and_not_that_the_queue_is_gone() {
+    let queue = Bytes::from_static(b"q");
+    let passive = Request::QueueDeclare {
+        queue: queue.clone(),
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        arguments: amqp::Table::new(),
+        passive: true,
+    };
+    for request in [get(), passive, Request::QueuePurge { queue }, delete(true), consume("q", false)] {
+        let mut script = Script::begun();
+        script.ask(1, request.clone());
+        for _ in 0..400 {
+            script.answer(Reply::NotLeader);
+            script.pass(100);
+        }
+        let said = script.said();
+        let asked = said.iter().filter(|line| line.starts_with("p1 <- ")).count();
+        assert!((290..=301).contains(&asked), "{request:?} was asked {asked} times");
+        let last = "1: error 541 queue 'q' in vhost '/' has no leader to ask";
+        assert_eq!(said.last().map(String::as_str), Some(last), "{request:?}");
+        assert_eq!(said.iter().filter(|line| line.starts_with("1: ")).count(), 1, "{said:?}");
+    }
+}
+
+#[test]
+fn a_delete_on_a_condition_is_asked_again_with_its_condition() {
+    let mut script = Script::begun();
+    script.ask(1, delete(true));
+    script.answer(Reply::NotLeader);
+    script.pass(100);
+    let asked = "p1 <- delete if unused true if empty false";
+    assert_eq!(script.said(), [asked, asked]);
+    script.answer(Reply::DeleteRefused { in_use: true });
+    assert_eq!(script.said(), ["1: error 406 queue 'q' in vhost '/' in use"]);
+}
+
+#[test]
+fn a_consumer_attaches_to_the_next_leader_and_hears_consume_ok_once() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::NotLeader);
+    script.pass(100);
+    script.answer(Reply::Consuming);
+    assert_eq!(script.said(), ["p1 <- consume 1", "p1 <- consume 1", "1: basic.consume-ok c"]);
+    script.deliver(1, 5, "hello");
+    script.ack(1, 1, 5);
+    assert_eq!(script.said(), ["1: basic.deliver c hello", "p1 <- ack 1 from 5 of 1"]);
+}
+
+#[test]
+fn a_consumer_whose_leader_went_is_cancelled_at_once() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    script.said();
+    script.answer(Reply::NotLeader);
+    assert_eq!(script.said(), ["1: ok"], "it had its consumers in memory only");
+}
+
+#[test]
+fn a_queue_that_was_deleted_while_nobody_led_is_gone() {
+    for (request, answer) in [
+        (get(), "1: error 404 no queue 'q' in vhost '/'"),
+        (consume("q", false), "1: error 404 no queue 'q' in vhost '/'"),
+        (delete(true), "1: queue.delete-ok 0"),
+    ] {
+        let mut script = Script::begun();
+        script.ask(1, request);
+        script.answer(Reply::NotLeader);
+        script.said();
+        script.lose_queue("q");
+        script.pass(100);
+        assert_eq!(script.said(), [answer]);
+    }
+}
+
+#[test]
+fn a_partition_that_is_not_here_is_waited_for_as_one_without_a_leader() {
+    let mut script = Script::begun();
+    script.node.away.borrow_mut().insert(DURABLE);
+    script.ask(1, get());
+    script.pass(1_000);
+    assert_eq!(script.said(), [""; 0], "nobody was asked, and nothing is known of the queue");
+    script.node.away.borrow_mut().clear();
+    script.pass(100);
+    script.answer(Reply::Empty);
+    assert_eq!(script.said(), ["p1 <- get", "1: basic.get-empty"]);
+}
+
+#[test]
+fn a_channel_that_ends_while_nobody_leads_asks_nothing_more() {
+    let mut script = Script::begun();
+    script.ask(1, get());
+    script.answer(Reply::NotLeader);
+    script.close(1);
+    script.said();
+    script.open(1);
+    script.pass(60_000);
+    assert_eq!(script.said(), [""; 0]);
+}
+
+#[test]
+fn publishes_that_a_leader_cannot_promise_any_more_are_nacked_and_so_is_a_sync() {
+    let mut script = Script::begun();
+    script.publish(1, "q", "a", 1);
+    script.publish(1, "q", "b", 2);
+    let channel = script.key(1);
+    script.effect(channel, Effect::Confirm { channel, first: 1, count: 1 });
+    script.effect(channel, Effect::Refuse { channel, first: 2, count: 1 });
+    assert_eq!(script.said(), ["p1 <- publish a #1", "p1 <- publish b #2", "1: basic.ack 1", "1: basic.nack 2"]);
+    script.publish_to(1, session::SYNC_EXCHANGE, 3);
+    script.answer(Reply::NotLeader);
+    assert_eq!(script.said(), ["p1 <- sync", "1: basic.nack 3"]);
+}

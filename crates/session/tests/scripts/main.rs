@@ -1,0 +1,7 @@
+//! Scripts: what a client and its partitions do, and what a session makes of it. Nothing runs but the session.
+
+mod leaders;
+mod limits;
+mod requests;
+mod script;
+mod transactions;

@@ -1,0 +1,116 @@
+//! Requests, a channel-wide prefetch, direct reply-to, consumers that hold a message for too long, and channels that are gone.
+
+use crate::script::{Script, consume, declare, get};
+use amqp::{Properties, Request};
+use broker::ConsumerKey;
+use partition::{Effect, Reply};
+
+fn reply_to(name: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    Properties { reply_to: Some(name), ..Properties::default() }.encode_to(&mut encoded);
+    encoded
+}
+
+#[test]
+fn a_queue_is_declared_once_it_was_decided_and_counted_if_it_was_there() {
+    let mut script = Script::begun();
+    script.ask(1, declare("new"));
+    assert_eq!(script.said(), ["topology <- DeclareQueue"]);
+    script.decide();
+    assert_eq!(script.said(), ["1: queue.declare-ok new 0 0"]);
+    script.ask(1, declare("q"));
+    script.answer(Reply::Stat { ready: 5, unacked: 1, consumers: 2 });
+    assert_eq!(script.said(), ["p1 <- stat", "1: queue.declare-ok q 5 2"]);
+}
+
+#[test]
+fn a_channel_that_failed_or_ended_takes_no_late_answer() {
+    let mut script = Script::begun();
+    script.ask(1, get());
+    let (late, key) = (script.question(), script.key(1));
+    script.close(1);
+    assert_eq!(script.said(), ["p1 <- get", "p1 <- detach"]);
+    // The same number, and another channel.
+    script.open(1);
+    script.ask(1, get());
+    script.answer_to(late, Reply::Empty);
+    script.effect(
+        key,
+        Effect::Cancelled { consumer: ConsumerKey { channel: key, number: 1 }, queue: broker::QueueId(1) },
+    );
+    assert_eq!(script.said(), ["p1 <- get"], "what was asked by the channel before is nobody's");
+    script.answer(Reply::Empty);
+    assert_eq!(script.said(), ["1: basic.get-empty"]);
+    script.ask(1, consume("nowhere", false));
+    assert_eq!(script.said(), ["1: error 404 no queue 'nowhere' in vhost '/'"]);
+    script.publish(1, "q", "behind the error", 0);
+    assert_eq!(script.said(), [""; 0]);
+}
+
+#[test]
+fn a_prefetch_of_the_channel_is_granted_to_who_asks_and_again_with_each_ack() {
+    let mut script = Script::begun();
+    script.ask(1, Request::Qos { prefetch_count: 2, global: true });
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.said();
+    let consumer = ConsumerKey { channel: script.key(1), number: 1 };
+    script.effect(consumer.channel, Effect::GrantWanted { consumer, queue: broker::QueueId(1), ready: 10 });
+    assert_eq!(script.said(), ["p1 <- grant 1 2"]);
+    script.deliver(1, 1, "a");
+    script.deliver(1, 2, "b");
+    script.effect(consumer.channel, Effect::GrantWanted { consumer, queue: broker::QueueId(1), ready: 8 });
+    // Nothing is left to grant, and others of the queue need not wait for this one's turn.
+    assert_eq!(script.said(), ["1: basic.deliver c a", "1: basic.deliver c b", "p1 <- grant 1 0"]);
+    script.ack(1, 1, 1);
+    assert_eq!(script.said(), ["p1 <- ack 1 from 1 of 1", "p1 <- grant 1 1"]);
+}
+
+#[test]
+fn a_request_that_wants_its_answer_over_its_own_channel_carries_a_name_that_leads_there() {
+    let mut script = Script::begun();
+    script.ask(1, consume("amq.rabbitmq.reply-to", true));
+    script.answer(Reply::Consuming);
+    assert_eq!(script.said(), ["p9 <- consume 1", "1: basic.consume-ok c"]);
+    script.publish_with(1, "q", "question", 0, &reply_to(b"amq.rabbitmq.reply-to"));
+    let name = format!("amq.rabbitmq.reply-to.{}", "A".repeat(22));
+    assert_eq!(script.said(), [format!("p1 <- publish question #0 reply to {name}")]);
+    script.open(2);
+    script.publish(2, &name, "answer", 0);
+    assert_eq!(script.said(), ["p9 <- publish answer #0"]);
+    script.publish_with(2, "q", "question", 0, &reply_to(b"amq.rabbitmq.reply-to"));
+    assert_eq!(script.said(), ["2: error 406 fast reply consumer does not exist"]);
+}
+
+#[test]
+fn a_consumer_that_holds_a_message_for_too_long_is_cancelled_and_gives_all_back() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.deliver(1, 1, "kept");
+    script.said();
+    script.pass(7_900);
+    assert_eq!(script.said(), [""; 0]);
+    script.pass(2_200);
+    assert_eq!(script.said(), ["p1 <- cancel 1", "p1 <- nack all from 0 of 1", "1: basic.cancel c"]);
+    // What the client acks after that was given back already.
+    script.ack(1, 1, 1);
+    script.answer(Reply::Done);
+    assert_eq!(script.said(), ["p1 <- ack 1 from 1 of 1"]);
+}
+
+#[test]
+fn a_client_that_knows_no_cancel_loses_the_channel_of_such_a_consumer() {
+    let mut script = Script::begun();
+    script.machine.knows_cancel = false;
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.deliver(1, 1, "kept");
+    script.said();
+    script.pass(10_100);
+    let said = script.said();
+    assert!(
+        said.len() == 1 && said[0].starts_with("1: error 406 delivery acknowledgement on channel 1 timed out"),
+        "{said:?}"
+    );
+}

@@ -1,0 +1,664 @@
+//! A session on a stage: a test says what its client and its partitions do, and reads what the session says, line by line.
+//!
+//! ```text
+//!   p1 <- get                  a command to partition 1
+//!   topology <- DeclareQueue   a proposal
+//!   1: basic.get-empty         an answer to the client, on channel 1
+//! ```
+//!
+//! Invariant: nothing happens that the script does not say: partitions, the topology's log and the clock wait for it.
+
+use amqp::{
+    AuthRefused, Authenticate, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries,
+    Delivery, Event, GetDelivery, Mechanism, Millis, Publish, Reply as Answer, Request, ReturnedMessage, Settle, Table,
+};
+use broker::topology::{Applied, Command as Change, News, Topology};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
+use bytes::Bytes;
+use partition::message::{Stamp, store};
+use partition::{Command, Effect, Message, Reply, RequestId};
+use session::report::ConnectionNumber;
+use session::{
+    Client, Count, Cx, DeleteQueue, Histories, Host, Limits, LoginLimits, Logins, Occupancy, Peer, Session, Settings,
+    Sums,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Where durable queues are placed.
+pub(crate) const DURABLE: PartitionId = PartitionId(1);
+/// Where the queues of this node's memory are.
+pub(crate) const TRANSIENT: PartitionId = PartitionId(9);
+
+/// What was said, in order.
+type Log = Rc<RefCell<Vec<String>>>;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Something that a partition was asked and answers when the script says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    channel: ChannelKey,
+    request: RequestId,
+}
+
+/// The node's part.
+pub(crate) struct Node {
+    log: Log,
+    topology: RefCell<Topology>,
+    settings: Settings,
+    logins: Logins,
+    occupancy: Arc<Occupancy>,
+    histories: Histories,
+    sums: Sums,
+    now: Cell<Millis>,
+    last_key: Cell<u64>,
+    keys: RefCell<BTreeMap<ChannelKey, u16>>,
+    questions: RefCell<Vec<Question>>,
+    proposals: RefCell<Vec<(Change, Question)>>,
+    /// Partitions that are not on this node.
+    pub(crate) away: RefCell<BTreeSet<PartitionId>>,
+}
+
+impl Node {
+    fn say(&self, line: String) {
+        self.log.borrow_mut().push(line);
+    }
+
+    fn asked(&self, channel: ChannelKey, request: RequestId) {
+        self.questions.borrow_mut().push(Question { channel, request });
+    }
+}
+
+impl Host for Node {
+    type Client = Machine;
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        self.topology.borrow()
+    }
+
+    fn topology_version(&self) -> u64 {
+        self.topology.borrow().version()
+    }
+
+    fn now(&self) -> Millis {
+        self.now.get()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        1_700_000_000_000 + self.now.get()
+    }
+
+    fn random(&self) -> u128 {
+        0
+    }
+
+    fn dice(&self) -> u64 {
+        4
+    }
+
+    fn shard(&self) -> usize {
+        0
+    }
+
+    fn shard_of(&self, partition: PartitionId) -> Option<usize> {
+        (!self.away.borrow().contains(&partition)).then_some(0)
+    }
+
+    fn transient_partition(&self) -> PartitionId {
+        TRANSIENT
+    }
+
+    fn place_queue(&self) -> Option<PartitionId> {
+        Some(DURABLE)
+    }
+
+    fn sync_partition(&self) -> PartitionId {
+        DURABLE
+    }
+
+    fn is_tracing(&self) -> bool {
+        false
+    }
+
+    fn traces(&self, _: VhostId) -> bool {
+        false
+    }
+
+    fn logins(&self) -> &Logins {
+        &self.logins
+    }
+
+    fn occupancy(&self) -> &Arc<Occupancy> {
+        &self.occupancy
+    }
+
+    fn histories(&self) -> &Histories {
+        &self.histories
+    }
+
+    fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    fn check_memory(&self) {}
+
+    fn push(&self, partition: PartitionId, command: Command) {
+        let what = match &command {
+            Command::Publish(publish) => {
+                let Message { properties, body, .. } = &publish.message;
+                let reply_to = amqp::Properties::parse(properties).ok().and_then(|parsed| parsed.reply_to).map(text);
+                let reply_to = reply_to.map(|name| format!(" reply to {name}")).unwrap_or_default();
+                format!("publish {} #{}{reply_to}", text(body), publish.publish_seq)
+            }
+            Command::Consume { consumer, request, .. } => {
+                self.asked(consumer.key.channel, *request);
+                format!("consume {}", consumer.key.number)
+            }
+            Command::Cancel { consumer, request, .. } => {
+                self.asked(consumer.channel, *request);
+                format!("cancel {}", consumer.number)
+            }
+            Command::Get { channel, request, .. } => {
+                self.asked(*channel, *request);
+                "get".to_owned()
+            }
+            Command::Purge { channel, request, .. } => {
+                self.asked(*channel, *request);
+                "purge".to_owned()
+            }
+            Command::Stat { channel, request, .. } => {
+                self.asked(*channel, *request);
+                "stat".to_owned()
+            }
+            Command::Sync { channel, request } => {
+                self.asked(*channel, *request);
+                "sync".to_owned()
+            }
+            Command::Settle { holder, first, count, outcome, .. } => {
+                let count = if *count == u64::MAX >> 1 { "all".to_owned() } else { count.to_string() };
+                format!("{outcome:?} {count} from {first} of {}", holder.number).to_lowercase()
+            }
+            Command::Stall { consumer, stalled, .. } => format!("stall {} {stalled}", consumer.number),
+            Command::Grant { consumer, count, .. } => format!("grant {} {count}", consumer.number),
+            Command::Detach { .. } => "detach".to_owned(),
+            other => format!("{other:?}"),
+        };
+        self.say(format!("p{} <- {what}", partition.0));
+    }
+
+    fn change(&self, change: &Change) -> Applied {
+        self.topology.borrow_mut().apply_local(change)
+    }
+
+    fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
+        let name = format!("{change:?}");
+        let end = name.find(|c: char| !c.is_alphanumeric()).unwrap_or(name.len());
+        self.say(format!("topology <- {}", &name[..end]));
+        self.proposals.borrow_mut().push((change, Question { channel, request }));
+    }
+
+    fn delete_queue(&self, delete: DeleteQueue) {
+        let DeleteQueue { partition, if_unused, if_empty, channel, request, .. } = delete;
+        self.asked(channel, request);
+        self.say(format!("p{} <- delete if unused {if_unused} if empty {if_empty}", partition.0));
+    }
+
+    fn open_channel(&self, number: u16) -> ChannelKey {
+        self.last_key.set(self.last_key.get() + 1);
+        let key = ChannelKey(self.last_key.get());
+        self.keys.borrow_mut().insert(key, number);
+        key
+    }
+
+    fn close_channel(&self, channel: ChannelKey) {
+        self.keys.borrow_mut().remove(&channel);
+    }
+
+    fn drained(&self, _: usize, _: ChannelKey, _: usize) {}
+
+    fn count(&self, _: Count, _: u64) {}
+
+    fn tell(&self, news: News) {
+        self.say(format!("event {}", news.key));
+    }
+
+    fn emit(&self, _: VhostId, exchange: &'static str, key: &[u8], _: &Table, _: Bytes) {
+        self.say(format!("{exchange} <- {}", text(key)));
+    }
+}
+
+/// The protocol machine's part: it remembers who waits and what is not acked, and writes down what it is told.
+#[derive(Default)]
+pub(crate) struct Machine {
+    log: Log,
+    waiting: BTreeSet<ChannelId>,
+    unacked: BTreeMap<(ChannelId, u32), BTreeSet<u64>>,
+    last_tag: u64,
+    pub(crate) knows_cancel: bool,
+    pub(crate) is_closing: bool,
+}
+
+impl Machine {
+    fn say(&self, line: String) {
+        self.log.borrow_mut().push(line);
+    }
+
+    fn tag(&mut self, channel: ChannelId, consumer: u32, no_ack: bool) -> Option<u64> {
+        self.last_tag += 1;
+        if !no_ack {
+            self.unacked.entry((channel, consumer)).or_default().insert(self.last_tag);
+        }
+        Some(self.last_tag)
+    }
+}
+
+impl Client for Machine {
+    fn authenticated(&mut self, result: Result<(), AuthRefused>) {
+        self.say(if result.is_ok() { "connection.tune" } else { "login refused" }.to_owned());
+    }
+
+    fn opened(&mut self, result: Result<(), ConnectionError>) {
+        self.say(result.map_or_else(|error| format!("error {error}"), |()| "connection.open-ok".to_owned()));
+    }
+
+    fn secret_updated(&mut self, _: Result<(), ConnectionError>) {}
+
+    fn reply(&mut self, channel: ChannelId, reply: Answer) {
+        assert!(self.waiting.remove(&channel), "{reply:?} answers nobody on channel {channel}");
+        let what = match reply {
+            Answer::Done => "ok".to_owned(),
+            Answer::QueueDeclared { queue, message_count, consumer_count } => {
+                format!("queue.declare-ok {} {message_count} {consumer_count}", text(&queue))
+            }
+            Answer::QueuePurged { message_count } => format!("queue.purge-ok {message_count}"),
+            Answer::QueueDeleted { message_count } => format!("queue.delete-ok {message_count}"),
+            Answer::Consuming { consumer_tag } => format!("basic.consume-ok {}", text(consumer_tag.as_bytes())),
+        };
+        self.say(format!("{channel}: {what}"));
+    }
+
+    fn channel_error(&mut self, channel: ChannelId, error: ChannelError) {
+        self.waiting.remove(&channel);
+        self.say(format!("{channel}: error {} {}", error.code.number(), error.text));
+    }
+
+    fn connection_error(&mut self, error: ConnectionError) {
+        self.is_closing = true;
+        self.say(format!("error {} {}", error.code.number(), error.text));
+    }
+
+    fn deliver(&mut self, channel: ChannelId, delivery: &Delivery<'_>) -> Option<u64> {
+        let tag = text(delivery.consumer_tag.as_bytes());
+        self.say(format!("{channel}: basic.deliver {tag} {}", text(delivery.message.body)));
+        self.tag(channel, delivery.consumer, delivery.no_ack)
+    }
+
+    fn get_ok(&mut self, channel: ChannelId, delivery: &GetDelivery<'_>) -> Option<u64> {
+        assert!(self.waiting.remove(&channel), "a message that nobody asked for");
+        self.say(format!("{channel}: basic.get-ok {} {}", text(delivery.message.body), delivery.message_count));
+        self.tag(channel, delivery.consumer, delivery.no_ack)
+    }
+
+    fn get_empty(&mut self, channel: ChannelId) {
+        assert!(self.waiting.remove(&channel), "nobody asked for a message");
+        self.say(format!("{channel}: basic.get-empty"));
+    }
+
+    fn return_message(&mut self, channel: ChannelId, returned: &ReturnedMessage<'_>) {
+        self.say(format!("{channel}: basic.return {}", text(returned.message.body)));
+    }
+
+    fn cancel_notify(&mut self, channel: ChannelId, consumer_tag: &ConsumerTag) {
+        self.say(format!("{channel}: basic.cancel {}", text(consumer_tag.as_bytes())));
+    }
+
+    fn confirm(&mut self, channel: ChannelId, publish_seq: u64, confirm: Confirm) {
+        let what = if confirm == Confirm::Ack { "ack" } else { "nack" };
+        self.say(format!("{channel}: basic.{what} {publish_seq}"));
+    }
+
+    fn set_short(&mut self, _: bool) {}
+
+    fn knows_cancel(&self) -> bool {
+        self.knows_cancel
+    }
+
+    fn oldest_unacked(&self, channel: ChannelId, consumer: u32) -> Option<u64> {
+        self.unacked.get(&(channel, consumer))?.first().copied()
+    }
+
+    fn last_delivery_tag(&self, _: ChannelId) -> u64 {
+        self.last_tag
+    }
+
+    fn unsettled_count(&self, _: ChannelId) -> u64 {
+        self.unacked.values().map(|tags| tags.len() as u64).sum()
+    }
+
+    fn is_waiting(&self, channel: ChannelId) -> bool {
+        self.waiting.contains(&channel)
+    }
+
+    fn is_confirming(&self, _: ChannelId) -> bool {
+        false
+    }
+
+    fn unconfirmed(&self, _: ChannelId) -> u64 {
+        0
+    }
+
+    fn oldest_unconfirmed(&self, _: ChannelId) -> Option<u64> {
+        None
+    }
+
+    fn standing_bytes(&self) -> usize {
+        0
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        0
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    fn mechanism(&self) -> Option<Mechanism> {
+        None
+    }
+
+    fn frame_max(&self) -> u32 {
+        0
+    }
+
+    fn channel_max(&self) -> u16 {
+        0
+    }
+
+    fn heartbeat_ms(&self) -> u64 {
+        0
+    }
+}
+
+/// A session, and all that it speaks with.
+pub(crate) struct Script {
+    session: Session,
+    pub(crate) machine: Machine,
+    pub(crate) node: Node,
+    /// How often each channel number was opened.
+    openings: BTreeMap<u16, u32>,
+}
+
+impl Script {
+    /// A client that has just connected from this machine.
+    pub(crate) fn connected() -> Script {
+        let log = Log::default();
+        let address = "127.0.0.1:5000".parse().expect("an address");
+        let peer = Peer { address, local_address: None, is_loopback: true, certificate_user: None };
+        let settings = Settings {
+            node_name: "leveret@test".to_owned(),
+            loopback_users: Vec::new(),
+            anonymous_user: "guest".to_owned(),
+            consumer_timeout_ms: 8_000,
+            stamps: None,
+            tells_events: false,
+        };
+        let sums = Sums { limits: Limits::new(200_000, 400_000, 1 << 30), waiting_max: 1 << 20, ..Sums::default() };
+        let node = Node {
+            log: log.clone(),
+            topology: RefCell::new(Topology::new()),
+            settings,
+            logins: Logins::new(LoginLimits::default()),
+            occupancy: Arc::default(),
+            histories: Histories::new(1 << 20),
+            sums,
+            now: Cell::new(1),
+            last_key: Cell::new(0),
+            keys: RefCell::default(),
+            questions: RefCell::default(),
+            proposals: RefCell::default(),
+            away: RefCell::default(),
+        };
+        let machine = Machine { log, knows_cancel: true, ..Machine::default() };
+        Script { session: Session::new(peer, ConnectionNumber(1_000)), machine, node, openings: BTreeMap::new() }
+    }
+
+    /// A client that is logged in, with channel 1 open and queue `q` there.
+    pub(crate) fn begun() -> Script {
+        let mut script = Script::connected();
+        script.login("guest");
+        script.event(Event::Open { vhost: Bytes::from_static(b"/") });
+        script.open(1);
+        script.ask(1, declare("q"));
+        script.decide();
+        script.said();
+        script
+    }
+
+    /// The lines since they were read last.
+    pub(crate) fn said(&mut self) -> Vec<String> {
+        self.node.log.take()
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        let Script { session, machine, node, .. } = self;
+        let now = node.now();
+        let cx = &mut Cx { client: machine, host: node };
+        session.begin_turn(cx);
+        session.handle_event(event, cx, now);
+        session.count_unfinished(0, cx);
+    }
+
+    /// The client says who it is.
+    pub(crate) fn login(&mut self, password: &'static str) {
+        let (user, password) = (Bytes::from_static(b"guest"), Bytes::from_static(password.as_bytes()));
+        let (mechanism, client_properties) = (Mechanism::Plain, Table::new());
+        self.event(Event::Authenticate(Box::new(Authenticate { mechanism, user, password, client_properties })));
+    }
+
+    /// The client opens a channel.
+    pub(crate) fn open(&mut self, number: u16) {
+        *self.openings.entry(number).or_default() += 1;
+        self.event(Event::ChannelOpened { channel: self.id(number) });
+    }
+
+    /// A channel is closed, by whichever side.
+    pub(crate) fn close(&mut self, number: u16) {
+        let channel = self.id(number);
+        self.machine.waiting.remove(&channel);
+        self.event(Event::ChannelClosed { channel, unsettled: Deliveries::new() });
+    }
+
+    fn id(&self, number: u16) -> ChannelId {
+        ChannelId::new(number, self.openings.get(&number).copied().unwrap_or(0))
+    }
+
+    /// The client asks for something.
+    pub(crate) fn ask(&mut self, number: u16, request: Request) {
+        let channel = self.id(number);
+        self.machine.waiting.insert(channel);
+        self.event(Event::Request { channel, request });
+    }
+
+    /// The client publishes over the default exchange, as the publish of this number.
+    pub(crate) fn publish(&mut self, number: u16, queue: &str, body: &str, publish_seq: u64) {
+        self.publish_with(number, queue, body, publish_seq, &[0, 0]);
+    }
+
+    pub(crate) fn publish_with(&mut self, number: u16, queue: &str, body: &str, publish_seq: u64, properties: &[u8]) {
+        self.event(Event::Publish(Publish {
+            channel: self.id(number),
+            exchange: Bytes::new(),
+            routing_key: Bytes::copy_from_slice(queue.as_bytes()),
+            mandatory: false,
+            properties: Bytes::copy_from_slice(properties),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            publish_seq,
+        }));
+    }
+
+    /// The client publishes an empty message to an exchange.
+    pub(crate) fn publish_to(&mut self, number: u16, exchange: &'static [u8], publish_seq: u64) {
+        let exchange = Bytes::from_static(exchange);
+        let (routing_key, properties, body) = (Bytes::new(), Bytes::from_static(&[0, 0]), Bytes::new());
+        let channel = self.id(number);
+        self.event(Event::Publish(Publish {
+            channel,
+            exchange,
+            routing_key,
+            mandatory: false,
+            properties,
+            body,
+            publish_seq,
+        }));
+    }
+
+    /// The operator changes something.
+    pub(crate) fn decree(&mut self, change: Change) {
+        self.node.topology.borrow_mut().apply(&change).outcome.expect("it is lawful");
+    }
+
+    /// The client acks one message of a consumer.
+    pub(crate) fn ack(&mut self, number: u16, consumer: u32, seq: u64) {
+        let channel = self.id(number);
+        if let Some(tags) = self.machine.unacked.get_mut(&(channel, consumer)) {
+            tags.pop_first();
+        }
+        let deliveries = deliveries(consumer, seq);
+        self.event(Event::Settle(Settle { channel, outcome: amqp::Outcome::Ack, deliveries }));
+    }
+
+    /// What was asked last.
+    pub(crate) fn question(&self) -> Question {
+        *self.node.questions.borrow().last().expect("something was asked")
+    }
+
+    /// A partition answers what was asked last.
+    pub(crate) fn answer(&mut self, reply: Reply) {
+        self.answer_to(self.question(), reply);
+    }
+
+    pub(crate) fn answer_to(&mut self, question: Question, reply: Reply) {
+        let Question { channel, request } = question;
+        self.effect(channel, Effect::Reply { channel, request, reply });
+    }
+
+    /// The key of an open channel.
+    pub(crate) fn key(&self, number: u16) -> ChannelKey {
+        let keys = self.node.keys.borrow();
+        let found = keys.iter().filter(|(_, known)| **known == number).map(|(key, _)| *key).next_back();
+        found.expect("the channel is open")
+    }
+
+    /// An effect for the channel that had this key when a partition learnt it: number 1, whoever has that number now.
+    pub(crate) fn effect(&mut self, key: ChannelKey, effect: Effect) {
+        let number = self.node.keys.borrow().get(&key).copied().unwrap_or(1);
+        let Script { session, machine, node, .. } = self;
+        session.handle_effect((key, number), effect, &mut Cx { client: machine, host: node });
+    }
+
+    /// A partition gives a consumer of channel 1 a message.
+    pub(crate) fn deliver(&mut self, consumer: u32, seq: u64, body: &str) {
+        let channel = self.key(1);
+        let delivery = delivery(ConsumerKey { channel, number: consumer }, seq, body);
+        self.effect(channel, Effect::Deliver(delivery));
+    }
+
+    /// The topology's log decides about all that was proposed.
+    pub(crate) fn decide(&mut self) {
+        for (change, Question { channel, request }) in self.node.proposals.take() {
+            let outcome = self.node.topology.borrow_mut().apply(&change).outcome;
+            let Script { session, machine, node, .. } = self;
+            session.handle_decided((channel, 1), request, outcome, &mut Cx { client: machine, host: node });
+        }
+    }
+
+    /// Somebody else deletes a queue.
+    pub(crate) fn lose_queue(&mut self, name: &str) {
+        let mut topology = self.node.topology.borrow_mut();
+        let queue = topology.find_queue(VhostId(0), name.as_bytes()).map(|queue| queue.id).expect("it is there");
+        let broker::topology::Checked::Propose(change) = topology.deletion(queue) else { panic!("it is replicated") };
+        topology.apply(&change).outcome.expect("it may go");
+    }
+
+    /// Time goes by, and the session is called when it asked for that.
+    pub(crate) fn pass(&mut self, ms: Millis) {
+        let until = self.node.now.get() + ms;
+        loop {
+            let next = self.session.poll_timeout().min(until);
+            self.node.now.set(next.max(self.node.now.get()));
+            let Script { session, machine, node, .. } = self;
+            let now = node.now.get();
+            if session.poll_timeout() > now {
+                return;
+            }
+            session.handle_timeout(&mut Cx { client: machine, host: node }, now);
+            assert!(session.poll_timeout() > now, "it asks for a time that has come");
+        }
+    }
+}
+
+/// A message on its way to a consumer.
+pub(crate) fn delivery(consumer: ConsumerKey, seq: u64, body: &str) -> partition::Delivery {
+    let message = Message {
+        exchange: Bytes::new(),
+        routing_key: Bytes::from_static(b"q"),
+        properties: Bytes::from_static(&[0, 0]),
+        body: Bytes::copy_from_slice(body.as_bytes()),
+    };
+    let mut stored = Vec::new();
+    store(&message, 0, Stamp::None, &mut stored);
+    let (queue, needs_ack, redelivered) = (QueueId(1), true, false);
+    partition::Delivery {
+        consumer,
+        queue,
+        seq,
+        needs_ack,
+        redelivered,
+        counts: Default::default(),
+        message: stored.into(),
+    }
+}
+
+/// One message of one consumer.
+pub(crate) fn deliveries(consumer: u32, seq: u64) -> Deliveries {
+    Deliveries::from_iter([Delivered { consumer, first_seq: seq, count: 1 }])
+}
+
+/// A durable queue.
+pub(crate) fn declare(name: &'static str) -> Request {
+    let queue = Bytes::from_static(name.as_bytes());
+    let (durable, exclusive, auto_delete, arguments) = (true, false, false, Table::new());
+    Request::QueueDeclare { queue, durable, exclusive, auto_delete, arguments, passive: false }
+}
+
+pub(crate) fn get() -> Request {
+    Request::Get { queue: Bytes::from_static(b"q"), no_ack: false }
+}
+
+pub(crate) fn consume(queue: &'static str, no_ack: bool) -> Request {
+    let (queue, consumer_tag) = (Bytes::from_static(queue.as_bytes()), ConsumerTag::new(Bytes::from_static(b"c")));
+    Request::Consume { queue, consumer_tag, no_ack, exclusive: false, arguments: Table::new(), no_local: false }
+}
+
+pub(crate) fn delete(if_unused: bool) -> Request {
+    Request::QueueDelete { queue: Bytes::from_static(b"q"), if_unused, if_empty: false }
+}
