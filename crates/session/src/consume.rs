@@ -154,7 +154,7 @@ impl Session {
 
     /// A partition answered the request under way.
     pub(super) fn answer(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_, impl Host>) {
-        if reply == Reply::NotLeader {
+        if matches!(reply, Reply::NotLeader) {
             return self.wait_for_leader(at, cx);
         }
         let channel = &mut self.channels[at];

@@ -113,19 +113,25 @@ impl Session {
         }
         cx.host.count(Count::Published, 1);
         if route.groups.is_empty() {
-            let is_sync = route.is_sync;
-            return self.publish_nowhere(at, &publish, is_sync, cx);
+            let (is_sync, is_away) = (route.is_sync, route.away > 0);
+            return match is_away {
+                true => self.refuse_publish(at, &publish, cx),
+                false => self.publish_nowhere(at, &publish, is_sync, cx),
+            };
         }
         if self.published & route.shards != route.shards {
             self.slow_at = self.slow_at.min(cx.host.now() + CONFIRMS_LOOK_MS);
         }
         self.published |= route.shards;
-        let partitions = route.groups.len();
+        let (partitions, away) = (route.groups.len() + route.away, route.away);
         if let Err(error) = send(route, channel.key, &publish, cx) {
             return self.fail(at, error, cx);
         }
         if partitions > 1 && publish.publish_seq != 0 {
             channel.await_confirms(publish.publish_seq, partitions);
+            for _ in 0..away {
+                channel.confirm(publish.publish_seq, 1, true, cx.client);
+            }
         }
         if is_new && self.route_targets > ROUTE_TARGETS_MAX {
             self.route_targets -=
@@ -164,6 +170,14 @@ impl Session {
         }
     }
 
+    /// A message whose partitions are all elsewhere: nobody promises it.
+    #[cold]
+    fn refuse_publish(&mut self, at: usize, publish: &amqp::Publish, cx: &mut Cx<'_, impl Host>) {
+        if publish.publish_seq != 0 {
+            self.channels[at].confirm(publish.publish_seq, 1, true, cx.client);
+        }
+    }
+
     /// Asks for a sync of all that was written, behind everything that this channel sent: each partition that it used
     /// answers in its own order, and one speaks for the rest of the node.
     fn sync(&mut self, at: usize, publish_seq: u64, cx: &mut Cx<'_, impl Host>) {
@@ -171,8 +185,14 @@ impl Session {
         channel.use_partition(cx.host.sync_partition());
         let request = RequestKind::Sync(publish_seq).id();
         channel.await_confirms(publish_seq, channel.partitions.len());
-        for partition in &channel.partitions {
-            cx.host.push(*partition, Command::Sync { channel: channel.key, request });
+        for at in 0..channel.partitions.len() {
+            let partition = channel.partitions[at];
+            match cx.host.shard_of(partition) {
+                Some(_) => cx.host.push(partition, Command::Sync { channel: channel.key, request }),
+                None => {
+                    channel.confirm(publish_seq, 1, true, cx.client);
+                }
+            }
         }
     }
 
@@ -209,9 +229,10 @@ impl Session {
         (route.is_sync, route.load) = (is_sync, super::work::Load::of(&targets));
         fill_route(route, &targets, &topology, cx);
         targets.clear();
+        let is_kept = !facts.were_asked() && copies.is_empty() && route.away == 0;
         let partitions: SmallVec<[_; 4]> = route.groups.iter().map(|group| group.partition).collect();
         partitions.into_iter().for_each(|partition| channel.use_partition(partition));
-        if facts.were_asked() || !copies.is_empty() {
+        if !is_kept {
             channel.routes.forget(place);
         }
         channel.routes.get(place).histories = facts.take_histories();
@@ -401,9 +422,13 @@ pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &
     for target in targets {
         add_target(route, target, topology);
     }
-    for group in &route.groups {
-        route.shards |= cx.host.shard_of(group.partition).map_or(0, |shard| 1 << shard);
-    }
+    let (mut shards, known) = (0, route.groups.len());
+    route.groups.retain(|group| {
+        let shard = cx.host.shard_of(group.partition);
+        shards |= shard.map_or(0, |shard| 1 << shard);
+        shard.is_some()
+    });
+    (route.shards, route.away) = (shards, known - route.groups.len());
 }
 
 /// Adds a queue to a route, to the group of its partition.

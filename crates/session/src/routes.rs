@@ -38,6 +38,8 @@ pub(super) struct Route {
     version: u64,
     pub(super) groups: SmallVec<[Group; 1]>,
     pub(super) needs: Needs,
+    /// How many partitions on the way are not on this node. Nobody there can be asked, so nothing of it is promised.
+    pub(super) away: usize,
     /// It is the sync barrier, which leads nowhere and confirms late.
     pub(super) is_sync: bool,
     /// What a publish costs that takes it.
@@ -96,7 +98,8 @@ impl Routes {
         route.version = version;
         route.groups.clear();
         route.histories.clear();
-        (route.needs, route.is_sync, route.load, route.shards) = (Needs::default(), false, Load::default(), 0);
+        (route.needs, route.is_sync, route.load) = (Needs::default(), false, Load::default());
+        (route.shards, route.away) = (0, 0);
         self.last = at;
         at
     }

@@ -1,11 +1,20 @@
 //! Partitions that nobody leads: a request that waits is asked again until somebody leads, or gets 541 in the end. It is
 //! never answered as if its queue were gone.
 
-use crate::script::{DURABLE, Script, consume, delete, delivery, get};
-use amqp::Request;
+use crate::script::{DURABLE, Script, TRANSIENT, consume, delete, delivery, get};
+use amqp::{Properties, Request, Table, Value};
 use broker::ConsumerKey;
 use bytes::Bytes;
 use partition::{Effect, Reply};
+
+/// The properties of a message with a header CC.
+fn copied_to(queue: &str) -> Vec<u8> {
+    let mut table = Table::new();
+    table.push("CC", Value::Array(vec![Value::LongString(Bytes::copy_from_slice(queue.as_bytes()))]));
+    let (fields, mut encoded) = (table.encode(), Vec::new());
+    Properties { headers: Some(&fields[4..]), ..Properties::default() }.encode_to(&mut encoded);
+    encoded
+}
 
 #[test]
 fn a_get_is_asked_again_until_somebody_leads() {
@@ -47,7 +56,7 @@ fn whoever_asks_where_nobody_leads_for_long_hears_541_and_not_that_the_queue_is_
         durable: false,
         exclusive: false,
         auto_delete: false,
-        arguments: amqp::Table::new(),
+        arguments: Table::new(),
         passive: true,
     };
     for request in [get(), passive, Request::QueuePurge { queue }, delete(true), consume("q", false)] {
@@ -156,4 +165,27 @@ fn publishes_that_a_leader_cannot_promise_any_more_are_nacked_and_so_is_a_sync()
     script.publish_to(1, session::SYNC_EXCHANGE, 3);
     script.answer(Reply::NotLeader);
     assert_eq!(script.said(), ["p1 <- sync", "1: basic.nack 3"]);
+}
+
+#[test]
+fn a_publish_to_a_partition_that_is_not_here_is_nacked_and_goes_to_its_other_queues() {
+    let mut script = Script::begun();
+    script.ask(1, consume("amq.rabbitmq.reply-to", true));
+    script.answer(Reply::Consuming);
+    let elsewhere = format!("amq.rabbitmq.reply-to.{}", "A".repeat(22));
+    script.node.away.borrow_mut().insert(TRANSIENT);
+    script.said();
+    script.publish(1, &elsewhere, "lost", 1);
+    assert_eq!(script.said(), ["1: basic.nack 1"]);
+    script.publish_with(1, "q", "copied", 2, &copied_to(&elsewhere));
+    let channel = script.key(1);
+    script.effect(channel, Effect::Confirm { channel, first: 2, count: 1 });
+    assert_eq!(script.said(), ["p1 <- publish copied #2", "1: basic.nack 2"]);
+    script.node.away.borrow_mut().clear();
+    script.publish(1, &elsewhere, "back", 3);
+    assert_eq!(script.said(), ["p9 <- publish back #3"], "what was found while it was away is not kept");
+    script.node.away.borrow_mut().insert(DURABLE);
+    script.publish_to(1, session::SYNC_EXCHANGE, 4);
+    script.answer(Reply::Done);
+    assert_eq!(script.said(), ["p9 <- sync", "1: basic.nack 4"]);
 }
