@@ -271,7 +271,8 @@ fn damaged_record_costs_its_messages_and_nothing_else() {
     flip(&broker.data_folder(), "wal", &text(2), 30);
     let report = refused_then_repaired(&mut broker);
     assert!(
-        report.contains("given up: partition") && report.contains("1 messages of queue 1, numbers 10\n"),
+        report.contains("given up: partition")
+            && report.contains("1 messages of queue \"payments\" of virtual host \"/\" (number 1), numbers 10\n"),
         "{report}"
     );
     assert!(!report.contains("come back") && !report.contains("entries of its log"), "{report}");
@@ -336,6 +337,77 @@ fn damaged_extent_is_repaired_offline_too() {
     assert!(report.contains("1 messages of queue") && report.contains("extents-"), "{report}");
     let expected: Vec<u32> = (1..=14_000).filter(|n| *n != 7).collect();
     assert_eq!(numbers(&drain(&broker, QUEUE)), expected);
+}
+
+/// The newest file of the log.
+fn newest_log_file(data: &Path) -> PathBuf {
+    let output = leveret("inspect", data, &["wal", "--json", "--quick"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let facts = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let files = facts.filter(|fact| fact["kind"] == "wal_file");
+    let newest = files.max_by_key(|fact| fact["file"].as_u64().unwrap()).unwrap();
+    data.join(newest["name"].as_str().unwrap())
+}
+
+#[test]
+fn messages_of_a_log_file_that_is_gone_are_never_told_as_none_and_nobody_misses_it_twice() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish(&broker, QUEUE, 14_000);
+    let data = broker.data_folder();
+    std::thread::sleep(Duration::from_millis(1500));
+    // By its own will, so that the note beside the log names its last file.
+    broker.terminate();
+    fs::remove_file(newest_log_file(&data)).unwrap();
+    assert_eq!(leveret("inspect", &data, &[]).status.code(), Some(1));
+    let report = shown(&leveret("repair", &data, &[]));
+    let left = drain_after_repair(&mut broker);
+    let last = report.lines().last().unwrap();
+    assert!(last.starts_with(&format!("repaired: {left} messages are there, given up: ")), "{report}");
+    // What is known by number and what is estimated are what is missing, within a fifth of a log file's worth.
+    let count = |word: &str| -> i64 {
+        let before = last.split(word).next().unwrap();
+        before.rsplit(' ').find_map(|word| word.parse().ok()).unwrap_or(0)
+    };
+    let told =
+        count(" that are known by number") + if last.contains("about ") { count(" that nobody can count") } else { 0 };
+    let missing = 14_000 - i64::from(left);
+    assert!(missing > 0 && (told - missing).abs() < 800, "{missing} are missing: {report}");
+}
+
+/// What a repair left is whole to `inspect` and to a second repair, and a broker serves it in order; how many messages that is.
+fn drain_after_repair(broker: &mut Broker) -> u32 {
+    let data = broker.data_folder();
+    let inspected = leveret("inspect", &data, &["--messages"]);
+    assert_eq!(inspected.status.code(), Some(0), "{}", shown(&inspected));
+    let again = leveret("repair", &data, &["--dry-run"]);
+    assert!(shown(&again).starts_with("nothing is damaged"), "{}", shown(&again));
+    broker.start();
+    let drained = numbers(&drain(broker, QUEUE));
+    assert!(drained.is_sorted());
+    drained.len() as u32
+}
+
+#[test]
+fn an_extent_that_is_gone_is_missed_by_inspect_and_its_messages_are_given_up_by_the_name_of_their_queue() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish(&broker, QUEUE, 14_000);
+    let data = broker.data_folder();
+    wait_for("extents in a checkpoint", || !files(&data.join("extents")).is_empty());
+    std::thread::sleep(Duration::from_millis(1500));
+    broker.terminate();
+    let first = files(&data.join("extents")).remove(0);
+    let name = format!("extents/{}", first.file_name().unwrap().to_string_lossy());
+    fs::remove_file(&first).unwrap();
+    let inspected = leveret("inspect", &data, &[]);
+    assert_eq!(inspected.status.code(), Some(1), "{}", shown(&inspected));
+    assert!(shown(&inspected).contains(&format!("DAMAGED {name}")), "{}", shown(&inspected));
+    let report = shown(&leveret("repair", &data, &[]));
+    assert!(
+        report.contains("messages of queue \"payments\" of virtual host \"/\" (number 1), numbers 1 to "),
+        "{report}"
+    );
+    let left = drain_after_repair(&mut broker);
+    assert!(report.contains(&format!("given up: {} that are known by number; ", 14_000 - left)), "{left} {report}");
 }
 
 #[test]

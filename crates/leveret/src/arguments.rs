@@ -151,13 +151,17 @@ fn inspect_command() -> Command {
         .arg(parts)
         .arg(flag("json", "One JSON object a line instead of tables"))
         .arg(flag("records", "Show each frame and record of the log, not only its files"))
-        .arg(flag("messages", "Read and check every message of the extents, not only their tables"))
+        .arg(flag("messages", "Check the messages of the extents one by one, so that each damaged one is named"))
+        .arg(
+            flag("quick", "Read only the tables of extents: damage in their messages is not found")
+                .conflicts_with("messages"),
+        )
         .arg(
             flag(
                 "export",
                 "Print the messages of all extents instead, those that a repair kept aside too, as lines of JSON",
             )
-            .conflicts_with_all(["part", "records", "messages"]),
+            .conflicts_with_all(["part", "records", "messages", "quick"]),
         )
 }
 
@@ -168,7 +172,11 @@ fn inspection(mut matches: ArgMatches) -> Inspection {
         folder: matches.remove_one("folder").expect("clap requires it"),
         parts: Part::ALL.iter().filter(|(name, _)| is_wanted(name)).map(|(_, part)| *part).collect(),
         json: matches.get_flag("json"),
-        depth: Depth { records: matches.get_flag("records"), messages: matches.get_flag("messages") },
+        depth: Depth {
+            records: matches.get_flag("records"),
+            contents: !matches.get_flag("quick"),
+            messages: matches.get_flag("messages"),
+        },
         exports: matches.get_flag("export"),
     }
 }

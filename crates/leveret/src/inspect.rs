@@ -92,7 +92,7 @@ pub(crate) fn run(inspection: &Inspection) -> Exit {
         return export::run(&disk);
     }
     let mut printer = Printer::new(inspection);
-    inspect(&disk, inspection.depth, &server::engine::extents_of, &mut |fact| printer.show(&fact));
+    inspect(&disk, inspection.depth, &server::engine::needs_of, &mut |fact| printer.show(&fact));
     printer.end()
 }
 
@@ -114,19 +114,28 @@ struct Printer<'a> {
     out: BufWriter<io::StdoutLock<'static>>,
     text: text::Tables,
     damage_count: u64,
+    unread_count: u64,
     failed: Option<io::Error>,
 }
 
 impl<'a> Printer<'a> {
     fn new(inspection: &'a Inspection) -> Printer<'a> {
         let text = text::Tables::new(inspection.depth.records);
-        Printer { inspection, out: BufWriter::new(io::stdout().lock()), text, damage_count: 0, failed: None }
+        Printer {
+            inspection,
+            out: BufWriter::new(io::stdout().lock()),
+            text,
+            damage_count: 0,
+            unread_count: 0,
+            failed: None,
+        }
     }
 
     fn show(&mut self, fact: &Fact) {
         if let Fact::Damaged { .. } | Fact::NoIdentity = fact {
             self.damage_count += 1;
         }
+        self.unread_count += u64::from(matches!(fact, Fact::Extent { is_unread: true, .. }));
         let is_wanted = Part::of(fact).is_none_or(|part| self.inspection.parts.contains(&part));
         // Once nobody reads, only the count goes on: it is the exit code.
         if !is_wanted || self.failed.is_some() {
@@ -141,8 +150,8 @@ impl<'a> Printer<'a> {
 
     fn end(mut self) -> Exit {
         let written = match self.inspection.json {
-            true => writeln!(self.out, "{}", json::summary(self.damage_count)),
-            false => self.text.write_end(&mut self.out),
+            true => writeln!(self.out, "{}", json::summary(self.damage_count, self.unread_count)),
+            false => self.text.write_end(self.unread_count, &mut self.out),
         };
         ended(self.failed.or(written.and_then(|()| self.out.flush()).err()), self.damage_count)
     }

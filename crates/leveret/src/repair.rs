@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use server::engine::{RepairReport, next_aside, repair};
+use server::engine::{RepairReport, Uncounted, next_aside, repair};
 use storage::data_folder::{IDENTITY_NAME, mend_identity};
 use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
@@ -128,16 +128,23 @@ fn told(report: &RepairReport, is_trial: bool) -> String {
     report.given_up.iter().for_each(|lost| line(format_args!("given up: {lost}")));
     report.changed.iter().for_each(|changed| line(format_args!("changed: {changed}")));
     report.aside.iter().for_each(|(from, to)| line(format_args!("kept aside: {from} as {to}")));
-    let (there, lost) = (report.messages, report.messages_lost);
+    let (there, lost) = (report.messages, lost_in_words(report));
     match is_trial {
         true => line(format_args!(
-            "this was a trial, nothing was changed: a repair leaves {there} messages and gives up {lost} that are known by number"
+            "this was a trial, nothing was changed: a repair leaves {there} messages and gives up {lost}"
         )),
-        false => line(format_args!(
-            "repaired: {there} messages are there, {lost} that are known by number were given up; the broker may start"
-        )),
+        false => line(format_args!("repaired: {there} messages are there, given up: {lost}; the broker may start")),
     }
     text
+}
+
+/// How many messages are gone. What nobody can count is never passed over.
+fn lost_in_words(report: &RepairReport) -> String {
+    match (report.messages_lost, report.uncounted) {
+        (0, Uncounted::Nothing) => "none".to_owned(),
+        (known, Uncounted::Nothing) => format!("{known} that are known by number"),
+        (known, more) => format!("{known} that are known by number and {more} that nobody can count"),
+    }
 }
 
 const ABOUT: &str = "\
@@ -145,7 +152,7 @@ Go on with a damaged data folder, without what is damaged in it.
 
 A broker does not start on a log or a state that is damaged: confirmed messages may be missing. Restore the folder from a copy if there is \
 one. If there is none, this keeps everything that is intact and says what it gives up: messages by queue and number, entries of the log by \
-partition and index. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
+partition and index, with an estimate of the messages that were in them. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
 told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
 called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
 aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log.";

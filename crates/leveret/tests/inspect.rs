@@ -134,7 +134,10 @@ fn json_has_one_object_a_line_with_all_that_is_there() {
     assert_eq!(of_kind(&facts, "wal_file").len(), of_kind(&facts, "wal_file_end").len());
     assert_eq!((&of_kind(&facts, "run")[0]["queue"], &of_kind(&facts, "run")[0]["count"]), (&77.into(), &10.into()));
     assert_eq!(of_kind(&facts, "checkpoint")[0]["payload_bytes"], 5);
-    assert_eq!(facts.last().unwrap(), &serde_json::json!({ "kind": "summary", "damage_count": 0 }));
+    assert_eq!(
+        facts.last().unwrap(),
+        &serde_json::json!({ "kind": "summary", "damage_count": 0, "unread_extent_count": 0 })
+    );
 }
 
 #[test]
@@ -168,13 +171,25 @@ fn a_damaged_frame_of_the_log_is_called_out_with_file_and_offset() {
 }
 
 #[test]
-fn a_damaged_message_is_found_when_messages_are_checked() {
+fn a_damaged_message_is_found_unless_the_extents_are_not_read_which_is_said() {
     let folder = data_folder();
     let entry = fs::read_dir(folder.path().join("extents")).unwrap().next().unwrap().unwrap();
     let bytes = fs::read(entry.path()).unwrap();
     let offset = bytes.windows(10).position(|window| window == b"message 12").unwrap();
     let name = damage(folder.path(), "extents", |_| true, offset + 9);
-    assert_eq!(inspect(folder.path(), &[]).status.code(), Some(0), "tables alone are whole");
+    let output = inspect(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = text(&output);
+    assert!(told.contains(&format!("DAMAGED {name} at byte 0: ")), "{told}");
+    assert_eq!(told.lines().last(), Some("log files 2, extents 1, checkpoints 1; damaged places 1"));
+    let output = inspect(folder.path(), &["--quick"]);
+    assert_eq!(output.status.code(), Some(0), "tables alone are whole");
+    let last = "log files 2, extents 1, checkpoints 1; no damage found in what was read; not read: the messages of 1 extents, as --quick \
+                asks for";
+    assert_eq!(text(&output).lines().last(), Some(last));
+    let output = inspect(folder.path(), &["--quick", "--json"]);
+    assert_eq!(facts(&output).last().unwrap()["unread_extent_count"], 1);
+    assert_eq!(inspect(folder.path(), &["--quick", "--messages"]).status.code(), Some(2));
     let output = inspect(folder.path(), &["--messages", "--json"]);
     assert_eq!(output.status.code(), Some(1));
     let facts = facts(&output);

@@ -142,6 +142,17 @@ impl Recovery {
         oldest.map_or(self.replay_file, |f| f.min(self.replay_file))
     }
 
+    /// The extents in which messages are that are live in the newest checkpoint.
+    pub fn extents_with_messages(&self) -> Vec<u32> {
+        let extents = self.queues.iter().flat_map(|queues| queues.extents().iter());
+        extents.filter(|(_, extent)| extent.live > 0).map(|(id, _)| *id).collect()
+    }
+
+    /// The oldest WAL file in which messages are that are live in the newest checkpoint.
+    pub fn oldest_file_with_messages(&self) -> Option<u32> {
+        self.queues.as_ref().and_then(Queues::oldest_wal_file)
+    }
+
     /// The extents that either of the two checkpoints refers to.
     pub fn extents(&self) -> Vec<u32> {
         let newest = self.queues.iter().flat_map(|q| q.extents().keys().copied());

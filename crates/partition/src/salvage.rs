@@ -132,6 +132,18 @@ fn spoilt_batch(body: &[u8], body_crc: u32) -> Option<u32> {
     None
 }
 
+/// How many messages an entry's body published, one for each queue that it went to; 0 for a body that cannot be read.
+pub fn published_in(body: &[u8]) -> u64 {
+    let Ok(mut commands) = Commands::parse(body) else { return 0 };
+    let mut count = 0;
+    while let Ok(Some(command)) = commands.next() {
+        if let LogCommand::Publish(batch) = command {
+            count += u64::from(batch.messages()) * batch.targets().count() as u64;
+        }
+    }
+    count
+}
+
 /// Per queue, the number up to which numbers are what they were; nothing of it while no entry is missing.
 type Known = Option<BTreeMap<QueueId, u64>>;
 

@@ -48,7 +48,7 @@ pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
     file.resize(file.len().next_multiple_of(PAGE_BYTES as usize), 0);
     let disk = Arc::new(FaultyDisk::new(1));
     disk.plant("wal/00000001.wal", &file);
-    let everything = Depth { records: true, messages: true };
+    let everything = Depth { records: true, contents: true, messages: true };
     inspect(&*disk, everything, &|_, _| None, &mut |_| {});
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, spares_target: 0, spares_max: 0, nonce: 1 };
     let mut body_bytes = 0;
@@ -82,7 +82,7 @@ pub fn extent_file(contents: &[u8]) -> Option<usize> {
     let disk = FaultyDisk::new(1);
     let id = ExtentId(1);
     disk.plant(&extent_name(id), contents);
-    inspect(&disk, Depth { records: false, messages: true }, &|_, _| None, &mut |_| {});
+    inspect(&disk, Depth { records: false, contents: true, messages: true }, &|_, _| None, &mut |_| {});
     let extent = Extent::open(&disk, id).ok()?;
     let mut count = 0;
     for run in 0..extent.runs().len() {

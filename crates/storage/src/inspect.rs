@@ -25,7 +25,9 @@ use crate::wal::{
 pub struct Depth {
     /// Show each frame and record of the log, not only its files.
     pub records: bool,
-    /// Read and check every message of every extent, not only their tables.
+    /// Read all bytes of the extents, not only their tables. Without it, damage in a message is not found.
+    pub contents: bool,
+    /// Check each message of every extent, so that a damaged one is named. Reads all of their bytes.
     pub messages: bool,
 }
 
@@ -91,6 +93,8 @@ pub enum Fact {
         bytes: u32,
         /// Runs in it.
         run_count: usize,
+        /// Only its tables were read: nothing is known of its messages.
+        is_unread: bool,
     },
     /// A run of the extent named last.
     Run(Run),
@@ -135,12 +139,21 @@ pub enum Fact {
     },
 }
 
-/// The extents that a checkpoint of this group with this payload needs; `None` if the payload cannot be read, so that any
-/// may be needed. What a payload means is the partitions' affair.
-pub type ExtentsOf<'a> = &'a dyn Fn(GroupId, &Bytes) -> Option<Vec<ExtentId>>;
+/// What a checkpoint needs beside the log behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// The extents in which live messages are.
+    pub extents: Vec<ExtentId>,
+    /// The oldest log file in which live messages are; `None` without any.
+    pub log_from: Option<FileNo>,
+}
+
+/// What a checkpoint of this group with this payload needs; `None` if the payload cannot be read, so that anything may be
+/// needed. What a payload means is the partitions' affair.
+pub type NeedsOf<'a> = &'a dyn Fn(GroupId, &Bytes) -> Option<Needs>;
 
 /// Looks at everything in the folder and shows it to `visit`: identity, log files by number, extents, checkpoints.
-pub fn inspect<D: Disk>(disk: &D, depth: Depth, extents_of: ExtentsOf<'_>, visit: &mut dyn FnMut(Fact)) {
+pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &mut dyn FnMut(Fact)) {
     let folder_id = match read_identity(disk) {
         Ok(Some(identity)) => {
             let folder_id = identity.folder_id;
@@ -156,13 +169,14 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, extents_of: ExtentsOf<'_>, visit
             None
         }
     };
-    let needed = Needed::look(disk, folder_id, extents_of);
+    let needed = Needed::look(disk, folder_id, needs_of);
     inspect_wal(disk, depth, &needed, visit);
     if folder_id.is_some() && matches!(wal::has_log(disk), Ok(false)) {
         let text = "no file of the log is left".to_owned();
         visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
     inspect_extents(disk, depth, &needed, visit);
+    missed_extents(disk, &needed, &|| Needed::look(disk, folder_id, needs_of), visit);
     inspect_checkpoints(disk, folder_id, &needed, visit);
 }
 
@@ -216,6 +230,16 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
         let text = format!("log file number {} was durable to byte {} and is not there", mark.file.0, mark.offset);
         visit(Fact::Damaged { name: wal::MARK_NAME.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
+    for pair in files.windows(2) {
+        let (before, behind) = (pair[0].0.file, pair[1].0.file);
+        // Files are given back oldest first, so between two that are there none may be missing. A spare has number 0.
+        if before > FileNo(0) && behind.0 > before.0 + 1 && is_needed(FileNo(behind.0 - 1)) {
+            let first = before.0 + 1;
+            let text = format!("log file number {first} is not there, and the one with number {} is", behind.0);
+            visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
+        }
+    }
+    let mut groups = BTreeSet::new();
     for place in 0..files.len() {
         let (header, name, file, bytes) = &files[place];
         visit(Fact::WalFile { name: name.clone(), bytes: *bytes, header: *header });
@@ -232,7 +256,15 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
             closed_end: next.map(|next| next.previous_end.clamp(PAGE_BYTES, FILE_BYTES_MAX)),
             wanted_from: 0,
         };
-        inspect_frames(&mut Window::new(file, name, limit), name, &known, depth, visit);
+        groups.extend(inspect_frames(&mut Window::new(file, name, limit), name, &known, depth, visit));
+    }
+    let first = files.iter().map(|(header, ..)| header.file).find(|file| *file > FileNo(0));
+    let all_in_log = groups.into_iter().find(|group| !needed.groups.contains(group));
+    if let (Some(first), Some(group)) = (first.filter(|first| *first > FileNo(1)), all_in_log) {
+        // A group that comes when the log has let go of its first file is founded with a checkpoint.
+        let text =
+            format!("it begins with file number {}, and group {} has no saved state but the log", first.0, group.0);
+        visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
 }
 
@@ -246,14 +278,15 @@ fn open_wal_file<D: Disk>(disk: &D, name: &str) -> Result<OpenedWalFile<D::File>
     Ok((file, bytes, FileHeader::decode(&page[..read])))
 }
 
+/// The groups of which there are entries.
 fn inspect_frames<F: DiskFile>(
     window: &mut Window<'_, F>,
     name: &str,
     known: &Known,
     depth: Depth,
     visit: &mut dyn FnMut(Fact),
-) {
-    let (mut frames, mut records) = (0, 0);
+) -> BTreeSet<GroupId> {
+    let (mut frames, mut records, mut groups) = (0, 0, BTreeSet::new());
     let walk = walk_file(window, known, &mut |seen| match seen {
         Seen::Frame { offset, header } => {
             frames += 1;
@@ -263,6 +296,9 @@ fn inspect_frames<F: DiskFile>(
         }
         Seen::Record { record, body_offset } => {
             records += 1;
+            if record.kind == RecordKind::Entry {
+                groups.insert(record.group);
+            }
             if depth.records {
                 let body_bytes = record.body.len() as u32;
                 visit(Fact::Record { record: record.name(), body_offset, body_bytes });
@@ -285,51 +321,74 @@ fn inspect_frames<F: DiskFile>(
         }
         Err(error) => visit(damaged(name, &error)),
     }
+    groups
 }
 
-/// What the readable checkpoints say before everything is told.
+/// What the readable checkpoints say before everything is told: of each group its newest one, as a start goes by that.
 struct Needed {
-    /// `None` if any may be.
-    extents: Option<BTreeSet<ExtentId>>,
+    /// Each with the group that needs it; `None` if any may be needed.
+    extents: Option<BTreeMap<ExtentId, GroupId>>,
     /// Groups with a whole checkpoint: only then is the other of their two files ever written over.
     groups: BTreeSet<GroupId>,
-    /// The first log file that a start reads; `None` if that is not known.
+    /// The first log file that a start needs; `None` if that is not known.
     log_from: Option<FileNo>,
 }
 
 impl Needed {
-    fn look<D: Disk>(disk: &D, folder_id: Option<u128>, extents_of: ExtentsOf<'_>) -> Needed {
-        let mut needed = Needed { extents: Some(BTreeSet::new()), groups: BTreeSet::new(), log_from: None };
+    fn look<D: Disk>(disk: &D, folder_id: Option<u128>, needs_of: NeedsOf<'_>) -> Needed {
         let mut unreadable = BTreeSet::new();
-        let mut newest: BTreeMap<GroupId, (u64, FileNo)> = BTreeMap::new();
+        let mut newest: BTreeMap<GroupId, (u64, FileNo, Option<Needs>)> = BTreeMap::new();
         for file_name in disk.list(CHECKPOINT_FOLDER).unwrap_or_default() {
             let Some((group, place)) = place_of(&file_name) else { continue };
             match CheckpointStore::read_only(disk, &checkpoint_name(group, place), group, folder_id) {
+                Ok(checkpoint) if newest.get(&group).is_some_and(|known| known.0 > checkpoint.generation) => {}
                 Ok(checkpoint) => {
-                    needed.groups.insert(group);
-                    let found = (checkpoint.generation, checkpoint.replay_from.file);
-                    newest.entry(group).and_modify(|known| *known = found.max(*known)).or_insert(found);
-                    match (extents_of(group, &checkpoint.payload), &mut needed.extents) {
-                        (Some(ids), Some(extents)) => extents.extend(ids),
-                        _ => needed.extents = None,
-                    }
+                    let needs = needs_of(group, &checkpoint.payload);
+                    newest.insert(group, (checkpoint.generation, checkpoint.replay_from.file, needs));
                 }
                 Err(_) => {
                     unreadable.insert(group);
                 }
             }
         }
+        let groups: BTreeSet<GroupId> = newest.keys().copied().collect();
         // A group of which nothing can be read may have needed anything.
-        if !unreadable.is_subset(&needed.groups) {
-            needed.extents = None;
-        } else {
-            needed.log_from = newest.values().map(|(_, file)| *file).min();
+        let is_known = unreadable.is_subset(&groups) && newest.values().all(|(_, _, needs)| needs.is_some());
+        let mut needed = Needed { extents: None, groups, log_from: None };
+        if is_known {
+            let of_group = |(group, found): (&GroupId, &(u64, FileNo, Option<Needs>))| {
+                let ids = found.2.iter().flat_map(|needs| needs.extents.clone());
+                ids.map(|id| (id, *group)).collect::<Vec<_>>()
+            };
+            needed.extents = Some(newest.iter().flat_map(of_group).collect());
+            let oldest = |(_, replay, needs): &(u64, FileNo, Option<Needs>)| {
+                needs.as_ref().and_then(|needs| needs.log_from).map_or(*replay, |from| from.min(*replay))
+            };
+            needed.log_from = newest.values().map(oldest).min();
         }
         needed
     }
 
     fn extent(&self, id: ExtentId) -> bool {
-        self.extents.as_ref().is_none_or(|extents| extents.contains(&id))
+        self.extents.as_ref().is_none_or(|extents| extents.contains_key(&id))
+    }
+}
+
+/// Extents that a start needs and that are not there.
+fn missed_extents<D: Disk>(disk: &D, needed: &Needed, again: &dyn Fn() -> Needed, visit: &mut dyn FnMut(Fact)) {
+    let is_there = |id: ExtentId| !matches!(Extent::open(disk, id), Err(StorageError::Missing { .. }));
+    let missed = |needed: &Needed| {
+        let known = needed.extents.iter().flatten().map(|(id, group)| (*id, *group));
+        known.filter(|(id, _)| !is_there(*id)).collect::<BTreeMap<_, _>>()
+    };
+    let before = missed(needed);
+    if before.is_empty() {
+        return;
+    }
+    // A node that runs may have given them back since its states were read: what it needs now counts.
+    for (id, group) in missed(&again()).into_iter().filter(|(id, _)| before.contains_key(id)) {
+        let text = format!("it is not there, and the newest state of group {} has messages in it", group.0);
+        visit(Fact::Damaged { name: extent_name(id), offset: 0, bytes: 0, text, record: None });
     }
 }
 
@@ -351,14 +410,16 @@ fn inspect_extents<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut
                 continue;
             }
         };
-        visit(Fact::Extent { id, bytes: extent.bytes(), run_count: extent.runs().len() });
+        let is_unread = !(depth.contents || depth.messages);
+        visit(Fact::Extent { id, bytes: extent.bytes(), run_count: extent.runs().len(), is_unread });
         for run in extent.runs() {
             visit(Fact::Run(*run));
         }
-        if depth.messages {
-            if let Err(error) = extent.verify() {
-                visit(damaged(&extent_name(id), &error));
-            }
+        if !is_unread && let Err(error) = extent.verify() {
+            let tell = if needed.extent(id) { damaged } else { unfinished };
+            visit(tell(&extent_name(id), &error));
+        }
+        if depth.messages && needed.extent(id) {
             for number in 0..extent.runs().len() {
                 inspect_messages(&extent, number, visit);
             }

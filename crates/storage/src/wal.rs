@@ -338,6 +338,12 @@ impl<D: Disk> Wal<D> {
         }
     }
 
+    /// The number of the next file to be begun: above that of every file that is known to have been part of this log, there or
+    /// not.
+    pub fn next_file(&self) -> FileNo {
+        self.next_file
+    }
+
     /// End of what is durable.
     pub fn synced_position(&self) -> WalPosition {
         match &self.current {

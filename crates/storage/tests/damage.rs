@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use storage::disk::{Crash, Fault};
-use storage::inspect::{Depth, Fact, inspect};
+use storage::inspect::{Depth, Fact, Needs, inspect};
 use storage::wal::{RecordName, Recovery, found_log, has_log};
 use storage::{
     CheckpointStore, DataFolder, Disk, ExtentId, ExtentWriter, FaultyDisk, FileNo, FolderIdentity, GroupId, Location,
@@ -377,15 +377,15 @@ fn full_folder() -> Arc<FaultyDisk> {
 }
 
 /// Every checkpoint here needs the extent with number 1.
-fn needs_one(_: GroupId, _: &Bytes) -> Option<Vec<ExtentId>> {
-    Some(vec![ExtentId(1)])
+fn needs_one(_: GroupId, _: &Bytes) -> Option<Needs> {
+    Some(Needs { extents: vec![ExtentId(1)], log_from: None })
 }
 
 #[test]
 fn inspection_tells_what_a_kill_left_half_written_from_damage() {
     let disk = full_folder();
     let broken = |disk: &FaultyDisk| {
-        let facts = facts(disk, Depth { records: false, messages: true });
+        let facts = facts(disk, Depth { records: false, contents: true, messages: true });
         let told = |fact: Fact| match fact {
             Fact::Damaged { name, .. } => Some(("damaged", name)),
             Fact::Unfinished { name, .. } => Some(("unfinished", name)),
@@ -407,6 +407,63 @@ fn inspection_tells_what_a_kill_left_half_written_from_damage() {
     assert!(all.iter().all(|(what, _)| *what == "damaged"), "without a whole checkpoint nothing is known: {all:?}");
 }
 
+/// What an inspection calls damaged, and not unfinished.
+fn damaged_names(disk: &FaultyDisk, contents: bool) -> Vec<String> {
+    let facts = facts(disk, Depth { records: false, contents, messages: false });
+    let told = |fact: Fact| match fact {
+        Fact::Damaged { name, .. } => Some(name),
+        _ => None,
+    };
+    facts.into_iter().filter_map(told).collect()
+}
+
+#[test]
+fn inspection_reads_the_contents_of_extents_and_says_where_it_did_not() {
+    let disk = full_folder();
+    let unread = |contents| {
+        let facts = facts(&disk, Depth { records: false, contents, messages: false });
+        facts.iter().filter(|fact| matches!(fact, Fact::Extent { is_unread: true, .. })).count()
+    };
+    assert_eq!((unread(true), unread(false)), (0, 1));
+    disk.flip_bit("extents/0000000000000001.extent", 64 + 310, 0);
+    assert_eq!(damaged_names(&disk, true), ["extents/0000000000000001.extent"]);
+    assert!(damaged_names(&disk, false).is_empty(), "its tables are whole");
+}
+
+#[test]
+fn inspection_misses_an_extent_that_the_newest_checkpoint_needs() {
+    let disk = full_folder();
+    disk.remove("extents/0000000000000001.extent").unwrap();
+    assert_eq!(damaged_names(&disk, false), ["extents/0000000000000001.extent"]);
+}
+
+#[test]
+fn inspection_misses_a_log_file_between_two_and_one_before_a_group_that_has_nothing_else() {
+    let whole = || {
+        let (disk, _) = written(false);
+        let (mut wal, ..) = open(&disk, 1);
+        while wal.position().file < FileNo(4) {
+            wal.append(&[entry(1, 10_000)], &mut Vec::new()).unwrap();
+        }
+        wal.sync().unwrap();
+        disk
+    };
+    assert!(damaged_names(&whole(), false).is_empty());
+    let numbered = |disk: &FaultyDisk, wanted: u64| {
+        let facts = facts(disk, Depth { records: false, contents: false, messages: false });
+        let name = |fact: Fact| match fact {
+            Fact::WalFile { name, header, .. } if header.file == FileNo(wanted) => Some(name),
+            _ => None,
+        };
+        facts.into_iter().find_map(name).unwrap()
+    };
+    for number in [1, 2, 3] {
+        let disk = whole();
+        disk.remove(&numbered(&disk, number)).unwrap();
+        assert_eq!(damaged_names(&disk, false), ["wal"], "file {number}");
+    }
+}
+
 fn facts(disk: &FaultyDisk, depth: Depth) -> Vec<Fact> {
     let mut facts = Vec::new();
     let before = disk.operations();
@@ -418,7 +475,7 @@ fn facts(disk: &FaultyDisk, depth: Depth) -> Vec<Fact> {
 #[test]
 fn inspection_tells_everything_and_names_damage() {
     let disk = full_folder();
-    let deep = Depth { records: true, messages: true };
+    let deep = Depth { records: true, contents: true, messages: true };
     let all = facts(&disk, deep);
     let count = |facts: &[Fact], wanted: fn(&Fact) -> bool| facts.iter().filter(|fact| wanted(fact)).count();
     assert_eq!(
@@ -430,7 +487,7 @@ fn inspection_tells_everything_and_names_damage() {
     assert_eq!(count(&all, |fact| matches!(fact, Fact::Run(_))), 2);
     assert_eq!(count(&all, |fact| matches!(fact, Fact::Checkpoint { generation: 1, payload_bytes: 5, .. })), 1);
     assert!(all.contains(&Fact::Identity(identity("a@host"))));
-    let shallow = facts(&disk, Depth { records: false, messages: false });
+    let shallow = facts(&disk, Depth { records: false, contents: false, messages: false });
     assert_eq!(count(&shallow, |fact| matches!(fact, Fact::Record { .. } | Fact::Frame { .. })), 0);
     assert_eq!(count(&shallow, |fact| matches!(fact, Fact::WalFileEnd { records: 1.., .. })), 2);
 
@@ -461,7 +518,7 @@ fn inspection_survives_any_rot() {
         let length = pristine.contents(name).unwrap().len();
         for offset in (0..length.min(13_000)).step_by(7) {
             pristine.flip_bit(name, offset as u64, (offset % 8) as u8);
-            let facts = facts(&pristine, Depth { records: true, messages: true });
+            let facts = facts(&pristine, Depth { records: true, contents: true, messages: true });
             assert!(facts.len() > 10);
             pristine.flip_bit(name, offset as u64, (offset % 8) as u8);
         }
@@ -534,7 +591,7 @@ fn a_log_file_that_was_cut_off_is_damaged_to_where_it_went() {
             let disk = written(true).0;
             disk.remove(name).unwrap();
             disk.plant(name, &whole[..bytes]);
-            let told = facts(&disk, Depth { records: false, messages: false });
+            let told = facts(&disk, Depth { records: false, contents: false, messages: false });
             assert!(told.iter().any(|fact| matches!(fact, Fact::Damaged { name: of, .. } if of == name)), "{told:?}");
             let (mut wal, recovery, seen) = open(&disk, 1);
             assert_eq!(recovery.cut, None, "all of it was durable");
@@ -571,7 +628,7 @@ fn a_log_that_somebody_took_away_is_not_taken_for_a_new_one() {
     // And so does the note beside it, to who only looks.
     let disk = full_folder();
     disk.remove("wal/00000002.wal").unwrap();
-    let told = facts(&disk, Depth { records: false, messages: false });
+    let told = facts(&disk, Depth { records: false, contents: false, messages: false });
     assert!(told.iter().any(|fact| matches!(fact, Fact::Damaged { name, .. } if name == "wal/durable")), "{told:?}");
 }
 
@@ -597,7 +654,7 @@ fn a_founded_folder_has_a_log_from_its_first_moment_on() {
     drop(wal);
     assert_eq!(disk.list("wal").unwrap(), ["00000001.wal"]);
     let damaged = || {
-        let told = facts(&disk, Depth { records: false, messages: false });
+        let told = facts(&disk, Depth { records: false, contents: false, messages: false });
         told.into_iter().any(|fact| matches!(fact, Fact::Damaged { name, .. } if name == "wal"))
     };
     assert!(!damaged());

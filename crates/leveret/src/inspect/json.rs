@@ -55,7 +55,7 @@ pub(super) fn line(fact: &Fact) -> Value {
             json!({ "kind": "wal_file_without_header", "name": name, "bytes": bytes })
         }
         Fact::DurableNote(at) => json!({ "kind": "durable_note", "at": position(at) }),
-        Fact::Extent { id, bytes, run_count } => {
+        Fact::Extent { id, bytes, run_count, is_unread: _ } => {
             json!({ "kind": "extent", "id": id.0, "bytes": bytes, "run_count": run_count })
         }
         Fact::Run(run) => json!({
@@ -90,8 +90,8 @@ pub(super) fn line(fact: &Fact) -> Value {
 }
 
 /// The last line.
-pub(super) fn summary(damage_count: u64) -> Value {
-    json!({ "kind": "summary", "damage_count": damage_count })
+pub(super) fn summary(damage_count: u64, unread_extent_count: u64) -> Value {
+    json!({ "kind": "summary", "damage_count": damage_count, "unread_extent_count": unread_extent_count })
 }
 
 fn record_name(record: &RecordName) -> Value {

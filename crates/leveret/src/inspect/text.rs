@@ -91,7 +91,7 @@ impl Tables {
                 let note = "no readable header: a spare in the making, or reuse cut short by a crash";
                 writeln!(out, "{:<20} {:>8} {bytes:>12}  {note}", visible(name), "-")
             }
-            Fact::Extent { id, bytes, run_count } => {
+            Fact::Extent { id, bytes, run_count, is_unread: _ } => {
                 self.open(Table::Extents, out)?;
                 self.counts[Table::Extents as usize] += 1;
                 writeln!(out, "extent {}: {bytes} bytes, runs {run_count}", id.0)
@@ -120,15 +120,20 @@ impl Tables {
         }
     }
 
-    /// Writes the last line.
-    pub(super) fn write_end(&mut self, out: &mut impl Write) -> io::Result<()> {
+    /// Writes the last line. What was not read is named there: nobody is to take it for whole.
+    pub(super) fn write_end(&mut self, unread: u64, out: &mut impl Write) -> io::Result<()> {
         self.end_row(out)?;
         let [wal, extents, checkpoints] = self.counts;
         writeln!(out)?;
         write!(out, "log files {wal}, extents {extents}, checkpoints {checkpoints}; ")?;
         match self.damage_count {
-            0 => writeln!(out, "no damage found"),
-            count => writeln!(out, "damaged places {count}"),
+            0 if unread > 0 => write!(out, "no damage found in what was read")?,
+            0 => write!(out, "no damage found")?,
+            count => write!(out, "damaged places {count}")?,
+        }
+        match unread {
+            0 => writeln!(out),
+            count => writeln!(out, "; not read: the messages of {count} extents, as --quick asks for"),
         }
     }
 

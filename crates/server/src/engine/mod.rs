@@ -20,6 +20,7 @@ mod opening;
 mod reader_thread;
 mod repair;
 mod sync_times;
+mod uncounted;
 mod upkeep_thread;
 mod wal_thread;
 
@@ -40,12 +41,14 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use storage::inspect::Needs;
 use storage::wal::Recovery as WalReport;
-use storage::{CheckpointStore, DataFolder, Disk, ExtentId, GroupId, RealDisk, StorageError, Wal, WalOptions};
+use storage::{CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, RealDisk, StorageError, Wal, WalOptions};
 
 pub(crate) use durable::wall_ms;
 pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
 pub use sync_times::SyncTimes;
+pub use uncounted::Uncounted;
 use wal_thread::WalHandle;
 
 /// The node that every group of a single node consists of.
@@ -200,13 +203,16 @@ pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened
     Ok(Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot, next_extent, report })
 }
 
-/// The extents that a checkpoint needs, for tools that only read; `None` if its payload cannot be read.
-pub fn extents_of(group: GroupId, payload: &bytes::Bytes) -> Option<Vec<ExtentId>> {
+/// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its payload cannot be read.
+pub fn needs_of(group: GroupId, payload: &bytes::Bytes) -> Option<Needs> {
     if group == GroupId(TOPOLOGY.0) {
-        return Some(Vec::new());
+        return Some(Needs::default());
     }
     let recovery = Recovery::queues(PartitionId(group.0), Some((payload, 0))).ok()?;
-    Some(recovery.extents().into_iter().map(|id| ExtentId(u64::from(id))).collect())
+    Some(Needs {
+        extents: recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id))).collect(),
+        log_from: recovery.oldest_file_with_messages().map(|file| FileNo(u64::from(file))),
+    })
 }
 
 impl Opened {

@@ -8,7 +8,9 @@
 //! tells is what the repair does.
 
 use super::opening::{lost_whole, recovery_of};
+use super::uncounted::{Density, Uncounted};
 use super::{ONLY_NODE, OpenError, TOPOLOGY, random_u128};
+use broker::QueueId;
 use broker::topology::{Command as Change, Topology};
 use consensus::Membership;
 use partition::Recovery;
@@ -20,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::checkpoint::checkpoint_name;
 use storage::extent::{extent_name, list_extents};
-use storage::wal::{Recovery as WalReport, found_log, has_log};
+use storage::wal::{Damage, Recovery as WalReport, found_log, has_log};
 use storage::{
     CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, OpenMode, RecordKind, StorageError, Wal,
     WalOptions, WalPosition, WalReader, recover,
@@ -46,8 +48,10 @@ pub struct RepairReport {
     pub aside: Vec<(String, String)>,
     /// Messages that are there afterwards.
     pub messages: u64,
-    /// Messages that are known to be lost. Those of missing log entries nobody can count.
+    /// Messages that are known by number to be lost.
     pub messages_lost: u64,
+    /// Messages that are lost beside those: of log entries that are missing.
+    pub uncounted: Uncounted,
 }
 
 /// Goes on without what is damaged on `disk`, the folder of a group of one.
@@ -63,27 +67,33 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<RepairReport, O
         report.messages = found.partitions.iter().map(live).sum();
         return Ok(report);
     }
-    let Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal_report, wal, .. } = found;
-    let mut work = Work { disk, folder_id, checkpoints, report, next_extent: 0, kept_aside: 0 };
+    let Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal_report, wal, density, needed, .. } =
+        found;
+    let log = topology;
+    let topology = read_topology(&log)?;
+    let mut work =
+        Work { disk, folder_id, checkpoints, report, next_extent: 0, kept_aside: 0, lost_in_log: Vec::new() };
     work.kept_aside = count_aside(&*work.disk)?;
     for group in &lost_checkpoints {
         for place in 0..2 {
             work.copy_aside(&checkpoint_name(GroupId(*group), place))?;
         }
     }
-    let replay_file = file_u32(wal.position().file) + 1;
+    // Behind every file that the log ever had: the note beside it may name one that is gone, and nobody is to miss that one again.
+    let replay_file = file_u32(wal.next_file().max(FileNo(wal.position().file.0 + 1)));
     let reader = wal.reader();
     let mut partitions = partitions;
     work.next_extent = work.first_free_extent(&partitions)?;
     for partition in &mut partitions {
         work.move_messages(partition, &reader, &damaged_extents)?;
-        work.tell_losses(partition, lost_checkpoints.contains(&partition.id().0));
+        work.tell_losses(partition, lost_checkpoints.contains(&partition.id().0), &topology, &density);
     }
-    let state = work.salvage_topology(&topology, &partitions, lost_checkpoints.contains(&TOPOLOGY.0))?;
+    work.tell_end_of_log(&wal_report, needed, &density);
+    let state = work.salvage_topology(topology, &log, &partitions, lost_checkpoints.contains(&TOPOLOGY.0));
     // Nothing is written to the log from here on, and its files are about to move.
     drop((reader, wal));
     let payloads = partitions.iter().map(|p| (p.id(), p.checkpoint()));
-    let payloads: Vec<_> = std::iter::once((TOPOLOGY, topology.checkpoint(&state))).chain(payloads).collect();
+    let payloads: Vec<_> = std::iter::once((TOPOLOGY, log.checkpoint(&state))).chain(payloads).collect();
     let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
     for _ in 0..2 {
         for (partition, payload) in &payloads {
@@ -121,6 +131,9 @@ struct Found<D: Disk> {
     lost_checkpoints: BTreeSet<u32>,
     wal: Wal<D>,
     wal_report: WalReport,
+    /// The first log file of which a queue partition has not saved the effects.
+    needed: FileNo,
+    density: Density,
     report: RepairReport,
 }
 
@@ -157,13 +170,18 @@ impl<D: Disk> Found<D> {
             report
                 .given_up
                 .push(format!("all that was published, settled or declared {since}: how much, only the log knew"));
+            report.uncounted += Uncounted::Unknown;
         }
         // From the first record that there is: how many partitions have no checkpoint yet, only the log knows.
         let start = WalPosition::START;
         let options = WalOptions::new(random_u128()? as u64);
-        let mut failed = None;
+        let (mut failed, mut density) = (None, Density::default());
         let (wal, mut wal_report) = recover(disk, folder_id, options, FileNo(0), start, &mut |record, at| {
             let id = record.group.0;
+            match id == TOPOLOGY.0 {
+                true => density.note_place(at),
+                false => density.note(id, record.kind, record.body, at),
+            }
             let recovery = match recoveries.entry(id) {
                 std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
                 std::collections::btree_map::Entry::Vacant(new) => match recovery_of(id, None) {
@@ -191,8 +209,11 @@ impl<D: Disk> Found<D> {
         for id in lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default() {
             report.found.push(format!("the log: nothing of partition {id} is left"));
             report.given_up.push(format!("partition {id}: all its messages; how many, only its log knew"));
+            report.uncounted += Uncounted::Unknown;
             recoveries.entry(id).or_insert(recovery_of(id, None)?);
         }
+        let of_queues = recoveries.values().filter(|recovery| recovery.id() != TOPOLOGY && !recovery.is_blank());
+        let needed = FileNo(u64::from(of_queues.map(Recovery::replay_file).min().unwrap_or(0)));
         let mut damaged = damaged_records(&wal_report, &wal.reader());
         let topology = recoveries.remove(&TOPOLOGY.0).expect("put in above");
         let topology = topology.salvage_log(ONLY_NODE, &damaged.remove(&TOPOLOGY.0).unwrap_or_default());
@@ -203,7 +224,18 @@ impl<D: Disk> Found<D> {
         alone(topology.membership())?;
         partitions.iter().try_for_each(|partition| alone(partition.membership()))?;
         let disk = disk.clone();
-        Ok(Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal, wal_report, report })
+        Ok(Found {
+            disk,
+            checkpoints,
+            topology,
+            partitions,
+            lost_checkpoints,
+            wal,
+            wal_report,
+            needed,
+            density,
+            report,
+        })
     }
 
     /// Extents that are referred to and of which something is not what was written.
@@ -229,8 +261,7 @@ impl<D: Disk> Found<D> {
 
 fn tell_damage(wal: &WalReport, report: &mut RepairReport) {
     for damage in &wal.damage {
-        let file =
-            if damage.name.is_empty() { format!("log file number {}", damage.file.0) } else { damage.name.clone() };
+        let file = file_of(damage);
         let whose = match &damage.record {
             Some(r) => format!("{:?} {}@{} of partition {}", r.kind, r.index, r.term, r.group.0),
             None => "of which partition cannot be told".to_owned(),
@@ -240,6 +271,40 @@ fn tell_damage(wal: &WalReport, report: &mut RepairReport) {
     }
     if wal.damage_unlisted > 0 {
         report.found.push(format!("{} more places of the log", wal.damage_unlisted));
+    }
+}
+
+fn file_of(damage: &Damage) -> String {
+    if damage.name.is_empty() { format!("log file number {}", damage.file.0) } else { damage.name.clone() }
+}
+
+/// The topology as far as its log can be read.
+fn read_topology(log: &SalvagedLog) -> Result<Topology, OpenError> {
+    let unreadable = |error: String| OpenError::Topology(error);
+    let mut topology = match &log.state {
+        Some(state) => Topology::decode_snapshot(state).map_err(|e| unreadable(e.to_string()))?,
+        None => Topology::new(),
+    };
+    for command in &log.commands {
+        let change = Change::decode(command).map_err(|e| unreadable(e.to_string()))?;
+        topology.apply(&change);
+    }
+    Ok(topology)
+}
+
+/// What a person calls a queue: its name and its virtual host, where the topology still knows it.
+fn in_words(topology: &Topology, queue: QueueId) -> String {
+    let owner = schedule_of(queue).unwrap_or(queue);
+    let scheduled = if owner == queue { "" } else { ", scheduled ones" };
+    let known = topology.queue(owner).and_then(|known| Some((known, topology.vhost_of(known.vhost)?)));
+    match known {
+        Some((known, vhost)) => {
+            // A name may hold anything, a line break too.
+            let quoted = |name: &[u8]| format!("{:?}", String::from_utf8_lossy(name));
+            let (name, vhost) = (quoted(&known.name), quoted(&vhost.name));
+            format!("queue {name} of virtual host {vhost} (number {}{scheduled})", owner.0)
+        }
+        None => format!("queue number {}{scheduled}, whose name nothing says any more", owner.0),
     }
 }
 
@@ -266,6 +331,8 @@ struct Work<D: Disk> {
     report: RepairReport,
     next_extent: u32,
     kept_aside: u32,
+    /// Runs of the log that could not be read: file, offset, and how many messages are known by number to be lost there.
+    lost_in_log: Vec<(FileNo, u32, u64)>,
 }
 
 impl<D: Disk> Work<D> {
@@ -294,13 +361,19 @@ impl<D: Disk> Work<D> {
             let id = ExtentId(u64::from(self.next_extent));
             self.next_extent += 1;
             let copied = copy_runs(&self.disk, self.folder_id, wal, id, &runs)?;
+            for lost in &copied.damaged {
+                if let Place::Wal { file, offset, .. } = lost.place {
+                    let count: u64 = lost.messages.iter().map(|(_, count)| count).sum();
+                    self.lost_in_log.push((FileNo(u64::from(file)), offset, count));
+                }
+            }
             let progress = copied.ready.is_some() || !copied.damaged.is_empty();
             assert!(progress, "a run is copied, or told to be damaged");
             partition.copied(copied);
         }
     }
 
-    fn tell_losses(&mut self, partition: &Salvage, is_state_lost: bool) {
+    fn tell_losses(&mut self, partition: &Salvage, is_state_lost: bool, topology: &Topology, density: &Density) {
         let (id, lost) = (partition.id().0, &partition.lost);
         let given_up = &mut self.report.given_up;
         if is_state_lost && lost.entries.is_empty() {
@@ -311,10 +384,16 @@ impl<D: Disk> Work<D> {
                  kept aside: leveret inspect DIR --export prints them"
             ));
         }
+        if is_state_lost && !lost.entries.is_empty() {
+            self.report.uncounted += Uncounted::Unknown;
+        }
         for (first, count) in &lost.entries {
+            let messages = density.of_entries(id, *count);
             given_up.push(format!(
-                "partition {id}: {count} entries of its log from index {first} on, and the messages that they published, if any"
+                "partition {id}: {count} entries of its log from index {first} on, and the messages that they published: {messages}, if \
+                 they were as the entries that can be read"
             ));
+            self.report.uncounted += messages;
         }
         self.report.messages_lost += lost.message_count();
         for (queue, ranges) in lost.messages.iter().filter(|(_, ranges)| !ranges.is_empty()) {
@@ -324,8 +403,8 @@ impl<D: Disk> Work<D> {
             });
             let numbers = numbers.collect::<Vec<_>>().join(", ");
             let more = if ranges.iter().count() > RANGES_TOLD_MAX { " and more" } else { "" };
-            let (count, queue) = (ranges.count(), schedule_of(*queue).unwrap_or(*queue).0);
-            given_up.push(format!("partition {id}: {count} messages of queue {queue}, numbers {numbers}{more}"));
+            let (count, queue) = (ranges.count(), in_words(topology, *queue));
+            given_up.push(format!("partition {id}: {count} messages of {queue}, numbers {numbers}{more}"));
         }
         if lost.outcomes > 0 {
             let count = lost.outcomes;
@@ -335,22 +414,29 @@ impl<D: Disk> Work<D> {
         }
     }
 
-    /// The topology's state as far as its log can be read, with a queue for all messages that would belong to none.
+    /// What lay behind the last record that can be read, where something did: nothing says which entries those were.
+    fn tell_end_of_log(&mut self, wal_report: &WalReport, needed: FileNo, density: &Density) {
+        for damage in density.behind_the_end(wal_report, needed) {
+            let is_in_it = |(file, offset, _): &&(FileNo, u32, u64)| *file == damage.file && *offset >= damage.offset;
+            let known = self.lost_in_log.iter().filter(is_in_it).map(|(_, _, count)| count).sum();
+            let messages = density.of_bytes(u64::from(damage.bytes)).beside(known);
+            let file = file_of(damage);
+            self.report.given_up.push(format!(
+                "the end of the log, in {file}, and the messages that it published: {messages} beside those known by number, if it was as \
+                 what can be read"
+            ));
+            self.report.uncounted += messages;
+        }
+    }
+
+    /// The topology's state, with a queue for all messages that would belong to none.
     fn salvage_topology(
         &mut self,
+        mut topology: Topology,
         log: &SalvagedLog,
         partitions: &[Salvage],
         is_state_lost: bool,
-    ) -> Result<bytes::Bytes, OpenError> {
-        let unreadable = |error: String| OpenError::Topology(error);
-        let mut topology = match &log.state {
-            Some(state) => Topology::decode_snapshot(state).map_err(|e| unreadable(e.to_string()))?,
-            None => Topology::new(),
-        };
-        for command in &log.commands {
-            let change = Change::decode(command).map_err(|e| unreadable(e.to_string()))?;
-            topology.apply(&change);
-        }
+    ) -> bytes::Bytes {
         if let Some((first, count)) = log.missing {
             let why = "of users, virtual hosts, exchanges, queues and bindings";
             self.report.given_up.push(format!("{count} changes {why}, from entry {first} of partition 0 on"));
@@ -366,7 +452,7 @@ impl<D: Disk> Work<D> {
                 self.adopt(&mut topology, partition);
             }
         }
-        Ok(topology.encode_snapshot())
+        topology.encode_snapshot()
     }
 
     fn adopt(&mut self, topology: &mut Topology, partition: &Salvage) {

@@ -40,7 +40,7 @@ pub struct Damage {
     pub name: String,
     /// First damaged byte.
     pub offset: u32,
-    /// How many bytes; 0 when unknown, as for a missing file.
+    /// How many bytes; 0 when unknown, as for a missing file that the note beside the log does not name.
     pub bytes: u32,
     /// What should be there.
     pub what: &'static str,
@@ -89,8 +89,8 @@ impl Recovery {
         if self.damage.len() < DAMAGE_COUNT_MAX { self.damage.push(damage) } else { self.damage_unlisted += 1 }
     }
 
-    fn add_missing(&mut self, file: FileNo) {
-        self.add_damage(Damage { file, name: String::new(), offset: 0, bytes: 0, what: MISSING, record: None });
+    fn add_missing(&mut self, file: FileNo, bytes: u32) {
+        self.add_damage(Damage { file, name: String::new(), offset: 0, bytes, what: MISSING, record: None });
     }
 }
 
@@ -120,7 +120,7 @@ pub fn recover<D: Disk>(
     // Of a later file than the first something was durable before a checkpoint named it, and the file that is written stays:
     // without any, somebody took the log away.
     if from.file > FileNo(1) && found.is_empty() {
-        recovery.add_missing(from.file);
+        recovery.add_missing(from.file, 0);
     }
 
     // No frame of any file that is there has this number or a later one, though the file may not be read.
@@ -140,7 +140,7 @@ pub fn recover<D: Disk>(
     // kept is not known here; whoever reads from them will hear of it.
     for (file, next) in kept.keys().zip(kept.keys().skip(1).chain([&from.file])) {
         if next.0 > file.0 + 1 {
-            recovery.add_missing(FileNo(file.0 + 1));
+            recovery.add_missing(FileNo(file.0 + 1), 0);
         }
     }
     let mut opening =
@@ -384,12 +384,12 @@ impl<D: Disk> Opening<'_, D> {
                     self.walk_one(slot, header, next)?;
                 }
                 None => {
-                    self.recovery.add_missing(file);
+                    self.recovery.add_missing(file, self.noted_bytes(file));
                     // A gap of any length is reported by its ends: the numbers come from the disk and may be absurd.
                     if let Some((&next, _)) = found.numbered.first_key_value() {
                         file = FileNo(next.0 - 1);
                     } else if let Some(needed) = needed.filter(|needed| *needed > file) {
-                        self.recovery.add_missing(needed);
+                        self.recovery.add_missing(needed, self.noted_bytes(needed));
                         file = needed;
                     }
                 }
@@ -401,6 +401,11 @@ impl<D: Disk> Opening<'_, D> {
             self.walk_one(slot, header, None)?;
         }
         Ok(())
+    }
+
+    /// How much of a file was durable by the note beside the log, if that names it; 0 else.
+    fn noted_bytes(&self, file: FileNo) -> u32 {
+        if self.mark.file == file { self.mark.offset.min(FILE_BYTES_MAX) } else { 0 }
     }
 
     fn walk_one(
