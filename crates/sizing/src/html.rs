@@ -2,10 +2,11 @@
 //!
 //! Invariant: all text from outside passes `escape`; the page has no script and no address.
 
+use crate::answer::Extent;
 use crate::chart::{Axes, Series, bars, lines, scatter};
 use crate::report::{Report, check_verdict};
 use crate::results::{Step, Test};
-use crate::table::escape;
+use crate::table::{escape, ms};
 
 /// Colours of eight series by day and by night, told apart also without red and green.
 const STYLE: &str = "\
@@ -23,7 +24,9 @@ svg{width:100%;height:auto;max-width:860px}svg text{font:11px system-ui,sans-ser
 .g{stroke:var(--line)}.level{stroke:var(--ink);stroke-dasharray:3 3}polyline{fill:none;stroke-width:1.8}\
 .l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}\
 .l6{stroke:var(--c6)}.l7{stroke:var(--c7)}.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\
-.f4{fill:var(--c4)}@media(max-width:44rem){.scroll svg{min-width:40rem}}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}pre{white-space:pre-wrap}";
+.f4{fill:var(--c4)}.card{border:2px solid var(--c0);border-radius:8px;padding:.4rem 1.2rem;margin:1rem 0}.answer{font-size:1.2rem;font-weight:600;margin:.6rem 0}\
+.card dl{display:flex;flex-wrap:wrap;gap:.4rem 2rem;margin:.6rem 0}.card dt{color:var(--soft);font-size:13px}.card dd{margin:0;font-size:1.15rem}\
+@media(max-width:44rem){.scroll svg{min-width:40rem}}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}pre{white-space:pre-wrap}";
 
 /// Puts `body` on a page.
 pub fn page(title: &str, body: &str) -> String {
@@ -34,14 +37,59 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
+/// The answer at the top of a page: a line, what belongs to it, figures, and sentences below.
+pub(crate) fn card(line: &str, next: Option<&str>, tiles: &[(&str, String)], below: &[String]) -> String {
+    let mut text = format!("<div class=\"card\"><p class=\"answer\">{}</p>\n", escape(line));
+    if let Some(next) = next {
+        text.push_str(&format!("<p><b>{}</b></p>\n", escape(next)));
+    }
+    if !tiles.is_empty() {
+        text.push_str("<dl>");
+        for (name, value) in tiles {
+            text.push_str(&format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value)));
+        }
+        text.push_str("</dl>\n");
+    }
+    for sentence in below {
+        text.push_str(&format!("<p class=\"soft\">{}</p>\n", escape(sentence)));
+    }
+    text.push_str("</div>\n");
+    text
+}
+
 impl Report {
+    /// What to take, what it costs, what it held with how much room, what was not shown, and what would change it.
+    fn answer_card(&self) -> String {
+        let answer = &self.answer;
+        let mut tiles = Vec::new();
+        if let Some(name) = &answer.configuration {
+            let take = if answer.extent == Extent::Shown { "take" } else { "nearest" };
+            tiles.push((take, name.clone()));
+        }
+        tiles.extend(answer.month.map(|month| ("costs a month", self.money(month))));
+        tiles.extend(answer.held.map(|held| ("held", format!("{held} msg/s"))));
+        tiles.extend(answer.room.map(|room| ("room", format!("{:.0} %", 100.0 * room))));
+        tiles.extend(answer.p99_ms.map(|p99| ("p99 at the rate", format!("{} ms", ms(p99)))));
+        if !answer.not_shown.is_empty() {
+            tiles.push(("not shown", answer.not_shown.join("; ")));
+        }
+        card(&answer.line, answer.next.as_deref(), &tiles, &[])
+    }
+
     /// The report as one page.
     pub fn html(&self) -> String {
-        let mut body = format!("<p class=\"soft\">Requirement: {}</p>\n", escape(&self.asked()));
+        let mut body = self.answer_card();
+        body.push_str(&format!("<p class=\"soft\">Requirement: {}</p>\n", escape(&self.asked())));
         if let Some(recommendation) = &self.recommendation {
-            body.push_str("<h2>Recommendation</h2>\n<pre>");
-            body.push_str(&escape(&self.recommendation_lines(recommendation).join("\n")));
-            body.push_str("</pre>\n");
+            let list = |title: &str, lines: Vec<String>, body: &mut String| {
+                if !lines.is_empty() {
+                    let lines: Vec<String> = lines.iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
+                    body.push_str(&format!("<h3>{title}</h3>\n<ul>{}</ul>\n", lines.join("\n")));
+                }
+            };
+            list("What would change it", recommendation.changes.clone(), &mut body);
+            list("Cheaper, and not shown", self.open_lines(recommendation), &mut body);
+            list("Out", self.rejected_lines(recommendation), &mut body);
         }
         body.push_str(&format!("<h2>Configurations</h2>\n<div class=\"scroll\">{}</div>\n", self.overview().html()));
         for (title, chart) in self.charts() {

@@ -37,10 +37,6 @@ impl Shown {
         }
     }
 
-    fn of(flag: bool) -> Shown {
-        if flag { Shown::Yes } else { Shown::No }
-    }
-
     fn and(self, other: Shown) -> Shown {
         match (self, other) {
             (Shown::No, _) | (_, Shown::No) => Shown::No,
@@ -138,8 +134,14 @@ fn outcome(results: &Results, configuration: &Configuration, requirement: &Requi
     // A study says it of the rate it was made for, so it holds there and below.
     let is_covered = results.header.requirement.is_some_and(|stated| requirement.rate <= stated.rate);
     let p99_below_ms = summary.and_then(|summary| summary.p99_below_ms).filter(|_| is_covered);
-    let holds_p99 = match at_rate.and_then(|step| step.p99_ms) {
-        Some(p99) => Shown::of(p99 <= requirement.p99_ms),
+    let is_in_time = |step: &Step| step.p99_ms.map(|p99| p99 <= requirement.p99_ms);
+    let is_late_below = rising.iter().any(|step| step.target < requirement.rate && is_in_time(step) == Some(false));
+    let holds_p99 = match at_rate.and_then(|step| Some((step.target > requirement.rate, is_in_time(step)?))) {
+        Some((_, true)) => Shown::Yes,
+        Some((false, false)) => Shown::No,
+        // Late at a higher rate says nothing of this one; late at a lower one does.
+        _ if is_late_below => Shown::No,
+        Some((true, false)) => Shown::NotShown,
         None if p99_below_ms.is_some_and(|bound| bound <= requirement.p99_ms) => Shown::Yes,
         None => Shown::NotShown,
     };

@@ -2,7 +2,7 @@
 //!
 //! Two roads. With enough configurations of its own the model is fitted on them. With fewer, one small machine say, the *form* is borrowed
 //! from the study (how CPUs, copies and agreement share the time of a message) and only its scale is measured here.
-//! Invariant: every prediction carries a band, and everything assumed is in the output beside it.
+//! Invariant: what was measured beats what is predicted. Every prediction carries a band, and everything assumed is in the output beside it.
 
 mod shown;
 
@@ -80,8 +80,23 @@ pub struct Predicted {
     pub verdict: Shown,
     /// A month, where priced.
     pub month: Option<f64>,
-    /// Measured after all: it was left out of the fit.
+    /// The top rate that was measured of it, or of another configuration of the same shape.
     pub measured: Option<f64>,
+}
+
+/// What was measured of a configuration, beside what is predicted of others.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Known {
+    /// Cluster and volume.
+    pub name: String,
+    /// Highest target matched, with every lower one.
+    pub held: Option<f64>,
+    /// Lowest target missed.
+    pub short_of: Option<f64>,
+    /// Whether everything asked for was shown.
+    pub verdict: Shown,
+    /// A month of it, where priced.
+    pub month: Option<f64>,
 }
 
 /// A prediction.
@@ -105,6 +120,8 @@ pub struct Prediction {
     pub held_part: Option<(f64, f64, f64)>,
     /// p99 over the part of the top rate.
     pub latency: Option<Curve>,
+    /// What was measured: it says more than any prediction.
+    pub measured: Vec<Known>,
     /// Likely cheapest first where priced.
     pub predicted: Vec<Predicted>,
     /// Everything taken for granted.
@@ -114,6 +131,10 @@ pub struct Prediction {
 /// Predicts. The error is one line.
 pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Question) -> Result<Prediction, String> {
     let all = outcomes(results, &question.requirement);
+    for configuration in &results.configurations {
+        let contradicts = |why: String| format!("{}:{}: vcpus: {why}", results.file, configuration.line);
+        prices.map_or(Ok(()), |prices| prices.same_vcpus(configuration)).map_err(contradicts)?;
+    }
     let is_left =
         |known: &Configuration| question.left_out.iter().any(|left| *left == known.cluster || *left == known.name());
     for left in &question.left_out {
@@ -146,8 +167,8 @@ pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Questio
     }
     let mut predicted = Vec::new();
     for configuration in wanted {
-        let measured =
-            all.iter().find(|outcome| outcome.configuration == configuration).map(|outcome| outcome.top_rate);
+        let is_it = |outcome: &&Outcome| outcome.configuration == configuration;
+        let measured = all.iter().find(is_it).or_else(|| used.iter().copied().find(|of| is_alike(of, &configuration)));
         let one = Oracle { engine: &engine, prices, question, latency: latency.as_ref(), held_part };
         predicted.push(one.predicted(configuration, measured)?);
     }
@@ -170,9 +191,27 @@ pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Questio
         validations: engine.validations,
         held_part,
         latency,
+        measured: all.iter().map(|outcome| known(outcome, prices, &question.requirement)).collect(),
         predicted,
         assumptions,
     })
+}
+
+/// Of one shape: what was measured of the one holds for the other, whatever they are called.
+fn is_alike(outcome: &Outcome, wanted: &Configuration) -> bool {
+    let known = &outcome.configuration;
+    known.nodes == wanted.nodes && known.vcpus == wanted.vcpus && known.volume == wanted.volume
+}
+
+fn known(outcome: &Outcome, prices: Option<&PriceList>, requirement: &Requirement) -> Known {
+    let configuration = &outcome.configuration;
+    Known {
+        name: configuration.name(),
+        held: outcome.held,
+        short_of: outcome.short_of,
+        verdict: outcome.verdict(requirement),
+        month: prices.and_then(|prices| prices.month(configuration, Basis::Corrected).ok()),
+    }
 }
 
 fn point(outcome: &Outcome) -> Point {
@@ -414,7 +453,7 @@ struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    fn predicted(&self, configuration: Configuration, measured: Option<f64>) -> Result<Predicted, String> {
+    fn predicted(&self, configuration: Configuration, measured: Option<&Outcome>) -> Result<Predicted, String> {
         let shape = |nodes: u64| Shape {
             nodes: nodes as f64,
             vcpus: configuration.vcpus,
@@ -438,7 +477,9 @@ impl Oracle<'_> {
         let judged = if requirement.lose_node { lost } else { Some(top) };
         let (low_part, _, high_part) = self.held_part.unwrap_or((1.0, 1.0, 1.0));
         let part_in_time = self.latency.map_or(1.0, |curve| curve.part_within(requirement.p99_ms));
+        let of_measurement = measured.map(|outcome| outcome.verdict(requirement)).filter(|of| *of != Shown::NotShown);
         let verdict = match judged {
+            _ if let Some(of) = of_measurement => of,
             // One node that is lost is the end of a cluster of one.
             None => Shown::No,
             Some(of) if of.low * low_part.min(part_in_time) >= requirement.rate => Shown::Yes,
@@ -460,7 +501,7 @@ impl Oracle<'_> {
             limit,
             verdict,
             month,
-            measured,
+            measured: measured.map(|outcome| outcome.top_rate),
         })
     }
 

@@ -261,6 +261,17 @@ impl PriceList {
         Ok(machines + volumes)
     }
 
+    /// That a configuration has the CPUs that its machine has here. The error says what contradicts what.
+    pub fn same_vcpus(&self, configuration: &Configuration) -> Result<(), String> {
+        let Configuration { machine, vcpus, .. } = configuration;
+        match self.machine(machine) {
+            Some(known) if known.vcpus != *vcpus => {
+                Err(format!("{vcpus} contradicts {}, where machine {machine:?} has vcpus = {}", self.file, known.vcpus))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Totals that do not agree with the price of one, in the order of the file.
     pub fn findings(&self) -> Vec<PriceFinding> {
         let mut findings = Vec::new();

@@ -1,7 +1,8 @@
 //! Which configuration to take, and what would change that.
 //!
-//! Invariant: the cheapest configuration wins that fails nothing asked for, and of two at one price the one that held more. What was not
-//! measured is said beside it and, where a dearer one has everything shown, that one is named too.
+//! Invariant: nothing is chosen that was not measured to hold the rate. The cheapest configuration wins of which everything asked for was
+//! shown, and of two at one price the one that held more. Where of none everything was shown, it is the cheapest that fails nothing, and
+//! what was not measured is said beside it. What is cheaper and not shown is named as worth measuring.
 
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub struct Candidate {
     pub name: String,
     /// A month of it.
     pub month: f64,
+    /// It was measured at the rate, and held it.
+    pub holds_rate: bool,
     /// What was asked for and not measured.
     pub not_shown: Vec<String>,
 }
@@ -36,16 +39,26 @@ pub struct Rejected {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recommendation {
-    /// Cheapest that fails nothing.
+    /// Held the rate and fails nothing: the cheapest of which everything was shown; without any, the cheapest.
     pub chosen: Option<Candidate>,
     /// Next in price.
     pub runner_up: Option<Candidate>,
-    /// Cheapest with everything shown, where that is another one.
-    pub all_shown: Option<Candidate>,
+    /// Fails nothing, and something asked for was not measured: those that are cheaper than the chosen one, the cheapest first.
+    pub open: Vec<Candidate>,
     /// Who is out.
     pub rejected: Vec<Rejected>,
     /// What would change it, one sentence each.
     pub changes: Vec<String>,
+    /// What each configuration costs a month.
+    #[serde(skip)]
+    pub(crate) months: Vec<(String, f64)>,
+}
+
+impl Recommendation {
+    /// What a configuration costs a month.
+    pub(crate) fn month_of(&self, name: &str) -> Option<f64> {
+        self.months.iter().find(|(known, _)| known == name).map(|(_, month)| *month)
+    }
 }
 
 /// Recommends from measurements and prices.
@@ -71,9 +84,17 @@ impl Adviser<'_> {
                 fails: of_standing(outcome, self.requirement, Shown::No),
             })
             .collect();
-        let chosen = candidates.first().cloned();
-        let runner_up = candidates.get(1).cloned();
-        let all_shown = candidates.iter().find(|candidate| candidate.not_shown.is_empty()).cloned();
+        let chosen = best(&candidates).cloned();
+        let behind = candidates.iter().skip_while(|candidate| Some(*candidate) != chosen.as_ref());
+        let runner_up = behind.skip(1).find(|candidate| candidate.holds_rate).cloned();
+        let is_cheaper = |candidate: &&Candidate| chosen.as_ref().is_none_or(|chosen| candidate.month < chosen.month);
+        let open = candidates.iter().filter(|candidate| !candidate.not_shown.is_empty()).filter(is_cheaper);
+        let open = open.cloned().collect();
+        let months = self.all.iter().map(|outcome| {
+            let known = &outcome.configuration;
+            Ok((known.name(), self.prices.month(known, Basis::Corrected)?))
+        });
+        let months = months.collect::<Result<_, String>>()?;
         let mut changes = self.conditions(chosen.as_ref())?;
         changes.extend(self.rates(chosen.as_ref())?);
         if let (Some(first), Some(second)) = (&chosen, &runner_up) {
@@ -86,8 +107,7 @@ impl Adviser<'_> {
         if let Some(chosen) = &chosen {
             changes.extend(self.as_given(chosen)?);
         }
-        let all_shown = all_shown.filter(|shown| Some(shown) != chosen.as_ref());
-        Ok(Recommendation { chosen, runner_up, all_shown, rejected, changes })
+        Ok(Recommendation { chosen, runner_up, open, rejected, changes, months })
     }
 
     fn candidates(&self, all: &[Outcome], requirement: &Requirement) -> Result<Vec<Candidate>, String> {
@@ -106,6 +126,7 @@ impl Adviser<'_> {
             let candidate = Candidate {
                 name: outcome.configuration.name(),
                 month: self.prices.month(&outcome.configuration, basis)?,
+                holds_rate: outcome.holds_rate == Shown::Yes,
                 not_shown: of_standing(outcome, requirement, Shown::NotShown),
             };
             candidates.push((candidate, capacity(outcome)));
@@ -117,7 +138,7 @@ impl Adviser<'_> {
 
     /// Who would win with another requirement.
     fn winner(&self, requirement: &Requirement) -> Result<Option<Candidate>, String> {
-        Ok(self.candidates(&outcomes(self.results, requirement), requirement)?.into_iter().next())
+        Ok(best(&self.candidates(&outcomes(self.results, requirement), requirement)?).cloned())
     }
 
     fn priced(&self, candidate: &Candidate) -> String {
@@ -214,10 +235,16 @@ impl Adviser<'_> {
     /// What the totals as published would have chosen, where that is another one or another price.
     fn as_given(&self, chosen: &Candidate) -> Result<Option<String>, String> {
         let candidates = self.candidates_at(&self.all, self.requirement, Basis::AsGiven)?;
-        let best = candidates.into_iter().next();
-        let best = best.filter(|best| best.name != chosen.name || best.month != chosen.month);
-        Ok(best.map(|best| format!("with the totals as the price file states them: {}", self.priced(&best))))
+        let best = best(&candidates).filter(|best| best.name != chosen.name || best.month != chosen.month);
+        Ok(best.map(|best| format!("with the totals as the price file states them: {}", self.priced(best))))
     }
+}
+
+/// The cheapest of which everything was shown; without any, the cheapest that held the rate.
+fn best(candidates: &[Candidate]) -> Option<&Candidate> {
+    let mut holding = candidates.iter().filter(|candidate| candidate.holds_rate);
+    let all_shown = holding.clone().find(|candidate| candidate.not_shown.is_empty());
+    all_shown.or_else(|| holding.next())
 }
 
 /// What it held, and its top rate: between two at one price they decide, in this order.
@@ -244,7 +271,7 @@ pub fn standing(outcome: &Outcome, requirement: &Requirement) -> Vec<(String, Sh
 }
 
 /// The conditions to which an outcome stands like that.
-fn of_standing(outcome: &Outcome, requirement: &Requirement, wanted: Shown) -> Vec<String> {
+pub(crate) fn of_standing(outcome: &Outcome, requirement: &Requirement, wanted: Shown) -> Vec<String> {
     let standing = standing(outcome, requirement);
     standing.into_iter().filter(|(_, shown)| *shown == wanted).map(|(what, _)| what).collect()
 }

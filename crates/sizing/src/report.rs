@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::answer::{Answer, Extent, Question};
 use crate::board::{Board, Kind, boards, cost_per_thousand, whole};
 use crate::check::{BoardCheck, Check, Fault, Finding, check};
 use crate::outcome::{Outcome, outcomes};
@@ -33,6 +34,8 @@ pub struct Line {
 /// The report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
+    /// What was shown of it all, and what to measure next.
+    pub answer: Answer,
     /// Where the measurements come from.
     pub source: Option<String>,
     /// What was asked for.
@@ -67,6 +70,8 @@ pub fn report(
         for configuration in &results.configurations {
             let unpriced = |why: String| format!("{}:{}: cluster: {why}", results.file, configuration.line);
             prices.month(configuration, Basis::Corrected).map_err(unpriced)?;
+            let contradicts = |why: String| format!("{}:{}: vcpus: {why}", results.file, configuration.line);
+            prices.same_vcpus(configuration).map_err(contradicts)?;
         }
     }
     let month = |configuration: &Configuration| -> Result<Option<f64>, String> {
@@ -107,16 +112,21 @@ pub fn report(
     if prices.is_none() {
         notes.push("no price file was given: no costs, no recommendation".to_owned());
     }
+    let currency = prices.map_or("$", |prices| &prices.currency).to_owned();
+    let recommendation = prices.map(|prices| recommend(results, prices, requirement)).transpose()?;
+    let money = |amount: f64| money(&currency, amount);
+    let question = Question { all: &all, requirement, recommendation: recommendation.as_ref(), money: &money };
     Ok(Report {
+        answer: question.answer(),
         source: results.header.source.clone(),
         requirement: *requirement,
-        currency: prices.map_or("$", |prices| &prices.currency).to_owned(),
+        currency: currency.clone(),
         boards: boards(&all, prices.map(|prices| (prices, Basis::Corrected)), requirement)?,
         configurations,
         steps: results.steps.clone(),
         skipped: results.skipped.clone(),
         check,
-        recommendation: prices.map(|prices| recommend(results, prices, requirement)).transpose()?,
+        recommendation,
         notes,
     })
 }
@@ -133,7 +143,11 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = String::new();
         let source = self.source.as_deref().unwrap_or("Cluster sizing");
-        writeln!(text, "{source}\nRequirement: {}\n", self.asked()).expect(WRITES);
+        writeln!(text, "{}", self.answer.line).expect(WRITES);
+        if let Some(next) = &self.answer.next {
+            writeln!(text, "{next}").expect(WRITES);
+        }
+        writeln!(text, "\n{source}\nRequirement: {}\n", self.asked()).expect(WRITES);
         text.push_str(&self.overview().text(""));
         for board in &self.boards {
             // The check below shows the same board, corrected, beside the published one.
@@ -361,28 +375,22 @@ impl Report {
     /// The recommendation as sentences.
     pub(crate) fn recommendation_lines(&self, recommendation: &Recommendation) -> Vec<String> {
         let mut lines = Vec::new();
-        let describe = |candidate: &Candidate| format!("{} at {} a month", candidate.name, self.money(candidate.month));
-        match &recommendation.chosen {
-            Some(chosen) => {
-                lines.push(format!("Take {}: the cheapest that fails nothing asked for.", describe(chosen)));
-                if !chosen.not_shown.is_empty() {
-                    lines.push(format!("Not measured of it: {}.", chosen.not_shown.join("; ")));
-                }
-            }
-            None => lines.push("None of these configurations holds what is asked for.".to_owned()),
+        lines.push(self.answer.line.clone());
+        if self.answer.extent != Extent::Nothing {
+            lines.push("It is the cheapest that held the rate and fails nothing asked for.".to_owned());
         }
-        if let Some(candidate) = &recommendation.all_shown {
-            lines.push(format!("Cheapest with everything measured: {}.", describe(candidate)));
+        lines.extend(self.answer.next.clone());
+        if !recommendation.open.is_empty() {
+            lines.push("Cheaper, and not shown:".to_owned());
         }
+        lines.extend(self.open_lines(recommendation).into_iter().map(|line| format!("  {line}")));
         if let Some(candidate) = &recommendation.runner_up {
-            lines.push(format!("Next: {}.", describe(candidate)));
+            lines.push(format!("Next: {}.", self.describe(candidate)));
         }
         if !recommendation.rejected.is_empty() {
             lines.push("Out:".to_owned());
         }
-        for rejected in &recommendation.rejected {
-            lines.push(format!("  {} fails {}", rejected.name, rejected.fails.join("; ")));
-        }
+        lines.extend(self.rejected_lines(recommendation).into_iter().map(|line| format!("  {line}")));
         if !recommendation.changes.is_empty() {
             lines.push("What would change it:".to_owned());
         }
@@ -390,12 +398,25 @@ impl Report {
         lines
     }
 
-    /// Money in whole units; small sums, which a small machine has, to the hundredth.
+    fn describe(&self, candidate: &Candidate) -> String {
+        format!("{} at {} a month", candidate.name, self.money(candidate.month))
+    }
+
+    /// Those that are cheaper and not shown, each with what was not measured.
+    pub(crate) fn open_lines(&self, recommendation: &Recommendation) -> Vec<String> {
+        let line = |candidate: &Candidate| format!("{}: {}", self.describe(candidate), candidate.not_shown.join("; "));
+        recommendation.open.iter().map(line).collect()
+    }
+
+    /// Those that are out, each with what it fails.
+    pub(crate) fn rejected_lines(&self, recommendation: &Recommendation) -> Vec<String> {
+        let rejected = recommendation.rejected.iter();
+        rejected.map(|rejected| format!("{} fails {}", rejected.name, rejected.fails.join("; "))).collect()
+    }
+
+    /// Money with the currency of the price file.
     pub(crate) fn money(&self, amount: f64) -> String {
-        match amount {
-            amount if amount < 10.0 && amount.fract() != 0.0 => format!("{}{amount:.2}", self.currency),
-            amount => format!("{}{:.0}", self.currency, whole(amount)),
-        }
+        money(&self.currency, amount)
     }
 
     /// How a configuration stands to each condition, for a chart or a list.
@@ -405,6 +426,14 @@ impl Report {
 }
 
 const WRITES: &str = "a String takes everything";
+
+/// Money in whole units; small sums, which a small machine has, to the hundredth.
+fn money(currency: &str, amount: f64) -> String {
+    match amount {
+        amount if amount < 10.0 && amount.fract() != 0.0 => format!("{currency}{amount:.2}"),
+        amount => format!("{currency}{:.0}", whole(amount)),
+    }
+}
 
 /// How many cells follow and how many do not.
 pub(crate) fn check_verdict(check: &Check) -> String {

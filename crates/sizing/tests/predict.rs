@@ -50,11 +50,61 @@ fn a_cluster_left_out_is_predicted_beside_what_was_measured() {
         assert!(error.abs() < 0.17, "{} {error}", one.configuration.name());
         assert!(one.top_with_one_lost.unwrap().rate < one.top.rate);
     }
-    // Nobody is advised to measure what was measured, nor to buy it for what is predicted of it.
-    assert!(!prediction.text().contains("heapest"), "{}", prediction.text());
-    assert!(
-        of_study(&question(&["9x16/gp2"], &["7x8"])).text().contains("heapest that holds it within the band: 9x16")
+}
+
+#[test]
+fn what_was_measured_to_hold_it_is_advised_before_what_is_predicted_to() {
+    // Without candidates, and with a dearer one that holds it within the band: 5x8/st1 was measured, at half its price.
+    for (candidates, left_out) in [(&["9x16/gp2"][..], &["7x8"][..]), (&["9x16/gp2"], &[]), (&[], &[])] {
+        let text = of_study(&question(candidates, left_out)).text();
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with("Measured to hold it: 5x8/st1 at $2800 a month, it matched "), "{first}");
+        assert!(!first.contains("9x16"), "{first}");
+    }
+    // One machine that held the rate, and clusters of the price list that are dearer: none of them is worth a word.
+    let results = Results::read(&Document::new("small.jsonl", SMALL), Tolerance::Whole).unwrap();
+    let prices = "currency = \"$\"\n[[machine]]\nname = \"mine\"\nvcpus = 2\nmonth = 40\n[[volume]]\nname = \"nvme\"\nmonth = 10\n";
+    let prices = PriceList::read(&Document::new("p.toml", prices)).unwrap();
+    let advice = |rate: f64| {
+        let asked = Question {
+            requirement: Requirement { rate, p99_ms: 1000.0, lose_node: false, backlog_rate: None },
+            ..question(&[], &[])
+        };
+        let prediction = predict(&results, Some(&prices), &asked).unwrap();
+        let text = prediction.text();
+        assert!(prediction.html().contains("class=\"card\"") && prediction.html().contains("Predictions are off by"));
+        text.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(
+        advice(30_000.0),
+        "Measured to hold it: 1x2/nvme at $50 a month, it matched 30000 msg/s. Nothing cheaper is predicted to hold it."
     );
+    // Between what it held and what it missed: the one machine is the cheapest that may hold it.
+    let open = advice(33_000.0);
+    assert!(
+        open.starts_with("Nothing that was measured is shown to hold it.")
+            && open.contains(
+                "1x2/nvme at $50 a month, which held 30000 msg/s and fell short of 40000 where it was measured"
+            ),
+        "{open}"
+    );
+    assert!(!advice(100_000.0).contains("1x2/nvme"), "it fell short of less");
+    // A named candidate that was measured keeps the verdict of its measurement.
+    let named = Question { candidates: vec!["1x2/nvme".to_owned()], ..question(&[], &[]) };
+    let prediction = predict(&results, Some(&prices), &named).unwrap();
+    assert_eq!((prediction.predicted[0].verdict, prediction.predicted[0].measured), (Shown::Yes, Some(34_000.0)));
+}
+
+#[test]
+fn a_machine_with_other_cpus_than_the_price_file_says_is_a_contradiction() {
+    let results = Results::read(&Document::new("small.jsonl", SMALL), Tolerance::Whole).unwrap();
+    let prices = "[[machine]]\nname = \"mine\"\nvcpus = 1\nmonth = 40\n[[volume]]\nname = \"nvme\"\nmonth = 10\n";
+    let prices = PriceList::read(&Document::new("p.toml", prices)).unwrap();
+    let error = predict(&results, Some(&prices), &question(&[], &[])).unwrap_err();
+    let said = "small.jsonl:2: vcpus: 2 contradicts p.toml, where machine \"mine\" has vcpus = 1";
+    assert_eq!(error, said);
+    let asked = question(&[], &[]).requirement;
+    assert_eq!(sizing::report::report(&results, Some(&prices), None, &asked).unwrap_err(), said);
 }
 
 #[test]

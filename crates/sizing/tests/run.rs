@@ -260,6 +260,38 @@ fn mistakes_of_a_plan_are_named_with_line_and_field() {
 }
 
 #[test]
+fn cpus_that_contradict_each_other_are_refused() {
+    let local = "[cluster.local]\nport = 5700\ncpu = 0.5";
+    let said = mistake("uris = [\"amqp://d\"]", local);
+    assert_eq!(
+        said,
+        "plan.toml:40: vcpus: 2 contradicts cpu = 0.5 of this cluster's [cluster.local], which is what a node gets"
+    );
+    let other = "vcpus = 3\nvolume = \"ssd\"\nuris = [\"amqp://d\"]";
+    let said = mistake("vcpus = 2\nvolume = \"ssd\"\nuris = [\"amqp://d\"]", other);
+    assert_eq!(said, "plan.toml:40: vcpus: 3 contradicts cluster \"3x2\", where machine \"small\" has vcpus = 2");
+}
+
+#[test]
+fn seconds_that_are_written_are_meant_and_the_scale_is_for_the_studys_own() {
+    let scaled = |text: &str| Plan::read(&Document::new("p", &format!("time_scale = 0.01\n{text}"))).unwrap();
+    let seconds = |plan: &Plan, test: Test| trials(plan).iter().find(|trial| trial.test == test).unwrap().seconds();
+    let written = scaled(PLAN);
+    assert_eq!((seconds(&written, Test::Rising), seconds(&written, Test::LoseBroker)), (10.0, 10.0));
+    assert_eq!(seconds(&written, Test::SlowConsumers), 60.0, "a hundred minutes");
+    assert_eq!(seconds(&scaled(&PLAN.replace("seconds = 10", "")), Test::Rising), 18.0, "half an hour");
+}
+
+#[test]
+fn what_cannot_be_measured_takes_no_time() {
+    let (plan, of) = (plan(), |test: Test, trial: &&Trial| trial.test == test);
+    let losses: Vec<Trial> = trials(&plan).iter().filter(|trial| of(Test::LoseBroker, trial)).cloned().collect();
+    // Two of a cluster that has a command, and two of one that has none.
+    assert_eq!(losses.len(), 4);
+    assert_eq!(seconds_left(&plan, &losses, &[0.0]), 20.0);
+}
+
+#[test]
 fn the_studys_tests_are_the_default() {
     let text = "[requirement]\nrate = 30000\np99_ms = 1000\n[rising]\n[slow_consumers]\n[publisher_peak]\n\
                 [[cluster]]\nname = \"a\"\nnodes = 1\nmachine = \"m\"\nvcpus = 2\nvolume = \"v\"\nuris = [\"amqp://x\"]\n";
@@ -277,8 +309,8 @@ fn the_studys_tests_are_the_default() {
     assert_eq!(peak.rate.iter().map(|(rate, _)| *rate).fold(0.0, f64::max), 40_000.0);
     assert!(peak.intended() > 30_000.0 && peak.intended() < 35_000.0);
     // Half an hour a step, and the overhead of each.
-    assert_eq!(seconds_left(&trials[..2], &[]), 3620.0);
-    assert_eq!(seconds_left(&trials[..2], &[2.0, 4.0]), 3606.0);
+    assert_eq!(seconds_left(&plan, &trials[..2], &[]), 3603.0);
+    assert_eq!(seconds_left(&plan, &trials[..2], &[2.0, 4.0]), 3606.0);
 }
 
 #[test]

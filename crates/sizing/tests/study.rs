@@ -211,6 +211,84 @@ fn of_two_at_one_price_the_one_that_held_more_comes_first() {
     assert!(!even.changes.iter().any(|change| change.contains("as the price file states them")), "{even:?}");
 }
 
+/// One configuration a row: name, month of its machine, and of its rising steps target, throughput and p99.
+fn measured(rows: &[(&str, u32, &[(u32, u32, u32)])]) -> (Results, PriceList) {
+    let (mut lines, mut prices) = ("{\"kind\":\"header\",\"format\":\"leveret-sizing/1\"}\n".to_owned(), String::new());
+    for (name, month, steps) in rows {
+        prices += &format!("[[machine]]\nname = \"{name}\"\nvcpus = 1\nmonth = {month}\n");
+        lines += &format!(
+            "{{\"kind\":\"cluster\",\"cluster\":\"{name}\",\"nodes\":1,\"machine\":\"{name}\",\"vcpus\":1,\"volume\":\"v\"}}\n"
+        );
+        for (target, through, p99) in *steps {
+            lines += &format!(
+                "{{\"kind\":\"step\",\"cluster\":\"{name}\",\"volume\":\"v\",\"test\":\"rising\",\"target\":{target},\"seconds\":9,\
+                 \"consumers\":2,\"published\":{through},\"consumed\":{through},\"p50_ms\":1,\"p99_ms\":{p99}}}\n"
+            );
+        }
+    }
+    lines += "{\"kind\":\"end\"}\n";
+    prices += "[[volume]]\nname = \"v\"\nmonth = 0\n";
+    let results = Results::read(&Document::new("r.jsonl", &lines), Tolerance::Whole).unwrap();
+    (results, PriceList::read(&Document::new("p.toml", &prices)).unwrap())
+}
+
+#[test]
+fn what_was_never_shown_is_never_recommended_and_the_first_line_says_what_was() {
+    // The cheap one never fell short, and was driven to 24,000 only; the dear one missed 64,000.
+    let cheap: &[(u32, u32, u32)] = &[(12_000, 12_000, 5), (24_000, 24_000, 9)];
+    let dear: &[(u32, u32, u32)] =
+        &[(12_000, 12_000, 4), (24_000, 24_000, 5), (32_000, 32_000, 6), (64_000, 40_000, 900)];
+    let (results, prices) = measured(&[("cheap", 10, cheap), ("dear", 30, dear)]);
+    let of = |rate: f64, prices: Option<&PriceList>| {
+        let asked = Requirement { rate, p99_ms: 1000.0, lose_node: false, backlog_rate: None };
+        let report = report(&results, prices, None, &asked).unwrap();
+        let first = report.text().lines().next().unwrap().to_owned();
+        assert_eq!(first, report.answer.line);
+        assert!(report.html().find("class=\"card\"").unwrap() < report.html().find("<h2>").unwrap());
+        let chosen = report.recommendation.as_ref().and_then(|found| found.chosen.clone()).map(|chosen| chosen.name);
+        (first, report.answer.next.clone().unwrap_or_default(), chosen)
+    };
+    let (first, next, chosen) = of(12_000.0, Some(&prices));
+    assert_eq!(
+        first,
+        "Take cheap/v at $10 a month: it held 12000 msg/s, with 100 % room: 24000 msg/s is the highest rate that it matched, p99 5.0 ms."
+    );
+    assert_eq!((next.as_str(), chosen.as_deref()), ("", Some("cheap/v")));
+    let (first, next, chosen) = of(30_000.0, Some(&prices));
+    assert!(
+        first.starts_with("Take dear/v at $30 a month: it held 30000 msg/s, with 7 % room: 32000 msg/s"),
+        "{first}"
+    );
+    assert_eq!(chosen.as_deref(), Some("dear/v"));
+    assert_eq!(
+        next,
+        "Measure next: cheap/v at $10 a month, 30000 msg/s; p99 within 1000 ms (it held 24000, and nothing higher was tried), which is \
+         cheaper."
+    );
+    let (first, next, chosen) = of(50_000.0, Some(&prices));
+    assert_eq!(
+        first,
+        "Nothing that was measured is shown to hold 50000 msg/s: the highest rate held is 32000 msg/s, by dear/v at $30 a month; it held \
+         32000 and fell short of 64000."
+    );
+    assert!(next.starts_with("Measure next: cheap/v at $10 a month, 50000 msg/s;"), "{next}");
+    assert_eq!(chosen, None, "it was driven to 24,000 and no further");
+    // Without prices the same is said of rates.
+    let (first, next, _) = of(50_000.0, None);
+    assert!(first.starts_with("Nothing that was measured is shown to hold 50000 msg/s") && !next.is_empty(), "{first}");
+    let (first, ..) = of(30_000.0, None);
+    assert!(first.starts_with("Take dear/v: it held 30000 msg/s"), "{first}");
+    // And of what each of them failed.
+    let failing = measured(&[("slow", 10, &[(12_000, 12_000, 5000)])]);
+    let asked = Requirement { rate: 12_000.0, p99_ms: 1000.0, lose_node: false, backlog_rate: None };
+    let answer = report(&failing.0, Some(&failing.1), None, &asked).unwrap().answer;
+    assert!(
+        answer
+            .line
+            .contains("1 of 1 held 12000 msg/s, and each fails something else, slow/v for one p99 within 1000 ms")
+    );
+}
+
 #[test]
 fn a_configuration_without_a_price_is_named_with_its_line() {
     let text = study::RESULTS.replacen("\"machine\":\"c5.2xlarge\"", "\"machine\":\"c6\"", 1);

@@ -8,7 +8,7 @@ use sizing::outcome::is_matched;
 use sizing::results::Step;
 use sizing::run::Event;
 use sizing::run::plan::Plan;
-use sizing::run::schedule::{seconds_left, trials};
+use sizing::run::schedule::{is_possible, seconds_left, trials};
 use sizing::table::{ms, rate};
 
 /// Columns of a terminal that does not say how wide it is.
@@ -123,21 +123,28 @@ fn measured(step: &Step) -> String {
 /// What a plan would measure, and for how long.
 pub(crate) fn outlook(plan: &Plan) -> String {
     let all = trials(plan);
-    let mut text = String::new();
+    let (mut text, mut count) = (String::new(), 0);
     for (at, candidate) in plan.candidates.iter().enumerate() {
         let of_it: Vec<_> = all.iter().filter(|trial| trial.candidate == at).cloned().collect();
-        text.push_str(&format!(
-            "{}: {} measurements, {}\n",
-            candidate.configuration.name(),
-            of_it.len(),
-            span(seconds_left(&of_it, &[]))
-        ));
+        let possible = of_it.iter().filter(|trial| is_possible(plan, trial)).count();
+        let length = span(seconds_left(plan, &of_it, &[]));
+        text.push_str(&format!("{}: {possible} measurements, {length}\n", candidate.configuration.name()));
         for trial in &of_it {
             let (target, length) = (rate(trial.target), span(trial.seconds()));
-            text.push_str(&format!("  {} at {target} msg/s, {} consumers, {length}\n", trial.test, trial.consumers));
+            let (test, consumers) = (trial.test, trial.consumers);
+            match candidate.can_lose_node() {
+                Err(why) if !is_possible(plan, trial) => {
+                    text.push_str(&format!("  {test} at {target} msg/s: skipped: {why}\n"));
+                }
+                _ => text.push_str(&format!("  {test} at {target} msg/s, {consumers} consumers, {length}\n")),
+            }
         }
+        count += possible;
     }
-    text.push_str(&format!("{} measurements, {} in all\n", all.len(), span(seconds_left(&all, &[]))));
+    let may_stop = plan.series.iter().any(|series| series.stop_after_short.is_some());
+    let most = if may_stop { " at most: a cluster that falls short is not driven further" } else { "" };
+    let length = span(seconds_left(plan, &all, &[]));
+    text.push_str(&format!("{count} measurements, {length} in all{most}; bringing clusters up comes on top\n"));
     text
 }
 

@@ -4,13 +4,19 @@
 
 use std::fmt::Write as _;
 
-use super::{Form, Limit, Predicted, Prediction};
+use super::{Form, Known, Limit, Predicted, Prediction};
 use crate::chart::{Axes, Series, scatter};
-use crate::html::page;
+use crate::html::{card, page};
 use crate::model::Validation;
 use crate::outcome::Shown;
 use crate::requirement::Requirement;
 use crate::table::{Align, Table, escape, ms, rate};
+
+/// Something that could be taken or measured.
+struct Choice {
+    month: f64,
+    words: String,
+}
 
 const WRITES: &str = "a String takes everything";
 
@@ -24,7 +30,11 @@ impl Prediction {
 
     /// The prediction for a terminal.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n\n{}", self.headline(), self.model_line());
+        let mut text = format!("{}\n", self.advice());
+        if let Some(line) = self.error_line() {
+            writeln!(text, "{line}").expect(WRITES);
+        }
+        write!(text, "\n{}\n\n{}", self.headline(), self.model_line()).expect(WRITES);
         text.push_str(&self.parameter_table().text("  "));
         text.push('\n');
         for validation in &self.validations {
@@ -36,9 +46,6 @@ impl Prediction {
         }
         text.push_str("\nPredicted\n");
         text.push_str(&self.predicted_table().text("  "));
-        if let Some(line) = self.advice() {
-            writeln!(text, "\n{line}").expect(WRITES);
-        }
         text.push_str("\nAssumed\n");
         for assumption in &self.assumptions {
             writeln!(text, "  {assumption}").expect(WRITES);
@@ -48,10 +55,8 @@ impl Prediction {
 
     /// The prediction as one page.
     pub fn html(&self) -> String {
-        let mut body = format!("<p class=\"soft\">{}</p>\n", escape(&self.headline()));
-        if let Some(line) = self.advice() {
-            writeln!(body, "<p><b>{}</b></p>", escape(&line)).expect(WRITES);
-        }
+        let mut body = card(&self.advice(), None, &[], &self.error_line().into_iter().collect::<Vec<_>>());
+        writeln!(body, "<p class=\"soft\">{}</p>", escape(&self.headline())).expect(WRITES);
         writeln!(body, "<h2>Predicted</h2>\n<div class=\"scroll\">{}</div>", self.predicted_table().html())
             .expect(WRITES);
         if let Some(chart) = self.cost_chart() {
@@ -150,35 +155,89 @@ impl Prediction {
         table
     }
 
-    /// The cheapest that surely holds, or that may. What was measured is predicted to see how far that is off, not to be advised: the
-    /// measurement says more.
-    fn advice(&self) -> Option<String> {
-        let cheapest = |verdict: Shown| {
-            let of_it = self.predicted.iter().filter(|one| one.measured.is_none());
-            let of_it = of_it.filter(|one| one.verdict == verdict && one.month.is_some());
-            of_it.min_by(|a, b| a.month.unwrap_or(f64::MAX).total_cmp(&b.month.unwrap_or(f64::MAX)))
+    /// How far off predictions are, where that was tried.
+    fn error_line(&self) -> Option<String> {
+        let Validation { left_out, rms, worst, .. } = self.validations.first()?;
+        let whose = if self.form == Form::Borrowed { " of the study" } else { "" };
+        Some(format!(
+            "Predictions are off by {:.1} % (root mean square), {:+.1} % at worst: each {left_out}{whose} was predicted from the others.",
+            100.0 * rms,
+            100.0 * worst
+        ))
+    }
+
+    /// What to take or to measure. What was measured to hold it is advised before anything that is predicted to, and nothing dearer than
+    /// that is worth a look.
+    fn advice(&self) -> String {
+        let (shown, may) = (self.cheapest_measured(Shown::Yes), self.cheapest_open());
+        let Some(known) = shown else {
+            let sure = self.cheapest_predicted(Shown::Yes);
+            let nothing = "Nothing that was measured is shown to hold it.";
+            return match (sure.map(|one| self.choice_of(one)), may) {
+                (Some(sure), Some(may)) if may.month < sure.month => format!(
+                    "{nothing} Cheapest predicted to hold it within the band: {}; cheapest worth measuring: {}.",
+                    sure.words, may.words
+                ),
+                (Some(sure), _) => format!("{nothing} Cheapest predicted to hold it within the band: {}.", sure.words),
+                (None, Some(may)) => {
+                    format!(
+                        "{nothing} Nothing is predicted to hold it within the whole band; cheapest worth measuring: {}.",
+                        may.words
+                    )
+                }
+                (None, None) => format!("{nothing} Nothing that is priced here is predicted to hold it."),
+            };
         };
-        let describe = |one: &Predicted| {
-            format!(
-                "{} ({}) at {}{:.0} a month",
-                one.configuration.name(),
-                one.configuration.machine,
-                self.currency,
-                one.month.unwrap_or(0.0)
-            )
-        };
-        match (cheapest(Shown::Yes), cheapest(Shown::NotShown)) {
-            (Some(sure), Some(may)) if may.month < sure.month => Some(format!(
-                "Cheapest that holds it within the band: {}; cheapest worth measuring: {}.",
-                describe(sure),
-                describe(may)
-            )),
-            (Some(sure), _) => Some(format!("Cheapest that holds it within the band: {}.", describe(sure))),
-            (None, Some(may)) => {
-                Some(format!("None holds it within the whole band; cheapest worth measuring: {}.", describe(may)))
-            }
-            (None, None) => None,
+        let held = known.held.map_or(String::new(), |held| format!(", it matched {held} msg/s"));
+        let (name, price) = (&known.name, known.month.map_or(String::new(), |month| self.at(month)));
+        let said = format!("Measured to hold it: {name}{price}{held}.");
+        let Some(month) = known.month else { return said };
+        let sure = self.cheapest_predicted(Shown::Yes).map(|one| self.choice_of(one));
+        let cheaper: Vec<Choice> = sure.into_iter().chain(may).filter(|choice| choice.month < month).collect();
+        match cheaper.into_iter().min_by(|a, b| a.month.total_cmp(&b.month)) {
+            Some(choice) => format!("{said} Cheaper, and worth measuring: {}.", choice.words),
+            None => format!("{said} Nothing cheaper is predicted to hold it."),
         }
+    }
+
+    fn at(&self, month: f64) -> String {
+        format!(" at {}{month:.0} a month", self.currency)
+    }
+
+    fn choice_of(&self, one: &Predicted) -> Choice {
+        let month = one.month.unwrap_or(f64::MAX);
+        let words = format!("{} ({}){}", one.configuration.name(), one.configuration.machine, self.at(month));
+        Choice { month, words }
+    }
+
+    /// Of what was measured, the cheapest with this verdict; without prices, the one that held most.
+    fn cheapest_measured(&self, verdict: Shown) -> Option<&Known> {
+        let of_it = self.measured.iter().filter(|known| known.verdict == verdict);
+        of_it.min_by(|a, b| {
+            let month = |known: &Known| known.month.unwrap_or(f64::MAX);
+            let held = |known: &Known| known.held.unwrap_or(0.0);
+            month(a).total_cmp(&month(b)).then(held(b).total_cmp(&held(a)))
+        })
+    }
+
+    /// Of what nobody measured, the cheapest with this verdict.
+    fn cheapest_predicted(&self, verdict: Shown) -> Option<&Predicted> {
+        let of_it = self.predicted.iter().filter(|one| one.measured.is_none());
+        let of_it = of_it.filter(|one| one.verdict == verdict && one.month.is_some());
+        of_it.min_by(|a, b| a.month.unwrap_or(f64::MAX).total_cmp(&b.month.unwrap_or(f64::MAX)))
+    }
+
+    /// The cheapest that may hold it: predicted, or measured and not in every respect that is asked for.
+    fn cheapest_open(&self) -> Option<Choice> {
+        let measured = self.cheapest_measured(Shown::NotShown).and_then(|known| {
+            let month = known.month?;
+            let held = known.held.map_or("nothing".to_owned(), |held| format!("{held} msg/s"));
+            let short = known.short_of.map_or(String::new(), |short| format!(" and fell short of {short}"));
+            let words = format!("{}{}, which held {held}{short} where it was measured", known.name, self.at(month));
+            Some(Choice { month, words })
+        });
+        let predicted = self.cheapest_predicted(Shown::NotShown).map(|one| self.choice_of(one));
+        measured.into_iter().chain(predicted).min_by(|a, b| a.month.total_cmp(&b.month))
     }
 
     fn cost_chart(&self) -> Option<String> {

@@ -183,7 +183,7 @@ impl Course<'_> {
         watch: Watch<'_>,
     ) -> Result<(), String> {
         let known = &self.plan.candidates[trial.candidate].configuration;
-        if let Some(why) = self.reason_to_skip(trial, cluster, journal) {
+        if let Some(why) = self.reason_to_skip(trial, journal) {
             let (cluster, volume) = (known.cluster.clone(), known.volume.clone());
             let skipped = Skipped { cluster, volume, test: trial.test, target: trial.target, why };
             journal.write(&Record::Skipped(skipped.clone()))?;
@@ -203,9 +203,9 @@ impl Course<'_> {
         }
     }
 
-    fn reason_to_skip(&self, trial: &Trial, cluster: &Cluster, journal: &Journal) -> Option<String> {
+    fn reason_to_skip(&self, trial: &Trial, journal: &Journal) -> Option<String> {
         if trial.test == Test::LoseBroker {
-            return cluster.can_lose_node().err();
+            return self.plan.candidates[trial.candidate].can_lose_node().err();
         }
         let series = self.plan.series.iter().find(|series| series.test == trial.test)?;
         let limit = series.stop_after_short.filter(|_| trial.test == Test::Rising)?;
@@ -226,7 +226,7 @@ impl Course<'_> {
     ) -> Result<(Measured, Option<Used>), String> {
         let waiting = left(self.plan, &journal.results);
         let (done, after) = (self.all - waiting.len(), &waiting[1.min(waiting.len())..]);
-        let later = seconds_left(after, self.overheads);
+        let later = seconds_left(self.plan, after, self.overheads);
         let name = self.plan.candidates[trial.candidate].configuration.name();
         let (test, target, seconds, all) = (trial.test, trial.target, trial.seconds(), self.all);
         let uris = cluster.uris.clone();

@@ -183,6 +183,19 @@ pub struct Local {
     pub start_seconds: f64,
 }
 
+impl Candidate {
+    /// Whether a node of it can be lost; else why not.
+    pub fn can_lose_node(&self) -> Result<(), String> {
+        match &self.place {
+            Place::Addresses { lose_command: None, .. } => {
+                Err("no lose_command was given for this cluster, so no node of it can be killed".to_owned())
+            }
+            Place::Local(_) if self.configuration.nodes < 2 => Err("a cluster of one node has none to lose".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
@@ -195,7 +208,7 @@ pub struct Candidate {
 /// A plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// All durations are multiplied by this.
+    /// The study's durations are multiplied by this; those that the plan states are not.
     pub time_scale: f64,
     /// What is asked for.
     pub requirement: Requirement,
@@ -316,9 +329,10 @@ fn steady(
     time_scale: f64,
 ) -> Result<(Vec<f64>, f64), Mistake> {
     let rates = rates.map_or_else(|| Ok(study_rates()), |rates| rising(document, rates))?;
-    let seconds = seconds.map_or(Ok(STEP_SECONDS), |seconds| positive(document, "seconds", seconds))?;
+    // What a person wrote is what they want to wait; the scale is for the study's own lengths.
+    let written = seconds.map(|seconds| positive(document, "seconds", seconds)).transpose()?;
     // Whole seconds, as the schedules of adverse tests are: the load generator's --time knows no others.
-    Ok((rates, (seconds * time_scale).round().max(1.0)))
+    Ok((rates, written.unwrap_or(STEP_SECONDS * time_scale).round().max(1.0)))
 }
 
 fn adverse(document: &Document, row: &AdverseRow) -> Result<(Vec<f64>, Vec<u64>), Mistake> {
@@ -377,11 +391,25 @@ fn read_candidates(document: &Document, rows: &[ClusterRow]) -> Result<Vec<Candi
             (None, Some(local)) => Place::Local(read_local(document, local, nodes)?),
             _ => return wrong("uris", "give either `uris` of running nodes or `local`, how to start them".to_owned()),
         };
+        let vcpus = positive(document, "vcpus", &row.vcpus)?;
+        if let Place::Local(Local { cpu: Some(cpu), .. }) = &place
+            && *cpu != vcpus
+        {
+            let what =
+                format!("{vcpus} contradicts cpu = {cpu} of this cluster's [cluster.local], which is what a node gets");
+            return Err(document.mistake(&row.vcpus.span(), "vcpus", what));
+        }
+        let of_machine = candidates.iter().map(|known| &known.configuration).find(|known| known.machine == row.machine);
+        if let Some(known) = of_machine.filter(|known| known.vcpus != vcpus) {
+            let (machine, other, before) = (&row.machine, &known.cluster, known.vcpus);
+            let what = format!("{vcpus} contradicts cluster {other:?}, where machine {machine:?} has vcpus = {before}");
+            return Err(document.mistake(&row.vcpus.span(), "vcpus", what));
+        }
         let configuration = Configuration {
             cluster: name.clone(),
             nodes,
             machine: row.machine.clone(),
-            vcpus: positive(document, "vcpus", &row.vcpus)?,
+            vcpus,
             volume: row.volume.clone(),
             note: None,
             line: 0,

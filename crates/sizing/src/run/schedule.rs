@@ -19,8 +19,8 @@ const BEFORE_S: f64 = 300.0;
 const RAMP_S: f64 = 1200.0;
 const PLATEAU_S: f64 = 300.0;
 const AFTER_S: f64 = 3000.0;
-/// What a trial takes beside its measured time: connecting, draining, deleting. Replaced by what trials have taken once some have run.
-const OVERHEAD_SECONDS: f64 = 10.0;
+/// What a trial takes beside its measured time: connecting, draining, counting. Replaced by what trials have taken once some have run.
+const OVERHEAD_SECONDS: f64 = 1.5;
 
 /// A value that changes over time: value, and for how many seconds.
 pub type Steps = Vec<(f64, f64)>;
@@ -140,13 +140,18 @@ pub fn left(plan: &Plan, results: &Results) -> Vec<Trial> {
     trials(plan).into_iter().filter(|trial| !is_done(trial)).collect()
 }
 
-/// Seconds that `trials` will take; `overheads` are those of trials that have run.
-pub fn seconds_left(trials: &[Trial], overheads: &[f64]) -> f64 {
+/// Whether a trial can be made at all; how the trials before it went is not known here.
+pub fn is_possible(plan: &Plan, trial: &Trial) -> bool {
+    trial.test != Test::LoseBroker || plan.candidates[trial.candidate].can_lose_node().is_ok()
+}
+
+/// Seconds that `trials` will take; `overheads` are those of trials that have run. Those that cannot be made take none.
+pub fn seconds_left(plan: &Plan, trials: &[Trial], overheads: &[f64]) -> f64 {
     let overhead = match overheads.len() {
         0 => OVERHEAD_SECONDS,
         count => overheads.iter().sum::<f64>() / count as f64,
     };
-    trials.iter().map(|trial| trial.seconds() + overhead).sum()
+    trials.iter().filter(|trial| is_possible(plan, trial)).map(|trial| trial.seconds() + overhead).sum()
 }
 
 /// The load generator's words for a trial, in PerfTest's names. Rates are a publisher's own share.

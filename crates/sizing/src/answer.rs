@@ -1,0 +1,213 @@
+//! The answer in one breath: what was shown of the rate that is asked for, with how much room, and what to measure next.
+//!
+//! Invariant: "take" is said only of a configuration of which everything asked for was measured and held. Of any other it is said
+//! what is not shown.
+
+use serde::Serialize;
+
+use crate::outcome::{Outcome, Shown};
+use crate::recommend::{Candidate, Recommendation, of_standing};
+use crate::requirement::Requirement;
+use crate::table::ms;
+
+/// How far the measurements go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extent {
+    /// Something holds all that is asked for.
+    Shown,
+    /// Something holds the rate and fails nothing, and not everything was measured of it.
+    Partly,
+    /// Nothing that was measured holds it.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// How far the measurements go.
+    pub extent: Extent,
+    /// What was shown: the first line of every report.
+    pub line: String,
+    /// What to measure next; `None` where nothing asked for is open.
+    pub next: Option<String>,
+    /// The configuration that the line is about.
+    pub configuration: Option<String>,
+    /// A month of it.
+    pub month: Option<f64>,
+    /// The highest rate that it matched.
+    pub held: Option<f64>,
+    /// How much that is above the rate asked for, as a part of it.
+    pub room: Option<f64>,
+    /// Its p99 at the rate, in milliseconds.
+    pub p99_ms: Option<f64>,
+    /// What was asked for and not measured of it.
+    pub not_shown: Vec<String>,
+}
+
+/// What the answer is made from. `recommendation` is there where prices are.
+pub(crate) struct Question<'a> {
+    pub(crate) all: &'a [Outcome],
+    pub(crate) requirement: &'a Requirement,
+    pub(crate) recommendation: Option<&'a Recommendation>,
+    pub(crate) money: &'a dyn Fn(f64) -> String,
+}
+
+impl Question<'_> {
+    /// The answer.
+    pub(crate) fn answer(&self) -> Answer {
+        let chosen = match self.recommendation {
+            Some(recommendation) => recommendation.chosen.as_ref().and_then(|chosen| self.named(&chosen.name)),
+            None => {
+                self.best(|outcome| outcome.holds_rate == Shown::Yes && outcome.verdict(self.requirement) != Shown::No)
+            }
+        };
+        match chosen {
+            Some(outcome) => self.about(outcome),
+            None => self.nothing(),
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<&Outcome> {
+        self.all.iter().find(|outcome| outcome.configuration.name() == name)
+    }
+
+    /// Without prices: of which everything was shown, then the one that held most.
+    fn best(&self, wanted: impl Fn(&Outcome) -> bool) -> Option<&Outcome> {
+        let rank = |outcome: &Outcome| (outcome.verdict(self.requirement) == Shown::Yes, outcome.held.unwrap_or(0.0));
+        let wanted = self.all.iter().filter(|outcome| wanted(outcome));
+        wanted.max_by(|a, b| {
+            let (a, b) = (rank(a), rank(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        })
+    }
+
+    fn month(&self, outcome: &Outcome) -> Option<f64> {
+        self.recommendation?.month_of(&outcome.configuration.name())
+    }
+
+    fn priced(&self, outcome: &Outcome) -> String {
+        let name = outcome.configuration.name();
+        self.month(outcome).map_or(name.clone(), |month| format!("{name} at {} a month", (self.money)(month)))
+    }
+
+    fn about(&self, outcome: &Outcome) -> Answer {
+        let rate = self.requirement.rate;
+        let room = outcome.held.map(|held| held / rate - 1.0);
+        let room_words = match (outcome.held, outcome.short_of) {
+            (Some(held), _) if held > rate => {
+                format!(
+                    "with {:.0} % room: {held} msg/s is the highest rate that it matched",
+                    100.0 * (held / rate - 1.0)
+                )
+            }
+            (_, Some(short)) => format!("with no room shown: it fell short of {short} msg/s"),
+            (_, None) => "with no room shown: nothing higher was tried".to_owned(),
+        };
+        let p99_ms = outcome
+            .latency
+            .as_ref()
+            .and_then(|latency| latency.percentiles.iter().find(|(name, _)| *name == "p99").map(|(_, value)| *value));
+        let p99 = p99_ms.map_or(String::new(), |p99| format!(", p99 {} ms", ms(p99)));
+        let not_shown = of_standing(outcome, self.requirement, Shown::NotShown);
+        let (priced, name) = (self.priced(outcome), outcome.configuration.name());
+        let (extent, line) = match not_shown.as_slice() {
+            [] => (Extent::Shown, format!("Take {priced}: it held {rate} msg/s, {room_words}{p99}.")),
+            open => {
+                let open = open.join("; ");
+                (Extent::Partly, format!("{priced} held {rate} msg/s, {room_words}{p99}. Not shown of it: {open}."))
+            }
+        };
+        let mut next = Vec::new();
+        if !not_shown.is_empty() {
+            next.push(format!("of {name}, {}", not_shown.join("; ")));
+        }
+        let cheaper = self.recommendation.and_then(|recommendation| recommendation.open.first());
+        next.extend(cheaper.map(|cheaper| format!("{}, which is cheaper", self.open_in_words(cheaper))));
+        Answer {
+            extent,
+            line,
+            next: (!next.is_empty()).then(|| format!("Measure next: {}.", next.join("; and "))),
+            configuration: Some(name),
+            month: self.month(outcome),
+            held: outcome.held,
+            room,
+            p99_ms,
+            not_shown,
+        }
+    }
+
+    fn open_in_words(&self, candidate: &Candidate) -> String {
+        let tried = self.named(&candidate.name).map_or(String::new(), |outcome| format!(" ({})", tried(outcome)));
+        let (name, month, open) = (&candidate.name, (self.money)(candidate.month), candidate.not_shown.join("; "));
+        format!("{name} at {month} a month, {open}{tried}")
+    }
+
+    /// Nothing holds it: how far the measurements go, and what to try.
+    fn nothing(&self) -> Answer {
+        let Requirement { rate, .. } = *self.requirement;
+        let holding: Vec<&Outcome> = self.all.iter().filter(|outcome| outcome.holds_rate == Shown::Yes).collect();
+        let is_whole = |outcome: &&Outcome| outcome.broken_promises == 0;
+        let highest = self.all.iter().filter(is_whole).max_by(|a, b| {
+            let (a, b) = ((a.held, a.top_rate), (b.held, b.top_rate));
+            a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)).then(a.1.total_cmp(&b.1))
+        });
+        let line = match (holding.as_slice(), highest) {
+            ([], Some(outcome)) => match outcome.held {
+                Some(held) => format!(
+                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {held} msg/s, by {}; {}.",
+                    self.priced(outcome),
+                    tried(outcome)
+                ),
+                None => format!(
+                    "Nothing that was measured held a rate at all; the most that went through is {:.0} msg/s, by {}.",
+                    outcome.top_rate,
+                    self.priced(outcome)
+                ),
+            },
+            ([], None) => format!("Nothing was measured that could say anything of {rate} msg/s."),
+            (holding, _) => {
+                let example = holding[0];
+                format!(
+                    "Nothing that was measured holds all that is asked for: {} of {} held {rate} msg/s, and each fails something else, {} for \
+                     one {}.",
+                    holding.len(),
+                    self.all.len(),
+                    example.configuration.name(),
+                    of_standing(example, self.requirement, Shown::No).join("; ")
+                )
+            }
+        };
+        let open = match self.recommendation {
+            Some(recommendation) => recommendation.open.first().map(|candidate| self.open_in_words(candidate)),
+            None => self.best(|outcome| outcome.verdict(self.requirement) == Shown::NotShown).map(|outcome| {
+                let open = of_standing(outcome, self.requirement, Shown::NotShown).join("; ");
+                format!("{}, {open} ({})", outcome.configuration.name(), tried(outcome))
+            }),
+        };
+        let next = open.unwrap_or_else(|| {
+            "something else, as each of these failed: `leveret sizing predict` says which may hold it".to_owned()
+        });
+        Answer {
+            extent: Extent::Nothing,
+            line,
+            next: Some(format!("Measure next: {next}.")),
+            configuration: None,
+            month: None,
+            held: highest.and_then(|outcome| outcome.held),
+            room: None,
+            p99_ms: None,
+            not_shown: Vec::new(),
+        }
+    }
+}
+
+/// How far a configuration was driven.
+fn tried(outcome: &Outcome) -> String {
+    match (outcome.held, outcome.short_of) {
+        (Some(held), Some(short)) => format!("it held {held} and fell short of {short}"),
+        (Some(held), None) => format!("it held {held}, and nothing higher was tried"),
+        (None, Some(short)) => format!("it fell short of {short}, the lowest that was tried"),
+        (None, None) => "no steady rate was tried".to_owned(),
+    }
+}
