@@ -143,7 +143,7 @@ impl Handle {
         let shared = self.shared();
         let topology = shared.topology();
         let exists = topology.user(user).is_some();
-        let admitted = shared.logins.admit(from.ip(), user, exists, shared.now());
+        let admitted = shared.sessions.logins.admit(from.ip(), user, exists, shared.now());
         let Some(admitted) = admitted else { return Err(LoginError::NotAdmitted) };
         match topology.authenticate(user, password) {
             None => Err(LoginError::Wrong),
@@ -160,8 +160,9 @@ impl Handle {
         let shared = self.shared();
         let mut figures =
             NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
-        (figures.unfinished_bytes, figures.history_bytes) = (shared.unfinished_bytes(), shared.histories.bytes());
-        figures.waiting_bytes = shared.sums.waiting.load(Ordering::Relaxed);
+        (figures.unfinished_bytes, figures.history_bytes) =
+            (shared.unfinished_bytes(), shared.sessions.histories.bytes());
+        figures.waiting_bytes = shared.sessions.sums.waiting.load(Ordering::Relaxed);
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);

@@ -16,7 +16,7 @@ use broker::topology::{
 };
 use broker::{ChannelKey, PartitionId, VhostId};
 use partition::{Command, RequestId};
-use session::{Histories, Limits, LoginLimits, Logins, Occupancy, Stamps, Sums};
+use session::{Common, Histories, Limits, LoginLimits, Logins, Settings, Stamps, Sums};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc};
@@ -219,10 +219,6 @@ pub(crate) struct Shared {
     tls: RwLock<Option<Arc<ServerConfig>>>,
     /// Tells the doorman that the node drains.
     pub(crate) door_closes: Notify,
-    /// How many passwords were tried.
-    pub(crate) logins: Logins,
-    /// Who has how many connections and channels.
-    pub(crate) occupancy: Arc<Occupancy>,
     pub(crate) config: NodeConfig,
     pub(crate) amqp: Arc<ConnectionConfig>,
     pub(crate) directory: Directory,
@@ -239,12 +235,8 @@ pub(crate) struct Shared {
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
     alarms: AtomicU8,
     memory_alarm: AtomicBool,
-    /// What `x-recent-history` exchanges remember.
-    pub(crate) histories: Histories,
-    /// What clients have begun and not ended.
-    pub(crate) sums: Sums,
-    /// What is set for all sessions.
-    pub(crate) session_settings: session::Settings,
+    /// What the sessions of all shards have in common.
+    pub(crate) sessions: Common,
     next_partition: AtomicUsize,
     start: Instant,
 }
@@ -452,7 +444,7 @@ impl Shared {
         let limit = self.config.transient_bytes_max;
         // All is one budget. But the alarm holds publishers until consumers have made room, and from what was begun they take
         // nothing: beyond half of the limit, where connections are closed for it, it counts no further.
-        let bytes = messages + (self.unfinished_bytes() + self.histories.bytes()).min(limit / 2);
+        let bytes = messages + (self.unfinished_bytes() + self.sessions.histories.bytes()).min(limit / 2);
         let on = self.memory_alarm.load(Ordering::Relaxed);
         // Between nine tenths of the limit and the limit nothing changes, so that the alarm does not flutter.
         let wanted = if on { bytes > limit / 10 * 9 } else { bytes > limit };
@@ -463,7 +455,7 @@ impl Shared {
 
     /// What clients have begun and not ended.
     pub(crate) fn unfinished_bytes(&self) -> u64 {
-        self.sums.unfinished.load(Ordering::Relaxed)
+        self.sessions.sums.unfinished.load(Ordering::Relaxed)
     }
 
     /// Whether messages in memory are beyond their budget.
@@ -613,27 +605,29 @@ impl Node {
             pattern_turn: tokio::sync::Mutex::new(()),
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
-            histories: Histories::new(config.transient_bytes_max / HISTORIES_SHARE),
-            sums: Sums {
-                limits: Limits::new(
-                    config.amqp.assembling_bytes_max as u64,
-                    config.user_bytes_max,
-                    config.transient_bytes_max,
-                ),
-                waiting_max: config.transient_bytes_max / WAITING_SHARE,
-                ..Sums::default()
-            },
-            session_settings: session::Settings {
-                node_name: config.node_name.clone(),
-                loopback_users: config.loopback_users.clone(),
-                anonymous_user: config.anonymous_user.clone(),
-                consumer_timeout_ms: config.consumer_timeout_ms,
-                stamps: config.stamps.clone(),
-                tells_events: config.event_vhost.is_some(),
+            sessions: Common {
+                settings: Settings {
+                    node_name: config.node_name.clone(),
+                    loopback_users: config.loopback_users.clone(),
+                    anonymous_user: config.anonymous_user.clone(),
+                    consumer_timeout_ms: config.consumer_timeout_ms,
+                    stamps: config.stamps.clone(),
+                    tells_events: config.event_vhost.is_some(),
+                },
+                logins: Logins::new(config.login_limits),
+                occupancy: Arc::default(),
+                histories: Histories::new(config.transient_bytes_max / HISTORIES_SHARE),
+                sums: Sums {
+                    limits: Limits::new(
+                        config.amqp.assembling_bytes_max as u64,
+                        config.user_bytes_max,
+                        config.transient_bytes_max,
+                    ),
+                    waiting_max: config.transient_bytes_max / WAITING_SHARE,
+                    ..Sums::default()
+                },
             },
             next_partition: AtomicUsize::new(0),
-            occupancy: Arc::default(),
-            logins: Logins::new(config.login_limits),
             start: Instant::now(),
             config,
         });

@@ -14,10 +14,9 @@ use broker::topology::{Applied, Command as Change, News, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
-use session::{Count, DeleteQueue, Histories, Host, Logins, Occupancy, Settings, Sums};
+use session::{Common, Count, DeleteQueue, Host};
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// See the module.
 pub(crate) struct Turn<'a> {
@@ -28,8 +27,9 @@ pub(crate) struct Turn<'a> {
 impl Host for Turn<'_> {
     type Client = amqp::Connection;
 
-    fn settings(&self) -> &Settings {
-        &self.local.shared.session_settings
+    #[inline]
+    fn common(&self) -> &Common {
+        &self.local.shared.sessions
     }
 
     fn topology(&self) -> impl Deref<Target = Topology> {
@@ -84,22 +84,6 @@ impl Host for Turn<'_> {
 
     fn traces(&self, vhost: VhostId) -> bool {
         self.local.shared.traces(vhost)
-    }
-
-    fn logins(&self) -> &Logins {
-        &self.local.shared.logins
-    }
-
-    fn occupancy(&self) -> &Arc<Occupancy> {
-        &self.local.shared.occupancy
-    }
-
-    fn histories(&self) -> &Histories {
-        &self.local.shared.histories
-    }
-
-    fn sums(&self) -> &Sums {
-        &self.local.shared.sums
     }
 
     fn check_memory(&self) {

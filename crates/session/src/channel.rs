@@ -337,7 +337,7 @@ impl Channel {
     /// A consumer gets nothing more: its credit goes back to the channel.
     pub(super) fn stop(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let consumer = &mut self.consumers[at];
-        if cx.host.settings().tells_events {
+        if cx.host.common().settings.tells_events {
             consumer.tell_end(cx.host);
         }
         consumer.state = State::Cancelled;

@@ -51,7 +51,7 @@ impl Session {
         let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
             let asked = topology.check_consume_arguments(queue, arguments)?;
             let tells_counts = queue.shape.queue_type == QueueType::Quorum;
-            let default = Some(cx.host.settings().consumer_timeout_ms);
+            let default = Some(cx.host.common().settings.consumer_timeout_ms);
             let timeout_ms = asked.timeout_ms.or(queue.rules.consumer_timeout_ms).or(default).filter(|ms| *ms > 0);
             let (queue, partition, priority) = (queue.id, queue.partition, asked.priority);
             Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms })
@@ -172,7 +172,7 @@ impl Session {
                 let found = channel.consumer_at(number).expect("a starting consumer stays known");
                 channel.consumers[found].state = State::Active;
                 let consumer_tag = channel.consumers[found].tag.clone();
-                if cx.host.settings().tells_events {
+                if cx.host.common().settings.tells_events {
                     channel.consumers[found].tell_begin(&self.user, cx.host);
                 }
                 cx.client.reply(channel.id, amqp::Reply::Consuming { consumer_tag });

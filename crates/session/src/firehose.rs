@@ -122,7 +122,7 @@ impl Session {
         headers.push("exchange_name", text(exchange));
         headers.push("routing_keys", Value::Array(keys.collect()));
         headers.push("properties", Value::Table(properties_table(properties)));
-        headers.push("node", text(cx.host.settings().node_name.as_bytes()));
+        headers.push("node", text(cx.host.common().settings.node_name.as_bytes()));
         headers
     }
 

@@ -35,7 +35,7 @@ impl Session {
         let host = cx.host;
         for (exchange, length) in histories {
             let all = || host.topology().exchanges().filter_map(|exchange| exchange.history()).collect();
-            host.histories().remember(*exchange, *length, Remembered::of(publish), all);
+            host.common().histories.remember(*exchange, *length, Remembered::of(publish), all);
         }
     }
 
@@ -54,7 +54,7 @@ impl Session {
 
     /// Sends a history to where a new binding leads.
     pub(super) fn replay(&mut self, at: usize, binding: &NewBinding, cx: &mut Cx<'_, impl Host>) {
-        for message in cx.host.histories().of(binding.history) {
+        for message in cx.host.common().histories.of(binding.history) {
             let route = self.replay_route(binding, &message, cx);
             self.published |= route.shards;
             let Remembered { exchange, routing_key, properties, body } = message;

@@ -19,7 +19,22 @@ use std::sync::Arc;
 
 use super::Stamps;
 
-/// What is the same for all sessions of a node.
+/// What all sessions of a node have in common.
+#[derive(Debug)]
+pub struct Common {
+    /// What is set for them.
+    pub settings: Settings,
+    /// How many passwords were tried.
+    pub logins: Logins,
+    /// Who has how many connections and channels.
+    pub occupancy: Arc<Occupancy>,
+    /// What `x-recent-history` exchanges remember.
+    pub histories: Histories,
+    /// What all clients have begun and not ended.
+    pub sums: Sums,
+}
+
+/// What is set for all sessions of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The node's name, as it says it in messages.
@@ -58,8 +73,8 @@ pub trait Host {
     /// The machine of the protocol that the client speaks.
     type Client: Client;
 
-    /// What is set for all sessions.
-    fn settings(&self) -> &Settings;
+    /// What it shares with the other sessions of its node.
+    fn common(&self) -> &Common;
 
     /// The topology, to look at; held for as long as one check takes.
     fn topology(&self) -> impl Deref<Target = Topology>;
@@ -99,18 +114,6 @@ pub trait Host {
 
     /// Whether this virtual host is traced.
     fn traces(&self, vhost: VhostId) -> bool;
-
-    /// How many passwords were tried.
-    fn logins(&self) -> &Logins;
-
-    /// Who has how many connections and channels.
-    fn occupancy(&self) -> &Arc<Occupancy>;
-
-    /// What `x-recent-history` exchanges remember.
-    fn histories(&self) -> &Histories;
-
-    /// What all clients have begun and not ended.
-    fn sums(&self) -> &Sums;
 
     /// Has the sums compared with the budget of the memory: they moved.
     fn check_memory(&self);

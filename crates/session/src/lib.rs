@@ -49,7 +49,7 @@ mod work;
 pub use client::Client;
 pub use facts::PublishedFacts;
 pub use histories::Histories;
-pub use host::{DeleteQueue, Host, Settings};
+pub use host::{Common, DeleteQueue, Host, Settings};
 pub use logins::{LoginLimits, Logins, Try, network};
 pub use occupancy::Occupancy;
 pub use publish::SYNC_EXCHANGE;

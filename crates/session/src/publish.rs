@@ -36,7 +36,7 @@ impl Session {
     /// Routes a message and hands it to its partitions, or holds it until its commit.
     pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
         let at = self.at(publish.channel);
-        let settings = cx.host.settings();
+        let settings = &cx.host.common().settings;
         if let Some(stamps) = &settings.stamps {
             publish.properties = stamps.stamped(&publish.properties, &settings.node_name, cx.host.wall_ms());
         }

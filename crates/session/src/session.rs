@@ -143,7 +143,7 @@ impl Session {
     /// What waits for its turn cannot be given back, but less may come: near the limit of the node each connection is read up to a
     /// little only.
     fn count_waiting(&mut self, bytes: usize, cx: &mut Cx<'_, impl Host>) {
-        let Sums { waiting, waiting_max, .. } = cx.host.sums();
+        let Sums { waiting, waiting_max, .. } = &cx.host.common().sums;
         match bytes >= self.waiting_told {
             true => waiting.fetch_add((bytes - self.waiting_told) as u64, Ordering::Relaxed),
             false => waiting.fetch_sub((self.waiting_told - bytes) as u64, Ordering::Relaxed),
@@ -154,7 +154,7 @@ impl Session {
 
     #[cold]
     fn tell_unfinished(&mut self, bytes: usize, cx: &mut Cx<'_, impl Host>) -> bool {
-        let Sums { unfinished, limits, .. } = cx.host.sums();
+        let Sums { unfinished, limits, .. } = &cx.host.common().sums;
         let passed = self.unfinished.tell(bytes, unfinished, limits);
         cx.host.check_memory();
         let Some(limit) = passed.filter(|_| !cx.client.is_closing()) else { return false };
@@ -251,7 +251,7 @@ impl Session {
                 let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
                 self.channels.insert(at, Channel::new(channel, key));
                 cx.host.count(Count::ChannelOpened, 1);
-                if cx.host.settings().tells_events {
+                if cx.host.common().settings.tells_events {
                     self.tell_channel("channel.created", channel, cx.host);
                 }
                 self.count_channel(at, cx);
@@ -385,7 +385,7 @@ impl Session {
         self.route_targets -= gone.routes.targets();
         self.transaction_bytes -= gone.transaction.as_ref().map_or(0, |transaction| transaction.bytes());
         host.count(Count::ChannelClosed, 1);
-        if host.settings().tells_events {
+        if host.common().settings.tells_events {
             gone.consumers.iter().for_each(|consumer| consumer.tell_end(host));
             self.tell_channel("channel.closed", channel, host);
         }
@@ -421,12 +421,12 @@ impl Session {
             }
             (Mechanism::External, None) => (Bytes::new(), false),
             (Mechanism::Anonymous, _) => {
-                let name = cx.host.settings().anonymous_user.as_bytes();
+                let name = cx.host.common().settings.anonymous_user.as_bytes();
                 (Bytes::copy_from_slice(name), topology.user(name).is_some())
             }
             _ => {
                 let exists = topology.user(&authenticate.user).is_some();
-                admitted = cx.host.logins().admit(self.peer.ip(), &authenticate.user, exists, now);
+                admitted = cx.host.common().logins.admit(self.peer.ip(), &authenticate.user, exists, now);
                 let known =
                     admitted.is_some() && topology.authenticate(&authenticate.user, &authenticate.password).is_some();
                 (Bytes::copy_from_slice(&authenticate.user), known)
@@ -434,7 +434,7 @@ impl Session {
         };
         drop(topology);
         let user = log_text(&name);
-        let only_loopback = cx.host.settings().loopback_users.iter().any(|other| other.as_bytes() == &name[..]);
+        let only_loopback = cx.host.common().settings.loopback_users.iter().any(|other| other.as_bytes() == &name[..]);
         let reason = match (known, authenticate.mechanism) {
             (false, Mechanism::External) => "no user of the certificate's name",
             (false, Mechanism::Anonymous) => "no user of the name in anonymous_login_user",
@@ -449,7 +449,7 @@ impl Session {
                 let mechanism = mechanism.name();
                 tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
                 self.user = name;
-                if cx.host.settings().tells_events {
+                if cx.host.common().settings.tells_events {
                     self.tell_login("user.authentication.success", &self.user, authenticate.mechanism, None, cx.host);
                 }
                 self.client_properties = authenticate.client_properties.encode().into();
@@ -457,7 +457,7 @@ impl Session {
             }
         };
         tracing::warn!(peer = %self.peer, ?user, reason, "login refused");
-        if cx.host.settings().tells_events {
+        if cx.host.common().settings.tells_events {
             self.tell_login("user.authentication.failure", &name, authenticate.mechanism, Some(reason), cx.host);
         }
         self.refuse_at = now + LOGIN_REFUSED_DELAY_MS;
@@ -467,7 +467,7 @@ impl Session {
         let topology = cx.host.topology();
         let known = if vhost.len() > NAME_BYTES_MAX { None } else { topology.vhost(&vhost) };
         let check = |open| topology.open_vhost(&self.user, &vhost, open);
-        let opened = cx.host.occupancy().enter(&self.user, known, check);
+        let opened = cx.host.common().occupancy.enter(&self.user, known, check);
         drop(topology);
         match opened {
             Ok(place) => {
@@ -479,7 +479,7 @@ impl Session {
                 let vhost = log_text(&vhost);
                 let user = log_text(&self.user);
                 tracing::info!(peer = %self.peer, ?user, ?vhost, "connection opened");
-                if cx.host.settings().tells_events {
+                if cx.host.common().settings.tells_events {
                     self.tell_connection("connection.created", None, cx.host);
                 }
                 cx.client.opened(Ok(()));
@@ -497,7 +497,7 @@ impl Session {
         let reason = reason_text(why);
         if self.occupied.take().is_some() {
             host.count(Count::ConnectionClosed, 1);
-            if host.settings().tells_events {
+            if host.common().settings.tells_events {
                 self.tell_connection("connection.closed", Some(&reason), host);
             }
         }

@@ -1,20 +1,11 @@
 //! Partitions that nobody leads: a request that waits is asked again until somebody leads, or gets 541 in the end. It is
 //! never answered as if its queue were gone.
 
-use crate::script::{DURABLE, Script, TRANSIENT, consume, delete, delivery, get};
-use amqp::{Properties, Request, Table, Value};
+use crate::script::{DURABLE, Script, TRANSIENT, consume, copied_to, delete, delivery, get};
+use amqp::{Request, Table};
 use broker::ConsumerKey;
 use bytes::Bytes;
 use partition::{Effect, Reply};
-
-/// The properties of a message with a header CC.
-fn copied_to(queue: &str) -> Vec<u8> {
-    let mut table = Table::new();
-    table.push("CC", Value::Array(vec![Value::LongString(Bytes::copy_from_slice(queue.as_bytes()))]));
-    let (fields, mut encoded) = (table.encode(), Vec::new());
-    Properties { headers: Some(&fields[4..]), ..Properties::default() }.encode_to(&mut encoded);
-    encoded
-}
 
 #[test]
 fn a_get_is_asked_again_until_somebody_leads() {

@@ -37,7 +37,7 @@ fn a_transaction_that_passes_the_connections_limit_ends_the_connection() {
     assert!(said.len() == 1 && said[0].starts_with("error 506 too many bytes in unfinished messages"), "{said:?}");
     script.close(1);
     script.event(Event::Closed(amqp::Closed::Disconnected));
-    let sums = session::Host::sums(&script.node);
+    let sums = &script.node.common.sums;
     assert_eq!(sums.unfinished.load(std::sync::atomic::Ordering::Relaxed), 0, "all of it is given back");
 }
 

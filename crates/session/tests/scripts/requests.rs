@@ -1,6 +1,6 @@
 //! Requests, a channel-wide prefetch, direct reply-to, consumers that hold a message for too long, and channels that are gone.
 
-use crate::script::{Script, consume, declare, get};
+use crate::script::{Script, consume, copied_to, declare, get};
 use amqp::{Properties, Request};
 use broker::ConsumerKey;
 use partition::{Effect, Reply};
@@ -113,4 +113,47 @@ fn a_client_that_knows_no_cancel_loses_the_channel_of_such_a_consumer() {
         said.len() == 1 && said[0].starts_with("1: error 406 delivery acknowledgement on channel 1 timed out"),
         "{said:?}"
     );
+}
+
+#[test]
+fn a_publish_to_two_partitions_is_confirmed_by_the_second_and_nacked_if_one_refuses() {
+    let mut script = Script::begun();
+    script.ask(1, consume("amq.rabbitmq.reply-to", true));
+    script.answer(Reply::Consuming);
+    script.said();
+    let both = copied_to(&format!("amq.rabbitmq.reply-to.{}", "A".repeat(22)));
+    script.publish_with(1, "q", "a", 1, &both);
+    script.publish_with(1, "q", "b", 2, &both);
+    assert_eq!(script.said().len(), 4);
+    let channel = script.key(1);
+    script.effect(channel, Effect::Confirm { channel, first: 1, count: 1 });
+    script.effect(channel, Effect::Refuse { channel, first: 2, count: 1 });
+    assert_eq!(script.said(), [""; 0]);
+    script.effect(channel, Effect::Confirm { channel, first: 1, count: 2 });
+    assert_eq!(script.said(), ["1: basic.ack 1", "1: basic.nack 2"]);
+}
+
+#[test]
+fn a_consumer_whose_queue_is_deleted_hears_of_it_and_one_that_was_not_there_yet_hears_404() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.said();
+    let (channel, queue) = (script.key(1), broker::QueueId(1));
+    script.effect(channel, Effect::Cancelled { consumer: ConsumerKey { channel, number: 1 }, queue });
+    assert_eq!(script.said(), ["1: basic.cancel c"]);
+    script.ask(1, consume("q", false));
+    script.effect(channel, Effect::Cancelled { consumer: ConsumerKey { channel, number: 2 }, queue });
+    assert_eq!(script.said(), ["p1 <- consume 2"], "it is about to be told that the beginning failed");
+    script.answer(Reply::Gone);
+    assert_eq!(script.said(), ["1: error 404 no queue 'q' in vhost '/'"]);
+}
+
+#[test]
+fn a_change_that_nobody_decides_any_more_is_not_left_without_an_answer() {
+    let mut script = Script::begun();
+    script.ask(1, declare("new"));
+    script.lose_log();
+    let said = script.said();
+    assert!(said.len() == 2 && said[1].starts_with("1: error 5"), "{said:?}");
 }

@@ -10,7 +10,8 @@
 
 use amqp::{
     AuthRefused, Authenticate, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries,
-    Delivery, Event, GetDelivery, Mechanism, Millis, Publish, Reply as Answer, Request, ReturnedMessage, Settle, Table,
+    Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
+    Settle, Table, Value,
 };
 use broker::topology::{Applied, Command as Change, News, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
@@ -19,8 +20,7 @@ use partition::message::{Stamp, store};
 use partition::{Command, Effect, Message, Reply, RequestId};
 use session::report::ConnectionNumber;
 use session::{
-    Client, Count, Cx, DeleteQueue, Histories, Host, Limits, LoginLimits, Logins, Occupancy, Peer, Session, Settings,
-    Sums,
+    Client, Common, Count, Cx, DeleteQueue, Histories, Host, Limits, LoginLimits, Logins, Peer, Session, Settings, Sums,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,11 +51,7 @@ pub(crate) struct Question {
 pub(crate) struct Node {
     log: Log,
     topology: RefCell<Topology>,
-    settings: Settings,
-    logins: Logins,
-    occupancy: Arc<Occupancy>,
-    histories: Histories,
-    sums: Sums,
+    pub(crate) common: Common,
     now: Cell<Millis>,
     last_key: Cell<u64>,
     keys: RefCell<BTreeMap<ChannelKey, u16>>,
@@ -78,8 +74,8 @@ impl Node {
 impl Host for Node {
     type Client = Machine;
 
-    fn settings(&self) -> &Settings {
-        &self.settings
+    fn common(&self) -> &Common {
+        &self.common
     }
 
     fn topology(&self) -> impl Deref<Target = Topology> {
@@ -134,29 +130,13 @@ impl Host for Node {
         false
     }
 
-    fn logins(&self) -> &Logins {
-        &self.logins
-    }
-
-    fn occupancy(&self) -> &Arc<Occupancy> {
-        &self.occupancy
-    }
-
-    fn histories(&self) -> &Histories {
-        &self.histories
-    }
-
-    fn sums(&self) -> &Sums {
-        &self.sums
-    }
-
     fn check_memory(&self) {}
 
     fn push(&self, partition: PartitionId, command: Command) {
         let what = match &command {
             Command::Publish(publish) => {
                 let Message { properties, body, .. } = &publish.message;
-                let reply_to = amqp::Properties::parse(properties).ok().and_then(|parsed| parsed.reply_to).map(text);
+                let reply_to = Properties::parse(properties).ok().and_then(|parsed| parsed.reply_to).map(text);
                 let reply_to = reply_to.map(|name| format!(" reply to {name}")).unwrap_or_default();
                 format!("publish {} #{}{reply_to}", text(body), publish.publish_seq)
             }
@@ -422,14 +402,12 @@ impl Script {
             tells_events: false,
         };
         let sums = Sums { limits: Limits::new(200_000, 400_000, 1 << 30), waiting_max: 1 << 20, ..Sums::default() };
+        let (logins, histories) = (Logins::new(LoginLimits::default()), Histories::new(1 << 20));
+        let common = Common { settings, logins, occupancy: Arc::default(), histories, sums };
         let node = Node {
             log: log.clone(),
             topology: RefCell::new(Topology::new()),
-            settings,
-            logins: Logins::new(LoginLimits::default()),
-            occupancy: Arc::default(),
-            histories: Histories::new(1 << 20),
-            sums,
+            common,
             now: Cell::new(1),
             last_key: Cell::new(0),
             keys: RefCell::default(),
@@ -591,6 +569,15 @@ impl Script {
         }
     }
 
+    /// The topology's log ends with what was proposed to it.
+    pub(crate) fn lose_log(&mut self) {
+        for (_, Question { channel, request }) in self.node.proposals.take() {
+            let outcome = Err(broker::topology::Refusal::undecided());
+            let Script { session, machine, node, .. } = self;
+            session.handle_decided((channel, 1), request, outcome, &mut Cx { client: machine, host: node });
+        }
+    }
+
     /// Somebody else deletes a queue.
     pub(crate) fn lose_queue(&mut self, name: &str) {
         let mut topology = self.node.topology.borrow_mut();
@@ -661,4 +648,13 @@ pub(crate) fn consume(queue: &'static str, no_ack: bool) -> Request {
 
 pub(crate) fn delete(if_unused: bool) -> Request {
     Request::QueueDelete { queue: Bytes::from_static(b"q"), if_unused, if_empty: false }
+}
+
+/// The properties of a message with a header CC.
+pub(crate) fn copied_to(queue: &str) -> Vec<u8> {
+    let mut table = Table::new();
+    table.push("CC", Value::Array(vec![Value::LongString(Bytes::copy_from_slice(queue.as_bytes()))]));
+    let (fields, mut encoded) = (table.encode(), Vec::new());
+    Properties { headers: Some(&fields[4..]), ..Properties::default() }.encode_to(&mut encoded);
+    encoded
 }
