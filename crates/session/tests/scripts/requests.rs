@@ -30,8 +30,11 @@ fn a_channel_that_failed_or_ended_takes_no_late_answer() {
     let (late, key) = (script.question(), script.key(1));
     script.close(1);
     assert_eq!(script.said(), ["p1 <- get", "p1 <- detach"]);
-    // The same number, and another channel.
+    // The same number, and another channel, whose second request has the number of the late answer.
     script.open(1);
+    script.ask(1, declare("new"));
+    script.decide();
+    script.said();
     script.ask(1, get());
     script.answer_to(late, Reply::Empty);
     script.effect(
