@@ -10,7 +10,7 @@ use crate::machine::{Queues, scheduled_for};
 use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use crate::queue::{Waiting, dead_letters_refused, note_use, refused_letter};
+use crate::queue::{Admission, Intake, Waiting, dead_letters_refused, note_use, refused_letter};
 use broker::queue::levels::{has_priority, priority_of};
 use broker::queue::{Consumer, DedupKey, DedupRule, Dispatch, LevelRule, Levels, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -373,9 +373,9 @@ impl QueuePartition {
         targets.clear();
         let mut level = Level::Written;
         let mut selective = false;
-        let (mut is_timed, mut is_refused) = (broker::properties::has_expiration(&publish.message.properties), false);
-        let (mut key, mut is_known) = (None, false);
-        let mut closing = SmallVec::<[QueueId; 1]>::new();
+        let mut is_known = false;
+        let is_timed = broker::properties::has_expiration(&publish.message.properties);
+        let mut intake = Intake { is_timed, ..Intake::default() };
         for target in &publish.targets {
             if self.deleted.contains(target.queue) {
                 continue;
@@ -384,39 +384,20 @@ impl QueuePartition {
                 .queues
                 .entry(target.queue)
                 .or_insert_with(|| LeaderQueue::of(self.queues.queue(target.queue), self.rules.get(&target.queue)));
-            if let Some(held) = &lq.closing
-                && seq != 0
-            {
-                if held.is_full() {
-                    is_refused = true;
+            let knows_key = |lq: &LeaderQueue, key| lq.knows_key(key, self.queues.queue(target.queue), cx.now_ms);
+            match lq.admit(target.queue, publish, &mut intake, knows_key, &mut cx.out.effects) {
+                Admission::Taken => {}
+                Admission::Refused => continue,
+                Admission::Repeat => {
+                    // Where it goes elsewhere too, it is confirmed no sooner than what it repeats here.
+                    level = level.max(match target.durability {
+                        Durability::Level(asked) => asked,
+                        Durability::Selective { .. } => Level::Synced,
+                    });
+                    is_known = true;
+                    *leader.repeats.entry(target.queue).or_insert(0) += 1;
                     continue;
                 }
-                closing.push(target.queue);
-            }
-            if let Some(rules) = &lq.rules {
-                if rules.dedup.is_some() && publish.delay_ms == 0 {
-                    key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
-                    let state = self.queues.queue(target.queue);
-                    if key.is_some_and(|key| lq.knows_key(key, state, cx.now_ms)) {
-                        // Where it goes elsewhere too, it is confirmed no sooner than what it repeats here.
-                        level = level.max(match target.durability {
-                            Durability::Level(asked) => asked,
-                            Durability::Selective { .. } => Level::Synced,
-                        });
-                        is_known = true;
-                        *leader.repeats.entry(target.queue).or_insert(0) += 1;
-                        continue;
-                    }
-                }
-                if publish.delay_ms == 0 && lq.is_full(rules, publish.message.body.len()) {
-                    is_refused = true;
-                    if dead_letters_refused(rules) {
-                        let letter = refused_letter(target.queue, &publish.message);
-                        cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
-                    }
-                    continue;
-                }
-                is_timed |= rules.message_ttl_ms.is_some();
             }
             targets.push(target.queue);
             match target.durability {
@@ -431,6 +412,7 @@ impl QueuePartition {
                 }
             }
         }
+        let Intake { is_refused, mut is_timed, key, closing } = intake;
         if targets.is_empty() {
             // Every queue is full, or gone: what is gone is as good as unroutable, and confirmed like that.
             leader.targets = targets;

@@ -5,13 +5,14 @@
 //! between the dispatcher's end and `next_seq` is taken in and not ready yet.
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{DeadLetter, Effect, Message, Reply, RequestId};
+use crate::command::{DeadLetter, Effect, Message, Publish, Reply, RequestId};
 use crate::entry::Reason;
 use crate::life::Life;
 use crate::machine::FixedMap;
 use crate::message::{self, Stamp};
+use broker::properties::dedup_key;
 use broker::queue::dispatch::AttachRefused;
-use broker::queue::{Consumer, Dispatch, Overflow, Rules, SeqRanges};
+use broker::queue::{Consumer, DedupKey, Dispatch, Overflow, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -61,6 +62,28 @@ impl From<Answer> for Effect {
     fn from(Answer { channel, request, reply }: Answer) -> Effect {
         Effect::Reply { channel, request, reply }
     }
+}
+
+/// A publish on its way into its queues: what they had to say to it so far.
+#[derive(Default)]
+pub(crate) struct Intake {
+    /// A queue refused it because it is full.
+    pub(crate) is_refused: bool,
+    /// It, or a queue that takes it in, has a time limit.
+    pub(crate) is_timed: bool,
+    /// Its key, once a queue asked for it.
+    pub(crate) key: Option<DedupKey>,
+    /// Queues whose delete is being decided: it is confirmed once they have been decided about.
+    pub(crate) closing: SmallVec<[QueueId; 1]>,
+}
+
+/// What becomes of a publish in one of its queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Taken,
+    /// What it repeats is there.
+    Repeat,
+    Refused,
 }
 
 /// A question that waits until what was published before it is visible.
@@ -199,6 +222,46 @@ impl<S: Sink> Queue<S> {
         let Some(closing) = self.closing.take() else { return Vec::new() };
         closing.refuse_consumers(Reply::Gone, effects);
         closing.confirms
+    }
+
+    /// Whether a publish comes in. `knows_key` says whether what it would repeat is there.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        id: QueueId,
+        publish: &Publish,
+        intake: &mut Intake,
+        knows_key: impl Fn(&Self, DedupKey) -> bool,
+        effects: &mut Vec<Effect>,
+    ) -> Admission {
+        if let Some(held) = &self.closing
+            && publish.publish_seq != 0
+        {
+            if held.is_full() {
+                intake.is_refused = true;
+                return Admission::Refused;
+            }
+            intake.closing.push(id);
+        }
+        let Some(rules) = &self.rules else { return Admission::Taken };
+        // What is scheduled meets them when it is due.
+        if publish.delay_ms == 0 {
+            if rules.dedup.is_some() {
+                intake.key = intake.key.or_else(|| dedup_key(&publish.message.properties));
+                if intake.key.is_some_and(|key| knows_key(self, key)) {
+                    return Admission::Repeat;
+                }
+            }
+            if self.is_full(rules, publish.message.body.len()) {
+                intake.is_refused = true;
+                if dead_letters_refused(rules) {
+                    effects.push(Effect::DeadLetter(Box::new(refused_letter(id, &publish.message))));
+                }
+                return Admission::Refused;
+            }
+        }
+        intake.is_timed |= rules.message_ttl_ms.is_some();
+        Admission::Taken
     }
 
     /// Whether one more message with a body of so many bytes is too much for a queue that refuses then.

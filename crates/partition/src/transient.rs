@@ -11,24 +11,23 @@
 //! once, and a delivery is a slice. The price is that one live message pins its batch; [`TransientQueues::bytes`] counts
 //! what is pinned, not what is live, and sparse runs are copied together once they dominate.
 
+mod queue;
 mod scheduled;
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{Command, DeadLetter, Delivery, Effect, Message, Outcome, Outlets, Publish, Reply, RequestId};
+use crate::command::{Command, Effect, Message, Outcome, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
-use crate::life::{Life, Timers, body_bytes};
+use crate::life::Timers;
 use crate::machine::FixedMap;
 use crate::message::{self, MessageView, Stamp};
-use crate::queue::{
-    Answer, Queue, Sink, UsedQueues, Waiting, dead_letters_refused, not_here, note_use, refused_letter,
-};
+use crate::queue::{Admission, Intake, UsedQueues, Waiting, not_here, note_use};
 use crate::survey::QueueFigures;
-use crate::turn::{Access, Next, Store, Turn};
-use broker::queue::dispatch::Head;
+use crate::turn::Turn;
 use broker::queue::levels::priority_of;
-use broker::queue::{Consumer, DedupKey, Dispatch, LevelRule, Levels, QueueState, Rules};
+use broker::queue::{Consumer, Dispatch, LevelRule};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
+use queue::{MemoryAccess, MemoryQueue, MemorySink};
 use scheduled::Scheduled;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -97,181 +96,6 @@ impl Place {
         let at = self.offsets[index] as usize;
         let view = MessageView::parse(&self.batch[at..]).expect("the batch was written by store()");
         self.batch.slice(at..at + view.len())
-    }
-}
-
-/// What a queue keeps whose messages are in memory.
-struct MemorySink {
-    state: QueueState<Place>,
-    /// Offsets into the open batch of messages that came in this step.
-    incoming: Vec<u32>,
-    /// Its messages that wait for their time.
-    delayed: u64,
-}
-
-impl Sink for MemorySink {
-    type Life = ();
-
-    fn kept(_: &()) -> u64 {
-        0
-    }
-}
-
-/// A queue whose messages are in memory.
-type MemoryQueue = Queue<MemorySink>;
-
-impl MemoryQueue {
-    fn empty() -> Self {
-        let sink = MemorySink { state: QueueState::default(), incoming: Vec::new(), delayed: 0 };
-        Queue::new(Dispatch::new(1, 1, 0), 1, sink)
-    }
-
-    fn level_rule(&self) -> LevelRule {
-        self.rules.as_ref().map_or(LevelRule::None, |rules| rules.levels)
-    }
-
-    #[inline]
-    fn message(&self, seq: u64) -> Bytes {
-        let run = self.sink.state.runs().covering(seq).expect("what is live is in a run");
-        run.place.message((seq - run.first) as usize)
-    }
-
-    fn settle(&mut self, first: u64, count: u64) {
-        if count > 0 {
-            self.sink.state.settle(first, count, &mut |_| {});
-        }
-    }
-
-    /// Ends a message that the dispatcher does not have any more, and dead-letters it if the queue does that.
-    fn give_up(&mut self, id: QueueId, seq: u64, reason: Reason, message: Option<Bytes>, effects: &mut Vec<Effect>) {
-        if self.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) && self.sink.state.runs().is_live(seq) {
-            let message = message.unwrap_or_else(|| self.message(seq));
-            let letter = DeadLetter { queue: id, seq, reason, message, wants_answer: false };
-            effects.push(Effect::DeadLetter(Box::new(letter)));
-        }
-        self.settle(seq, 1);
-    }
-
-    /// Other rules hold from now on.
-    fn configure(&mut self, rules: &Arc<Rules>) {
-        let before = std::mem::replace(&mut self.rules, (!rules.is_plain()).then(|| rules.clone()));
-        if Life::<()>::is_wanted_by(rules) {
-            self.life.get_or_insert_default();
-        }
-        let Some(life) = &mut self.life else { return };
-        life.reconfigured(before.as_deref(), self.rules.as_deref());
-        if rules.length_bytes_max.is_some() {
-            life.bytes = 0;
-            let mut next = self.sink.state.runs().next_live(0);
-            while let Some((seq, run)) = next {
-                let bytes = body_bytes(&run.place.message((seq - run.first) as usize));
-                life.count(seq, bytes, self.dispatch.is_held(seq));
-                next = self.sink.state.runs().next_live(seq + 1);
-            }
-        }
-    }
-
-    /// Whether a message with this key is here, or was so lately that another one is a repeat.
-    fn knows_key(&self, key: DedupKey, now_ms: u64) -> bool {
-        let state = &self.sink.state;
-        let is_here = |seq: u64| seq >= state.next_seq() || state.runs().is_live(seq);
-        state.seen(key).is_some_and(|seen| seen.until_ms > now_ms || is_here(seen.seq))
-    }
-}
-
-/// What a turn has at hand of the shard.
-struct MemoryAccess<'a> {
-    effects: &'a mut Vec<Effect>,
-    outlets: &'a mut dyn Outlets,
-    /// Messages that went to who settles nothing: they end together, after the turn.
-    sent: &'a mut Vec<(u64, u64)>,
-}
-
-impl Access for MemoryAccess<'_> {
-    type Sink = MemorySink;
-
-    #[inline]
-    fn levels<'b>(&'b self, sink: &'b MemorySink) -> Option<&'b Levels> {
-        sink.state.levels()
-    }
-
-    #[inline]
-    fn effects(&mut self) -> &mut Vec<Effect> {
-        self.effects
-    }
-
-    #[inline]
-    fn room(&mut self, consumer: ConsumerKey) -> usize {
-        self.outlets.room(consumer)
-    }
-}
-
-impl Store for Turn<'_, MemoryAccess<'_>> {
-    #[inline]
-    fn head(&self) -> Option<Head> {
-        let state = &self.lq.sink.state;
-        self.lq.dispatch.head(state.levels(), |from| state.runs().next_live(from).map(|(seq, _)| seq))
-    }
-
-    #[inline]
-    fn may_be_sent(&mut self, _: u64) -> bool {
-        true
-    }
-
-    #[inline]
-    fn fetch(&mut self, seq: u64) -> Next {
-        Next::Message(self.lq.message(seq))
-    }
-
-    #[inline]
-    fn peek(&mut self, seq: u64) -> Next {
-        self.fetch(seq)
-    }
-
-    #[inline]
-    fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
-        let counts = self.lq.sink.state.counts_of(head.seq);
-        let redelivered = head.returned || counts.acquired > 0;
-        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
-    }
-
-    fn settle_sent(&mut self, seq: u64) {
-        match self.at.sent.last_mut() {
-            Some((first, count)) if *first + *count == seq => *count += 1,
-            _ => self.at.sent.push((seq, 1)),
-        }
-    }
-
-    fn give_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
-        self.lq.give_up(self.id, seq, reason, message, self.at.effects);
-    }
-
-    fn purge(&mut self, answer: Answer) {
-        let Queue { dispatch, sink, .. } = &mut *self.lq;
-        let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
-        let purged = dispatch.purge(sink.state.levels(), next_live);
-        purged.iter().for_each(|(first, count)| self.lq.settle(first, count));
-        self.at.effects.push(answer.into());
-    }
-
-    #[inline]
-    fn wake_up(&mut self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn may_expire(&self, _: Head) -> bool {
-        true
-    }
-
-    fn let_go(&mut self) {}
-
-    fn send_on(&mut self) -> Option<u64> {
-        None
-    }
-
-    fn set_aside(&self) -> u64 {
-        self.lq.sink.delayed
     }
 }
 
@@ -416,49 +240,31 @@ impl TransientQueues {
     }
 
     fn publish(&mut self, publish: &Publish, effects: &mut Vec<Effect>) {
-        if publish.delay_ms > 0 {
-            return self.publish_later(publish, effects);
-        }
         let mut offset = None;
-        let (body_bytes, mut is_refused) = (publish.message.body.len(), false);
+        let body_bytes = publish.message.body.len();
         let mut is_timed = broker::properties::has_expiration(&publish.message.properties);
         if self.has_time_limits {
+            // It is stored once: whether it needs a time is known before the first of its queues has it.
             for target in &publish.targets {
                 let rules = self.queues.get(&target.queue).and_then(|q| q.rules.as_ref());
                 is_timed |= rules.is_some_and(|r| r.message_ttl_ms.is_some());
             }
         }
-        let mut key = None;
-        let mut closing = SmallVec::<[QueueId; 1]>::new();
+        let mut intake = Intake::default();
         for target in &publish.targets {
             let Some(queue) = self.queues.get_mut(&target.queue) else { continue };
-            if let Some(held) = &queue.closing
-                && publish.publish_seq != 0
-            {
-                if held.is_full() {
-                    is_refused = true;
+            let knows_key = |queue: &MemoryQueue, key| queue.knows_key(key, self.now_ms);
+            match queue.admit(target.queue, publish, &mut intake, knows_key, effects) {
+                Admission::Taken => {}
+                Admission::Refused => continue,
+                Admission::Repeat => {
+                    *self.repeats.entry(target.queue).or_insert(0) += 1;
                     continue;
                 }
-                closing.push(target.queue);
             }
-            let mut noted = None;
-            if let Some(rules) = &queue.rules {
-                if let Some(dedup) = rules.dedup {
-                    key = key.or_else(|| broker::properties::dedup_key(&publish.message.properties));
-                    if key.is_some_and(|key| queue.knows_key(key, self.now_ms)) {
-                        // A repeat: what it repeats is here.
-                        *self.repeats.entry(target.queue).or_insert(0) += 1;
-                        continue;
-                    }
-                    noted = Some(dedup).zip(key);
-                }
-                if queue.is_full(rules, body_bytes) {
-                    is_refused = true;
-                    if dead_letters_refused(rules) {
-                        effects.push(Effect::DeadLetter(Box::new(refused_letter(target.queue, &publish.message))));
-                    }
-                    continue;
-                }
+            if publish.delay_ms > 0 {
+                self.schedule(target.queue, publish);
+                continue;
             }
             let offset = *offset.get_or_insert_with(|| {
                 let offset = self.open.len() as u32;
@@ -470,7 +276,7 @@ impl TransientQueues {
             if queue.sink.incoming.is_empty() {
                 self.open_queues.push(target.queue);
             }
-            if let Some((rule, key)) = noted {
+            if let Some((rule, key)) = queue.rules.as_ref().and_then(|rules| rules.dedup).zip(intake.key) {
                 queue.sink.state.note_key(queue.next_seq, key, rule, self.now_ms);
             }
             queue.sink.incoming.push(offset);
@@ -479,43 +285,15 @@ impl TransientQueues {
                 queue.note_published(is_timed, body_bytes);
             }
         }
-        self.answer(publish, is_refused, closing, effects);
+        let (channel, seq) = (publish.channel, publish.publish_seq);
+        match seq {
+            0 => {}
+            _ if intake.is_refused => effects.push(Effect::Refuse { channel, first: seq, count: 1 }),
+            _ if intake.closing.is_empty() => push_confirm(effects, channel, seq),
+            _ => self.confirm(HeldConfirm { channel, seq, closing: intake.closing }, effects),
+        }
         if self.open.len() >= BATCH_BYTES_MAX || self.open_messages >= BATCH_MESSAGES_MAX {
             self.close_batch();
-        }
-    }
-
-    /// Puts a message aside until its time. It is confirmed as one that comes at once: while a queue's delete is decided, not yet.
-    fn publish_later(&mut self, publish: &Publish, effects: &mut Vec<Effect>) {
-        let (mut closing, mut is_refused) = (SmallVec::new(), false);
-        for target in publish.targets.iter().filter(|_| publish.publish_seq != 0) {
-            if let Some(held) = self.queues.get(&target.queue).and_then(|queue| queue.closing.as_ref()) {
-                is_refused |= held.is_full();
-                closing.push(target.queue);
-            }
-        }
-        if !is_refused {
-            self.schedule(publish);
-        }
-        self.answer(publish, is_refused, closing, effects);
-    }
-
-    /// Tells a publisher what became of its message. It waits for what is decided about queues that are `closing`.
-    fn answer(
-        &mut self,
-        publish: &Publish,
-        is_refused: bool,
-        closing: SmallVec<[QueueId; 1]>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let (channel, seq) = (publish.channel, publish.publish_seq);
-        if seq == 0 {
-            return;
-        }
-        if is_refused {
-            effects.push(Effect::Refuse { channel, first: seq, count: 1 });
-        } else {
-            self.confirm(HeldConfirm { channel, seq, closing }, effects);
         }
     }
 

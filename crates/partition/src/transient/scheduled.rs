@@ -30,24 +30,22 @@ impl TransientQueues {
         timer.into_iter().chain(self.scheduled.keys().next().map(|(at, _)| *at)).min()
     }
 
-    /// Puts a message aside until it is due, for each of its queues.
-    pub(super) fn schedule(&mut self, publish: &Publish) {
+    /// Puts a message for a queue aside until it is due.
+    pub(super) fn schedule(&mut self, id: QueueId, publish: &Publish) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        queue.sink.delayed += 1;
+        self.last_scheduled += 1;
+        // The socket's buffer is not kept for as long as the message waits.
+        let own = |slice: &Bytes| Bytes::copy_from_slice(slice);
+        let message = Message {
+            exchange: own(&publish.message.exchange),
+            routing_key: own(&publish.message.routing_key),
+            properties: broker::properties::delay_over(&publish.message.properties).into(),
+            body: own(&publish.message.body),
+        };
+        self.meter.fetch_add(scheduled_bytes(&message), Ordering::Relaxed);
         let due_ms = self.now_ms.saturating_add(publish.delay_ms);
-        for target in &publish.targets {
-            let Some(queue) = self.queues.get_mut(&target.queue) else { continue };
-            queue.sink.delayed += 1;
-            self.last_scheduled += 1;
-            // The socket's buffer is not kept for as long as the message waits.
-            let own = |slice: &Bytes| Bytes::copy_from_slice(slice);
-            let message = Message {
-                exchange: own(&publish.message.exchange),
-                routing_key: own(&publish.message.routing_key),
-                properties: broker::properties::delay_over(&publish.message.properties).into(),
-                body: own(&publish.message.body),
-            };
-            self.meter.fetch_add(scheduled_bytes(&message), Ordering::Relaxed);
-            self.scheduled.insert((due_ms, self.last_scheduled), (target.queue, message));
-        }
+        self.scheduled.insert((due_ms, self.last_scheduled), (id, message));
     }
 
     /// Publishes what is due, and marks the queues whose time has come.
