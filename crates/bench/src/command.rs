@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::durability::durability;
 use crate::options::{Asked, Options, parse, table};
 use crate::outputs::Files;
-use crate::record::{Book, read_lines};
+use crate::record::{Book, Verdict, read_lines};
 use crate::report;
 use crate::run::{Context, Observer, run};
 use crate::scenario::scenario;
@@ -24,6 +24,29 @@ pub enum Ended {
     Met,
     /// The run was made and something is not as required.
     Missed,
+    /// Nothing else is wrong than that consumers fell behind.
+    Grew,
+    /// Nothing else is wrong than that it was interrupted.
+    Interrupted,
+}
+
+impl Ended {
+    /// How several runs ended: as the worst of them.
+    pub fn of(verdicts: impl Iterator<Item = Verdict>) -> Ended {
+        let rank = |ended: &Ended| match ended {
+            Ended::Met => 0,
+            Ended::Grew => 1,
+            Ended::Interrupted => 2,
+            Ended::Missed => 3,
+        };
+        let each = verdicts.map(|verdict| match verdict {
+            Verdict::Passed => Ended::Met,
+            Verdict::Failed => Ended::Missed,
+            Verdict::BacklogGrew => Ended::Grew,
+            Verdict::Interrupted => Ended::Interrupted,
+        });
+        each.max_by_key(rank).unwrap_or(Ended::Met)
+    }
 }
 
 const HELP: &str = "\
@@ -78,7 +101,7 @@ fn measured(options: &Options, context: &Context) -> Result<Ended, Error> {
         None => Box::new(Lines { quiet: outputs.quiet }),
     };
     let recorded = run(options, context, &mut [&mut *screen, &mut files])?;
-    let ended = if recorded.run.missed.is_empty() { Ended::Met } else { Ended::Missed };
+    let ended = Ended::of(std::iter::once(recorded.run.verdict()));
     if let Some(name) = &outputs.html {
         let title = format!("{} under load", recorded.run.label);
         write(name, &report::html(&title, &Book { runs: vec![recorded], figures: Vec::new() }))?;
@@ -137,4 +160,7 @@ Examples:
       Exit code 0 only if nothing was lost and the 99th percentile is within 5 ms.
 
 Exit codes: 0 everything required was met, 1 it was not (messages lost, duplicated, reordered or corrupt; rate or latency missed),
-2 the command line is wrong, 3 the run could not be made (no broker, refused, a file that cannot be written).";
+2 the command line is wrong, 3 the run could not be made (no broker, refused, a file that cannot be written),
+4 nothing is wrong but that the backlog grew: more was sent than received, 130 it was interrupted before its end (a run that has none, without
+--time or numbers of messages, is judged instead).
+Rates may have k or M behind them (10k), sizes kB, MB (thousands), KiB, MiB, or k and M for those, as RabbitMQ's configuration has them.";

@@ -42,6 +42,11 @@ impl Steps {
         unreachable!("a time within the cycle lies in one of its steps")
     }
 
+    /// Whether it ever changes.
+    pub fn is_stepped(&self) -> bool {
+        self.min() < self.max()
+    }
+
     /// The largest value.
     pub fn max(&self) -> f64 {
         self.steps.iter().map(|step| step.0).fold(f64::MIN, f64::max)

@@ -38,6 +38,9 @@ pub struct Interval {
     /// Why, in its words.
     #[serde(default)]
     pub held_back_why: Vec<String>,
+    /// Copies that were sent and not received by its end; absent where one side is missing or routes cannot be followed.
+    #[serde(default)]
+    pub backlog: Option<u64>,
     /// From the due time to the confirm.
     pub confirm: Option<Figures>,
     /// From the due time to the consumer.
@@ -238,8 +241,54 @@ pub struct Run {
     pub cost: Cost,
     /// What was required and missed, in words; empty is success.
     pub missed: Vec<String>,
+    /// Consumers fell behind; one of the sentences in `missed` says how far.
+    #[serde(default)]
+    pub backlog_grew: bool,
+    /// It was ended before its end; one of the sentences in `missed` says when.
+    #[serde(default)]
+    pub was_interrupted: bool,
+    /// Requirements that could have been given and were not: a run that passed says nothing of them.
+    #[serde(default)]
+    pub not_asked: Vec<String>,
     /// What a reader must know to read it.
     pub notes: Vec<String>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything that was required was met.
+    Passed,
+    /// Something that was required was not met, or something is wrong with a message.
+    Failed,
+    /// Nothing is wrong but that more was sent than could be received: no rate of it is one that is held.
+    BacklogGrew,
+    /// Nothing was wrong up to where it was interrupted, and nothing is known of the rest.
+    Interrupted,
+}
+
+impl Verdict {
+    /// As it stands on a screen and in a report.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Passed => "PASSED",
+            Verdict::Failed => "FAILED",
+            Verdict::BacklogGrew => "BACKLOG GREW",
+            Verdict::Interrupted => "INTERRUPTED",
+        }
+    }
+}
+
+impl Run {
+    /// How it ended: the worst of what is to be said of it.
+    pub fn verdict(&self) -> Verdict {
+        match self.missed.len() {
+            0 => Verdict::Passed,
+            said if said > usize::from(self.backlog_grew) + usize::from(self.was_interrupted) => Verdict::Failed,
+            _ if self.was_interrupted => Verdict::Interrupted,
+            _ => Verdict::BacklogGrew,
+        }
+    }
 }
 
 /// A curve of a figure.

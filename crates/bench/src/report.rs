@@ -98,12 +98,17 @@ code, pre { font: 13px/1.5 ui-monospace, monospace } pre { white-space: pre-wrap
 fn verdicts(runs: &[Recorded]) -> String {
     let mut text = String::from("<ul>\n");
     for Recorded { run, .. } in runs {
+        let word = run.verdict().word().to_lowercase();
         let verdict = match run.missed.is_empty() {
-            true => "<span class=\"good\">passed</span>".to_owned(),
-            false => format!("<span class=\"bad\">failed</span>: {}", escape(&run.missed.join("; "))),
+            true => format!("<span class=\"good\">{word}</span>"),
+            false => format!("<span class=\"bad\">{word}</span>: {}", escape(&run.missed.join("; "))),
+        };
+        let not_asked = match run.not_asked.is_empty() {
+            true => String::new(),
+            false => format!(" <span class=\"faint\">(not asked for: {})</span>", escape(&run.not_asked.join(", "))),
         };
         let held_back = run.held_back.as_ref().map_or(String::new(), |held| format!("; {}", escape(&held.text())));
-        text.push_str(&format!("<li><b>{}</b> {verdict}{held_back}</li>\n", escape(&run.label)));
+        text.push_str(&format!("<li><b>{}</b> {verdict}{held_back}{not_asked}</li>\n", escape(&run.label)));
     }
     text + "</ul>\n"
 }
@@ -366,7 +371,23 @@ mod tests {
         run.confirm = run.end_to_end.take();
         (run.confirmed_per_s, run.received_per_s) = (Some(14_949.0), Some(18_100.0));
         let text = markdown(&book(&runs));
-        assert!(text.contains("| standing | 14949 |"), "{text}");
+        assert!(text.contains("| standing (latency of confirms) | 14949 |"), "{text}");
+        assert!(text.contains("| b (latency end to end) |"), "{text}");
+        assert!(
+            markdown(&book(&[runs[1].clone(), runs[2].clone(), runs[2].clone()])).contains("| end to end p99 ms |")
+        );
+    }
+
+    #[test]
+    fn a_run_that_fell_behind_is_not_called_passed() {
+        let mut run = recorded("Leveret", 4.0);
+        run.run.not_asked = vec!["p99 (--require-p99-ms)".to_owned()];
+        let page = html("x", &book(&[run.clone()]));
+        assert!(page.contains("passed</span>") && page.contains("not asked for: p99 (--require-p99-ms)"), "{page}");
+        run.run.missed = vec!["backlog grew: 508 of 4000".to_owned()];
+        run.run.backlog_grew = true;
+        let page = html("x", &book(&[run]));
+        assert!(page.contains("backlog grew</span>: backlog grew: 508") && !page.contains("passed"), "{page}");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     observers.iter_mut().for_each(|observer| observer.started(options, &found));
     let pids = broker_pids(options, context);
     let mut going = Going::start(options, &plan, &setup, (clock, run_number), (ready, &names), found.backlog)?;
-    let mut merge = Merge::new(options, going.start_ns, going.threads.len(), pids);
+    let mut merge = Merge::new(options, going.start_ns, going.threads.len(), pids, copies(options, &plan));
     let failure = going.watch(options, context, &setup, &names, &mut merge, observers);
     let finals = going.join();
     merge.finish(&going, observers);
@@ -85,6 +85,21 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     run.correctness = verdict::correctness(options, &plan, &finals, (found.backlog, left));
     run.correctness.nacked = merge.nacked;
     run.missed = verdict::missed(options, &run, failure);
+    let backlogs: Vec<(f64, u64)> = merge
+        .intervals
+        .iter()
+        .filter(|interval| interval.phase != "drain")
+        .filter_map(|interval| Some((interval.at_s, interval.backlog?)))
+        .collect();
+    let grown = verdict::grown(options, &run, &backlogs, found.backlog);
+    run.backlog_grew = grown.is_some();
+    run.missed.extend(grown);
+    run.was_interrupted = going.interrupted.is_some();
+    run.missed.extend(going.interrupted.take());
+    if going.ran_until_told {
+        run.notes.push("it had no end of its own (--time) and ran until it was interrupted".to_owned());
+    }
+    run.not_asked = verdict::not_asked(options);
     let recorded = Recorded { run, intervals: merge.intervals };
     observers.iter_mut().for_each(|observer| observer.finished(&recorded));
     Ok(recorded)
@@ -107,12 +122,30 @@ fn broker_pids(options: &Options, context: &Context) -> Vec<u32> {
     pids
 }
 
+/// How many queues each message reaches, where both sides are here and it is the same for all publishers.
+fn copies(options: &Options, plan: &Plan) -> Option<u64> {
+    if options.producing.count == 0 || options.consuming.count == 0 {
+        return None;
+    }
+    let publishers = plan.connections.iter().flat_map(|connection| match connection {
+        ConnectionPlan::Producer(channels) => &channels[..],
+        ConnectionPlan::Consumer(_) => &[],
+    });
+    let mut each = publishers.map(|publisher| Some(plan.reached(&publisher.routing_key)?.len() as u64));
+    let first = each.next()??;
+    each.all(|copies| copies == Some(first)).then_some(first)
+}
+
 /// The threads of a run.
 struct Going {
     clock: Clock,
     start_ns: u64,
     /// When producers stopped, or the run did.
     running_end_ns: u64,
+    /// Somebody ended a load that had an end of its own, or the time after it: when, in words.
+    interrupted: Option<String>,
+    /// A load without an end of its own was ended: it always is so.
+    ran_until_told: bool,
     control: Arc<Control>,
     gauges: Vec<(Side, Arc<Gauges>)>,
     threads: Vec<std::thread::JoinHandle<Final>>,
@@ -142,6 +175,8 @@ impl Going {
             clock,
             start_ns,
             running_end_ns: 0,
+            interrupted: None,
+            ran_until_told: false,
             control: Arc::clone(&control),
             gauges: Vec::new(),
             threads: Vec::new(),
@@ -196,7 +231,8 @@ impl Going {
             let failure = self.control.failure();
             match self.control.phase() {
                 Phase::Running => {
-                    let mut is_over = is_interrupted || failure.is_some() || self.is_over(options, now);
+                    let is_done = self.is_over(options, now);
+                    let mut is_over = is_interrupted || failure.is_some() || is_done;
                     if options.exit_when == Some(ExitWhen::Empty) && now >= next_count && !is_over {
                         next_count = now + COUNT_EVERY_NS;
                         is_over = self.sum(|g| &g.unacked) == 0
@@ -206,6 +242,9 @@ impl Going {
                     if is_over {
                         let planned = options.time_secs.map_or(u64::MAX, |secs| self.start_ns + secs * SECOND);
                         self.running_end_ns = now.min(planned);
+                        if is_interrupted && !is_done {
+                            self.was_told_to_end(options, now);
+                        }
                         merge.running_ended(self, now);
                         self.control.advance(Phase::Draining);
                     }
@@ -213,7 +252,11 @@ impl Going {
                 Phase::Draining => {
                     let patience = if failure.is_some() { 2 } else { options.drain_secs };
                     let is_late = now > self.running_end_ns + patience * SECOND;
-                    if is_late || self.is_drained(options, now) {
+                    let is_told = is_interrupted && self.interrupted.is_none() && !self.ran_until_told;
+                    if is_told && failure.is_none() {
+                        self.interrupted = Some("interrupted while the queues were drained".to_owned());
+                    }
+                    if is_late || is_told || self.is_drained(options, now) {
                         self.control.advance(Phase::Ending);
                     }
                 }
@@ -225,6 +268,18 @@ impl Going {
             }
         }
         self.control.failure()
+    }
+
+    /// A signal ended the load before it was done.
+    fn was_told_to_end(&mut self, options: &Options, now: u64) {
+        let counts = options.producing.messages.max(options.consuming.messages);
+        if options.time_secs.is_none() && counts == 0 && options.exit_when.is_none() {
+            self.ran_until_told = true;
+            return;
+        }
+        let seconds = now.saturating_sub(self.start_ns) as f64 / SECOND as f64;
+        let planned = options.time_secs.map_or(String::new(), |secs| format!(" of {secs}"));
+        self.interrupted = Some(format!("interrupted after {seconds:.1}{planned} s, before the load was done"));
     }
 
     fn sum(&self, gauge: impl Fn(&Gauges) -> &std::sync::atomic::AtomicU64) -> u64 {
@@ -348,6 +403,10 @@ struct Merge {
     /// All messages of each side, and the CPU time of it.
     all_published: u64,
     all_received: u64,
+    /// Queues that each message reaches; `None` where one side is missing or that cannot be told.
+    copies: Option<u64>,
+    /// Copies that were sent and not received in the intervals so far; below zero where older ones were received.
+    waiting: i64,
     cpu_ns: BTreeMap<usize, (Side, u64)>,
     usage: Option<Usage>,
     usage_at: u64,
@@ -386,7 +445,7 @@ struct Part {
 }
 
 impl Merge {
-    fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>) -> Merge {
+    fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
         let usage = Usage::of(&pids);
         let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
         Merge {
@@ -412,6 +471,8 @@ impl Merge {
             lost_connections: 0,
             all_published: 0,
             all_received: 0,
+            copies,
+            waiting: 0,
             cpu_ns: BTreeMap::new(),
             usage,
             usage_at: start_ns,
@@ -499,6 +560,10 @@ impl Merge {
             self.before_warm.confirmed += part.confirmed;
             self.before_warm.received += part.received;
         }
+        if let Some(copies) = self.copies {
+            let taken = part.published.saturating_sub(part.nacked + part.returned) * copies;
+            self.waiting += taken as i64 - part.received as i64;
+        }
         self.nacked += part.nacked;
         self.blocked_ns += part.blocked_ns;
         self.lost_connections += part.connections_lost;
@@ -525,6 +590,7 @@ impl Merge {
             blocked_s: part.blocked_ns as f64 / SECOND as f64,
             held_back_s: part.held_back_ns as f64 / SECOND as f64,
             held_back_why: part.held_back_why,
+            backlog: self.copies.map(|_| self.waiting.max(0) as u64),
             confirm: figures(&confirm),
             end_to_end: figures(&end_to_end),
             broker,

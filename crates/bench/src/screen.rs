@@ -131,7 +131,10 @@ pub fn summary(run: &Run) -> String {
     }
     if run.by_size.len() > 1 {
         for (size, figures) in &run.by_size {
-            row(&format!("  {size} B"), percentiles(&Latency { figures: figures.clone(), curve: Vec::new() }));
+            row(
+                &format!("end to end, {size} B"),
+                percentiles(&Latency { figures: figures.clone(), curve: Vec::new() }),
+            );
         }
     }
     let c = &run.correctness;
@@ -188,9 +191,12 @@ pub fn summary(run: &Run) -> String {
     for note in &run.notes {
         row("note", note.clone());
     }
-    match run.missed.is_empty() {
-        true => text.push_str("  PASSED"),
-        false => text.push_str(&format!("  FAILED: {}", run.missed.join("; "))),
+    if !run.not_asked.is_empty() {
+        row("not asked for", run.not_asked.join(", "));
+    }
+    text.push_str(&format!("  {}", run.verdict().word()));
+    if !run.missed.is_empty() {
+        text.push_str(&format!(": {}", run.missed.join("; ")));
     }
     text
 }

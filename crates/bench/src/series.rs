@@ -158,9 +158,17 @@ impl<'a> Series<'a> {
         let missed: Vec<&Recorded> = runs.iter().filter(|recorded| !recorded.run.missed.is_empty()).collect();
         say(&format!("\n{}: {} of {} runs passed", self.title, runs.len() - missed.len(), runs.len()));
         for recorded in &missed {
-            say(&format!("  {} FAILED: {}", recorded.run.label, recorded.run.missed.join("; ")));
+            let (run, word) = (&recorded.run, recorded.run.verdict().word());
+            say(&format!("  {} {word}: {}", run.label, run.missed.join("; ")));
         }
-        Ok(if missed.is_empty() { Ended::Met } else { Ended::Missed })
+        let ended = Ended::of(runs.iter().map(|recorded| recorded.run.verdict()));
+        Ok(match ended {
+            Ended::Met | Ended::Grew if self.is_interrupted() => {
+                say("  interrupted: what was to be run after this was not");
+                Ended::Interrupted
+            }
+            ended => ended,
+        })
     }
 }
 

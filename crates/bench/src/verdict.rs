@@ -6,8 +6,10 @@
 use crate::ledger::Ledger;
 use crate::load::{Final, PublisherFinal};
 use crate::options::Options;
+use crate::pace::Steps;
 use crate::plan::{Plan, QueueId};
 use crate::record::{Correctness, Run};
+use crate::screen::rate_text;
 
 /// Lost messages that are named.
 const EXAMPLES_MAX: usize = 10;
@@ -109,6 +111,54 @@ pub fn missed(options: &Options, run: &Run, failure: Option<String>) -> Vec<Stri
     missed
 }
 
+/// A backlog that is worth less than so many seconds of what was sent is on its way, and no backlog.
+const BACKLOG_SECONDS: f64 = 0.5;
+
+/// What of the messages may be added to the backlog over the second half of the load before it counts as growing.
+const GROWTH_SHARE: f64 = 0.02;
+
+/// Whether consumers fell behind, in words. `backlogs` are times and what was sent and not received by then, over the time of load;
+/// `before` is what lay in the queues at the start. Numbers of messages are no load that goes on: they are sent and then drained.
+pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64) -> Option<String> {
+    let received = run.received_per_s?;
+    let (producing, consuming) = (&options.producing, &options.consuming);
+    if producing.count == 0 || producing.messages > 0 || consuming.messages > 0 {
+        return None;
+    }
+    let (ended_s, waited) = backlogs.last().copied()?;
+    let sent = run.published_per_s;
+    let at_half = backlogs.iter().rev().find(|(at_s, _)| *at_s <= ended_s / 2.0).map_or(0, |(_, count)| *count);
+    let grew = waited.saturating_sub(at_half) as f64;
+    // Where the load or the work changes on purpose a backlog comes and goes: what is left of it after the time to drain it counts.
+    let is_stepped = producing.rate.as_ref().is_some_and(Steps::is_stepped) || consuming.work_us.is_stepped();
+    let is_growing = !is_stepped && grew > GROWTH_SHARE * sent * ended_s / 2.0;
+    let left = run.correctness.left_in_queues.map(|left| left.saturating_sub(before));
+    let is_left = left.is_some_and(|left| left as f64 > sent * BACKLOG_SECONDS);
+    if waited as f64 <= sent * BACKLOG_SECONDS || !(is_growing || is_left) {
+        return None;
+    }
+    let left = match left {
+        Some(left) => format!(", {left} were left after the time to drain them"),
+        None => String::new(),
+    };
+    Some(format!(
+        "backlog grew: {} of {} messages a second that were sent were received, {waited} waited at the end of the load{left}",
+        rate_text(received),
+        rate_text(sent)
+    ))
+}
+
+/// The requirements that were not given.
+pub fn not_asked(options: &Options) -> Vec<String> {
+    let asked = &options.requirement;
+    let all = [
+        (asked.rate.is_some(), "a rate (--require-rate)"),
+        (asked.p99_ms.is_some(), "p99 (--require-p99-ms)"),
+        (asked.p999_ms.is_some(), "p99.9 (--require-p999-ms)"),
+    ];
+    all.into_iter().filter(|(is_asked, _)| !is_asked).map(|(_, name)| name.to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -170,6 +220,46 @@ mod tests {
         let options = options("--confirm 5 -u q -t headers -e h");
         let plan = Plan::of(&options, 1);
         assert_eq!(correctness(&options, &plan, &finals(&[0, 1], &[], &[]), (0, Some(0))).lost, None);
+    }
+
+    #[test]
+    fn a_rate_that_was_sent_and_not_received_is_a_backlog_that_grew() {
+        let mut run = Run { published_per_s: 4000.0, received_per_s: Some(508.0), ..Run::default() };
+        run.correctness.left_in_queues = Some(40_500);
+        let grows: Vec<(f64, u64)> =
+            (1..=20).map(|second| (f64::from(second), u64::from(second as u32) * 3492)).collect();
+        let of = |line: &str, run: &Run, backlogs: &[(f64, u64)]| grown(&options(line), run, backlogs, 0);
+        let told = of("--rate 4000", &run, &grows).unwrap();
+        for part in ["backlog grew: 508 of 4000", "69840 waited", "40500 were left"] {
+            assert!(told.contains(part), "{told}");
+        }
+        assert!(of("", &run, &grows).is_some(), "also without a rate");
+        assert!(of("--rate 4000 --consumer-rate 508", &run, &grows).is_some(), "whoever holds the consumers back");
+        assert_eq!(of("-C 100", &run, &grows), None, "numbers of messages are sent and then drained");
+        let stands: Vec<(f64, u64)> = (1..=20).map(|second| (f64::from(second), 3000)).collect();
+        assert!(of("--rate 4000", &run, &stands).is_some(), "it is left");
+        run.correctness.left_in_queues = Some(0);
+        assert!(of("--rate 4000", &run, &grows).is_some(), "it was drained, and grew all the same");
+        assert_eq!(of("--rate 4000", &run, &stands), None, "late by the same all the time");
+        assert_eq!(of("-vr 4000:10 -vr 1000:10", &run, &grows), None, "a rate that changes is judged by what is left");
+        assert_eq!(grown(&options("--rate 4000"), &run, &[(1.0, 90), (2.0, 180)], 0), None, "on its way");
+    }
+
+    #[test]
+    fn a_verdict_says_the_worst_and_what_was_not_asked_for() {
+        let named = not_asked(&options("--require-rate 5"));
+        assert_eq!(named, ["p99 (--require-p99-ms)", "p99.9 (--require-p999-ms)"]);
+        let mut run = Run { not_asked: named, ..Run::default() };
+        let summary = crate::screen::summary;
+        assert!(summary(&run).contains("not asked for     p99 (--req") && summary(&run).ends_with("PASSED"));
+        run.missed.push("backlog grew: x".to_owned());
+        run.backlog_grew = true;
+        assert!(summary(&run).ends_with("BACKLOG GREW: backlog grew: x"), "{}", summary(&run));
+        run.missed.push("interrupted after 1 s".to_owned());
+        run.was_interrupted = true;
+        assert!(summary(&run).contains("INTERRUPTED: backlog grew: x; interrupted"), "{}", summary(&run));
+        run.missed.push("5 lost".to_owned());
+        assert!(summary(&run).contains("FAILED: "), "{}", summary(&run));
     }
 
     #[test]

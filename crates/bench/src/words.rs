@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::Error;
+use crate::options::units::Counted;
 use crate::uri::without_passwords;
 
 /// One option of a tool: its name, what follows it (nothing for a flag), and a line of help.
@@ -91,8 +92,8 @@ impl Words {
     /// A number within bounds.
     pub fn number(&self, name: &str, default: f64, at_least: f64, at_most: f64) -> Result<f64, Error> {
         let Some(text) = self.text(name) else { return Ok(default) };
-        match text.parse::<f64>() {
-            Ok(number) if number >= at_least && number <= at_most => Ok(number),
+        match Counted::of(name).number(text) {
+            Some(number) if number >= at_least && number <= at_most => Ok(number),
             _ => Err(Error::usage(format!("--{name} {text}: a number from {at_least} to {at_most} is expected"))),
         }
     }

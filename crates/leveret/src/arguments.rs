@@ -266,7 +266,8 @@ Exit codes:
   1  the server could not start or had to stop; inspect or repair --dry-run found damage; bench missed what was required
   2  the command line or the configuration is wrong; nothing was touched
   3  inspect or repair could not read the folder, or it is not one of a node; bench could not make its run
-  130, 143  a second SIGINT or SIGTERM ended the server at once";
+  4  bench: more was sent than received, and nothing else is wrong
+  130, 143  a second SIGINT or SIGTERM ended the server at once; 130 also: bench was interrupted before its end";
 
 const SERVER_ABOUT: &str = "\
 Run a broker until SIGTERM or SIGINT.

@@ -20,6 +20,8 @@ pub(crate) fn run(words: &[String]) -> Exit {
     match bench(words, &context) {
         Ok(Ended::Met) => Exit::Done,
         Ok(Ended::Missed) => Exit::Failed,
+        Ok(Ended::Grew) => Exit::BacklogGrew,
+        Ok(Ended::Interrupted) => Exit::Interrupted,
         Err(Error::Usage(text)) => usage(&text),
         Err(error) => {
             say(&error.to_string());

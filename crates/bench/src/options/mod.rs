@@ -4,6 +4,7 @@
 
 mod read;
 pub mod table;
+pub(crate) mod units;
 
 use amqp::{Table, Value};
 

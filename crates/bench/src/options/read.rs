@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use amqp::{Table, Value};
 
 use super::table::{self, Spec, Takes};
+use super::units::Counted;
 use super::{
     Asked, BrokerStart, Consuming, ExitWhen, Options, Outputs, Producing, Requirement, Topology, argument_value,
 };
@@ -14,6 +15,7 @@ use crate::Error;
 use crate::client::{Tls, TlsAsked};
 use crate::message::{BODY_BYTES_MAX, BODY_BYTES_MIN, FULL_BYTES_MIN, SHORT_PUBLISHERS_MAX};
 use crate::pace::Steps;
+use crate::process::Usage;
 use crate::uri::Uri;
 
 /// Connections of one run: each is a descriptor here and one at the broker.
@@ -155,14 +157,14 @@ impl Given {
 
     /// `VALUE:SECONDS`, several times; or one value of another option; or the default.
     fn steps(&self, name: &'static str, single: &'static str, default: Option<f64>) -> Result<Option<Steps>, Error> {
-        let texts = self.texts(name);
+        let (texts, counted) = (self.texts(name), Counted::of(single));
         if texts.is_empty() {
             return match self.text(single) {
                 None => Ok(default.map(Steps::constant)),
-                Some(text) => match text.parse::<f64>() {
+                Some(text) => match counted.number(text) {
                     // PerfTest's own default of a rate, which scripts write out.
-                    Ok(-1.0) if name == "variable-rate" => Ok(None),
-                    Ok(number) if number.is_finite() && number >= 0.0 => Ok(Some(Steps::constant(number))),
+                    Some(-1.0) if name == "variable-rate" => Ok(None),
+                    Some(number) if number.is_finite() && number >= 0.0 => Ok(Some(Steps::constant(number))),
                     _ => Err(Error::usage(format!("--{single} {text}: a number from 0 on is expected"))),
                 },
             };
@@ -173,7 +175,8 @@ impl Given {
         let mut steps = Vec::new();
         for text in texts {
             let parsed = text.split_once(':').and_then(|(value, secs)| {
-                Some((f64::from(value.parse::<u32>().ok()?), secs.parse::<u64>().ok().filter(|secs| *secs > 0)?))
+                let is_whole = |n: &f64| n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(n);
+                Some((counted.number(value).filter(is_whole)?, secs.parse::<u64>().ok().filter(|secs| *secs > 0)?))
             });
             steps.push(parsed.ok_or_else(|| {
                 Error::usage(format!("--{name} {text}: VALUE:SECONDS is expected, whole numbers, at least a second"))
@@ -541,8 +544,8 @@ fn recovery(given: &Given) -> Result<Option<(f64, f64)>, Error> {
 
 fn positive(given: &Given, name: &'static str) -> Result<Option<f64>, Error> {
     let Some(text) = given.text(name) else { return Ok(None) };
-    match text.parse::<f64>() {
-        Ok(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
+    match Counted::of(name).number(text) {
+        Some(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
         _ => Err(Error::usage(format!("--{name} {text}: a number above 0 is expected"))),
     }
 }
@@ -556,22 +559,19 @@ fn buffer(given: &Given, name: &'static str) -> Result<Option<usize>, Error> {
 
 fn pids(given: &Given) -> Result<Vec<u32>, Error> {
     let texts = given.text("broker-pid").into_iter().flat_map(|text| text.split(','));
-    texts.map(|t| t.trim().parse().map_err(|_| Error::usage(format!("--broker-pid: {t:?} is no process id")))).collect()
+    let pid = |text: &str| {
+        let wrong = |why| Error::usage(format!("--broker-pid: {text:?} {why}"));
+        let pid = text.trim().parse().map_err(|_| wrong("is no process id"))?;
+        // Its figures would be missing without a word.
+        Usage::of(&[pid]).map(|_| pid).ok_or_else(|| wrong("is no process on this machine"))
+    };
+    texts.map(pid).collect()
 }
 
 /// `512M`, `1g`, `536870912`.
 pub(crate) fn bytes_of(text: &str) -> Result<u64, Error> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = text[digits.len()..].to_ascii_lowercase();
-    let factor = match unit.as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => 1u64 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        _ => 0,
-    };
-    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
-        Some(bytes) if bytes > 0 => Ok(bytes),
+    match Counted::Bytes.number(text) {
+        Some(bytes) if (1.0..=u64::MAX as f64 / 2.0).contains(&bytes) => Ok(bytes as u64),
         _ => Err(Error::usage(format!("--limit-memory {text}: bytes, or a number with K, M or G, are expected"))),
     }
 }
@@ -661,6 +661,8 @@ mod tests {
         assert!(error("--variable-rate 5").contains("VALUE:SECONDS"));
         assert!(error("--rate 1 --variable-rate 5:5").contains("contradict"));
         assert!(error("--queue-pattern q-%d").contains("--queue-pattern-to"));
+        assert!(error("--broker-pid 4194305").contains("\"4194305\" is no process on this machine"));
+        assert_eq!(run(&format!("--broker-pid {}", std::process::id())).broker_pids, [std::process::id()]);
         assert!(error("--auto-delete maybe").contains("true or false"));
         assert!(error("hello").contains("\"hello\" is not an option"));
         assert!(error("-x 0 -y 0").contains("nobody"));

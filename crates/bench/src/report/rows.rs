@@ -112,8 +112,22 @@ pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>
 /// The figures that everybody looks at first: a row for names, then one for each run. The rate is of what the latency is of: where a
 /// backlog stands, who takes it tells nothing of how much is published.
 pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
-    let names = ["", "msg/s", "p50 ms", "p99 ms", "p99.9 ms", "broker us/msg", "broker MB"];
-    let mut table = vec![names.map(str::to_owned).to_vec()];
+    // What the latency is of stands in the heading, or in each row where it is not the same in all of them.
+    let of_confirms = |run: &Run| run.end_to_end.is_none() && run.confirm.is_some();
+    let all_confirms = runs.iter().all(|recorded| of_confirms(&recorded.run));
+    let is_mixed = !all_confirms && runs.iter().any(|recorded| of_confirms(&recorded.run));
+    let what = match (is_mixed, all_confirms) {
+        (true, _) => "",
+        (false, true) => "confirm ",
+        (false, false) => "end to end ",
+    };
+    let percentile = |name: &str| format!("{what}{name} ms");
+    let own = |name: &str| name.to_owned();
+    let latencies = ["p50", "p99", "p99.9"].map(percentile);
+    let mut names = vec![own(""), own("msg/s")];
+    names.extend(latencies);
+    names.extend(["broker us/msg", "broker MB"].map(own));
+    let mut table = vec![names];
     for Recorded { run, .. } in runs {
         let dash = || "–".to_owned();
         let (latency, rate) = match (&run.end_to_end, &run.confirm) {
@@ -123,7 +137,11 @@ pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
         let rate = rate.or(run.received_per_s).or(run.confirmed_per_s).unwrap_or(run.published_per_s);
         let percentile = |value: fn(&Figures) -> f64| latency.map_or_else(dash, |figures| ms(value(figures)));
         table.push(vec![
-            run.label.clone(),
+            match (is_mixed, of_confirms(run)) {
+                (false, _) => run.label.clone(),
+                (true, true) => format!("{} (latency of confirms)", run.label),
+                (true, false) => format!("{} (latency end to end)", run.label),
+            },
             rate_text(rate),
             percentile(|f| f.p50_ms),
             percentile(|f| f.p99_ms),

@@ -30,6 +30,8 @@ pub(crate) enum Mischief {
     Nack(u64),
     /// At this message everything stands still for so long.
     Stall(u64, Duration),
+    /// Everything is confirmed at once, and delivered with such a pause before each.
+    Slow(Duration),
     /// At this message the publisher is told connection.blocked, for so long.
     Block(u64, Duration),
     /// Every connection is told connection.blocked as soon as it is open, for so long.
@@ -61,6 +63,19 @@ pub(crate) fn start(mischief: Mischief) -> u16 {
     let port = listener.local_addr().expect("an address").port();
     let state = State { mischief, count: 0, backlog: Vec::new(), held: None, consumer: None };
     let state = Arc::new(Mutex::new(state));
+    if let Mischief::Slow(pause) = mischief {
+        let state = Arc::clone(&state);
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(pause);
+                let mut state = state.lock().expect("nobody panics");
+                if state.consumer.is_some() && !state.backlog.is_empty() {
+                    let (body, flagged) = state.backlog.remove(0);
+                    deliver(&mut state, body, flagged);
+                }
+            }
+        });
+    }
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let state = Arc::clone(&state);
@@ -148,6 +163,9 @@ fn answer(stream: &mut TcpStream, channel: u16, method: Method, state: &Mutex<St
             let mut state = state.lock().expect("nobody panics");
             let own = stream.try_clone().expect("a socket can be cloned");
             state.consumer = Some(Consumer { stream: own, channel, tag: consumer_tag, delivery_tag: 0 });
+            if let Mischief::Slow(_) = state.mischief {
+                return Some(());
+            }
             let backlog = std::mem::take(&mut state.backlog);
             return backlog.into_iter().try_for_each(|(body, flagged)| deliver(&mut state, body, flagged));
         }
@@ -184,6 +202,8 @@ fn publish(stream: &mut TcpStream, channel: u16, number: u64, mut body: Vec<u8>,
             std::thread::sleep(length);
             deliver(&mut state, body, false);
         }
+        // The thread that delivers takes it from here.
+        Mischief::Slow(_) => state.backlog.push((body, false)),
         Mischief::Block(at, length) if state.count == at => {
             send(stream, 0, &blocked())?;
             std::thread::sleep(length);

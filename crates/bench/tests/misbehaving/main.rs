@@ -6,7 +6,7 @@ mod broker;
 use std::time::Duration;
 
 use bench::options::{Asked, parse};
-use bench::record::{Recorded, Run};
+use bench::record::{Recorded, Run, Verdict};
 use bench::run::{Context, run};
 use broker::{Mischief, start};
 
@@ -133,6 +133,34 @@ fn a_broker_that_stops_reading_is_told_apart_from_one_that_says_so() {
     let run = run_against(Mischief::Stall(10, Duration::from_secs(4)), "-C 120 -s 500000");
     let held = run.held_back.unwrap();
     assert!(held.seconds > 0.5 && held.reasons[0].contains("stopped reading"), "{held:?}");
+}
+
+#[test]
+fn a_run_that_was_interrupted_before_its_end_says_so_and_one_without_an_end_is_judged() {
+    let interrupted = |line: &str| {
+        let text = format!("--uri amqp://127.0.0.1:{} -u q --confirm 100 --rate 100 {line}", start(Mischief::None));
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        let Asked::Run(options) = parse(&words).unwrap() else { panic!("a run") };
+        let context = Context::default();
+        context.interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+        run(&options, &context, &mut []).unwrap().run.missed
+    };
+    let missed = interrupted("-z 600");
+    assert!(missed.len() == 1 && missed[0].starts_with("interrupted after "), "{missed:?}");
+    assert!(interrupted("").is_empty());
+}
+
+#[test]
+fn a_broker_that_drowns_is_not_called_passed_also_when_it_is_drained_in_the_end() {
+    let recorded = recorded(Mischief::Slow(Duration::from_millis(1)), "--rate 1800 -z 4 -s 100 --drain-timeout 60");
+    let run = &recorded.run;
+    assert_eq!((run.verdict(), run.correctness.left_in_queues), (Verdict::BacklogGrew, Some(0)), "{:?}", run.missed);
+    assert!(run.missed.len() == 1 && run.missed[0].starts_with("backlog grew: "), "{:?}", run.missed);
+    let backlogs: Vec<u64> =
+        recorded.intervals.iter().filter(|i| i.phase == "load").map(|i| i.backlog.unwrap()).collect();
+    assert!(backlogs.windows(2).all(|pair| pair[0] < pair[1]), "{backlogs:?}");
+    assert_eq!(recorded.intervals.last().unwrap().backlog, Some(0), "and drained");
+    assert_eq!(run_against(Mischief::None, "--rate 2000 -z 4 -s 100").verdict(), Verdict::Passed);
 }
 
 #[test]
