@@ -42,6 +42,11 @@ impl Steps {
         unreachable!("a time within the cycle lies in one of its steps")
     }
 
+    /// The values, in their order.
+    pub fn values(&self) -> impl Iterator<Item = f64> {
+        self.steps.iter().map(|step| step.0)
+    }
+
     /// Whether it ever changes.
     pub fn is_stepped(&self) -> bool {
         self.min() < self.max()

@@ -16,7 +16,7 @@ use crate::clock::{Clock, SECOND};
 use crate::latency::{Figures, curve, histogram};
 use crate::load::{
     Connector, ConsumerSettings, Control, Final, Gauges, Phase, ProducerSettings, Ready, Sample, Side, Worker,
-    WorkerSettings,
+    WorkerSettings, sizes_told_apart,
 };
 use crate::options::{ExitWhen, Options};
 use crate::plan::{ConnectionPlan, Plan};
@@ -389,7 +389,8 @@ struct Merge {
     end_to_end: Histogram<u64>,
     handed: Option<Histogram<u64>>,
     stages: Vec<(String, Histogram<u64>)>,
-    by_size: BTreeMap<u64, Histogram<u64>>,
+    /// Latency end to end for each size, where there is more than one.
+    by_size: Vec<(u64, Histogram<u64>)>,
     intervals: Vec<Interval>,
     /// Counts at the end of the warm-up and of the load.
     before_warm: Counts,
@@ -460,7 +461,7 @@ impl Merge {
             end_to_end: histogram(),
             handed: (!options.stages.is_empty()).then(histogram),
             stages: options.stages.iter().map(|name| (name.clone(), histogram())).collect(),
-            by_size: BTreeMap::new(),
+            by_size: sizes_told_apart(options).into_iter().map(|size| (size as u64, histogram())).collect(),
             intervals: Vec::new(),
             before_warm: Counts::default(),
             at_end: Counts::default(),
@@ -529,6 +530,9 @@ impl Merge {
             add(all, &handed);
             self.stages.iter_mut().zip(&sample.stages).for_each(|((_, all), stage)| add(all, stage));
         }
+        if is_warm {
+            self.by_size.iter_mut().zip(&sample.by_size).for_each(|((_, all), of_size)| add(all, of_size));
+        }
         join(&mut part.confirm, sample.confirm);
         join(&mut part.end_to_end, sample.end_to_end);
         let complete = self.next.iter().copied().min().unwrap_or(0);
@@ -554,7 +558,6 @@ impl Merge {
         if is_warm {
             add(&mut self.confirm, &confirm);
             add(&mut self.end_to_end, &end_to_end);
-            add(self.by_size.entry(body_bytes).or_insert_with(histogram), &end_to_end);
         } else {
             self.before_warm.published += part.published;
             self.before_warm.confirmed += part.confirmed;
@@ -628,6 +631,16 @@ impl Merge {
         }
     }
 
+    /// Latency end to end by size, from the smallest on.
+    fn by_size(&self) -> Vec<(u64, Figures)> {
+        let one = [((self.size.max() as u64).max(crate::message::BODY_BYTES_MIN as u64), self.end_to_end.clone())];
+        let all = if self.by_size.is_empty() { &one[..] } else { &self.by_size[..] };
+        let measured = all.iter().filter(|(_, histogram)| !histogram.is_empty());
+        let mut figures: Vec<(u64, Figures)> = measured.map(|(size, h)| (*size, Figures::of(h))).collect();
+        figures.sort_unstable_by_key(|(size, _)| *size);
+        figures
+    }
+
     /// How long publishers were held back in all.
     fn held_back(&self) -> Option<HeldBack> {
         let (ns, times) = self.held_back.values().copied().max().filter(|(ns, _)| *ns > 0)?;
@@ -665,12 +678,7 @@ impl Merge {
             end_to_end: latency(&self.end_to_end),
             handed: self.handed.as_ref().and_then(latency),
             stages: self.stages.iter().filter_map(|(name, h)| Some((name.clone(), latency(h)?))).collect(),
-            by_size: self
-                .by_size
-                .iter()
-                .filter(|(_, h)| !h.is_empty())
-                .map(|(size, h)| (*size, Figures::of(h)))
-                .collect(),
+            by_size: self.by_size(),
             blocked_s: self.blocked_ns as f64 / SECOND as f64,
             held_back: self.held_back(),
             connections_lost: self.lost_connections,

@@ -46,6 +46,8 @@ pub struct ConsumerSettings {
     pub counts_foreign: bool,
     /// Messages that lay in the queues at the start.
     pub backlog_at_start: u64,
+    /// Sizes of bodies whose latencies are told apart; none where there is one size only.
+    pub sizes: Vec<usize>,
 }
 
 impl ConsumerSettings {
@@ -64,7 +66,14 @@ impl ConsumerSettings {
             arguments: consuming.arguments.clone(),
             counts_foreign: options.use_millis || options.producing.count == 0,
             backlog_at_start,
+            sizes: sizes_told_apart(options),
         }
+    }
+
+    /// The place of a body of so many bytes among the sizes. Its own length says in which step it was sent, however late it comes.
+    #[inline]
+    fn size_at(&self, bytes: usize) -> Option<usize> {
+        self.sizes.iter().position(|size| *size == bytes)
     }
 
     /// Whether a message takes time.
@@ -73,12 +82,26 @@ impl ConsumerSettings {
     }
 }
 
+/// The sizes of bodies in the order of their steps, each once, as they are sent; none where there is only one.
+pub fn sizes_told_apart(options: &Options) -> Vec<usize> {
+    let mut sizes: Vec<usize> = Vec::new();
+    for value in options.producing.size.values() {
+        let size = (value as usize).max(message::BODY_BYTES_MIN);
+        if !sizes.contains(&size) {
+            sizes.push(size);
+        }
+    }
+    if sizes.len() > 1 { sizes } else { Vec::new() }
+}
+
 /// A message that waits for its work.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     tag: u64,
     /// When it was due; 0 when its latency does not count.
     due_ns: u64,
+    /// The place of its size among those that are told apart.
+    size_at: Option<usize>,
 }
 
 /// One consuming channel.
@@ -166,14 +189,15 @@ impl Consumer {
         self.received += 1;
         sample.received += 1;
         let due_ns = self.check(&announced, body, books, now);
+        let size_at = self.settings.size_at(body.len());
         if !self.settings.takes_time() {
             if due_ns != 0 {
-                sample.end_to_end.saturating_record(now.saturating_sub(due_ns).max(1));
+                sample.enter_end_to_end(now.saturating_sub(due_ns).max(1), size_at);
             }
             self.settle(announced.tag, link);
             return self.settings.polling_ns.map(|pause| now + pause);
         }
-        self.waiting.push_back(Waiting { tag: announced.tag, due_ns });
+        self.waiting.push_back(Waiting { tag: announced.tag, due_ns, size_at });
         if self.busy_until.is_none() {
             return self.begin_work(sample, now);
         }
@@ -211,7 +235,7 @@ impl Consumer {
     fn begin_work(&mut self, sample: &mut Sample, now: u64) -> Option<u64> {
         let first = self.waiting.front()?;
         if first.due_ns != 0 {
-            sample.end_to_end.saturating_record(now.saturating_sub(first.due_ns).max(1));
+            sample.enter_end_to_end(now.saturating_sub(first.due_ns).max(1), first.size_at);
         }
         let work_us = self.settings.work_us.as_ref().map_or(0.0, |work| work.at(now.saturating_sub(self.start_ns)).0);
         let until = now + ((work_us * 1000.0) as u64).max(self.settings.pause_ns);

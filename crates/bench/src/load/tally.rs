@@ -57,6 +57,8 @@ pub struct Sample {
     pub confirm: Histogram<u64>,
     /// From the due time to the consumer.
     pub end_to_end: Histogram<u64>,
+    /// The same for each size of a body, where there is more than one; in the order of [`crate::pace::Steps::values`].
+    pub by_size: Vec<Histogram<u64>>,
     /// From the due time until the socket took it; only when asked for.
     pub handed: Option<Histogram<u64>>,
     /// From the due time to the confirm, for each publisher; only when asked for.
@@ -64,8 +66,17 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// A message came so late; `size_at` is the place of its size in `by_size`, if sizes are told apart.
+    #[inline]
+    pub fn enter_end_to_end(&mut self, late_ns: u64, size_at: Option<usize>) {
+        self.end_to_end.saturating_record(late_ns);
+        if let Some(of_size) = size_at.and_then(|at| self.by_size.get_mut(at)) {
+            of_size.saturating_record(late_ns);
+        }
+    }
+
     /// An empty one.
-    pub fn new(index: u64, side: Side, stages: usize) -> Sample {
+    pub fn new(index: u64, side: Side, stages: usize, sizes: usize) -> Sample {
         Sample {
             index,
             side,
@@ -84,6 +95,7 @@ impl Sample {
             connections_lost: 0,
             confirm: latency::histogram(),
             end_to_end: latency::histogram(),
+            by_size: (0..sizes).map(|_| latency::histogram()).collect(),
             handed: (stages > 0).then(latency::histogram),
             stages: (0..stages).map(|_| latency::histogram()).collect(),
         }

@@ -132,7 +132,7 @@ impl Worker {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(machine)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER_TOKEN), epoll::EventFlags::IN).map_err(machine)?;
-        let sample = Sample::new(0, settings.side, settings.stages);
+        let sample = Sample::new(0, settings.side, settings.stages, sizes_of(&settings));
         let mut worker = Worker {
             control,
             gauges,
@@ -689,7 +689,7 @@ impl Worker {
         let index = now.saturating_sub(self.settings.start_ns) / self.settings.interval_ns;
         if index > self.sample.index {
             self.enter_held_back((self.settings.start_ns + index * self.settings.interval_ns).min(now));
-            let next = Sample::new(index, self.settings.side, self.settings.stages);
+            let next = Sample::new(index, self.settings.side, self.settings.stages, sizes_of(&self.settings));
             let mut done = std::mem::replace(&mut self.sample, next);
             done.cpu_ns = thread_cpu_ns();
             let (published, confirmed, received) = self.before;
@@ -739,7 +739,7 @@ impl Worker {
     fn finish(mut self) -> Final {
         self.ack_rest();
         self.enter_held_back(self.settings.clock.now());
-        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, 0));
+        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, 0, 0));
         sample.cpu_ns = thread_cpu_ns();
         let _ = self.samples.send((self.settings.thread, Box::new(sample)));
         let mut finals = Final { publishers: Vec::new(), books: self.books };
@@ -748,7 +748,7 @@ impl Worker {
                 let text = Bytes::from_static(b"done");
                 let close = Method::ConnectionClose { reply_code: 200, reply_text: text, class_id: 0, method_id: 0 };
                 close.write(&mut link.output, 0);
-                let mut unseen = Sample::new(u64::MAX, self.settings.side, 0);
+                let mut unseen = Sample::new(u64::MAX, self.settings.side, 0, 0);
                 let _ = link.flush(&mut unseen, || 0);
                 link.stream.end();
             }
@@ -787,6 +787,14 @@ fn wait_for_the_end(link: &mut Link) {
 fn pause((low, high): (f64, f64), salt: u64) -> u64 {
     let share = (salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / f64::from(1u32 << 24);
     ((low + (high - low) * share) * SECOND as f64) as u64
+}
+
+/// How many sizes of bodies the samples of this thread tell apart.
+fn sizes_of(settings: &WorkerSettings) -> usize {
+    match settings.side {
+        Side::Producing => 0,
+        Side::Consuming => settings.consumer.sizes.len(),
+    }
 }
 
 fn thread_cpu_ns() -> u64 {

@@ -12,7 +12,8 @@ use broker::{Mischief, start};
 
 fn recorded(mischief: Mischief, line: &str) -> Recorded {
     let port = start(mischief);
-    let text = format!("--uri amqp://127.0.0.1:{port} -u q --confirm 100 --drain-timeout 5 {line}");
+    let line = if line.contains("--drain-timeout") { line.to_owned() } else { format!("--drain-timeout 5 {line}") };
+    let text = format!("--uri amqp://127.0.0.1:{port} -u q --confirm 100 {line}");
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     match parse(&words).unwrap() {
         Asked::Run(options) => run(&options, &Context::default(), &mut []).unwrap(),
@@ -161,6 +162,18 @@ fn a_broker_that_drowns_is_not_called_passed_also_when_it_is_drained_in_the_end(
     assert!(backlogs.windows(2).all(|pair| pair[0] < pair[1]), "{backlogs:?}");
     assert_eq!(recorded.intervals.last().unwrap().backlog, Some(0), "and drained");
     assert_eq!(run_against(Mischief::None, "--rate 2000 -z 4 -s 100").verdict(), Verdict::Passed);
+}
+
+#[test]
+fn a_latency_belongs_to_the_size_that_was_sent_also_while_draining() {
+    // Each second adds to the backlog, so that what is sent first is late by least; what is sent last comes after the load, in
+    // seconds in which the steps of the sizes would begin again.
+    let line = "--rate 1800 -z 4 -vs 100:1 -vs 1000:3 --drain-timeout 60";
+    let run = run_against(Mischief::Slow(Duration::from_millis(1)), line);
+    let [(100, small), (1000, large)] = &run.by_size[..] else { panic!("{:?}", run.by_size) };
+    assert!(small.count.abs_diff(1800) < 20 && large.count.abs_diff(5400) < 60, "{small:?} {large:?}");
+    // One message may fall due at the very end of the load, where the first step begins again.
+    assert!(small.p999_ms < large.p999_ms / 2.0, "{small:?} {large:?}");
 }
 
 #[test]
