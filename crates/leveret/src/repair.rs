@@ -133,7 +133,7 @@ fn told(report: &RepairReport, is_trial: bool) -> String {
         true => line(format_args!(
             "this was a trial, nothing was changed: a repair leaves {there} messages and gives up {lost}"
         )),
-        false => line(format_args!("repaired: {there} messages are there, given up: {lost}; the broker may start")),
+        false => line(format_args!("repaired: {there} messages are there; {lost} were given up; the broker may start")),
     }
     text
 }

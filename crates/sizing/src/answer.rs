@@ -104,11 +104,12 @@ impl Question<'_> {
             (_, Some(short)) => format!("with no room shown: it fell short of {short} msg/s"),
             (_, None) => "with no room shown: nothing higher was tried".to_owned(),
         };
-        let p99_ms = outcome
-            .latency
-            .as_ref()
-            .and_then(|latency| latency.percentiles.iter().find(|(name, _)| *name == "p99").map(|(_, value)| *value));
-        let p99 = p99_ms.map_or(String::new(), |p99| format!(", p99 {} ms", ms(p99)));
+        let p99 = outcome.latency.as_ref().and_then(|latency| {
+            let found = latency.percentiles.iter().find(|(name, _)| *name == "p99");
+            found.map(|(_, value)| (*value, latency.rate))
+        });
+        let p99_ms = p99.map(|(value, _)| value);
+        let p99 = p99.map_or(String::new(), |(value, rate)| format!("; p99 {} ms at {rate} msg/s", ms(value)));
         let not_shown = of_standing(outcome, self.requirement, Shown::NotShown);
         let (priced, name) = (self.priced(outcome), outcome.configuration.name());
         let (extent, line) = match not_shown.as_slice() {
@@ -157,7 +158,9 @@ impl Question<'_> {
                 Some(held) => format!(
                     "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {held} msg/s, by {}; {}.",
                     self.priced(outcome),
-                    tried(outcome)
+                    outcome
+                        .short_of
+                        .map_or("nothing higher was tried".to_owned(), |short| format!("it fell short of {short}"))
                 ),
                 None => format!(
                     "Nothing that was measured held a rate at all; the most that went through is {:.0} msg/s, by {}.",

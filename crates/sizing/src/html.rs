@@ -69,7 +69,7 @@ impl Report {
         tiles.extend(answer.month.map(|month| ("costs a month", self.money(month))));
         tiles.extend(answer.held.map(|held| ("held", format!("{held} msg/s"))));
         tiles.extend(answer.room.map(|room| ("room", format!("{:.0} %", 100.0 * room))));
-        tiles.extend(answer.p99_ms.map(|p99| ("p99 at the rate", format!("{} ms", ms(p99)))));
+        tiles.extend(answer.p99_ms.map(|p99| ("p99", format!("{} ms", ms(p99)))));
         if !answer.not_shown.is_empty() {
             tiles.push(("not shown", answer.not_shown.join("; ")));
         }

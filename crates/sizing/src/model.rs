@@ -200,20 +200,25 @@ pub fn validate(points: &[Point], by_cluster: bool) -> Result<Validation, String
         let estimate = estimate.ok_or_else(|| format!("{} is the only one with its kind of volume", point.name))?;
         predicted.push((point.name.clone(), point.rate, estimate));
     }
-    let errors: Vec<f64> = predicted.iter().map(|(_, measured, estimate)| estimate.rate / measured - 1.0).collect();
-    let count = errors.len().max(1) as f64;
-    let inside = predicted.iter().filter(|(_, measured, e)| (e.low..=e.high).contains(measured)).count();
-    Ok(Validation {
-        left_out: if by_cluster { "cluster with all its volumes" } else { "configuration" },
-        rms: (errors.iter().map(|error| error * error).sum::<f64>() / count).sqrt(),
-        bias: errors.iter().sum::<f64>() / count,
-        worst: errors
-            .iter()
-            .copied()
-            .fold(0.0, |worst: f64, error| if error.abs() > worst.abs() { error } else { worst }),
-        inside,
-        points: predicted,
-    })
+    let left_out = if by_cluster { "cluster with all its volumes" } else { "configuration" };
+    Ok(Validation::of(left_out, predicted))
+}
+
+impl Validation {
+    /// What these errors say. Each point: name, measured, predicted without it.
+    pub(crate) fn of(left_out: &'static str, points: Vec<(String, f64, Estimate)>) -> Validation {
+        let errors: Vec<f64> = points.iter().map(|(_, measured, estimate)| estimate.rate / measured - 1.0).collect();
+        let count = errors.len().max(1) as f64;
+        let larger = |worst: f64, error: f64| if error.abs() > worst.abs() { error } else { worst };
+        Validation {
+            left_out,
+            rms: (errors.iter().map(|error| error * error).sum::<f64>() / count).sqrt(),
+            bias: errors.iter().sum::<f64>() / count,
+            worst: errors.iter().copied().fold(0.0, larger),
+            inside: points.iter().filter(|(_, measured, e)| (e.low..=e.high).contains(measured)).count(),
+            points,
+        }
+    }
 }
 
 /// Least squares of `row · times = 1` with no time below zero, and the places of those above it.

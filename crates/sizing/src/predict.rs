@@ -264,24 +264,19 @@ impl Engine {
         let stand_in = |volume: &str| {
             if model.volumes().iter().any(|known| known == volume) { volume } else { &fastest }.to_owned()
         };
-        let ratios: Vec<f64> = points
-            .iter()
-            .map(|point| {
-                let shape = Shape { volume: stand_in(&point.shape.volume), ..point.shape.clone() };
-                (point.rate / model.estimate(&shape, 0.0).rate).ln()
-            })
-            .collect();
-        let count = ratios.len() as f64;
-        let mean = ratios.iter().sum::<f64>() / count;
-        let spread = match ratios.len() {
-            1 => model.sigma(),
-            _ => {
-                let variance = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (count - 1.0);
-                // A spread of few ratios is itself uncertain; never believe less than the form's own error.
-                let factor = student(ratios.len() - 1) / student(usize::MAX);
-                (variance.sqrt() * factor).max(model.sigma())
-            }
+        let shapes: Vec<Shape> =
+            points.iter().map(|p| Shape { volume: stand_in(&p.shape.volume), ..p.shape.clone() }).collect();
+        let ratio = |(point, shape): (&Point, &Shape)| (point.rate / model.estimate(shape, 0.0).rate).ln();
+        let ratios: Vec<f64> = points.iter().zip(&shapes).map(ratio).collect();
+        let (mean, spread) = scale_of(&ratios, model.sigma());
+        // What was measured here says more about predictions for here than the study does.
+        let without = |at: usize| {
+            let others: Vec<f64> = ratios.iter().enumerate().filter(|(of, _)| *of != at).map(|(_, r)| *r).collect();
+            let (mean, spread) = scale_of(&others, model.sigma());
+            (points[at].name.clone(), points[at].rate, scaled(model.estimate(&shapes[at], spread), mean.exp()))
         };
+        let own = (points.len() > 1)
+            .then(|| Validation::of("configuration measured here", (0..points.len()).map(without).collect()));
         assumptions.push(format!(
             "the form of the model is the study's (RabbitMQ 3.8 on {} clusters): how CPU, volume, copies and agreement share the time of a \
              message; only its scale is measured here, on {} configuration(s): {:.2} times the study's rate for the same shape",
@@ -303,22 +298,40 @@ impl Engine {
                 .to_owned(),
         );
         let stand_in = Some(fastest.clone());
-        let validations = [false, true].into_iter().map(|by| validate(&reference, by)).collect::<Result<_, _>>()?;
+        let mut validations: Vec<Validation> = own.into_iter().collect();
+        for (by_cluster, left_out) in [(false, "configuration of the study"), (true, "cluster of the study")] {
+            validations.push(Validation { left_out, ..validate(&reference, by_cluster)? });
+        }
         Ok(Engine { form: Form::Borrowed, model, scale: mean.exp(), scale_error: spread, stand_in, validations })
     }
 
     fn estimate(&self, shape: &Shape) -> Option<Estimate> {
         let is_known = self.model.volumes().contains(&shape.volume);
         let volume = if is_known { Some(&shape.volume) } else { self.stand_in.as_ref() }?.clone();
-        let of_model = self.model.estimate(&Shape { volume, ..shape.clone() }, self.scale_error);
-        let Estimate { rate, low, high } = of_model;
-        Some(Estimate { rate: rate * self.scale, low: low * self.scale, high: high * self.scale })
+        Some(scaled(self.model.estimate(&Shape { volume, ..shape.clone() }, self.scale_error), self.scale))
     }
 
     fn parameters(&self) -> Vec<Parameter> {
         let scaled = |found: Parameter| Parameter { micros: found.micros / self.scale, ..found };
         self.model.parameters().into_iter().map(scaled).collect()
     }
+}
+
+fn scaled(of: Estimate, scale: f64) -> Estimate {
+    Estimate { rate: of.rate * scale, low: of.low * scale, high: of.high * scale }
+}
+
+/// Mean and error of the logarithms of what was measured here over what the study predicts.
+fn scale_of(ratios: &[f64], sigma: f64) -> (f64, f64) {
+    let count = ratios.len() as f64;
+    let mean = ratios.iter().sum::<f64>() / count;
+    if ratios.len() == 1 {
+        return (mean, sigma);
+    }
+    let variance = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    // A spread of few ratios is itself uncertain; never believe less than the form's own error.
+    let factor = student(ratios.len() - 1) / student(usize::MAX);
+    (mean, (variance.sqrt() * factor).max(sigma))
 }
 
 /// Nodes and CPUs must both vary, or the terms cannot be told apart and a fit would extrapolate from nothing.

@@ -165,6 +165,25 @@ fn one_small_machine_borrows_the_form_and_says_what_it_assumes() {
 }
 
 #[test]
+fn two_machines_measured_here_say_how_far_off_a_prediction_for_the_other_is() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/sizing/");
+    let open = |name: &str| Document::open(std::path::Path::new(&format!("{folder}{name}"))).unwrap();
+    let results = Results::read(&open("local.jsonl"), Tolerance::Whole).unwrap();
+    let prices = PriceList::read(&open("prices-local.toml")).unwrap();
+    let asked = question(&["3xlarge/disk-50"], &["rabbitmq-1x1", "rabbitmq-1x0.5"]);
+    let prediction = predict(&results, Some(&prices), &asked).unwrap();
+    let own = &prediction.validations[0];
+    assert_eq!((own.left_out, own.points.len()), ("configuration measured here", 2));
+    // Half the CPU did as much: each is predicted from the other as if CPU decided.
+    assert!(own.rms > 0.3, "{own:?}");
+    let text = prediction.text();
+    let second = text.lines().nth(1).unwrap();
+    let told = format!("Predictions are off by {:.1} % ", 100.0 * own.rms);
+    assert!(second.starts_with(&told) && second.contains("each configuration measured here"), "{second}");
+    assert!(prediction.html().contains(&told));
+}
+
+#[test]
 fn what_cannot_be_predicted_is_refused_by_name() {
     let results = study::results().unwrap();
     let prices = study::prices().unwrap();

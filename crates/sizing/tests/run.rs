@@ -260,6 +260,18 @@ fn mistakes_of_a_plan_are_named_with_line_and_field() {
 }
 
 #[test]
+fn the_plans_of_the_examples_can_be_read_and_last_as_long_as_they_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/sizing");
+    let read = |name: &str| Plan::read(&Document::open(&folder.join(name)).unwrap()).unwrap();
+    read("plan-rabbitmq.toml");
+    let local = read("plan-local.toml");
+    assert!(local.series[0].seconds == 6.0 && local.series[0].test == Test::Rising);
+    // What is published was measured by this plan: a run would go on with it.
+    let results = Results::read(&Document::open(&folder.join("local.jsonl")).unwrap(), Tolerance::Whole).unwrap();
+    assert_eq!(results.header.plan, Some(local.fingerprint()));
+}
+
+#[test]
 fn cpus_that_contradict_each_other_are_refused() {
     let local = "[cluster.local]\nport = 5700\ncpu = 0.5";
     let said = mistake("uris = [\"amqp://d\"]", local);

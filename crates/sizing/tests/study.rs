@@ -211,8 +211,10 @@ fn of_two_at_one_price_the_one_that_held_more_comes_first() {
     assert!(!even.changes.iter().any(|change| change.contains("as the price file states them")), "{even:?}");
 }
 
-/// One configuration a row: name, month of its machine, and of its rising steps target, throughput and p99.
-fn measured(rows: &[(&str, u32, &[(u32, u32, u32)])]) -> (Results, PriceList) {
+/// Name, month of its machine, and of its rising steps target, throughput and p99.
+type Row<'a> = (&'a str, u32, &'a [(u32, u32, u32)]);
+
+fn measured(rows: &[Row<'_>]) -> (Results, PriceList) {
     let (mut lines, mut prices) = ("{\"kind\":\"header\",\"format\":\"leveret-sizing/1\"}\n".to_owned(), String::new());
     for (name, month, steps) in rows {
         prices += &format!("[[machine]]\nname = \"{name}\"\nvcpus = 1\nmonth = {month}\n");
@@ -251,7 +253,8 @@ fn what_was_never_shown_is_never_recommended_and_the_first_line_says_what_was() 
     let (first, next, chosen) = of(12_000.0, Some(&prices));
     assert_eq!(
         first,
-        "Take cheap/v at $10 a month: it held 12000 msg/s, with 100 % room: 24000 msg/s is the highest rate that it matched, p99 5.0 ms."
+        "Take cheap/v at $10 a month: it held 12000 msg/s, with 100 % room: 24000 msg/s is the highest rate that it matched; p99 5.0 ms at \
+         12000 msg/s."
     );
     assert_eq!((next.as_str(), chosen.as_deref()), ("", Some("cheap/v")));
     let (first, next, chosen) = of(30_000.0, Some(&prices));
@@ -268,8 +271,8 @@ fn what_was_never_shown_is_never_recommended_and_the_first_line_says_what_was() 
     let (first, next, chosen) = of(50_000.0, Some(&prices));
     assert_eq!(
         first,
-        "Nothing that was measured is shown to hold 50000 msg/s: the highest rate held is 32000 msg/s, by dear/v at $30 a month; it held \
-         32000 and fell short of 64000."
+        "Nothing that was measured is shown to hold 50000 msg/s: the highest rate held is 32000 msg/s, by dear/v at $30 a month; it fell \
+         short of 64000."
     );
     assert!(next.starts_with("Measure next: cheap/v at $10 a month, 50000 msg/s;"), "{next}");
     assert_eq!(chosen, None, "it was driven to 24,000 and no further");

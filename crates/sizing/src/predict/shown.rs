@@ -40,7 +40,7 @@ impl Prediction {
         for validation in &self.validations {
             writeln!(text, "{}", self.validation_line(validation)).expect(WRITES);
         }
-        if let Some(validation) = self.validations.first().filter(|_| self.form == Form::Fitted) {
+        if let Some(validation) = self.validations.first().filter(|first| !first.left_out.contains("study")) {
             writeln!(text, "\nEach {} predicted without it", validation.left_out).expect(WRITES);
             text.push_str(&validation_table(validation).text("  "));
         }
@@ -108,9 +108,8 @@ impl Prediction {
     }
 
     fn validation_line(&self, validation: &Validation) -> String {
-        let whose = if self.form == Form::Borrowed { " of the study" } else { "" };
         format!(
-            "Leaving out each {}{whose} and predicting it: error {:.1} % (root mean square), mean {:+.1} %, worst {:+.1} %; {} of {} inside of \
+            "Leaving out each {} and predicting it: error {:.1} % (root mean square), mean {:+.1} %, worst {:+.1} %; {} of {} inside of \
              the 90 % band.",
             validation.left_out,
             100.0 * validation.rms,
@@ -158,9 +157,8 @@ impl Prediction {
     /// How far off predictions are, where that was tried.
     fn error_line(&self) -> Option<String> {
         let Validation { left_out, rms, worst, .. } = self.validations.first()?;
-        let whose = if self.form == Form::Borrowed { " of the study" } else { "" };
         Some(format!(
-            "Predictions are off by {:.1} % (root mean square), {:+.1} % at worst: each {left_out}{whose} was predicted from the others.",
+            "Predictions are off by {:.1} % (root mean square), {:+.1} % at worst: each {left_out} was predicted from the others.",
             100.0 * rms,
             100.0 * worst
         ))
