@@ -37,8 +37,8 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// The answer at the top of a page: a line, what belongs to it, figures, and sentences below.
-pub(crate) fn card(line: &str, next: Option<&str>, tiles: &[(&str, String)], below: &[String]) -> String {
+/// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word of their own.
+pub(crate) fn card(line: &str, next: Option<&str>, tiles: &[(&str, String)], below: (&str, &[String])) -> String {
     let mut text = format!("<div class=\"card\"><p class=\"answer\">{}</p>\n", escape(line));
     if let Some(next) = next {
         text.push_str(&format!("<p><b>{}</b></p>\n", escape(next)));
@@ -50,8 +50,12 @@ pub(crate) fn card(line: &str, next: Option<&str>, tiles: &[(&str, String)], bel
         }
         text.push_str("</dl>\n");
     }
-    for sentence in below {
-        text.push_str(&format!("<p class=\"soft\">{}</p>\n", escape(sentence)));
+    if let (title, sentences @ [_, ..]) = below {
+        text.push_str(&format!("<p class=\"soft\">{}</p>\n<ul>\n", escape(title)));
+        for sentence in sentences {
+            text.push_str(&format!("<li>{}</li>\n", escape(sentence)));
+        }
+        text.push_str("</ul>\n");
     }
     text.push_str("</div>\n");
     text
@@ -73,7 +77,8 @@ impl Report {
         if !answer.not_shown.is_empty() {
             tiles.push(("not shown", answer.not_shown.join("; ")));
         }
-        card(&answer.line, answer.next.as_deref(), &tiles, &[])
+        let changes = self.recommendation.as_ref().map_or(&[][..], |found| &found.changes);
+        card(&answer.line, answer.next.as_deref(), &tiles, ("What would change it", changes))
     }
 
     /// The report as one page.
@@ -87,7 +92,6 @@ impl Report {
                     body.push_str(&format!("<h3>{title}</h3>\n<ul>{}</ul>\n", lines.join("\n")));
                 }
             };
-            list("What would change it", recommendation.changes.clone(), &mut body);
             list("Cheaper, and not shown", self.open_lines(recommendation), &mut body);
             list("Out", self.rejected_lines(recommendation), &mut body);
         }

@@ -55,7 +55,7 @@ impl Prediction {
 
     /// The prediction as one page.
     pub fn html(&self) -> String {
-        let mut body = card(&self.advice(), None, &[], &self.error_line().into_iter().collect::<Vec<_>>());
+        let mut body = card(&self.advice(), self.error_line().as_deref(), &[], ("", &[]));
         writeln!(body, "<p class=\"soft\">{}</p>", escape(&self.headline())).expect(WRITES);
         writeln!(body, "<h2>Predicted</h2>\n<div class=\"scroll\">{}</div>", self.predicted_table().html())
             .expect(WRITES);
