@@ -147,6 +147,21 @@ pub struct Correctness {
     pub foreign: u64,
 }
 
+impl Cost {
+    /// Enters what the broker used. Both sides count: a broker that takes in and cannot deliver has worked for what it took in, and
+    /// dividing by the few that it delivered would make its work look large.
+    pub fn enter_broker(&mut self, cores: f64, sent_per_s: Option<f64>, received_per_s: Option<f64>) {
+        let (rate, per) = match (sent_per_s, received_per_s) {
+            (Some(sent), Some(received)) => ((sent + received) / 2.0, "in and out"),
+            (Some(sent), None) => (sent, "sent"),
+            (None, received) => (received.unwrap_or(0.0), "received"),
+        };
+        self.broker_cores = Some(cores);
+        self.broker_us_per_message = (rate > 0.0).then(|| cores * 1e6 / rate);
+        self.broker_per = per.to_owned();
+    }
+}
+
 impl Correctness {
     /// What is wrong, in words; empty when nothing is.
     pub fn faults(&self) -> Vec<String> {
@@ -167,17 +182,20 @@ impl Correctness {
 /// What the whole run cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// CPU of the load's publishing side, microseconds a message.
+    /// CPU of the load's publishing side, microseconds a message sent.
     pub publishing_us_per_message: Option<f64>,
-    /// CPU of its consuming side.
+    /// CPU of its consuming side, microseconds a message received.
     pub consuming_us_per_message: Option<f64>,
-    /// CPU of the broker.
+    /// CPU of the broker, microseconds a message of `broker_per`.
     pub broker_us_per_message: Option<f64>,
+    /// What a message is there: `in and out` where half of it is its way in and half its way out, else `sent` or `received`.
+    #[serde(default)]
+    pub broker_per: String,
     /// Cores that the broker used.
     pub broker_cores: Option<f64>,
     /// The most memory that it had, at the ends of intervals.
     pub broker_rss_bytes_max: Option<u64>,
-    /// Bytes that it wrote to disk for each message.
+    /// Bytes that it wrote to disk for each message sent, or received where nothing is sent.
     pub broker_write_bytes_per_message: Option<f64>,
 }
 
@@ -372,6 +390,21 @@ pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_backlog_makes_no_message_dear() {
+        let cost = |sent, received| {
+            let mut cost = Cost::default();
+            cost.enter_broker(0.35, sent, received);
+            (cost.broker_us_per_message.map(f64::round), cost.broker_per)
+        };
+        // Divided by what was received these would be 689 us.
+        assert_eq!(cost(Some(4000.0), Some(508.0)), (Some(155.0), "in and out".to_owned()));
+        assert_eq!(cost(Some(3500.0), Some(3500.0)), (Some(100.0), "in and out".to_owned()));
+        assert_eq!(cost(Some(3500.0), None), (Some(100.0), "sent".to_owned()));
+        assert_eq!(cost(None, Some(3500.0)), (Some(100.0), "received".to_owned()));
+        assert_eq!(cost(Some(0.0), Some(0.0)).0, None);
+    }
 
     #[test]
     fn lines_are_read_as_they_were_written_and_what_is_broken_is_named() {

@@ -691,14 +691,12 @@ impl Merge {
         };
         if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
             let load = last.since(&first, until.saturating_sub(from));
-            let rate = if consumes { run.received_per_s.unwrap_or(0.0) } else { run.published_per_s };
+            let sent = produces.then_some(run.published_per_s);
+            let written_for = sent.or(run.received_per_s).filter(|rate| *rate > 0.0);
             run.cost.broker_rss_bytes_max = Some(self.rss_max);
             if until.saturating_sub(from) >= COST_SPAN_NS {
-                run.cost.broker_cores = Some(load.cpu_cores);
-                if rate > 0.0 {
-                    run.cost.broker_us_per_message = Some(load.cpu_cores * 1e6 / rate);
-                    run.cost.broker_write_bytes_per_message = Some(load.write_bytes_s / rate);
-                }
+                run.cost.enter_broker(load.cpu_cores, sent, run.received_per_s);
+                run.cost.broker_write_bytes_per_message = written_for.map(|rate| load.write_bytes_s / rate);
             }
         } else if self.pids.is_empty() {
             run.notes.push(

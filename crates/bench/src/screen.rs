@@ -167,19 +167,22 @@ pub fn summary(run: &Run) -> String {
     if !c.lost_examples.is_empty() {
         row("", format!("first lost, publisher:sequence: {}", c.lost_examples.join(" ")));
     }
-    let us = |name: &str, value: Option<f64>| value.map(|us| format!("{name} {us:.2} us"));
+    let us = |name: &str, value: Option<f64>, per: &str| {
+        value.map(|us| format!("{name} {us:.2} us a message {per}").trim_end().to_owned())
+    };
     let cost: Vec<String> = [
-        us("publishing", run.cost.publishing_us_per_message),
-        us("consuming", run.cost.consuming_us_per_message),
-        us("broker", run.cost.broker_us_per_message),
+        us("publishing", run.cost.publishing_us_per_message, "sent"),
+        us("consuming", run.cost.consuming_us_per_message, "received"),
+        us("broker", run.cost.broker_us_per_message, &run.cost.broker_per),
     ]
     .into_iter()
     .flatten()
     .collect();
-    row("CPU a message", cost.join(", "));
+    row("CPU", cost.join(", "));
     if let (Some(cores), Some(rss)) = (run.cost.broker_cores, run.cost.broker_rss_bytes_max) {
-        let written =
-            run.cost.broker_write_bytes_per_message.map_or(String::new(), |b| format!(", {b:.0} B written a message"));
+        let side = if run.published_per_s > 0.0 { "sent" } else { "received" };
+        let written = run.cost.broker_write_bytes_per_message;
+        let written = written.map_or(String::new(), |b| format!(", {b:.0} B written to disk a message {side}"));
         row("broker", format!("{cores:.2} cores, {} MB at most{written}", rss / 1_000_000));
     }
     if let Some(held_back) = &run.held_back {

@@ -77,16 +77,26 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
         rows.push(Row { name: name.to_owned(), values: all(value) });
     };
     let two = |value: Option<f64>| value.map(|value| format!("{value:.2}"));
-    row("broker's CPU, us a message", &|run| two(run.cost.broker_us_per_message));
+    // Runs of one side and of both may stand side by side: then each says what its message is.
+    let per = |run: &Run| run.cost.broker_per.clone();
+    let first = runs.first().map(|recorded| per(&recorded.run)).unwrap_or_default();
+    match runs.iter().all(|recorded| per(&recorded.run) == first) {
+        true => {
+            row(format!("broker's CPU, us a message {first}").trim_end(), &|run| two(run.cost.broker_us_per_message))
+        }
+        false => row("broker's CPU, us a message", &|run| {
+            Some(format!("{} {}", two(run.cost.broker_us_per_message)?, per(run)).trim_end().to_owned())
+        }),
+    }
     row("broker's CPU, cores", &|run| two(run.cost.broker_cores));
     row("broker's memory at most, MB", &|run| {
         run.cost.broker_rss_bytes_max.map(|bytes| format!("{:.0}", bytes as f64 / 1e6))
     });
-    row("written to disk, B a message", &|run| {
+    row("written to disk, B a message sent (or received, where nothing is sent)", &|run| {
         run.cost.broker_write_bytes_per_message.map(|bytes| format!("{bytes:.0}"))
     });
-    row("load's CPU, publishing, us a message", &|run| two(run.cost.publishing_us_per_message));
-    row("load's CPU, consuming, us a message", &|run| two(run.cost.consuming_us_per_message));
+    row("load's CPU, publishing, us a message sent", &|run| two(run.cost.publishing_us_per_message));
+    row("load's CPU, consuming, us a message received", &|run| two(run.cost.consuming_us_per_message));
     rows
 }
 
@@ -126,7 +136,7 @@ pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
     let latencies = ["p50", "p99", "p99.9"].map(percentile);
     let mut names = vec![own(""), own("msg/s")];
     names.extend(latencies);
-    names.extend(["broker us/msg", "broker MB"].map(own));
+    names.extend(["broker us/msg in and out", "broker MB"].map(own));
     let mut table = vec![names];
     for Recorded { run, .. } in runs {
         let dash = || "–".to_owned();
@@ -146,7 +156,10 @@ pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
             percentile(|f| f.p50_ms),
             percentile(|f| f.p99_ms),
             percentile(|f| f.p999_ms),
-            run.cost.broker_us_per_message.map_or_else(dash, |us| format!("{us:.1}")),
+            run.cost.broker_us_per_message.map_or_else(dash, |us| match run.cost.broker_per.as_str() {
+                one @ ("sent" | "received") => format!("{us:.1} ({one})"),
+                _ => format!("{us:.1}"),
+            }),
             run.cost.broker_rss_bytes_max.map_or_else(dash, |bytes| format!("{:.0}", bytes as f64 / 1e6)),
         ]);
     }
