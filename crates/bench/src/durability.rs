@@ -480,7 +480,10 @@ fn why_not_held(run: &Run, wanted: f64) -> Option<String> {
     let cores = run.machine.cores as f64;
     let load = run.cost.publishing_us_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
     let busy = run.cost.broker_cores.map(|broker| (broker, broker + load));
-    let written = run.cost.broker_write_bytes_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
+    let written = match run.cost.broker_write_bytes_per_message {
+        Some(bytes) => format!("{:.0} MB/s went to disk, so ", bytes * run.published_per_s / 1e6),
+        None => String::new(),
+    };
     Some(match busy {
         Some((broker, all)) if all > 0.8 * cores => {
             format!(
@@ -489,7 +492,7 @@ fn why_not_held(run: &Run, wanted: f64) -> Option<String> {
             )
         }
         Some((broker, _)) => format!(
-            "CPU was left (broker {broker:.2}, load {load:.2} of {cores} cores; load average before: {:.1}); {written:.0} MB/s went to disk, so the disk and its syncs, or \
+            "CPU was left (broker {broker:.2}, load {load:.2} of {cores} cores; load average before: {:.1}); {written}the disk and its syncs, or \
              other work on the machine, held it back",
             run.machine.load_before
         ),

@@ -19,6 +19,7 @@ pub use error::Error;
 pub mod broker;
 pub mod client;
 pub mod command;
+pub mod disk;
 pub mod durability;
 pub mod load;
 pub mod outputs;

@@ -17,10 +17,10 @@ pub struct Usage {
     pub cpu_ns: u64,
     /// Resident memory now.
     pub rss_bytes: u64,
-    /// Bytes read from disk.
-    pub read_bytes: u64,
-    /// Bytes written to disk.
-    pub write_bytes: u64,
+    /// Bytes read from disk, where /proc tells.
+    pub read_bytes: Option<u64>,
+    /// Bytes written to disk as /proc has them, which may be far too many: see [`crate::disk`].
+    pub write_bytes: Option<u64>,
 }
 
 /// The use of processes over an interval.
@@ -30,10 +30,10 @@ pub struct Load {
     pub cpu_cores: f64,
     /// Resident memory at its end.
     pub rss_bytes: u64,
-    /// Bytes a second from disk.
-    pub read_bytes_s: f64,
-    /// Bytes a second to disk.
-    pub write_bytes_s: f64,
+    /// Bytes a second from disk; absent where that is not known.
+    pub read_bytes_s: Option<f64>,
+    /// Bytes a second to disk, by the counter that [`crate::disk`] tells; absent where none is trusted.
+    pub write_bytes_s: Option<f64>,
 }
 
 impl Usage {
@@ -48,15 +48,15 @@ impl Usage {
         })
     }
 
-    /// The use from `before` until this.
+    /// The use from `before` until this, but for what was written.
     pub fn since(&self, before: &Usage, elapsed_ns: u64) -> Load {
         let per_second =
             |now: u64, then: u64| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns.max(1) as f64;
         Load {
             cpu_cores: per_second(self.cpu_ns, before.cpu_ns) / SECOND as f64,
             rss_bytes: self.rss_bytes,
-            read_bytes_s: per_second(self.read_bytes, before.read_bytes),
-            write_bytes_s: per_second(self.write_bytes, before.write_bytes),
+            read_bytes_s: self.read_bytes.zip(before.read_bytes).map(|(now, then)| per_second(now, then)),
+            write_bytes_s: None,
         }
     }
 }
@@ -68,9 +68,8 @@ fn one(pid: u32) -> Option<Usage> {
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     let rss_pages: u64 = fields.get(21)?.parse().ok()?;
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let counter = |name: &str| {
-        io.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse::<u64>().ok()).unwrap_or(0)
-    };
+    let counter =
+        |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse::<u64>().ok());
     Some(Usage {
         cpu_ns: ticks * (SECOND / rustix::param::clock_ticks_per_second().max(1)),
         rss_bytes: rss_pages * rustix::param::page_size() as u64,
@@ -95,6 +94,24 @@ pub fn listeners(port: u16) -> Vec<u32> {
         .collect();
     pids.sort_unstable();
     pids
+}
+
+/// The ports on which a process listens.
+pub fn ports_of(pid: u32) -> Vec<u16> {
+    let mut ports = Vec::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        for line in fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
+            let local = line.split_whitespace().nth(1).and_then(|local| local.rsplit_once(':'));
+            let Some(port) = local.and_then(|(_, digits)| u16::from_str_radix(digits, 16).ok()) else { continue };
+            let inode = listening_inode(line, port);
+            if inode.is_some_and(|inode| holds_any(pid, &HashSet::from([inode]))) {
+                ports.push(port);
+            }
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    ports
 }
 
 /// The socket of a line of /proc/net/tcp that listens (state 0A) on `port`.
@@ -165,15 +182,16 @@ mod tests {
         let pids = listeners(listener.local_addr().unwrap().port());
         assert_eq!(pids, [std::process::id()]);
         let usage = Usage::of(&pids).unwrap();
+        assert!(ports_of(std::process::id()).contains(&listener.local_addr().unwrap().port()));
         assert!(usage.rss_bytes > 100_000, "{usage:?}");
         assert_eq!(Usage::of(&[u32::MAX - 1]), None);
     }
 
     #[test]
     fn use_is_a_difference_over_time() {
-        let before = Usage { cpu_ns: SECOND, rss_bytes: 1, read_bytes: 0, write_bytes: 100 };
-        let after = Usage { cpu_ns: 2 * SECOND, rss_bytes: 7, read_bytes: 0, write_bytes: 300 };
+        let before = Usage { cpu_ns: SECOND, rss_bytes: 1, read_bytes: Some(100), write_bytes: Some(0) };
+        let after = Usage { cpu_ns: 2 * SECOND, rss_bytes: 7, read_bytes: Some(300), write_bytes: Some(9) };
         let load = after.since(&before, 2 * SECOND);
-        assert_eq!(load, Load { cpu_cores: 0.5, rss_bytes: 7, read_bytes_s: 0.0, write_bytes_s: 100.0 });
+        assert_eq!(load, Load { cpu_cores: 0.5, rss_bytes: 7, read_bytes_s: Some(100.0), write_bytes_s: None });
     }
 }

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Written;
 use crate::latency::Figures;
 use crate::process::{Load, Machine};
 
@@ -197,6 +198,12 @@ pub struct Cost {
     pub broker_rss_bytes_max: Option<u64>,
     /// Bytes that it wrote to disk for each message sent, or received where nothing is sent.
     pub broker_write_bytes_per_message: Option<f64>,
+    /// What each counter says was written over the time of the cost, and which is told.
+    #[serde(default)]
+    pub written: Option<Written>,
+    /// Messages of that time that it is divided by.
+    #[serde(default)]
+    pub written_messages: f64,
 }
 
 /// A whole run.

@@ -214,8 +214,8 @@ fn charts(runs: &[Recorded]) -> Vec<Chart> {
     let broker: [(&str, &str, Value); 5] = [
         ("Broker's CPU", "cores", |i| i.broker.map(|load| load.cpu_cores)),
         ("Broker's memory (RSS)", "MB", |i| i.broker.map(|load| load.rss_bytes as f64 / 1e6)),
-        ("Broker's writes to disk", "MB/s", |i| i.broker.map(|load| load.write_bytes_s / 1e6)),
-        ("Broker's reads from disk", "MB/s", |i| i.broker.map(|load| load.read_bytes_s / 1e6)),
+        ("Broker's writes to disk", "MB/s", |i| i.broker.and_then(|load| Some(load.write_bytes_s? / 1e6))),
+        ("Broker's reads from disk", "MB/s", |i| i.broker.and_then(|load| Some(load.read_bytes_s? / 1e6))),
         ("Network between load and broker, both ways", "MB/s", |i| {
             Some((i.to_broker_bytes_s + i.from_broker_bytes_s) / 1e6)
         }),

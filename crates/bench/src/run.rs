@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 
 use crate::Error;
 use crate::clock::{Clock, SECOND};
+use crate::disk::{Disk, Reading, own_count};
 use crate::latency::{Figures, curve, histogram};
 use crate::load::{
     Connector, ConsumerSettings, Control, Final, Gauges, Phase, ProducerSettings, Ready, Sample, Side, Worker,
@@ -247,6 +248,8 @@ impl Going {
                         }
                         merge.running_ended(self, now);
                         self.control.advance(Phase::Draining);
+                        // Asked behind the end: the load does not wait for the answer.
+                        merge.own_last = own_count(&merge.pids, &merge.ports);
                     }
                 }
                 Phase::Draining => {
@@ -414,6 +417,17 @@ struct Merge {
     usage_first: Option<(Usage, u64)>,
     usage_last: Option<(Usage, u64)>,
     rss_max: u64,
+    /// The broker's devices, and its counters of what was written: at the first look, where the cost begins, at the end of the load.
+    disk: Disk,
+    disk_first: Option<Reading>,
+    disk_load: Reading,
+    disk_last: Reading,
+    /// What was written between the first look and the last one.
+    written: Option<u64>,
+    /// What the broker counts itself, where the cost begins and at the end of the load; and its AMQP ports, where nobody asks for it.
+    own_first: Option<u64>,
+    own_last: Option<u64>,
+    ports: Vec<u16>,
     size: crate::pace::Steps,
     rate: Option<crate::pace::Steps>,
     publishers: f64,
@@ -448,6 +462,8 @@ struct Part {
 impl Merge {
     fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
         let usage = Usage::of(&pids);
+        let disk = Disk::of(&pids);
+        let disk_first = usage.filter(|_| disk.is_known()).map(|usage| disk.read(&usage));
         let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
         Merge {
             interval_secs: options.interval_secs,
@@ -480,6 +496,14 @@ impl Merge {
             usage_first: None,
             usage_last: None,
             rss_max: 0,
+            written: disk_first.and_then(|first| first.since(&first).bytes),
+            disk,
+            disk_first,
+            disk_load: Reading::default(),
+            disk_last: Reading::default(),
+            own_first: None,
+            own_last: None,
+            ports: options.uris.iter().map(|uri| uri.port).collect(),
             size: options.producing.size.clone(),
             rate: options.producing.rate.clone().filter(|_| publishers > 0.0),
             publishers,
@@ -497,6 +521,7 @@ impl Merge {
         };
         if let Some(usage) = Usage::of(&self.pids) {
             self.usage_last = Some((usage, now));
+            self.disk_last = self.disk.read(&usage);
         }
     }
 
@@ -611,12 +636,28 @@ impl Merge {
 
     fn look_at_broker(&mut self, now: u64) -> Option<crate::process::Load> {
         let usage = Usage::of(&self.pids)?;
-        let load = self.usage.map(|before| usage.since(&before, now.saturating_sub(self.usage_at)));
+        let elapsed_ns = now.saturating_sub(self.usage_at).max(1);
+        let mut load = self.usage.map(|before| usage.since(&before, elapsed_ns));
+        if self.usage_first.is_none() && !self.disk.is_known() {
+            self.disk = Disk::of(&self.pids);
+        }
+        let reading = self.disk.read(&usage);
+        // Counted from the first look on: the lower one of two counters that only grow does not go back.
+        let first = *self.disk_first.get_or_insert(reading);
+        let written = reading.since(&first).bytes;
+        if let Some(load) = &mut load {
+            load.write_bytes_s = written
+                .zip(self.written)
+                .map(|(now, then)| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns as f64);
+        }
+        self.written = written;
         self.usage = Some(usage);
         self.usage_at = now;
         self.rss_max = self.rss_max.max(usage.rss_bytes);
         if self.usage_first.is_none() {
             self.usage_first = Some((usage, now));
+            self.disk_load = reading;
+            self.own_first = own_count(&self.pids, &self.ports);
         }
         load
     }
@@ -691,12 +732,19 @@ impl Merge {
         };
         if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
             let load = last.since(&first, until.saturating_sub(from));
+            let mut written = self.disk_last.since(&self.disk_load);
+            written.own_bytes = self.own_last.zip(self.own_first).map(|(now, then)| now.saturating_sub(then));
+            let span_s = until.saturating_sub(from) as f64 / SECOND as f64;
             let sent = produces.then_some(run.published_per_s);
             let written_for = sent.or(run.received_per_s).filter(|rate| *rate > 0.0);
             run.cost.broker_rss_bytes_max = Some(self.rss_max);
             if until.saturating_sub(from) >= COST_SPAN_NS {
                 run.cost.enter_broker(load.cpu_cores, sent, run.received_per_s);
-                run.cost.broker_write_bytes_per_message = written_for.map(|rate| load.write_bytes_s / rate);
+                let messages = written_for.map(|rate| rate * span_s);
+                run.cost.broker_write_bytes_per_message =
+                    written.bytes.zip(messages).map(|(bytes, messages)| bytes as f64 / messages);
+                run.cost.written_messages = messages.unwrap_or(0.0);
+                run.cost.written = Some(written);
             }
         } else if self.pids.is_empty() {
             run.notes.push(

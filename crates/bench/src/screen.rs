@@ -180,10 +180,11 @@ pub fn summary(run: &Run) -> String {
     .collect();
     row("CPU", cost.join(", "));
     if let (Some(cores), Some(rss)) = (run.cost.broker_cores, run.cost.broker_rss_bytes_max) {
+        row("broker", format!("{cores:.2} cores, {} MB at most", rss / 1_000_000));
+    }
+    if let Some(written) = &run.cost.written {
         let side = if run.published_per_s > 0.0 { "sent" } else { "received" };
-        let written = run.cost.broker_write_bytes_per_message;
-        let written = written.map_or(String::new(), |b| format!(", {b:.0} B written to disk a message {side}"));
-        row("broker", format!("{cores:.2} cores, {} MB at most{written}", rss / 1_000_000));
+        row("disk", written.text(run.cost.written_messages, side));
     }
     if let Some(held_back) = &run.held_back {
         row("trouble", held_back.text());

@@ -95,6 +95,14 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     row("written to disk, B a message sent (or received, where nothing is sent)", &|run| {
         run.cost.broker_write_bytes_per_message.map(|bytes| format!("{bytes:.0}"))
     });
+    row("written to disk, by", &|run| run.cost.written.as_ref().map(|written| written.counter.clone()));
+    if runs.iter().any(|recorded| recorded.run.cost.written.as_ref().is_some_and(|written| written.own_bytes.is_some()))
+    {
+        row("given to the log by the broker's own count, B a message", &|run| {
+            let own = run.cost.written.as_ref()?.own_bytes?;
+            (run.cost.written_messages > 0.0).then(|| format!("{:.0}", own as f64 / run.cost.written_messages))
+        });
+    }
     row("load's CPU, publishing, us a message sent", &|run| two(run.cost.publishing_us_per_message));
     row("load's CPU, consuming, us a message received", &|run| two(run.cost.consuming_us_per_message));
     rows

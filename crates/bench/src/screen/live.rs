@@ -105,11 +105,10 @@ impl View {
         frame.render_widget(latency_line("end to end ", &i.end_to_end, width), rows[5]);
         sparkline(frame, rows[6], "p99        ", &self.tails, Color::Yellow);
         let broker = i.broker.map_or(vec![(1, "not on this machine".to_owned())], |load| {
-            vec![
-                (1, format!("{:.2} cores", load.cpu_cores)),
-                (2, format!("{} MB", load.rss_bytes / 1_000_000)),
-                (3, format!("disk write {:.1} MB/s", load.write_bytes_s / 1e6)),
-            ]
+            let mut parts =
+                vec![(1, format!("{:.2} cores", load.cpu_cores)), (2, format!("{} MB", load.rss_bytes / 1_000_000))];
+            parts.extend(load.write_bytes_s.map(|bytes| (3, format!("disk write {:.1} MB/s", bytes / 1e6))));
+            parts
         });
         frame.render_widget(line_of("broker     ", broker, width), rows[7]);
         let network = vec![
