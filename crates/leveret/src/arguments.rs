@@ -267,7 +267,8 @@ Exit codes:
   2  the command line or the configuration is wrong; nothing was touched
   3  inspect or repair could not read the folder, or it is not one of a node; bench could not make its run
   4  bench: more was sent than received, and nothing else is wrong
-  130, 143  a second SIGINT or SIGTERM ended the server at once; 130 also: bench was interrupted before its end";
+  130, 143  a second SIGINT or SIGTERM ended the server at once
+  130  bench was interrupted before the end of its run";
 
 const SERVER_ABOUT: &str = "\
 Run a broker until SIGTERM or SIGINT.
