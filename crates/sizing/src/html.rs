@@ -89,7 +89,11 @@ impl Report {
             let list = |title: &str, lines: Vec<String>, body: &mut String| {
                 if !lines.is_empty() {
                     let lines: Vec<String> = lines.iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
-                    body.push_str(&format!("<h3>{title}</h3>\n<ul>{}</ul>\n", lines.join("\n")));
+                    let count = lines.len();
+                    body.push_str(&format!(
+                        "<details><summary>{title}: {count}</summary>\n<ul>{}</ul></details>\n",
+                        lines.join("\n")
+                    ));
                 }
             };
             list("Cheaper, and not shown", self.open_lines(recommendation), &mut body);

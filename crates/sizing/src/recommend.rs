@@ -171,7 +171,10 @@ impl Adviser<'_> {
         for (words, milder) in without {
             let Some(won) = self.winner(&milder)? else { continue };
             if Some(&won.name) != chosen.map(|chosen| &chosen.name) && Some(&won.name) != last.as_ref() {
-                changes.push(format!("{words}: {}", self.priced(&won)));
+                // Dearer though less is asked for: it is preferred because nothing of it is open any more.
+                let is_dearer = chosen.is_some_and(|chosen| won.month > chosen.month);
+                let why = if is_dearer { "everything is shown of " } else { "" };
+                changes.push(format!("{words}: {why}{}", self.priced(&won)));
                 last = Some(won.name);
             }
         }
