@@ -13,8 +13,9 @@ use crate::machine::{FixedMap, Queues};
 use crate::queue::{Answer, Queue, Sink, UsedQueues, Waiting};
 use crate::reader::Reader;
 use crate::tail::ReadShare;
+use crate::turn::Rooms;
 use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
-use broker::{ChannelKey, ConsumerKey, QueueId};
+use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Term};
 use smallvec::SmallVec;
@@ -322,7 +323,7 @@ pub(crate) struct Leader {
     pub(crate) held: VecDeque<(Bytes, InFlight)>,
     pub(crate) targets: SmallVec<[QueueId; 1]>,
     /// What is left of the room that consumers' connections gave in this step.
-    pub(crate) rooms: FixedMap<ConsumerKey, usize>,
+    pub(crate) rooms: Rooms,
     /// When queues want to be looked at.
     pub(crate) timers: Timers,
     /// Dead letters that leave once the entry being built is applied.
@@ -363,7 +364,7 @@ impl Leader {
             barriers: VecDeque::new(),
             held: VecDeque::new(),
             targets: SmallVec::new(),
-            rooms: FixedMap::default(),
+            rooms: Rooms::default(),
             timers: Timers::new(),
             letters: Vec::new(),
             answers: Vec::new(),

@@ -22,7 +22,7 @@ use crate::machine::FixedMap;
 use crate::message::{self, MessageView, Stamp};
 use crate::queue::{Admission, Intake, UsedQueues, Waiting, not_here, note_use};
 use crate::survey::QueueFigures;
-use crate::turn::Turn;
+use crate::turn::{Rooms, Turn};
 use broker::queue::levels::priority_of;
 use broker::queue::{Consumer, Dispatch, LevelRule};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -111,7 +111,7 @@ pub struct TransientQueues {
     open_messages: usize,
     open_queues: Vec<QueueId>,
     /// Bytes that a consumer may still be sent in this step.
-    rooms: FixedMap<ConsumerKey, usize>,
+    rooms: Rooms,
     taken: Vec<(u64, u64)>,
     meter: Arc<AtomicU64>,
     compact_at: u64,
@@ -146,7 +146,7 @@ impl TransientQueues {
             open: Vec::new(),
             open_messages: 0,
             open_queues: Vec::new(),
-            rooms: FixedMap::default(),
+            rooms: Rooms::default(),
             taken: Vec::new(),
             meter: Arc::new(AtomicU64::new(0)),
             compact_at: COMPACT_BYTES_MIN,

@@ -78,13 +78,49 @@ pub(crate) trait Store {
     fn set_aside(&self) -> u64;
 }
 
+/// What consumers may still be sent in this step, whichever of their queues gives it to them.
+#[derive(Default)]
+pub(crate) struct Rooms {
+    /// That of the consumer who had something last: mostly the next one too, and then there is nothing to look up.
+    last: Option<(ConsumerKey, usize)>,
+    others: FixedMap<ConsumerKey, usize>,
+}
+
+impl Rooms {
+    /// A step begins: everybody is asked for room anew.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.last = None;
+        if !self.others.is_empty() {
+            self.others.clear();
+        }
+    }
+
+    /// Takes what a consumer has left; 0 if it was not asked for yet.
+    #[inline]
+    fn take(&mut self, consumer: ConsumerKey) -> usize {
+        match self.last.take_if(|(last, _)| *last == consumer) {
+            Some((_, room)) => room,
+            None if self.others.is_empty() => 0,
+            None => self.others.remove(&consumer).unwrap_or(0),
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, consumer: ConsumerKey, room: usize) {
+        if let Some((before, left)) = self.last.replace((consumer, room)) {
+            self.others.insert(before, left);
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Turn<'a, A: Access> {
     pub(crate) id: QueueId,
     pub(crate) lq: &'a mut Queue<A::Sink>,
     pub(crate) at: A,
     /// Bytes that consumers may still be sent in this step.
-    pub(crate) rooms: &'a mut FixedMap<ConsumerKey, usize>,
+    pub(crate) rooms: &'a mut Rooms,
     pub(crate) timers: &'a mut Timers,
     pub(crate) now_ms: u64,
     /// A consumer waits, and this message, the next one, is not let out or not in memory yet.
@@ -124,7 +160,7 @@ where
             if at_hand != Some(key) {
                 self.put_room(at_hand, room);
                 at_hand = Some(key);
-                room = self.rooms.remove(&key).unwrap_or(0);
+                room = self.rooms.take(key);
             }
             if room == 0 {
                 room = self.at.room(key);
@@ -161,7 +197,7 @@ where
 
     fn put_room(&mut self, consumer: Option<ConsumerKey>, room: usize) {
         if let Some(consumer) = consumer.filter(|_| room > 0) {
-            self.rooms.insert(consumer, room);
+            self.rooms.put(consumer, room);
         }
     }
 
