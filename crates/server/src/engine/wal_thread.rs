@@ -349,6 +349,8 @@ mod tests {
     use storage::{FileNo, RealDisk, Record, RecordKind};
 
     const PARTITION: PartitionId = PartitionId(1);
+    /// However busy this machine is, no test takes so long that the thread would be wanted for a sync that is due.
+    const AN_HOUR_MS: u32 = 3_600_000;
 
     /// A log in a folder of its own, with one partition and the mailbox of its shard.
     struct Lab {
@@ -376,7 +378,7 @@ mod tests {
                 on_quiet: || {},
                 prepare: Box::new(|| {}),
             };
-            let (handle, run) = WalHandle::prepare(parts, 10);
+            let (handle, run) = WalHandle::prepare(parts, AN_HOUR_MS.into());
             handle.inner.lock().rest = Rest::Until(Some(Instant::now()));
             (Lab { handle, completions, mailbox, ticket: 0, _folder: folder }, run)
         }
@@ -400,6 +402,12 @@ mod tests {
                 &mut vec![WalWrite { partition: PARTITION, ticket, records: vec![record], sync, report_written }],
                 commands,
             )
+        }
+
+        /// However slow the disk of this machine is: a slow one would be left to the thread from now on.
+        fn commit(&self) {
+            self.handle.commit();
+            self.handle.gauges().sync_times.forget();
         }
 
         /// What was told so far: written up to, synced up to.
@@ -433,13 +441,13 @@ mod tests {
     #[test]
     fn a_small_batch_is_left_to_its_shard_which_takes_along_what_nobody_waits_for() {
         let (mut lab, _run) = Lab::new();
-        assert!(!lab.put(100, SyncWish::Within(10), false), "nobody waits for it");
+        assert!(!lab.put(100, SyncWish::Within(AN_HOUR_MS), false), "nobody waits for it");
         assert!(lab.put(100, SyncWish::Now, false));
         assert_eq!((lab.told(), lab.is_thread_wanted()), ((vec![], vec![]), false));
-        lab.handle.commit();
+        lab.commit();
         assert_eq!(lab.told(), (vec![1, 2], vec![2]));
         assert!(lab.is_shard_woken() && !lab.is_thread_wanted());
-        lab.handle.commit();
+        lab.commit();
         assert_eq!(lab.told(), (vec![], vec![]), "there is nothing left");
         assert_eq!(lab.handle.gauges().syncs.load(Ordering::Relaxed), 1);
     }
@@ -447,13 +455,13 @@ mod tests {
     #[test]
     fn who_waits_for_the_write_alone_costs_no_sync_and_never_waits_for_one() {
         let (mut lab, _run) = Lab::new();
-        assert!(lab.put(100, SyncWish::Within(10), true));
-        lab.handle.commit();
+        assert!(lab.put(100, SyncWish::Within(AN_HOUR_MS), true));
+        lab.commit();
         assert_eq!(lab.told(), (vec![1], vec![]));
         assert!(lab.is_shard_woken());
         let due = lab.handle.inner.lock().writer_due;
         assert!(due.is_some(), "its sync has a time");
-        assert!(lab.put(100, SyncWish::Within(10), true));
+        assert!(lab.put(100, SyncWish::Within(AN_HOUR_MS), true));
         assert!(!lab.put(100, SyncWish::Now, false), "two that wait for different things");
         assert!(lab.is_thread_wanted());
     }
@@ -462,23 +470,21 @@ mod tests {
     fn who_waits_for_the_write_alone_is_woken_though_something_nobody_waits_for_lies_before_it() {
         // In the same batch.
         let (mut lab, _run) = Lab::new();
-        assert!(!lab.put(100, SyncWish::Within(60_000), false), "an ack: nobody waits for it");
-        assert!(lab.put(100, SyncWish::Within(60_000), true));
-        lab.handle.commit();
+        assert!(!lab.put(100, SyncWish::Within(AN_HOUR_MS), false), "an ack: nobody waits for it");
+        assert!(lab.put(100, SyncWish::Within(AN_HOUR_MS), true));
+        lab.commit();
         assert!(lab.is_shard_woken(), "the write is what it waits for");
         assert_eq!(lab.told(), (vec![1, 2], vec![]));
         // In a batch before, which its partition has not taken.
-        lab.put(100, SyncWish::Within(60_000), false);
+        lab.put(100, SyncWish::Within(AN_HOUR_MS), false);
         lab.put(100, SyncWish::Now, false);
-        lab.handle.commit();
+        lab.commit();
         assert!(lab.is_shard_woken());
-        // However slow the disk of this machine is: a slow one would be left to the thread.
-        lab.handle.gauges().sync_times.forget();
-        assert!(lab.put(100, SyncWish::Within(60_000), true));
-        lab.handle.commit();
+        assert!(lab.put(100, SyncWish::Within(AN_HOUR_MS), true));
+        lab.commit();
         assert!(lab.is_shard_woken(), "what lies there was told, this was not");
-        lab.put(100, SyncWish::Within(60_000), true);
-        lab.handle.commit();
+        lab.put(100, SyncWish::Within(AN_HOUR_MS), true);
+        lab.commit();
         assert!(!lab.is_shard_woken(), "once is enough until it looks");
         assert_eq!(lab.told().0, [3, 4, 5, 6]);
     }
@@ -504,7 +510,7 @@ mod tests {
         let (mut lab, _run) = Lab::new();
         assert!(lab.put(100, SyncWish::Now, false));
         let writer = lab.handle.inner.writer.lock().expect("nobody panicked");
-        lab.handle.commit();
+        lab.commit();
         assert!(lab.is_thread_wanted());
         drop(writer);
         assert_eq!(lab.told(), (vec![], vec![]));
@@ -523,7 +529,7 @@ mod tests {
             told.1.extend(more.1);
         }
         assert_eq!(told, (vec![1], vec![1]));
-        lab.put(100, SyncWish::Within(60_000), false);
+        lab.put(100, SyncWish::Within(AN_HOUR_MS), false);
         // Left to a shard that ends before it gets to it.
         lab.put(100, SyncWish::Now, false);
         lab.handle.stop();
