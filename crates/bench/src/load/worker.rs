@@ -361,14 +361,25 @@ impl Worker {
         }
         if let Err(why) = result {
             self.lose(place, &why.to_string());
+        } else if waited && !waits {
+            self.go_on(place);
+        }
+    }
+
+    /// There is room again on a connection: whoever was turned away for the lack of it has its turn next. No event would tell them,
+    /// whoever made the room.
+    fn go_on(&mut self, place: usize) {
+        let now = self.settings.clock.now();
+        let Role::Producers(producers) = &mut self.connections[place].role else { return };
+        for producer in producers.iter_mut().filter(|producer| !producer.timer_set) {
+            producer.timer_set = true;
+            self.timers.push(Reverse((now, place, Timer::Channel(producer.channel))));
         }
     }
 
     fn on_socket(&mut self, place: usize, flags: epoll::EventFlags, buffer: &mut Vec<u8>) {
         if flags.contains(epoll::EventFlags::OUT) {
             self.flush(place);
-            let now = self.settings.clock.now();
-            self.pump(place, now);
         }
         let Some(link) = &mut self.connections[place].link else { return };
         match link.fill(buffer, &mut self.sample) {
