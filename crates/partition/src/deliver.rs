@@ -456,6 +456,7 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
             Some(state) => Some(state.runs().next_live(from).map_or(from.max(state.next_seq()), |(seq, _)| seq)),
             None => Some(from),
         });
+        self.lq.note_purged();
         if ranges.is_empty() {
             return self.at.cx.out.effects.push(answer.into());
         }

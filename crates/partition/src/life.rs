@@ -120,13 +120,6 @@ impl<S: Sink> Queue<S> {
         }
     }
 
-    /// Everything that was ready is gone.
-    pub(crate) fn note_purged(&mut self) {
-        if let Some(life) = &mut self.life {
-            life.bytes = 0;
-        }
-    }
-
     /// Somebody used the queue.
     pub(crate) fn note_used(&mut self, now_ms: u64) {
         if let Some(life) = &mut self.life {

@@ -223,6 +223,16 @@ impl LogLife {
 }
 
 impl LeaderQueue {
+    /// Everything that was ready is gone. What was taken in and is not ready yet is counted anew.
+    pub(crate) fn note_purged(&mut self) {
+        let coming = self.dispatch.end()..self.next_seq;
+        if let Some(life) =
+            self.life.as_mut().filter(|_| self.rules.as_ref().is_some_and(|r| r.length_bytes_max.is_some()))
+        {
+            (life.bytes, life.sink.uncounted) = (0, coming);
+        }
+    }
+
     /// Whether something that was there before anybody counted is not in the count of bytes yet. A queue whose delete is being
     /// decided counts nothing meanwhile.
     pub(crate) fn has_uncounted(&self, state: Option<&QueueState<Place>>) -> bool {

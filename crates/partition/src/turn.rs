@@ -323,7 +323,6 @@ where
                     let reply = Reply::Counted(self.lq.dispatch.ready());
                     self.lq.waiting.pop_front();
                     self.purge(Answer { channel, request, reply });
-                    self.lq.note_purged();
                     continue;
                 }
                 Waiting::Stat { channel, request } => {

@@ -398,6 +398,24 @@ fn publishes_wait_until_what_was_there_before_a_restart_is_counted() {
     assert_eq!(answered, Some(4), "what is asked behind a publish is answered behind it");
 }
 
+/// What is on its way into the log when a queue is purged stays, and counts.
+#[test]
+fn a_purge_does_not_forget_the_bytes_of_what_comes_behind_it() {
+    let rules = Rules { length_bytes_max: Some(7), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_synced(1, "ol");
+    rig.run();
+    rig.command(Command::Purge { queue: QUEUE, channel: READER, request: RequestId(3) });
+    rig.publish_synced(2, "12345");
+    rig.run();
+    assert_eq!(rig.stat().0, 1, "it came behind the purge");
+    rig.publish_synced(4, "678");
+    rig.publish_synced(5, "67");
+    rig.run();
+    assert_eq!((rig.confirmed(), rig.refused()), (vec![1, 2, 5], vec![4]), "two bytes are left");
+    assert_eq!(rig.stat().0, 2);
+}
+
 #[test]
 fn publishes_that_are_more_than_a_little_do_not_wait_for_the_count() {
     let rules = Rules { length_bytes_max: Some(3 << 20), overflow: Overflow::RejectPublish, ..Rules::default() };

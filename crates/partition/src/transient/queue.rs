@@ -172,6 +172,9 @@ impl Store for Turn<'_, MemoryAccess<'_>> {
         let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
         let purged = dispatch.purge(sink.state.levels(), next_live);
         purged.iter().for_each(|(first, count)| self.lq.settle(first, count));
+        if let Some(life) = &mut self.lq.life {
+            life.bytes = 0;
+        }
         self.at.effects.push(answer.into());
     }
 
