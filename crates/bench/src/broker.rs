@@ -22,6 +22,16 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How long it may take to stop before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
+/// How many ports are tried. Others look for a free one at the same moment, and both may be given the same.
+const PORTS_TRIED: u32 = 5;
+
+/// A broker that nothing shows to be ours counts as ours when its port answers and what was started still runs after this long:
+/// whoever finds its port taken ends before.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The variable by which a process shows that it comes from what was started, whoever forked it: its value is the run's folder.
+const MARK: &str = "BENCH_BROKER_FOLDER";
+
 /// Bytes of its log that are told when it does not come up.
 const LAST_WORDS_BYTES: usize = 600;
 
@@ -40,15 +50,38 @@ impl Broker {
     pub fn start(wanted: &BrokerStart) -> Result<Broker, Error> {
         let folder = tempfile::Builder::new().prefix("leveret-bench-").tempdir();
         let folder = folder.map_err(|why| Error::machine("making a folder for the broker", why))?;
-        let port = free_port()?;
-        let command = command(wanted, port, &folder.path().join("data"))?;
         let cgroup = match wanted.cpu.is_some() || wanted.memory_bytes.is_some() {
             true => Some(boxed(wanted)?),
             false => None,
         };
-        let mut broker = Broker { command, port, folder, cgroup, child: None };
-        broker.launch()?;
-        Ok(broker)
+        let mut broker = Broker { command: Vec::new(), port: 0, folder, cgroup, child: None };
+        for _ in 1..PORTS_TRIED {
+            broker.choose_port(wanted)?;
+            match broker.launch() {
+                Err(_) if broker.is_port_taken() => broker.end_child(),
+                launched => return launched.map(|()| broker),
+            }
+        }
+        broker.choose_port(wanted)?;
+        broker.launch().map(|()| broker)
+    }
+
+    fn choose_port(&mut self, wanted: &BrokerStart) -> Result<(), Error> {
+        self.port = free_port()?;
+        self.command = command(wanted, self.port, &self.folder.path().join("data"))?;
+        Ok(())
+    }
+
+    /// Whether somebody else listens where ours should.
+    fn is_port_taken(&self) -> bool {
+        whose(self.port, self.folder.path()) == Whose::Strange
+    }
+
+    fn end_child(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// Starts it on its data as they are.
@@ -62,6 +95,7 @@ impl Broker {
         };
         let child = Command::new(&words[0])
             .args(&words[1..])
+            .env(MARK, self.folder.path())
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
@@ -85,7 +119,8 @@ impl Broker {
 
     /// Its process. A broker that forks is found by its port instead.
     pub fn pids(&self) -> Vec<u32> {
-        let listening = crate::process::listeners(self.port);
+        let mut listening = crate::process::listeners(self.port);
+        listening.retain(|pid| is_marked(*pid, self.folder.path()) != Some(false));
         if listening.is_empty() { self.child.iter().map(Child::id).collect() } else { listening }
     }
 
@@ -124,9 +159,20 @@ impl Broker {
 
     fn wait_until_it_listens(&mut self) -> Result<(), Error> {
         let started = Instant::now();
+        let mut answers_since = None;
         loop {
             if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
-                return Ok(());
+                let since = *answers_since.get_or_insert_with(Instant::now);
+                match whose(self.port, self.folder.path()) {
+                    Whose::Ours => return Ok(()),
+                    // It may be that of a container, whose processes are not its starter's.
+                    Whose::Unknown if since.elapsed() > STRANGER_PATIENCE => return Ok(()),
+                    Whose::Unknown => {}
+                    Whose::Strange => {
+                        let taken = format!("somebody else listens on port {}", self.port);
+                        return Err(Error::machine(format!("starting {}", self.command.join(" ")), taken));
+                    }
+                }
             }
             let child = self.child.as_mut().expect("it was launched");
             let ended = child.try_wait().ok().flatten();
@@ -207,6 +253,33 @@ fn command(wanted: &BrokerStart, port: u16, data: &Path) -> Result<Vec<String>, 
     Ok(words)
 }
 
+/// Who listens on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// What was started for this folder, or what it started.
+    Ours,
+    /// What another run of this tool started.
+    Strange,
+    /// Nothing shows whose it is, or nobody listens.
+    Unknown,
+}
+
+fn whose(port: u16, folder: &Path) -> Whose {
+    let marks: Vec<bool> =
+        crate::process::listeners(port).into_iter().filter_map(|pid| is_marked(pid, folder)).collect();
+    match (marks.contains(&true), marks.is_empty()) {
+        (true, _) => Whose::Ours,
+        (false, false) => Whose::Strange,
+        (false, true) => Whose::Unknown,
+    }
+}
+
+/// Whether a process comes from what was started for this folder; `None` if it has no mark or we may not see it.
+fn is_marked(pid: u32, folder: &Path) -> Option<bool> {
+    use std::os::unix::ffi::OsStrExt as _;
+    crate::process::variable(pid, MARK).map(|mark| mark == folder.as_os_str().as_bytes())
+}
+
 fn free_port() -> Result<u16, Error> {
     let listener = TcpListener::bind(("127.0.0.1", 0));
     let port = listener.and_then(|listener| listener.local_addr()).map(|address| address.port());
@@ -227,5 +300,31 @@ mod tests {
         assert!(error.contains("No such file"), "{error}");
         let error = Broker::start(&wanted("sleep 1")).expect_err("no port").to_string();
         assert!(error.contains("{port}"), "{error}");
+    }
+
+    /// Two runs that were given one port would measure one broker, and lose to each other what the other receives.
+    #[test]
+    fn a_port_that_another_run_has_is_not_ours() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(whose(port, folder.path()), Whose::Unknown, "this process bears no mark");
+        drop(listener);
+        let script = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(60)";
+        let child = Command::new("python3")
+            .args(["-c", script, &port.to_string()])
+            .env(MARK, folder.path())
+            .spawn()
+            .expect("the tests need python3");
+        let mut broker = Broker { command: Vec::new(), port, folder, cgroup: None, child: Some(child) };
+        broker.wait_until_it_listens().expect("it is ours");
+        let other = tempfile::tempdir().expect("a folder");
+        assert_eq!(whose(port, other.path()), Whose::Strange);
+        let command = ["sleep", "60"].map(str::to_owned).to_vec();
+        let mut second = Broker { command, port, folder: other, cgroup: None, child: None };
+        let error = second.launch().expect_err("it is another's").to_string();
+        assert!(error.contains("somebody else listens") && second.is_port_taken(), "{error}");
+        second.end_child();
+        broker.end_child();
     }
 }

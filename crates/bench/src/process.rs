@@ -96,6 +96,13 @@ pub fn listeners(port: u16) -> Vec<u32> {
     pids
 }
 
+/// The value of a variable in the environment that a process was started with; `None` if it has none or we may not see it.
+pub fn variable(pid: u32, name: &str) -> Option<Vec<u8>> {
+    let all = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    all.split(|byte| *byte == 0)
+        .find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec))
+}
+
 /// The ports on which a process listens.
 pub fn ports_of(pid: u32) -> Vec<u16> {
     let mut ports = Vec::new();
