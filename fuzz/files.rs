@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use storage::checkpoint::CheckpointStore;
+use storage::data_folder::{DataFolder, FolderIdentity, NODE_FILE};
 use storage::disk::{Disk, FaultyDisk};
 use storage::extent::{ExtentId, ExtentWriter};
 use storage::fuzz::FUZZ_FOLDER_ID;
@@ -14,7 +15,7 @@ use storage::wal::{FILE_BYTES_MIN, FileNo, GroupId, Record, RecordKind, WalOptio
 
 fn main() {
     let root = std::env::args().nth(1).expect("a folder for the seeds");
-    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500)] {
+    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500), node()] {
         let folder = Path::new(&root).join(target);
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         std::fs::write(folder.join(name), bytes).expect("the seed can be written");
@@ -56,6 +57,13 @@ fn checkpoint(payload_bytes: usize) -> (&'static str, String, Vec<u8>) {
     let mut store = CheckpointStore::open(&disk, FUZZ_FOLDER_ID).expect("an empty folder");
     store.save(GroupId(1), WalPosition::START, &vec![3; payload_bytes]).expect("no fault is scheduled");
     ("checkpoint", format!("seed-{payload_bytes}"), only_file(&disk, "checkpoints"))
+}
+
+fn node() -> (&'static str, String, Vec<u8>) {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let founding = FolderIdentity { node_name: "leveret@hare".to_owned(), cluster_id: 1, folder_id: FUZZ_FOLDER_ID };
+    DataFolder::open(disk.clone(), founding, 1).expect("no fault is scheduled");
+    ("node", "seed".to_owned(), disk.contents(NODE_FILE).expect("it was written"))
 }
 
 fn only_file(disk: &FaultyDisk, folder: &str) -> Vec<u8> {

@@ -58,6 +58,7 @@ impl Part {
             Fact::Extent { .. } | Fact::Run(_) => Some(Part::Extents),
             Fact::Checkpoint { .. } => Some(Part::Checkpoints),
             Fact::Identity(_)
+            | Fact::Node(_)
             | Fact::NoIdentity
             | Fact::Unknown { .. }
             | Fact::Unfinished { .. }

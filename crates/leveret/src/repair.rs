@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -96,12 +97,16 @@ fn stopped(error: StorageError) -> (String, Exit) {
 
 fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (String, Exit)> {
     // The folder stays locked as long as this value.
-    let mended = mend_identity(&disk, node_name, || next_aside(&*disk, IDENTITY_NAME)).map_err(stopped)?;
+    // Nobody starts a node more often than once a second.
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let unused_start = u32::try_from(now_s).unwrap_or(u32::MAX / 2);
+    let mended = mend_identity(&disk, node_name, unused_start, |name| next_aside(&*disk, name)).map_err(stopped)?;
     if let Some(mended) = mended {
-        let mut report = repair(&disk, mended.identity.folder_id).map_err(|error| (error.to_string(), Exit::Failed))?;
-        report.found.insert(0, mended.damage);
+        let repaired = repair(&disk, mended.identity.folder_id, mended.node);
+        let mut report = repaired.map_err(|error| (error.to_string(), Exit::Failed))?;
+        report.found.splice(0..0, mended.damage);
         report.changed.splice(0..0, mended.changed);
-        report.aside.extend(mended.aside.map(|kept| (IDENTITY_NAME.to_owned(), kept)));
+        report.aside.extend(mended.aside);
         return Ok(report);
     }
     let open = |name: &str| {
@@ -114,7 +119,7 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (S
         opened => opened,
     };
     let folder = folder.map_err(stopped)?;
-    repair(folder.disk(), folder.identity().folder_id).map_err(|error| (error.to_string(), Exit::Failed))
+    repair(folder.disk(), folder.identity().folder_id, folder.node()).map_err(|error| (error.to_string(), Exit::Failed))
 }
 
 fn told(report: &RepairReport, is_trial: bool) -> String {
@@ -155,7 +160,7 @@ one. If there is none, this keeps everything that is intact and says what it giv
 partition and index, with an estimate of the messages that were in them. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
 told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
 called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
-aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log.";
+aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log, and so is the file `node`.";
 
 const AFTER_HELP: &str = "\
 Examples:

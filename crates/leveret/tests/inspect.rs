@@ -127,6 +127,10 @@ fn json_has_one_object_a_line_with_all_that_is_there() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(of_kind(&facts, "identity")[0]["node_name"], "leveret@hare");
     assert_eq!(of_kind(&facts, "identity")[0]["folder_id"], format!("{FOLDER_ID:032x}"));
+    assert_eq!(
+        of_kind(&facts, "node"),
+        [&serde_json::json!({ "kind": "node", "id": 1, "state": "founding", "start": 1 })]
+    );
     assert_eq!(of_kind(&facts, "record").len(), 10);
     let first = of_kind(&facts, "record")[0];
     assert_eq!((&first["group"], &first["term"], &first["index"]), (&1.into(), &2.into(), &1.into()));

@@ -91,10 +91,10 @@ fn a_folder_of_another_version_is_refused() {
     drop(open_data_folder(&config).unwrap());
     let path = folder.path().join("identity");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace("format 1", "format 2")).unwrap();
+    fs::write(&path, text.replace("format 2", "format 3")).unwrap();
     assert_eq!(
         error(&config),
-        "identity has format 2, this version of leveret reads format 1; start the version that wrote it"
+        "identity has format 3, this version of leveret reads format 2; start the version that wrote it"
     );
 }
 

@@ -3,15 +3,15 @@
 //! ```text
 //! identity                        lock
 //!   leveret data folder             the process id of the holder, for messages only;
-//!   format 1                        the lock itself is flock(2) on the file
+//!   format 2                        the lock itself is flock(2) on the file
 //!   node rabbit@host
 //!   cluster 0123...ef (32 digits)
 //!   folder 0123...ef (32 digits)
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
 //!
-//! Invariant: the identity is written once, when the folder is founded, and never changed. A folder with other things
-//! in it is never founded in, so a mistyped path destroys nothing.
+//! Invariant: the identity is written once, when the folder is founded, and what it says is never changed. A folder with
+//! other things in it is never founded in, so a mistyped path destroys nothing.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,25 +24,28 @@ use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
 mod boot;
 mod mend;
+mod node;
 
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
 pub use mend::{MendedIdentity, mend_identity};
+pub use node::{NODE_FILE, NodeRecord, NodeState};
+pub(crate) use node::{decode as decode_node, read as read_node};
 
-/// Version of the folder as a whole. Other versions are refused.
-pub const FOLDER_FORMAT_VERSION: u32 = 1;
+/// Version of the folder as a whole. Later ones are refused. Version 1 has no file `node`, and becomes version 2 when it is opened.
+pub const FOLDER_FORMAT_VERSION: u32 = 2;
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_BYTES_MAX: usize = 255;
 
 /// The file that makes a folder a data folder.
 pub const IDENTITY_NAME: &str = "identity";
-const IDENTITY_TEMPORARY_NAME: &str = "identity.new";
 const LOCK_NAME: &str = "lock";
 const FIRST_LINE: &str = "leveret data folder";
 /// The whole text has six short lines.
 const IDENTITY_BYTES_MAX: usize = 1024;
 
 /// What a fresh file system puts into its root; a folder with nothing else is empty.
-const IGNORED_NAMES: [&str; 3] = ["lost+found/", LOCK_NAME, IDENTITY_TEMPORARY_NAME];
+/// A founder that died leaves the others.
+const IGNORED_NAMES: [&str; 5] = ["lost+found/", LOCK_NAME, "identity.new", NODE_FILE, "node.new"];
 
 /// Who owns a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +63,7 @@ pub struct FolderIdentity {
 pub struct DataFolder<D: Disk> {
     disk: Arc<D>,
     identity: FolderIdentity,
+    node: NodeRecord,
     founded: bool,
     _lock: D::File,
 }
@@ -84,6 +88,22 @@ impl<D: Disk> DataFolder<D> {
     /// what to do. A node name is 1 to 255 bytes without white space and control characters; anything else is a
     /// caller's bug and panics.
     pub fn open(disk: Arc<D>, founding: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
+        DataFolder::open_or_make(disk, founding, NodeRecord::UNSTARTED, process_id)
+    }
+
+    /// Opens the folder for a node of that name that is, or wants to be, a member of the cluster that `joining` names. An empty
+    /// folder is made into one that founds nothing. Errors as those of [`DataFolder::open`], and of a folder of another cluster.
+    pub fn join(disk: Arc<D>, joining: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
+        let newcomer = NodeRecord { id: 0, state: NodeState::Joining, ..NodeRecord::UNSTARTED };
+        DataFolder::open_or_make(disk, joining, newcomer, process_id)
+    }
+
+    fn open_or_make(
+        disk: Arc<D>,
+        founding: FolderIdentity,
+        node: NodeRecord,
+        process_id: u32,
+    ) -> Result<DataFolder<D>, StorageError> {
         let name = &founding.node_name;
         assert!(
             (1..=NODE_NAME_BYTES_MAX).contains(&name.len())
@@ -111,22 +131,35 @@ impl<D: Disk> DataFolder<D> {
             true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
             false => error,
         })?;
-        let (identity, founded) = match identity {
-            Some(identity) => {
-                // The founder may have died between naming the file and making the name durable.
-                disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;
-                (identity, false)
-            }
-            None => {
-                // Before the identity, so that a folder with one has a log from its first moment on: see `has_log`.
-                found_log(&*disk)?;
-                (write_identity(&*disk, &folder, founding.clone())?, true)
-            }
+        let Some((identity, version)) = identity else {
+            // Both before the identity, so that a folder with one has a log and a node from its first moment on: see `has_log`.
+            found_log(&*disk)?;
+            let node = node.started()?;
+            node::write(&*disk, &node)?;
+            write_identity(&*disk, &founding)?;
+            return Ok(DataFolder { disk, identity: founding, node, founded: true, _lock: lock });
         };
         if identity.node_name != founding.node_name {
             return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
         }
-        Ok(DataFolder { disk, identity, founded, _lock: lock })
+        if node.state == NodeState::Joining && identity.cluster_id != founding.cluster_id {
+            return Err(StorageError::OtherCluster { folder, found: identity.cluster_id, wanted: founding.cluster_id });
+        }
+        let known = node::read(&*disk).map_err(|error| match error.is_damage() {
+            true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
+            false => error,
+        })?;
+        let node = match known {
+            Some(node) => node.started()?,
+            None if version == 1 => NodeRecord::UNSTARTED.started()?,
+            None => return Err(StorageError::NodeFileGone { folder }),
+        };
+        // Makes the name of the identity durable, too: its founder may have died between naming it and that.
+        node::write(&*disk, &node)?;
+        if version == 1 {
+            write_identity(&*disk, &identity)?;
+        }
+        Ok(DataFolder { disk, identity, node, founded: false, _lock: lock })
     }
 
     /// Who it belongs to.
@@ -211,19 +244,37 @@ fn log_of_nobody<D: Disk>(disk: &D) -> Result<LogOfNobody, StorageError> {
     Ok(LogOfNobody::Blank)
 }
 
-fn write_identity<D: Disk>(disk: &D, folder: &str, identity: FolderIdentity) -> Result<FolderIdentity, StorageError> {
-    let file =
-        disk.open(IDENTITY_TEMPORARY_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
-    file.set_len(0).map_err(at("write", IDENTITY_TEMPORARY_NAME))?;
-    file.write_at(encode_identity(&identity).as_bytes(), 0).map_err(at("write", IDENTITY_TEMPORARY_NAME))?;
-    file.sync_data().map_err(syncing(IDENTITY_TEMPORARY_NAME))?;
-    disk.rename(IDENTITY_TEMPORARY_NAME, IDENTITY_NAME).map_err(at("name", IDENTITY_NAME))?;
-    disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;
-    Ok(identity)
+/// Writes a small file as a whole under another name, and gives it its own. Returns when that is durable.
+fn replace_text<D: Disk>(disk: &D, name: &str, text: &str) -> Result<(), StorageError> {
+    let temporary = format!("{name}.new");
+    let file = disk.open(&temporary, OpenMode::CreateOrOpen).map_err(at("create", &temporary))?;
+    file.set_len(0).map_err(at("write", &temporary))?;
+    file.write_at(text.as_bytes(), 0).map_err(at("write", &temporary))?;
+    file.sync_data().map_err(syncing(&temporary))?;
+    disk.rename(&temporary, name).map_err(at("name", name))?;
+    disk.sync_folder("").map_err(syncing(name))
 }
 
-/// The identity of a folder, `None` if it has none yet. Changes nothing.
-pub(crate) fn read_identity<D: Disk>(disk: &D) -> Result<Option<FolderIdentity>, StorageError> {
+/// Ends such a text with the checksum of its lines.
+fn seal_text(mut text: String) -> String {
+    let check = crc32c::crc32c(text.as_bytes());
+    writeln!(text, "check {check:08x}").expect("a string takes all text");
+    text
+}
+
+/// What stands behind `key` in a line of such a text.
+fn line_of<'a>(text: &'a str, number: usize, key: &str) -> Option<&'a str> {
+    text.lines().nth(number).and_then(|line| line.strip_prefix(key))
+}
+
+/// Of a folder without a file `node`, as earlier builds made them, the version stays theirs: the next opening raises it.
+fn write_identity<D: Disk>(disk: &D, identity: &FolderIdentity) -> Result<(), StorageError> {
+    let version = if node::read_bytes(disk)?.is_some() { FOLDER_FORMAT_VERSION } else { 1 };
+    replace_text(disk, IDENTITY_NAME, &encode_identity(identity, version))
+}
+
+/// The identity of a folder and the version of its format, `None` if it has none yet. Changes nothing.
+pub(crate) fn read_identity<D: Disk>(disk: &D) -> Result<Option<(FolderIdentity, u32)>, StorageError> {
     let file = match disk.open(IDENTITY_NAME, OpenMode::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -233,17 +284,14 @@ pub(crate) fn read_identity<D: Disk>(disk: &D) -> Result<Option<FolderIdentity>,
     decode_identity(&contents).map(Some)
 }
 
-fn encode_identity(identity: &FolderIdentity) -> String {
+fn encode_identity(identity: &FolderIdentity, version: u32) -> String {
     let FolderIdentity { node_name, cluster_id, folder_id } = identity;
-    let mut text = format!(
-        "{FIRST_LINE}\nformat {FOLDER_FORMAT_VERSION}\nnode {node_name}\ncluster {cluster_id:032x}\nfolder {folder_id:032x}\n"
-    );
-    let check = crc32c::crc32c(text.as_bytes());
-    writeln!(text, "check {check:08x}").expect("a string takes all text");
-    text
+    seal_text(format!(
+        "{FIRST_LINE}\nformat {version}\nnode {node_name}\ncluster {cluster_id:032x}\nfolder {folder_id:032x}\n"
+    ))
 }
 
-fn decode_identity(contents: &[u8]) -> Result<FolderIdentity, StorageError> {
+fn decode_identity(contents: &[u8]) -> Result<(FolderIdentity, u32), StorageError> {
     let corrupt = |what, expected: u32, found: u32| StorageError::Corrupt {
         file: IDENTITY_NAME.to_owned(),
         offset: 0,
@@ -255,12 +303,12 @@ fn decode_identity(contents: &[u8]) -> Result<FolderIdentity, StorageError> {
         return Err(corrupt("length of an empty file", FIRST_LINE.len() as u32, 0));
     }
     let text = str::from_utf8(contents).map_err(|_| corrupt("text", 0, 0))?;
-    let line = |number: usize, key: &str| text.lines().nth(number).and_then(|line| line.strip_prefix(key));
+    let line = |number, key| line_of(text, number, key);
     let id = |number, key| line(number, key).and_then(|digits| u128::from_str_radix(digits, 16).ok());
     let hashed = text.rfind("check ").map_or(0, |at| crc32c::crc32c(&contents[..at]));
     // The version comes before the checksum: another version may have other lines.
     let version = line(1, "format ").and_then(|version| version.parse().ok());
-    if let Some(found) = version.filter(|version| *version != FOLDER_FORMAT_VERSION) {
+    if let Some(found) = version.filter(|version| !(1..=FOLDER_FORMAT_VERSION).contains(version)) {
         return Err(StorageError::OtherVersion {
             file: IDENTITY_NAME.to_owned(),
             found,
@@ -268,11 +316,10 @@ fn decode_identity(contents: &[u8]) -> Result<FolderIdentity, StorageError> {
         });
     }
     let stored = line(5, "check ").and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    match (line(0, FIRST_LINE), line(2, "node "), id(3, "cluster "), id(4, "folder "), stored) {
-        (Some(""), Some(node), Some(cluster_id), Some(folder_id), Some(stored))
-            if stored == hashed && version.is_some() =>
-        {
-            Ok(FolderIdentity { node_name: node.to_owned(), cluster_id, folder_id })
+    let ids = id(3, "cluster ").zip(id(4, "folder "));
+    match (line(0, FIRST_LINE), version, line(2, "node "), ids, stored) {
+        (Some(""), Some(version), Some(node), Some((cluster_id, folder_id)), Some(stored)) if stored == hashed => {
+            Ok((FolderIdentity { node_name: node.to_owned(), cluster_id, folder_id }, version))
         }
         (.., stored) => Err(corrupt("checksum of the lines", hashed, stored.unwrap_or(0))),
     }

@@ -110,6 +110,28 @@ pub enum StorageError {
         /// The folder.
         folder: String,
     },
+    /// A folder that does not say which node of its cluster it is.
+    #[error(
+        "the data folder {folder} has no file `node`, which says which node of its cluster it is; restore the file from a copy, \
+         or see with `leveret repair DIR --dry-run` how it would be made anew"
+    )]
+    NodeFileGone {
+        /// The folder.
+        folder: String,
+    },
+    /// The data folder belongs to a node of another cluster.
+    #[error(
+        "the data folder {folder} belongs to a node of cluster {found:032x}, which cannot join cluster {wanted:032x}; \
+         use an empty folder as --data-dir"
+    )]
+    OtherCluster {
+        /// The folder.
+        folder: String,
+        /// The cluster that its node founded or joined.
+        found: u128,
+        /// The cluster that it is to join.
+        wanted: u128,
+    },
     /// Nothing says any more which node a folder belongs to.
     #[error("nothing in the data folder {folder} says any more which node it belongs to; name it with --node-name")]
     NodeNameLost {
@@ -181,7 +203,10 @@ impl StorageError {
     /// (too many open files, say) may be there.
     pub fn is_damage(&self) -> bool {
         match self {
-            StorageError::Corrupt { .. } | StorageError::Missing { .. } | StorageError::IdentityDamaged { .. } => true,
+            StorageError::Corrupt { .. }
+            | StorageError::Missing { .. }
+            | StorageError::IdentityDamaged { .. }
+            | StorageError::NodeFileGone { .. } => true,
             StorageError::Io { source, .. } => source.raw_os_error().is_some_and(|errno| LOST_ERRNOS.contains(&errno)),
             _ => false,
         }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::checkpoint::CheckpointStore;
+use crate::data_folder::{NODE_FILE, decode_node};
 use crate::disk::FaultyDisk;
 use crate::extent::{Extent, ExtentId, extent_name};
 use crate::inspect::{Depth, inspect};
@@ -105,4 +106,12 @@ pub fn checkpoint_file(contents: &[u8]) -> Option<usize> {
     let mut store = CheckpointStore::open(&disk, FUZZ_FOLDER_ID).ok()?;
     let checkpoint = store.load_newest(GroupId(1)).ok()??;
     Some(checkpoint.payload.len())
+}
+
+/// Reads these bytes as a file `node`. What is taken for one is, to the byte, what would be written for it.
+pub fn node_file(contents: &[u8]) -> Option<u32> {
+    let disk = FaultyDisk::new(1);
+    disk.plant(NODE_FILE, contents);
+    inspect(&disk, Depth { records: false, contents: false, messages: false }, &|_, _| None, &mut |_| {});
+    decode_node(contents).ok().map(|node| node.id)
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, checkpoint_name, place_of};
-use crate::data_folder::{FolderIdentity, read_identity};
+use crate::data_folder::{FolderIdentity, NODE_FILE, NodeRecord, read_identity, read_node};
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::StorageError;
 use crate::extent::{EXTENT_FOLDER, Extent, ExtentId, Run, extent_name, extent_of};
@@ -36,6 +36,8 @@ pub struct Depth {
 pub enum Fact {
     /// Whose folder it is.
     Identity(FolderIdentity),
+    /// Which node of its cluster that is. Folders of earlier builds do not say it.
+    Node(NodeRecord),
     /// The folder has no identity: it was never founded, or is not one.
     NoIdentity,
     /// A file of the log.
@@ -155,9 +157,10 @@ pub type NeedsOf<'a> = &'a dyn Fn(GroupId, &Bytes) -> Option<Needs>;
 /// Looks at everything in the folder and shows it to `visit`: identity, log files by number, extents, checkpoints.
 pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &mut dyn FnMut(Fact)) {
     let folder_id = match read_identity(disk) {
-        Ok(Some(identity)) => {
+        Ok(Some((identity, version))) => {
             let folder_id = identity.folder_id;
             visit(Fact::Identity(identity));
+            inspect_node(disk, version, visit);
             Some(folder_id)
         }
         Ok(None) => {
@@ -178,6 +181,15 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &m
     inspect_extents(disk, depth, &needed, visit);
     missed_extents(disk, &needed, &|| Needed::look(disk, folder_id, needs_of), visit);
     inspect_checkpoints(disk, folder_id, &needed, visit);
+}
+
+fn inspect_node<D: Disk>(disk: &D, version: u32, visit: &mut dyn FnMut(Fact)) {
+    match read_node(disk) {
+        Ok(Some(node)) => visit(Fact::Node(node)),
+        Ok(None) if version == 1 => {}
+        Ok(None) => visit(damaged(NODE_FILE, &StorageError::NodeFileGone { folder: disk.describe() })),
+        Err(error) => visit(damaged(NODE_FILE, &error)),
+    }
 }
 
 fn damaged(name: &str, error: &StorageError) -> Fact {

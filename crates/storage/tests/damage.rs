@@ -304,9 +304,9 @@ fn data_folder_tells_what_to_do_in_one_line() {
     std::fs::write(&path, text.replace("a@host", "b@host")).unwrap();
     let damaged = DataFolder::open(disk(), identity("b@host"), 13).err().unwrap().to_string();
     assert!(damaged.contains("identity is damaged"), "{damaged}");
-    std::fs::write(&path, text.replace("format 1", "format 9")).unwrap();
+    std::fs::write(&path, text.replace("format 2", "format 9")).unwrap();
     let version = DataFolder::open(disk(), identity("a@host"), 13).err().unwrap().to_string();
-    assert!(version.contains("has format 9, this version of leveret reads format 1"), "{version}");
+    assert!(version.contains("has format 9, this version of leveret reads format 2"), "{version}");
 
     std::fs::create_dir(folder.path().join("home")).unwrap();
     std::fs::write(folder.path().join("home/letter.txt"), "dear").unwrap();

@@ -84,6 +84,8 @@ fn identity() {
     let text = String::from_utf8(disk.contents("identity").unwrap()).unwrap();
     assert_eq!(text, include_str!("goldens/identity.txt"));
     assert_eq!(disk.contents("lock").unwrap(), b"4711\n");
+    let text = String::from_utf8(disk.contents("node").unwrap()).unwrap();
+    assert_eq!(text, include_str!("goldens/node.txt"));
 }
 
 #[test]

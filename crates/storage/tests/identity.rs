@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use storage::data_folder::{IDENTITY_NAME, MendedIdentity, mend_identity};
+use storage::data_folder::{IDENTITY_NAME, MendedIdentity, NODE_FILE, mend_identity};
 use storage::wal::has_log;
 use storage::{
     DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, GroupId, Record, RecordKind, StorageError,
     WalOptions, WalPosition, recover,
 };
+use storage::{NodeRecord, NodeState};
 
 const FOLDER_ID: u128 = 0x99_0000_0000_0000_0000_0000_0000_0042;
 
@@ -31,9 +32,9 @@ fn folder() -> Arc<FaultyDisk> {
 }
 
 fn mend<D: Disk>(disk: &Arc<D>, name: Option<&str>) -> Result<Option<MendedIdentity<D>>, StorageError> {
-    mend_identity(disk, name, || {
+    mend_identity(disk, name, 1_000_000, |file| {
         disk.create_folder("damaged").unwrap();
-        Ok("damaged/0001-identity".to_owned())
+        Ok(format!("damaged/0001-{file}"))
     })
 }
 
@@ -65,7 +66,7 @@ fn any_turned_bit_is_turned_back() {
             continue;
         };
         assert_eq!((mended.identity.clone(), &mended.changed[..]), (identity(), &[][..]), "bit {bit}");
-        assert_eq!(mended.aside.as_deref(), Some("damaged/0001-identity"));
+        assert_eq!(mended.aside, [("identity".to_owned(), "damaged/0001-identity".to_owned())]);
         drop(mended);
         assert_eq!(reopened(&disk, "rabbit@hare"), identity());
         assert_eq!(disk.contents(IDENTITY_NAME).unwrap(), whole);
@@ -99,7 +100,7 @@ fn a_folder_without_an_identity_wants_a_name() {
     assert!(matches!(mend(&disk, None), Err(StorageError::NodeNameLost { .. })));
     let mended = mend(&disk, Some("rabbit@moor")).unwrap().unwrap();
     assert_eq!((mended.identity.node_name.as_str(), mended.identity.folder_id), ("rabbit@moor", FOLDER_ID));
-    assert_eq!(mended.aside, None);
+    assert_eq!(mended.aside, []);
     drop(mended);
     assert_eq!(reopened(&disk, "rabbit@moor").folder_id, FOLDER_ID);
 }
@@ -113,7 +114,7 @@ fn whose_folder_it_is_is_not_guessed() {
     }
     assert!(matches!(mend(&disk, Some("rabbit@hare")), Err(StorageError::Corrupt { .. })));
     let other_version = folder();
-    overwrite(&other_version, "format 1", "format 12");
+    overwrite(&other_version, "format 2", "format 12");
     assert!(matches!(mend(&other_version, None), Err(StorageError::OtherVersion { found: 12, .. })));
 }
 
@@ -133,4 +134,33 @@ fn a_whole_identity_stays_and_a_trial_or_another_process_changes_nothing() {
     drop(first);
     disk.flip_bit(IDENTITY_NAME, 40, 0);
     assert_eq!(disk.contents(IDENTITY_NAME), before);
+}
+
+#[test]
+fn which_node_it_is_is_read_back_told_or_taken_for_a_founder_and_no_start_is_counted_twice() {
+    let node = |disk: &Arc<FaultyDisk>| DataFolder::open(disk.clone(), identity(), 2).unwrap().node();
+    let whole = folder().contents(NODE_FILE).unwrap();
+    for bit in 0..whole.len() as u64 * 8 {
+        let disk = folder();
+        disk.flip_bit(NODE_FILE, bit / 8, (bit % 8) as u8);
+        let mended = mend(&disk, None).unwrap().unwrap_or_else(|| panic!("bit {bit} is damage"));
+        assert_eq!((mended.node, &mended.changed[..]), (NodeRecord { start: 1, ..mended.node }, &[][..]));
+        assert_eq!(mended.aside, [("node".to_owned(), "damaged/0001-node".to_owned())]);
+        drop(mended);
+        assert_eq!(disk.contents(NODE_FILE).unwrap(), whole, "bit {bit}");
+    }
+    let disk = folder();
+    disk.plant(NODE_FILE, b"leveret node\nformat 1\nid 7\nstate member\nstart 5\ncheck 00000000\n");
+    assert!(DataFolder::open(disk.clone(), identity(), 2).err().unwrap().to_string().contains("leveret repair"));
+    let mended = mend(&disk, None).unwrap().unwrap();
+    assert!(mended.changed[0].contains("number 7 of its cluster (member)"), "{:?}", mended.changed);
+    drop(mended);
+    assert_eq!(node(&disk), NodeRecord { id: 7, state: NodeState::Member, start: 1_000_001 });
+    for left in [None, Some(&b"rot"[..])] {
+        let disk = folder();
+        disk.remove(NODE_FILE).unwrap();
+        left.inspect(|left| disk.plant(NODE_FILE, left));
+        drop(mend(&disk, None).unwrap().unwrap());
+        assert_eq!(node(&disk), NodeRecord { id: 1, state: NodeState::Founding, start: 1_000_001 });
+    }
 }

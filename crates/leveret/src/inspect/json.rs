@@ -17,6 +17,9 @@ pub(super) fn line(fact: &Fact) -> Value {
             "cluster_id": id_text(identity.cluster_id),
             "folder_id": id_text(identity.folder_id),
         }),
+        Fact::Node(node) => {
+            json!({ "kind": "node", "id": node.id, "state": node.state.name(), "start": node.start })
+        }
         Fact::NoIdentity => json!({ "kind": "no_identity" }),
         Fact::WalFile { name, bytes, header } => json!({
             "kind": "wal_file",

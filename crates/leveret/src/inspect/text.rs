@@ -48,6 +48,10 @@ impl Tables {
                 writeln!(out, "cluster   {:032x}", identity.cluster_id)?;
                 writeln!(out, "folder    {:032x}", identity.folder_id)
             }
+            Fact::Node(node) => {
+                let id = if node.id == 0 { "none yet".to_owned() } else { node.id.to_string() };
+                writeln!(out, "number    {id} in its cluster, {}, start {}", node.state.name(), node.start)
+            }
             Fact::NoIdentity => {
                 self.damage_count += 1;
                 writeln!(out, "DAMAGED identity: the file is missing, so nobody can tell whose folder this is")

@@ -43,7 +43,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use storage::inspect::Needs;
 use storage::wal::Recovery as WalReport;
-use storage::{CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, RealDisk, StorageError, Wal, WalOptions};
+use storage::{
+    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, NodeRecord, RealDisk, StorageError, Wal, WalOptions,
+};
 
 pub(crate) use durable::wall_ms;
 pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
@@ -51,8 +53,6 @@ pub use sync_times::SyncTimes;
 pub use uncounted::Uncounted;
 use wal_thread::WalHandle;
 
-/// The node that every group of a single node consists of.
-const ONLY_NODE: NodeId = NodeId(1);
 /// The topology's partition.
 const TOPOLOGY: PartitionId = PartitionId(0);
 /// The largest log entry: one batch target and one largest message.
@@ -144,6 +144,12 @@ pub enum OpenError {
          without it gives up"
     )]
     StateLost(StorageError),
+    /// The folder is of a node that founds nothing, and this process runs alone.
+    #[error(
+        "the data folder is that of a node which is to join a cluster and was not taken in yet, and this version of leveret runs \
+         alone: give an empty folder as --data-dir to found a cluster instead"
+    )]
+    Joining,
     /// A repair is for a folder that is the only copy.
     #[error(
         "partitions of this folder have members on other nodes, which have what this one lost: start it as a new member with an empty \
@@ -185,6 +191,11 @@ fn fatal(what: &str, error: &StorageError) -> ! {
     std::process::abort()
 }
 
+/// The node as its groups know it.
+fn member_of(node: NodeRecord) -> NodeId {
+    NodeId(u64::from(node.id))
+}
+
 fn random_u128() -> Result<u128, OpenError> {
     let mut bytes = [0u8; 16];
     let read = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -196,10 +207,10 @@ fn random_u128() -> Result<u128, OpenError> {
 ///
 /// - Cost: the checkpoints, the log since the oldest of them, one sync. Backlogs are not read.
 /// - Errors: each is one line that says what to do; nothing is changed on the disk then.
-pub fn open(folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
+pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
     let Brought { wal, checkpoints, metadata, partitions, topology, boot, next_extent, report } =
-        opening::bring_back(folder.disk(), folder.identity().folder_id, config.partitions, options)?;
+        opening::bring_back(&mut folder, config.partitions, options)?;
     Ok(Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot, next_extent, report })
 }
 

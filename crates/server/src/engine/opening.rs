@@ -10,12 +10,12 @@
 //! needs stays; no partition is begun anew that a queue was placed in.
 
 use super::durable::wall_ms;
-use super::{ENTRY_BYTES_MAX, ONLY_NODE, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX};
+use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
 use crate::channel_key::is_of_boot;
 use broker::topology::{Command as Change, Topology};
 use broker::{ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::Config;
+use consensus::{Config, NodeId};
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::outputs::WalWrite;
 use partition::place::file_u32;
@@ -26,7 +26,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::extent::{list_extents, remove_extent};
 use storage::wal::{Recovery as WalReport, has_log, reaches_back_from};
-use storage::{CheckpointStore, Disk, ExtentId, FileNo, GroupId, Location, RecordKind, Wal, WalOptions, WalPosition};
+use storage::{
+    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, NodeState, RecordKind, Wal, WalOptions,
+    WalPosition,
+};
 
 /// Everything of a folder, with every partition leading.
 pub(super) struct Brought<D: Disk> {
@@ -41,19 +44,29 @@ pub(super) struct Brought<D: Disk> {
 }
 
 /// Opens what is on a disk for a node that wants so many queue partitions; a folder that has more keeps them.
+///
+/// The node of a new folder founds its groups here and is their member once all of them are durable. One that is to join a cluster
+/// founds nothing.
 pub(super) fn bring_back<D: Disk>(
-    disk: &Arc<D>,
-    folder_id: u128,
+    folder: &mut DataFolder<D>,
     partitions: u32,
     options: WalOptions,
 ) -> Result<Brought<D>, OpenError> {
+    let (disk, folder_id, node) = (&folder.disk().clone(), folder.identity().folder_id, folder.node());
+    let (only_node, is_member) = (member_of(node), node.state == NodeState::Member);
+    if node.state == NodeState::Joining {
+        return Err(OpenError::Joining);
+    }
     if !has_log(&**disk)? {
         return Err(OpenError::LogGone);
     }
     let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
     let mut groups = Groups::load(&mut checkpoints)?;
     let (wal, report) = groups.read_log(disk, folder_id, options, checkpoints.last_group().is_some())?;
-    groups.found_missing(partitions, &wal, &mut checkpoints, report.first_file <= FileNo(1))?;
+    if is_member && groups.0[&TOPOLOGY.0].is_blank() {
+        return Err(lost(TOPOLOGY));
+    }
+    groups.found_missing(only_node, partitions, &wal, &mut checkpoints, report.first_file <= FileNo(1))?;
     let next_extent = drop_orphans(disk, &groups)?;
 
     let raft = |id: u32| Config {
@@ -61,18 +74,18 @@ pub(super) fn bring_back<D: Disk>(
         uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
         // Consumers are served by the shard's own cache; followers, which this would serve, there are none.
         cache_bytes_max: 0,
-        ..Config::new(ONLY_NODE, id, u64::from(id))
+        ..Config::new(only_node, id, u64::from(id))
     };
     let mut groups = groups.0;
     let last = GroupId(groups.last_key_value().map_or(0, |(id, _)| *id));
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).expect("it is there from the beginning");
     let (mut metadata, state) =
-        metadata.finish_log(ONLY_NODE, raft(TOPOLOGY.0), &[ONLY_NODE]).map_err(|why| contradictory(TOPOLOGY, &why))?;
+        metadata.finish_log(only_node, raft(TOPOLOGY.0), &[only_node]).map_err(|why| contradictory(TOPOLOGY, &why))?;
     metadata.log_is_at(current_file);
     let topology = topology_of(state.as_ref())?;
     let finished = groups.into_iter().map(|(id, recovery)| {
-        let finished = recovery.finish(ONLY_NODE, raft(id), &[ONLY_NODE]);
+        let finished = recovery.finish(only_node, raft(id), &[only_node]);
         let mut partition = finished.map_err(|why| contradictory(PartitionId(id), &why))?;
         partition.log_is_at(current_file);
         Ok(Started::new(partition))
@@ -87,6 +100,7 @@ pub(super) fn bring_back<D: Disk>(
     }
     // Each of them has a checkpoint, or its first records are durable now.
     brought.checkpoints.note_last_group(last);
+    folder.become_member(node.id)?;
     Ok(brought)
 }
 
@@ -185,6 +199,7 @@ impl Groups {
     /// Adds the partitions that are wanted and not there. `has_beginning`: the log was read from its first file on.
     fn found_missing<D: Disk>(
         &mut self,
+        only_node: NodeId,
         wanted: u32,
         wal: &Wal<D>,
         checkpoints: &mut CheckpointStore<D>,
@@ -209,7 +224,7 @@ impl Groups {
         if let Some(&partition) = lost_whole(&self.0, has_beginning)?.first() {
             return Err(lost(PartitionId(partition)));
         }
-        let founding = founding_checkpoint(&[ONLY_NODE]);
+        let founding = founding_checkpoint(&[only_node]);
         let file = wal.durable_file();
         for id in new {
             let mut found = None;

@@ -9,7 +9,7 @@
 
 use super::opening::{lost_whole, recovery_of};
 use super::uncounted::{Density, Uncounted};
-use super::{ONLY_NODE, OpenError, TOPOLOGY, random_u128};
+use super::{OpenError, TOPOLOGY, member_of, random_u128};
 use broker::QueueId;
 use broker::topology::{Command as Change, Topology};
 use consensus::Membership;
@@ -24,8 +24,8 @@ use storage::checkpoint::checkpoint_name;
 use storage::extent::{extent_name, list_extents};
 use storage::wal::{Damage, Recovery as WalReport, found_log, has_log};
 use storage::{
-    CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, OpenMode, RecordKind, StorageError, Wal,
-    WalOptions, WalPosition, WalReader, recover,
+    CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, NodeRecord, NodeState, OpenMode, RecordKind,
+    StorageError, Wal, WalOptions, WalPosition, WalReader, recover,
 };
 
 /// Where damaged files are kept, inside the data folder.
@@ -59,8 +59,8 @@ pub struct RepairReport {
 /// - Cost: reads the whole log and every extent once; copies what lives in the log.
 /// - Errors: as [`super::open`] has them, but for damage; a folder whose partitions have other members is refused, as those
 ///   have what this one lost.
-pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<RepairReport, OpenError> {
-    let mut found = Found::look(disk, folder_id)?;
+pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<RepairReport, OpenError> {
+    let mut found = Found::look(disk, folder_id, node)?;
     let mut report = std::mem::take(&mut found.report);
     let damaged_extents = found.damaged_extents(&mut report)?;
     if report.found.is_empty() {
@@ -145,7 +145,7 @@ fn alone(membership: &Membership) -> Result<(), OpenError> {
 }
 
 impl<D: Disk> Found<D> {
-    fn look(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, OpenError> {
+    fn look(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<Found<D>, OpenError> {
         let mut report = RepairReport::default();
         let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
         let mut recoveries: BTreeMap<u32, Recovery> = BTreeMap::new();
@@ -205,6 +205,13 @@ impl<D: Disk> Found<D> {
                 report.found.push(format!("the log: entry {} of partition {id} is missing", index.0));
             }
         }
+        if node.state == NodeState::Member && recoveries[&TOPOLOGY.0].is_blank() && report.found.is_empty() {
+            report.found.push("the log: nothing of the topology is left".to_owned());
+            report
+                .given_up
+                .push("all virtual hosts, users, exchanges and bindings: which, only its log knew".to_owned());
+            report.uncounted += Uncounted::Unknown;
+        }
         // What cannot be read of the topology names no partition.
         for id in lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default() {
             report.found.push(format!("the log: nothing of partition {id} is left"));
@@ -216,10 +223,10 @@ impl<D: Disk> Found<D> {
         let needed = FileNo(u64::from(of_queues.map(Recovery::replay_file).min().unwrap_or(0)));
         let mut damaged = damaged_records(&wal_report, &wal.reader());
         let topology = recoveries.remove(&TOPOLOGY.0).expect("put in above");
-        let topology = topology.salvage_log(ONLY_NODE, &damaged.remove(&TOPOLOGY.0).unwrap_or_default());
+        let topology = topology.salvage_log(member_of(node), &damaged.remove(&TOPOLOGY.0).unwrap_or_default());
         let partitions: Vec<Salvage> = recoveries
             .into_iter()
-            .map(|(id, recovery)| recovery.salvage(ONLY_NODE, damaged.remove(&id).unwrap_or_default()))
+            .map(|(id, recovery)| recovery.salvage(member_of(node), damaged.remove(&id).unwrap_or_default()))
             .collect();
         alone(topology.membership())?;
         partitions.iter().try_for_each(|partition| alone(partition.membership()))?;

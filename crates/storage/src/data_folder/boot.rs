@@ -4,7 +4,7 @@
 //! boot
 //!   leveret boot
 //!   format 1
-//!   start 12                        counts the starts of a process over this folder
+//!   start 12                        which start of a process over this folder it was, as in `node`
 //!   boot 0123...ef (32 digits)      the boot of the machine in which it started
 //!   closed no                       yes: it ended by its own will, with everything synced
 //!   forgot none                     all, none, or the groups that have not caught up since the end of the log was in doubt
@@ -22,13 +22,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 
-use super::DataFolder;
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
-use crate::error::{StorageError, at, syncing};
+use super::{DataFolder, replace_text, seal_text};
+use crate::disk::{Disk, OpenMode, read_whole};
+use crate::error::{StorageError, at};
 
 /// The file.
 pub const BOOT_NAME: &str = "boot";
-const TEMPORARY_NAME: &str = "boot.new";
 const FIRST_LINE: &str = "leveret boot";
 const FORMAT_VERSION: u32 = 1;
 /// Seven lines, one of which names each group at most once.
@@ -89,7 +88,7 @@ impl<D: Disk> DataFolder<D> {
             None if self.founded => Forgot::Groups(BTreeSet::new()),
             _ => Forgot::Everything,
         };
-        let life = Life { start: last.map_or(1, |(life, _)| life.start + 1), boot, forgot };
+        let life = Life { start: u64::from(self.node.start), boot, forgot };
         write(&*self.disk, &life, false)?;
         Ok(life)
     }
@@ -133,12 +132,7 @@ fn read<D: Disk>(disk: &D) -> Result<Option<(Life, bool)>, StorageError> {
 }
 
 fn write<D: Disk>(disk: &D, life: &Life, closed: bool) -> Result<(), StorageError> {
-    let file = disk.open(TEMPORARY_NAME, OpenMode::CreateOrOpen).map_err(at("create", TEMPORARY_NAME))?;
-    file.set_len(0).map_err(at("write", TEMPORARY_NAME))?;
-    file.write_at(encode(life, closed).as_bytes(), 0).map_err(at("write", TEMPORARY_NAME))?;
-    file.sync_data().map_err(syncing(TEMPORARY_NAME))?;
-    disk.rename(TEMPORARY_NAME, BOOT_NAME).map_err(at("name", BOOT_NAME))?;
-    disk.sync_folder("").map_err(syncing(BOOT_NAME))
+    replace_text(disk, BOOT_NAME, &encode(life, closed))
 }
 
 fn encode(life: &Life, closed: bool) -> String {
@@ -156,9 +150,7 @@ fn encode(life: &Life, closed: bool) -> String {
         }
     }
     text.push('\n');
-    let check = crc32c::crc32c(text.as_bytes());
-    writeln!(text, "check {check:08x}").expect("a string takes all text");
-    text
+    seal_text(text)
 }
 
 /// `None` for anything but a whole file of this format.

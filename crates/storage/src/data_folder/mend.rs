@@ -1,4 +1,4 @@
-//! An identity file that is damaged, or gone, made anew from what is left of it and from the files of the log.
+//! Files that say whose folder it is and which node, damaged or gone: made anew from what is left of them and of the log.
 //!
 //! Invariant: a folder is never given another folder's id: it is the one that a checksum vouches for, of the file's own lines
 //! with one bit turned back, or of the headers of the log's files. A file that was damaged is kept.
@@ -10,76 +10,129 @@ use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::folder_ids;
 
+use super::node::{self, NODE_FILE, NodeRecord};
 use super::{
     FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, take_lock, write_identity,
 };
 
-/// An identity that was made anew. The folder's lock is held as long as this value.
+/// An identity of which something was made anew. The folder's lock is held as long as this value.
 #[derive(Debug)]
 pub struct MendedIdentity<D: Disk> {
     /// Whose folder it is.
     pub identity: FolderIdentity,
-    /// What was wrong.
-    pub damage: String,
+    /// Which node of its cluster.
+    pub node: NodeRecord,
+    /// What was wrong, a line a file.
+    pub damage: Vec<String>,
     /// What of the new one is not as the old one said, or cannot be proven to be; for a person.
     pub changed: Vec<String>,
-    /// Where the damaged file is kept, if there was one.
-    pub aside: Option<String>,
+    /// Damaged files, and where they are kept.
+    pub aside: Vec<(String, String)>,
     _lock: D::File,
 }
 
-/// Makes the identity of a folder anew if it is damaged or missing; `None`, and nothing changed, if it is whole.
+/// Makes those of the files `identity` and `node` anew that are damaged or missing; `None`, and nothing changed, if both are whole.
 ///
-/// - `node_name` stands for a name that cannot be read any more.
+/// - `node_name` stands for a name that cannot be read any more, `unused_start` is a number of a start that was surely not used yet.
 /// - Cost: with damage, one look at the header of each file of the log.
 /// - Errors: the folder is in use; nothing says which folder it is; the name is needed and not given.
 pub fn mend_identity<D: Disk>(
     disk: &Arc<D>,
     node_name: Option<&str>,
-    aside: impl FnOnce() -> Result<String, StorageError>,
+    unused_start: u32,
+    mut aside: impl FnMut(&str) -> Result<String, StorageError>,
 ) -> Result<Option<MendedIdentity<D>>, StorageError> {
     let contents = match disk.open(IDENTITY_NAME, OpenMode::Read) {
         Ok(file) => Some(read_whole(&file, IDENTITY_BYTES_MAX).map_err(at("read", IDENTITY_NAME))?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(at("open", IDENTITY_NAME)(error)),
     };
-    let damage = match contents.as_deref().map(decode_identity) {
-        Some(Ok(_)) => return Ok(None),
-        Some(Err(error)) => error,
-        None => StorageError::Missing { file: IDENTITY_NAME.to_owned(), why: "open" },
-    };
-    let left = contents.as_deref().unwrap_or_default();
-    let found = match turn_back(left) {
-        Some(identity) => Some((identity, Vec::new())),
-        // Another version whose lines are whole is no damage.
-        None if !damage.is_damage() => return Err(damage),
-        None => pieced_together(&**disk, left, node_name)?,
-    };
-    let Some((identity, changed)) = found else { return Err(damage) };
-    let folder = disk.describe();
-    let lock = take_lock(&**disk, &folder, std::process::id())?;
-    let kept = match contents {
-        Some(contents) => {
-            let name = aside()?;
-            let file = disk.open(&name, OpenMode::CreateNew).map_err(at("create", &name))?;
-            file.write_at(&contents, 0).map_err(at("write", &name))?;
-            file.sync_data().map_err(syncing(&name))?;
-            disk.sync_folder(name.rsplit_once('/').map_or("", |(folder, _)| folder)).map_err(syncing(&name))?;
-            Some(name)
+    let (mut damage, mut changed, mut broken) = (Vec::new(), Vec::new(), Vec::new());
+    let (identity, version) = match contents.as_deref().map(decode_identity) {
+        Some(Ok(whole)) => whole,
+        failed => {
+            let why = missing_or(failed, IDENTITY_NAME);
+            let left = contents.as_deref().unwrap_or_default();
+            let found = match turn_back(left, decode_identity) {
+                Some(found) => Some(found),
+                // Another version whose lines are whole is no damage.
+                None if !why.is_damage() => return Err(why),
+                // Without a file `node` it may be a folder of a build that made none.
+                None => pieced_together(&**disk, left, node_name)?.map(|(identity, told)| {
+                    changed = told;
+                    (identity, 1)
+                }),
+            };
+            let Some(found) = found else { return Err(why) };
+            damage.push(why.to_string());
+            broken.push((IDENTITY_NAME, contents));
+            found
         }
-        None => None,
     };
-    let identity = write_identity(&**disk, &folder, identity)?;
-    Ok(Some(MendedIdentity { identity, damage: damage.to_string(), changed, aside: kept, _lock: lock }))
+    let contents = node::read_bytes(&**disk)?;
+    let node = match contents.as_deref().map(node::decode) {
+        Some(Ok(whole)) => whole,
+        None if version == 1 => NodeRecord::UNSTARTED,
+        failed => {
+            let why = missing_or(failed, NODE_FILE);
+            let left = contents.as_deref().unwrap_or_default();
+            let found = turn_back(left, node::decode);
+            if found.is_none() && !why.is_damage() {
+                return Err(why);
+            }
+            damage.push(why.to_string());
+            broken.push((NODE_FILE, contents.clone()));
+            found.unwrap_or_else(|| {
+                let read = node::lines(&String::from_utf8_lossy(left)).unwrap_or(NodeRecord::UNSTARTED);
+                let (id, state) = (read.id, read.state.name());
+                changed.push(format!(
+                    "the node is taken for number {id} of its cluster ({state}), and its starts are counted from a number on that none had"
+                ));
+                NodeRecord { start: unused_start, ..read }
+            })
+        }
+    };
+    if broken.is_empty() {
+        return Ok(None);
+    }
+    let lock = take_lock(&**disk, &disk.describe(), std::process::id())?;
+    let mut kept = Vec::new();
+    for (name, contents) in &broken {
+        if let Some(contents) = contents {
+            let target = aside(name)?;
+            keep(&**disk, &target, contents)?;
+            kept.push(((*name).to_owned(), target));
+        }
+    }
+    if broken.iter().any(|(name, _)| *name == NODE_FILE) {
+        node::write(&**disk, &node)?;
+    }
+    if broken.iter().any(|(name, _)| *name == IDENTITY_NAME) {
+        write_identity(&**disk, &identity)?;
+    }
+    Ok(Some(MendedIdentity { identity, node, damage, changed, aside: kept, _lock: lock }))
 }
 
-/// The identity that one turned bit made unreadable. The checksum tells all errors of up to three bits apart in so short a text.
-fn turn_back(contents: &[u8]) -> Option<FolderIdentity> {
+/// Why a file is no good that could not be decoded, or is not there.
+fn missing_or<T>(decoded: Option<Result<T, StorageError>>, name: &str) -> StorageError {
+    let missing = StorageError::Missing { file: name.to_owned(), why: "open" };
+    decoded.and_then(Result::err).unwrap_or(missing)
+}
+
+fn keep<D: Disk>(disk: &D, name: &str, contents: &[u8]) -> Result<(), StorageError> {
+    let file = disk.open(name, OpenMode::CreateNew).map_err(at("create", name))?;
+    file.write_at(contents, 0).map_err(at("write", name))?;
+    file.sync_data().map_err(syncing(name))?;
+    disk.sync_folder(name.rsplit_once('/').map_or("", |(folder, _)| folder)).map_err(syncing(name))
+}
+
+/// What one turned bit made unreadable. The checksum tells all errors of up to three bits apart in so short a text.
+fn turn_back<T>(contents: &[u8], decode: impl Fn(&[u8]) -> Result<T, StorageError>) -> Option<T> {
     let mut bytes = contents.to_vec();
     for bit in 0..bytes.len() * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(identity) = decode_identity(&bytes) {
-            return Some(identity);
+        if let Ok(found) = decode(&bytes) {
+            return Some(found);
         }
         bytes[bit / 8] ^= 1 << (bit % 8);
     }

@@ -15,10 +15,12 @@ use partition::{Effect, WalState};
 use smallvec::smallvec;
 use storage::disk::{Crash, Fault};
 use storage::extent::sync_extent_removals;
-use storage::wal::{FILE_BYTES_MIN, found_log};
-use storage::{Extent, FaultyDisk};
+use storage::wal::FILE_BYTES_MIN;
+use storage::{Extent, FaultyDisk, FolderIdentity, NodeRecord};
 
 const FOLDER: u128 = 77;
+const ONLY_NODE: NodeId = NodeId(NodeRecord::FOUNDER as u64);
+const MEMBER: NodeRecord = NodeRecord { id: NodeRecord::FOUNDER, state: NodeState::Member, start: 1 };
 /// Some of these make one file of the log.
 const LARGE: usize = 20_000;
 
@@ -30,11 +32,10 @@ struct Lab {
 }
 
 fn open(disk: &Arc<FaultyDisk>, partitions: u32) -> Result<Lab, OpenError> {
-    if disk.operations() == 0 {
-        found_log(&**disk)?;
-    }
+    let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: 1, folder_id: FOLDER };
+    let mut folder = DataFolder::open(disk.clone(), founding, 1)?;
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(disk.operations()) };
-    let all = bring_back(disk, FOLDER, partitions, options)?;
+    let all = bring_back(&mut folder, partitions, options)?;
     Ok(Lab { disk: disk.clone(), all, published: 0 })
 }
 
@@ -337,11 +338,11 @@ fn a_queue_of_a_partition_of_which_nothing_is_left_is_not_begun_anew_in_silence(
         let error = open(&disk, partitions).err().expect("messages may be missing");
         assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
     }
-    let report = super::super::repair(&disk, FOLDER).unwrap();
+    let report = super::super::repair(&disk, FOLDER, MEMBER).unwrap();
     assert!(report.given_up.iter().any(|line| line.contains("partition 3: all its messages")), "{report:?}");
     let lab = open(&disk, 2).unwrap();
     assert_eq!(lab.all.placed(), [1, 2, 3]);
-    assert_eq!(super::super::repair(&disk, FOLDER).unwrap().found, Vec::<String>::new());
+    assert_eq!(super::super::repair(&disk, FOLDER, MEMBER).unwrap().found, Vec::<String>::new());
 }
 
 #[test]
@@ -446,4 +447,92 @@ impl Brought<FaultyDisk> {
     fn placed(&self) -> Vec<u32> {
         self.partitions.iter().map(|started| started.partition.id().0).collect()
     }
+}
+
+#[test]
+fn a_crash_at_any_operation_of_a_founding_leaves_a_node_of_one_identity_that_founds_once() {
+    for kind in [Crash::Process, Crash::Power] {
+        let mut points = 0;
+        for at in 0.. {
+            let disk = Arc::new(FaultyDisk::new(at));
+            disk.schedule(at, Fault::Crash(kind));
+            // Each life draws an identity of its own, as the real process does.
+            let live = |folder_id: u128| -> Result<_, OpenError> {
+                let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: folder_id, folder_id };
+                let mut folder = DataFolder::open(disk.clone(), founding, 1)?;
+                let options = WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(disk.operations()) };
+                let all = bring_back(&mut folder, 2, options)?;
+                assert_eq!((all.placed(), folder.node().state), (vec![1, 2], NodeState::Member));
+                Ok((folder.identity().clone(), Lab { disk: disk.clone(), all, published: 0 }))
+            };
+            let first = live(10).and_then(|(identity, mut lab)| {
+                let queue = lab.declare("q", 2)?;
+                lab.publish(2, queue, 1, 100)?;
+                Ok((identity, queue))
+            });
+            let has_crashed = disk.down().is_some();
+            assert_eq!(first.is_err(), has_crashed, "{kind:?} at {at}: {:?}", first.err());
+            disk.crash(Crash::Power);
+            disk.clear_faults();
+            disk.restart();
+            let (second, lab) = live(20).unwrap_or_else(|error| panic!("{kind:?} at {at}: {error}"));
+            if let Ok((identity, queue)) = &first {
+                assert_eq!((&second, lab.live(2, *queue)), (identity, 1), "{kind:?} at {at}");
+            }
+            drop(lab);
+            assert_eq!(live(30).unwrap().0, second, "{kind:?} at {at}");
+            points = points.max(at);
+            if !has_crashed {
+                break;
+            }
+        }
+        assert!(points > 20, "a founding has more steps than {points}");
+    }
+}
+
+#[test]
+fn a_node_that_is_to_join_founds_nothing() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let joining = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: 1, folder_id: FOLDER };
+    drop(DataFolder::join(disk.clone(), joining, 1).unwrap());
+    for _ in 0..2 {
+        assert!(matches!(open(&disk, 2).err(), Some(OpenError::Joining)));
+    }
+    assert!(disk.contents("wal/00000001.wal").is_some_and(|bytes| bytes.is_empty()), "nothing is in its log");
+    assert!(disk.list("checkpoints").unwrap_or_default().is_empty());
+}
+
+#[test]
+fn a_member_of_whose_groups_nothing_is_left_does_not_found_them_again() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    drop(open(&disk, 2).unwrap());
+    disk.plant("wal/00000001.wal", b"");
+    disk.remove("wal/durable").unwrap_or_default();
+    assert!(matches!(open(&disk, 2).err(), Some(OpenError::EntryMissing { partition: 0, index: 2 })));
+    let report = super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    assert!(report.found.iter().any(|line| line.contains("nothing of the topology")), "{report:?}");
+    open(&disk, 2).unwrap();
+}
+
+#[test]
+fn a_folder_of_an_earlier_build_opens_and_is_a_members_from_then_on() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 2).unwrap();
+    let queue = lab.declare("q", 1).unwrap();
+    lab.publish(1, queue, 3, 1000).unwrap();
+    drop(lab);
+    // What it had is the identity in its first format, and no more.
+    disk.remove(storage::data_folder::NODE_FILE).unwrap();
+    let identity = "leveret data folder\nformat 1\nnode a@host\ncluster 00000000000000000000000000000001\n\
+                    folder 0000000000000000000000000000004d\ncheck 3517c650\n";
+    disk.plant("identity", identity.as_bytes());
+    for start in 1..3 {
+        let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: 9, folder_id: 9 };
+        let mut folder = DataFolder::open(disk.clone(), founding, 1).unwrap();
+        let lab = bring_back(&mut folder, 2, WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(7 + start) });
+        let lab = Lab { disk: disk.clone(), all: lab.unwrap(), published: 0 };
+        assert_eq!((folder.node(), lab.live(1, queue)), (NodeRecord { start: start as u32, ..MEMBER }, 3));
+    }
+    let other = disk.contents("identity").unwrap();
+    assert!(other.starts_with(b"leveret data folder\nformat 2\n"), "an older build refuses it with one line");
 }
