@@ -29,14 +29,56 @@ pub struct PartitionId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VhostId(pub u32);
 
+/// One life of one node: which node of the cluster, and which of its starts. Node 0 is none: it stands for the nodes of builds
+/// whose channels did not say where they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeLife {
+    /// The node's number in its cluster, which no other node ever has.
+    pub node: u32,
+    /// The number of the start, which no other start of the node ever has.
+    pub start: u32,
+}
+
 /// One life of one channel, unique over nodes and restarts: channel numbers are reused, this is not.
 /// It names the publisher in the log (0 is nobody) and the holder of unacked messages at the leader.
+///
+/// ```text
+///   127    96 95     64 63               0
+///   node      start     number in that life
+/// ```
+// Aligned as the words that it consists of: the alignment of 128 bits would only make what holds a key larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChannelKey(pub u64);
+#[repr(Rust, packed(8))]
+pub struct ChannelKey(pub u128);
 
 impl ChannelKey {
     /// Nobody: a publisher that asked for no confirms, so that nothing has to be remembered of it.
     pub const NOBODY: ChannelKey = ChannelKey(0);
+
+    /// The key of a channel with this number in this life of its node.
+    pub const fn of(life: NodeLife, number: u64) -> ChannelKey {
+        ChannelKey::from_words((life.node as u64) << 32 | life.start as u64, number)
+    }
+
+    /// The life of the node that the channel belongs to.
+    pub const fn life(self) -> NodeLife {
+        NodeLife { node: (self.0 >> 96) as u32, start: (self.0 >> 64) as u32 }
+    }
+
+    /// The channel's number in that life.
+    pub const fn number(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The key whose life and number logs and checkpoints hold in these two words.
+    pub const fn from_words(life: u64, number: u64) -> ChannelKey {
+        ChannelKey((life as u128) << 64 | number as u128)
+    }
+
+    /// The word of its life, 0 if it says nothing of one, and that of its number.
+    pub const fn words(self) -> (u64, u64) {
+        ((self.0 >> 64) as u64, self.0 as u64)
+    }
 }
 
 /// One consumer of one channel. Number 0 is never a consumer: it holds what `basic.get` took.

@@ -5,7 +5,7 @@
 //! head       u8 version=2 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
 //! then, for a queue partition (partition 0 has the topology's own bytes here):
 //! time       u64
-//! publishers u32 * (channel u64, last u64)
+//! publishers u32 * (channel u64, last u64): those of builds whose channels knew no life of a node
 //! extents u32 * (id u32, messages u64, bytes u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
 //!               counts u32 * (seq u64, acquired u32, delivery u32), levels, extras,
@@ -14,6 +14,7 @@
 //! extras   u8 0 | u8 1, timed below u64, aside u32 * (seq u64, u8 0 and reason u64, or u8 1 and until u64),
 //!          due u32 * (due u64, seq u64) | u8 2: the same, and keys u32 * (seq u64, until u64, u8 gone, 16 bytes)
 //! highest extent u32 (may be absent: written by a build that did not keep it)
+//! publishers u32 * (life u64, channel u64, last u64): the others (may be absent likewise)
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
@@ -93,11 +94,11 @@ impl Head {
 pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
     out.reserve(64 + queues.queues.len() * 96);
     put64(out, queues.time_ms);
-    let mut publishers: Vec<_> = queues.publishers.iter().collect();
-    publishers.sort_unstable();
-    put32(out, publishers.len() as u32);
-    for (channel, last) in publishers {
-        put64(out, channel.0);
+    let publishers = sorted_publishers(queues);
+    let lifeless = publishers.partition_point(|(channel, _)| channel.words().0 == 0);
+    put32(out, lifeless as u32);
+    for (channel, last) in &publishers[..lifeless] {
+        put64(out, channel.number());
         put64(out, *last);
     }
     let extents: Vec<_> = queues.extents().iter().filter(|(_, e)| e.live > 0).collect();
@@ -113,6 +114,23 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
         encode_queue(&queues.queues[&id], out);
     }
     put32(out, queues.highest_extent());
+    put_publishers(&publishers[lifeless..], out);
+}
+
+/// The publishers that are remembered, each with the number of the last publish, in the order of their keys.
+pub(crate) fn sorted_publishers(queues: &Queues) -> Vec<(ChannelKey, u64)> {
+    let mut publishers: Vec<_> = queues.publishers.iter().map(|(channel, last)| (*channel, *last)).collect();
+    publishers.sort_unstable();
+    publishers
+}
+
+/// Appends publishers with their lives.
+pub(crate) fn put_publishers(publishers: &[(ChannelKey, u64)], out: &mut Vec<u8>) {
+    put32(out, publishers.len() as u32);
+    for (channel, last) in publishers {
+        let (life, number) = channel.words();
+        [life, number, *last].into_iter().for_each(|word| put64(out, word));
+    }
 }
 
 fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
@@ -158,7 +176,7 @@ pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
     let mut queues = Queues::default();
     queues.time_ms = cursor.u64()?;
     for _ in 0..cursor.u32()? {
-        let (channel, last) = (ChannelKey(cursor.u64()?), cursor.u64()?);
+        let (channel, last) = (ChannelKey::from_words(0, cursor.u64()?), cursor.u64()?);
         queues.publishers.insert(channel, last);
     }
     for _ in 0..cursor.u32()? {
@@ -172,6 +190,9 @@ pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
     }
     if cursor.at != bytes.len() {
         queues.raise_highest_extent(cursor.u32()?);
+    }
+    if cursor.at != bytes.len() {
+        queues.publishers.extend(cursor.publishers()?);
     }
     cursor.end()?;
     Ok(queues)
@@ -335,6 +356,12 @@ impl<'a> Cursor<'a> {
         }
         self.at = range.end;
         Ok(range)
+    }
+
+    /// What [`put_publishers`] wrote.
+    pub(crate) fn publishers(&mut self) -> Result<Vec<(ChannelKey, u64)>, CheckpointDamaged> {
+        let count = self.u32()?;
+        (0..count).map(|_| Ok((ChannelKey::from_words(self.u64()?, self.u64()?), self.u64()?))).collect()
     }
 
     /// What [`put_levels`] wrote: the default level, and stretches of others.

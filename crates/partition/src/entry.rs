@@ -1,9 +1,9 @@
 //! A log entry: what one loop of a leader has to say about its queues, as bytes.
 //!
 //! ```text
-//! entry    u8 version=1 | u8 flags (1: sync now, 2: somebody waits for the write) | u16 sync within ms | u32 commands | u64 time ms | commands...
-//! publish  u8 1 | u8 flags (1: with times, 2: scheduled, 4: with priorities, 8: with keys) | u16 targets | u32 messages | u32 bytes | u32 crc32c(messages)
-//!          u64 publisher | u64 first publish number | targets * u64 queue
+//! entry    u8 version=2 | u8 flags (1: sync now, 2: somebody waits for the write) | u16 sync within ms | u32 commands | u64 time ms | commands...
+//! publish  u8 1 | u8 flags (1: with times, 2: scheduled, 4: with priorities, 8: with keys, 16: with a life) | u16 targets | u32 messages | u32 bytes
+//!          u32 crc32c(messages) | u64 publisher | u64 first publish number | with a life: u64 life | targets * u64 queue
 //!          | with priorities: targets * u16 rule (0 none, 1 to 255 the highest level, 256 a quorum queue's)
 //!          | with keys: targets * u64 rule (0 none, else 1 and the window in ms)
 //!          | messages (see message.rs)
@@ -11,12 +11,13 @@
 //! requeue  u8 3 | u8 counts | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
 //! sent     u8 4 | u8 0 | u16 0 | u32 0 | u64 queue | u64 dispatched below
 //! delete   u8 5 | u8 0 | u16 0 | u32 0 | u64 queue
-//! closed   u8 6 | u8 0 | u16 0 | u32 0 | u64 publisher
+//! closed   u8 6 | u8 flags (16: with a life) | u16 0 | u32 0 | u64 publisher | with a life: u64 life
 //! dead     u8 7 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
 //! retry    u8 8 | u8 counts | u16 0 | u32 ranges | u64 queue | u64 until ms | ranges * (u64 first, u64 count)
 //! ```
 //!
-//! All numbers are little-endian. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
+//! All numbers are little-endian. A publisher is the number of its channel in a life of its node; the life is the node's number
+//! (upper half) and that of its start. Version 1, which is read, knew no lives. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
 //! settle with its reason, so that replay needs no policy. Invariant: a batch's messages were published by one channel,
 //! in order, all to the same queues; every target gets them under consecutive numbers of its own.
 
@@ -28,11 +29,11 @@ use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-/// The version of the entry format that this build writes. An unknown one halts the partition.
-pub const ENTRY_VERSION: u8 = 1;
+/// The version of the entry format that this build writes. It reads the ones before; an unknown one halts the partition.
+pub const ENTRY_VERSION: u8 = 2;
 /// Bytes before the first command.
 pub const ENTRY_HEADER_BYTES: usize = 16;
-/// Bytes of a batch before its targets.
+/// Bytes of a batch before its targets, or before its publisher's life.
 pub const BATCH_HEADER_BYTES: usize = 32;
 /// An entry that has reached this many bytes takes no more commands; only a single large message makes it longer.
 pub const ENTRY_BYTES_TARGET: usize = 1 << 20;
@@ -48,6 +49,9 @@ const FLAG_AWAITED: u8 = 2;
 const FLAG_PRIORITIES: u8 = 4;
 /// On a batch: some of its messages have a key, and some of its queues take a key in once.
 const FLAG_KEYS: u8 = 8;
+/// On a batch, and where a publisher is forgotten: the publisher belongs to a life of a node.
+const FLAG_LIFE: u8 = 16;
+const FLAGS: u8 = BATCH_TIMED | BATCH_SCHEDULED | FLAG_PRIORITIES | FLAG_KEYS | FLAG_LIFE;
 const KIND_PUBLISH: u8 = 1;
 const KIND_SETTLE: u8 = 2;
 const KIND_REQUEUE: u8 = 3;
@@ -233,6 +237,10 @@ impl EntryBuilder {
             assert!(!targets.is_empty() && targets.len() <= TARGETS_MAX, "a batch has 1 to TARGETS_MAX queues");
             let offset = self.bytes.len();
             self.bytes.resize(offset + BATCH_HEADER_BYTES, 0);
+            let (life, _) = publisher.words();
+            if life != 0 {
+                self.bytes.extend_from_slice(&life.to_le_bytes());
+            }
             for queue in targets {
                 self.bytes.extend_from_slice(&queue.0.to_le_bytes());
             }
@@ -268,20 +276,22 @@ impl EntryBuilder {
 
     fn close_batch(&mut self) {
         let Some(open) = self.open.take() else { return };
+        let (life, number) = open.publisher.words();
         let of_targets = 8 * open.targets.len() + 2 * open.rules.len() + 8 * open.dedup.len();
-        let messages_at = open.offset + BATCH_HEADER_BYTES + of_targets;
+        let messages_at = open.offset + BATCH_HEADER_BYTES + if life == 0 { 0 } else { 8 } + of_targets;
         let length = self.bytes.len() - messages_at;
         let crc = crc32c::crc32c(&self.bytes[messages_at..]);
         let header = &mut self.bytes[open.offset..open.offset + BATCH_HEADER_BYTES];
         header[0] = KIND_PUBLISH;
         header[1] = open.flags
             | if open.rules.is_empty() { 0 } else { FLAG_PRIORITIES }
-            | if open.dedup.is_empty() { 0 } else { FLAG_KEYS };
+            | if open.dedup.is_empty() { 0 } else { FLAG_KEYS }
+            | if life == 0 { 0 } else { FLAG_LIFE };
         header[2..4].copy_from_slice(&(open.targets.len() as u16).to_le_bytes());
         header[4..8].copy_from_slice(&open.messages.to_le_bytes());
         header[8..12].copy_from_slice(&(length as u32).to_le_bytes());
         header[12..16].copy_from_slice(&crc.to_le_bytes());
-        header[16..24].copy_from_slice(&open.publisher.0.to_le_bytes());
+        header[16..24].copy_from_slice(&number.to_le_bytes());
         header[24..32].copy_from_slice(&open.first_publish_seq.to_le_bytes());
         self.batches.push(BatchPlace {
             targets: open.targets,
@@ -353,7 +363,11 @@ impl EntryBuilder {
 
     /// Forgets a publisher: it will send nothing again.
     pub fn closed(&mut self, publisher: ChannelKey) {
-        self.command(KIND_CLOSED, 0, 0, publisher.0);
+        let (life, number) = publisher.words();
+        self.command(KIND_CLOSED, if life == 0 { 0 } else { FLAG_LIFE }, 0, number);
+        if life != 0 {
+            self.bytes.extend_from_slice(&life.to_le_bytes());
+        }
     }
 
     /// Ends the entry: its bytes, and where its batches lie. The builder is empty again.
@@ -421,6 +435,9 @@ impl<'a> Batch<'a> {
         if bytes.len() < BATCH_HEADER_BYTES || bytes[0] != KIND_PUBLISH {
             return Err(damaged("no batch"));
         }
+        if bytes[1] & !FLAGS != 0 {
+            return Err(damaged("a batch of a kind that this build does not know"));
+        }
         let batch = Batch { bytes, offset };
         let len = batch.messages_at() + batch.u32(8) as usize;
         if len > bytes.len() {
@@ -443,7 +460,11 @@ impl<'a> Batch<'a> {
 
     fn messages_at(&self) -> usize {
         let of_target = 8 + if self.has_priorities() { 2 } else { 0 } + if self.has_keys() { 8 } else { 0 };
-        BATCH_HEADER_BYTES + of_target * self.target_count()
+        self.targets_at() + of_target * self.target_count()
+    }
+
+    fn targets_at(&self) -> usize {
+        BATCH_HEADER_BYTES + if self.bytes[1] & FLAG_LIFE == 0 { 0 } else { 8 }
     }
 
     /// Whether some of its messages have a key that one of its queues takes in once.
@@ -467,7 +488,7 @@ impl<'a> Batch<'a> {
     /// priorities. A code that this build does not know is none.
     pub fn level_rules(&self) -> impl Iterator<Item = LevelRule> + '_ {
         let count = if self.has_priorities() { self.target_count() } else { 0 };
-        let rules_at = BATCH_HEADER_BYTES + 8 * self.target_count();
+        let rules_at = self.targets_at() + 8 * self.target_count();
         (0..count).map(move |i| {
             let code = u16::from_le_bytes([self.bytes[rules_at + 2 * i], self.bytes[rules_at + 2 * i + 1]]);
             LevelRule::from_code(code).unwrap_or_default()
@@ -501,7 +522,8 @@ impl<'a> Batch<'a> {
 
     /// Who published.
     pub fn publisher(&self) -> ChannelKey {
-        ChannelKey(self.u64(16))
+        let life = if self.bytes[1] & FLAG_LIFE == 0 { 0 } else { self.u64(BATCH_HEADER_BYTES) };
+        ChannelKey::from_words(life, self.u64(16))
     }
 
     /// The publish number of its first message.
@@ -511,7 +533,8 @@ impl<'a> Batch<'a> {
 
     /// Its queues.
     pub fn targets(&self) -> impl Iterator<Item = QueueId> + '_ {
-        (0..self.target_count()).map(|i| QueueId(self.u64(BATCH_HEADER_BYTES + 8 * i)))
+        let targets_at = self.targets_at();
+        (0..self.target_count()).map(move |i| QueueId(self.u64(targets_at + 8 * i)))
     }
 
     /// Where its messages lie in its entry, and the checksum that they should have.
@@ -630,7 +653,7 @@ impl<'a> Commands<'a> {
         if entry.len() < ENTRY_HEADER_BYTES {
             return Err(EntryDamaged { what: "shorter than its header", offset: 0 });
         }
-        if entry[0] != ENTRY_VERSION {
+        if !(1..=ENTRY_VERSION).contains(&entry[0]) {
             return Err(EntryDamaged { what: "a version that this build does not know", offset: 0 });
         }
         let left = u32::from_le_bytes(entry[4..8].try_into().expect("four bytes"));
@@ -680,7 +703,12 @@ impl<'a> Commands<'a> {
                 (LogCommand::Sent { queue, dispatched_below: word(16), lowers: rest[1] & SENT_LOWERS != 0 }, 24)
             }
             KIND_DELETE => (LogCommand::Delete { queue }, 16),
-            KIND_CLOSED => (LogCommand::Closed { publisher: ChannelKey(queue.0) }, 16),
+            KIND_CLOSED if rest[1] & FLAG_LIFE == 0 => {
+                (LogCommand::Closed { publisher: ChannelKey::from_words(0, queue.0) }, 16)
+            }
+            KIND_CLOSED if rest.len() >= 24 => {
+                (LogCommand::Closed { publisher: ChannelKey::from_words(word(16), queue.0) }, 24)
+            }
             _ => return Err(damaged("an unknown command")),
         };
         self.at += len;

@@ -125,7 +125,7 @@ impl Client {
             stream,
             amqp,
             // A key that no channel gets is a number that no other connection gets.
-            session: Session::new(peer, ConnectionNumber(local.keys.borrow_mut().next().0)),
+            session: Session::new(peer, ConnectionNumber(local.keys.borrow_mut().next().number())),
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             small_reads: 0,

@@ -29,7 +29,6 @@ pub mod tls;
 pub mod topology_log;
 mod turn;
 
-pub use channel_key::BOOT_LIMIT;
 pub use handle::Handle;
 pub use listener::bind;
 pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, StartError, Wiring};

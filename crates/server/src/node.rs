@@ -3,7 +3,6 @@
 //! Invariant: the topology's version, read without a lock, is never ahead of the topology that a reader of the lock sees
 //! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
 
-use crate::channel_key::BOOT_LIMIT;
 use crate::doorman;
 use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
@@ -14,7 +13,7 @@ use amqp::{ConnectionConfig, Mechanism, Millis, Table};
 use broker::topology::{
     Applied, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology,
 };
-use broker::{ChannelKey, PartitionId, VhostId};
+use broker::{ChannelKey, NodeLife, PartitionId, VhostId};
 use partition::{Command, RequestId};
 use session::{Common, Histories, Limits, LoginLimits, Logins, Settings, Stamps, Sums};
 use std::net::{SocketAddr, TcpListener};
@@ -53,8 +52,9 @@ pub struct NodeConfig {
     pub login_from: LoginFrom,
     /// Shard threads, 1 to 64.
     pub shards: usize,
-    /// Which start of this node it is, from 1: larger than at every start before, so that channel keys are never reused.
-    pub boot: u32,
+    /// Which node of its cluster it is, and which of its starts, both from 1: no other life of a node has both, so that channel
+    /// keys are never reused.
+    pub life: NodeLife,
     /// The durable partitions of this node and the shard that each runs on. New queues go to them in turn, partition 0
     /// excepted, which is the topology's own.
     pub placement: Vec<(PartitionId, usize)>,
@@ -96,7 +96,7 @@ impl NodeConfig {
             proxied: Vec::new(),
             login_from: LoginFrom::default(),
             shards: 1,
-            boot: 1,
+            life: NodeLife { node: 1, start: 1 },
             placement: Vec::new(),
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],
@@ -119,8 +119,8 @@ impl NodeConfig {
         if self.shards == 0 || self.shards > SHARDS_MAX {
             return wrong("there are 1 to 64 shard threads");
         }
-        if self.boot == 0 || self.boot >= BOOT_LIMIT {
-            return wrong("the boot number has 20 bits and is not 0: this data folder was started too often");
+        if self.life.node == 0 || self.life.start == 0 {
+            return wrong("nodes and their starts are counted from 1");
         }
         if self.amqp.frame_max == 0 || self.amqp.frame_max > FRAME_MAX_LIMIT {
             return wrong("frame_max is between 4096 and 1048576");

@@ -105,7 +105,7 @@ pub fn run<G>(
         proxied: config.proxy_protocol.clone(),
         login_from: config.certificate_login,
         shards: config.shard_threads,
-        boot: opened.boot,
+        life: opened.life,
         placement: opened.placement(),
         amqp: connection_config(config, &node_name),
         loopback_users: config.loopback_users.clone(),

@@ -647,7 +647,10 @@ impl Checks {
             return;
         }
         let Some(&id) = self.by_number.get(&(channel, seq)) else {
-            violated("confirm", &format!("publish {seq} of channel {} was confirmed and never published", channel.0));
+            violated(
+                "confirm",
+                &format!("publish {seq} of channel {} was confirmed and never published", channel.number()),
+            );
         };
         let group = self.published[id as usize].group;
         let is_excused = |queue: QueueId| self.ends.excuses(queue);

@@ -47,11 +47,11 @@ pub struct QueueSettings {
 }
 
 /// Dead letters are published on channels from here on, one for each life of a node.
-const BURIALS_FROM: u64 = 1 << 60;
+const BURIALS_FROM: u128 = 1 << 60;
 
 /// The channel on which a node publishes dead letters in one of its lives.
 pub fn burial_channel(node: u64, life: u32) -> ChannelKey {
-    ChannelKey(BURIALS_FROM | node << 32 | u64::from(life))
+    ChannelKey(BURIALS_FROM | u128::from(node) << 32 | u128::from(life))
 }
 
 /// Whether dead letters are published on this channel.
@@ -174,7 +174,7 @@ impl Client {
             session: None,
             channels,
             next_channel: 1,
-            channel: ChannelKey(channels),
+            channel: ChannelKey(u128::from(channels)),
             random,
             queues: queues.to_vec(),
             heard: 0,
@@ -272,10 +272,19 @@ impl Client {
         match &self.part {
             Part::Publisher(p) => {
                 let first = p.unconfirmed.front().map(|u| (u.0, u.1));
-                format!("publisher {} {session:?} unconfirmed {} from {first:?}", self.channel.0, p.unconfirmed.len())
+                format!(
+                    "publisher {} {session:?} unconfirmed {} from {first:?}",
+                    self.channel.number(),
+                    p.unconfirmed.len()
+                )
             }
             Part::Reader(r) => {
-                format!("reader {} {session:?} consumers {:?} held {}", self.channel.0, r.consumers, r.held.len())
+                format!(
+                    "reader {} {session:?} consumers {:?} held {}",
+                    self.channel.number(),
+                    r.consumers,
+                    r.held.len()
+                )
             }
         }
     }
@@ -303,7 +312,7 @@ impl Client {
             Part::Publisher(p) => p.habits.gives_up,
         };
         if starts_over || self.next_channel == 1 {
-            self.channel = ChannelKey(self.channels + self.next_channel);
+            self.channel = ChannelKey(u128::from(self.channels + self.next_channel));
             self.next_channel += 1;
         }
         n.wishes.push(Wish::Open(self.channel));
@@ -449,7 +458,7 @@ impl Client {
             // The channel ends; the next one is another publisher to the log.
             (p.next_seq, p.number, p.sessions) = (1, 1, 0);
             self.next_channel += 1;
-            let next = ChannelKey(self.channels + self.next_channel);
+            let next = ChannelKey(u128::from(self.channels + self.next_channel));
             self.close(true, n);
             self.channel = next;
             return;

@@ -470,7 +470,8 @@ impl Cluster {
             return;
         }
         let now = self.schedule.now();
-        self.trace.line(now, || format!("c{client} opens s{} channel {} on n{}", session.0, channel.0, node + 1));
+        self.trace
+            .line(now, || format!("c{client} opens s{} channel {} on n{}", session.0, channel.number(), node + 1));
         self.links.insert(session, Link { client, node, to_node: now, to_client: now });
         self.clients[client].session = Some(session);
         self.with_client(client, Client::opened);
@@ -576,7 +577,7 @@ fn brief_command(command: &Command) -> String {
         Command::Publish(p) => {
             let id = crate::checks::id_of(&p.message.body);
             let targets: Vec<_> = p.targets.iter().map(|t| (t.queue.0, t.durability)).collect();
-            format!("publish {} of {} id {id:?} to {targets:?}", p.publish_seq, p.channel.0)
+            format!("publish {} of {} id {id:?} to {targets:?}", p.publish_seq, p.channel.number())
         }
         other => format!("{other:?}"),
     }
@@ -601,7 +602,7 @@ fn brief_entry(body: &Bytes) -> String {
             LogCommand::Publish(b) => {
                 let ids: Vec<_> = b.iter().filter_map(|m| crate::checks::id_of(m.body())).collect();
                 let to: Vec<_> = b.targets().map(|q| q.0).collect();
-                format!("publish {}:{} ids {ids:?} to {to:?}; ", b.publisher().0, b.first_publish_seq())
+                format!("publish {}:{} ids {ids:?} to {to:?}; ", b.publisher().number(), b.first_publish_seq())
             }
             LogCommand::Settle { queue, reason, ranges } => {
                 format!("settle q{} {reason:?} {:?}; ", queue.0, ranges.collect::<Vec<_>>())

@@ -1,7 +1,7 @@
 //! The image of a partition's state that a follower fetches before it fetches messages.
 //!
 //! ```text
-//! u8 version=2 | time u64 | publishers u32 * (channel u64, last u64)
+//! u8 version=3 | time u64 | publishers u32 * (life u64, channel u64, last u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
 //!               counts u32 * (seq u64, acquired u32, delivery u32), levels and extras (as in checkpoint.rs),
 //!               live u32 * (first u64, count u64))
@@ -10,7 +10,10 @@
 //! Invariant: it holds nothing of where bytes lie, so the same state has the same image on every member; what is restored
 //! from it hashes as what it was made of.
 
-use crate::checkpoint::{CheckpointDamaged, Cursor, decode_extras, encode_extras, put_levels, put32, put64};
+use crate::checkpoint::{
+    CheckpointDamaged, Cursor, decode_extras, encode_extras, put_levels, put_publishers, put32, put64,
+    sorted_publishers,
+};
 use crate::machine::Queues;
 use crate::outputs::ExtentReady;
 use crate::place::Place;
@@ -21,7 +24,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// The version that this build writes and reads, of the manifest too.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 
 /// One queue of an image.
 #[derive(Debug, PartialEq)]
@@ -47,13 +50,7 @@ pub(super) struct Image {
 pub(super) fn encode(queues: &Queues) -> Vec<u8> {
     let mut out = vec![VERSION];
     put64(&mut out, queues.time_ms);
-    let mut publishers: Vec<_> = queues.publishers.iter().collect();
-    publishers.sort_unstable();
-    put32(&mut out, publishers.len() as u32);
-    for (channel, last) in publishers {
-        put64(&mut out, channel.0);
-        put64(&mut out, *last);
-    }
+    put_publishers(&sorted_publishers(queues), &mut out);
     let ids = queues.queue_ids();
     put32(&mut out, ids.len() as u32);
     for id in ids {
@@ -93,10 +90,7 @@ impl Image {
             return Err(cursor.damaged("a version that this build does not know"));
         }
         let time_ms = cursor.u64()?;
-        let mut publishers = Vec::new();
-        for _ in 0..cursor.u32()? {
-            publishers.push((ChannelKey(cursor.u64()?), cursor.u64()?));
-        }
+        let publishers = cursor.publishers()?;
         let mut queues = Vec::new();
         for _ in 0..cursor.u32()? {
             let (id, next_seq, dispatched_below) = (QueueId(cursor.u64()?), cursor.u64()?, cursor.u64()?);

@@ -27,8 +27,8 @@ mod wal_thread;
 use crate::node::{MakePartitions, Wiring};
 use crate::shard::{Mailbox, Partition};
 use crate::topology_log::TopologyLog;
-use broker::PartitionId;
 use broker::topology::Topology;
+use broker::{NodeLife, PartitionId};
 use completions::Completions;
 use consensus::NodeId;
 use durable::{DurablePartition, Turn};
@@ -171,8 +171,8 @@ pub struct Opened {
     partitions: Vec<Started<QueuePartition>>,
     /// The topology that all queues, exchanges and bindings are in.
     pub topology: Topology,
-    /// Which start of this node it is: larger than at every start before.
-    pub boot: u32,
+    /// Which node of its cluster it is, and which of its starts: no other life of a node has both.
+    pub life: NodeLife,
     next_extent: u32,
     /// What recovery read.
     pub report: WalReport,
@@ -209,9 +209,9 @@ fn random_u128() -> Result<u128, OpenError> {
 /// - Errors: each is one line that says what to do; nothing is changed on the disk then.
 pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
-    let Brought { wal, checkpoints, metadata, partitions, topology, boot, next_extent, report } =
+    let Brought { wal, checkpoints, metadata, partitions, topology, life, next_extent, report } =
         opening::bring_back(&mut folder, config.partitions, options)?;
-    Ok(Opened { folder, config, wal, checkpoints, metadata, partitions, topology, boot, next_extent, report })
+    Ok(Opened { folder, config, wal, checkpoints, metadata, partitions, topology, life, next_extent, report })
 }
 
 /// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its payload cannot be read.

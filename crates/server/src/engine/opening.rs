@@ -11,9 +11,8 @@
 
 use super::durable::wall_ms;
 use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
-use crate::channel_key::is_of_boot;
 use broker::topology::{Command as Change, Topology};
-use broker::{ConsumerKey, PartitionId, QueueId};
+use broker::{ConsumerKey, NodeLife, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
 use partition::log_partition::{AppliedEntry, Machine};
@@ -38,7 +37,7 @@ pub(super) struct Brought<D: Disk> {
     pub(super) metadata: Started<LogPartition>,
     pub(super) partitions: Vec<Started<QueuePartition>>,
     pub(super) topology: Topology,
-    pub(super) boot: u32,
+    pub(super) life: NodeLife,
     pub(super) next_extent: u32,
     pub(super) report: WalReport,
 }
@@ -92,7 +91,8 @@ pub(super) fn bring_back<D: Disk>(
     });
     let partitions = finished.collect::<Result<_, OpenError>>()?;
     let metadata = Started::new(metadata);
-    let mut brought = Brought { wal, checkpoints, metadata, partitions, topology, boot: 0, next_extent, report };
+    let life = NodeLife { node: node.id, start: node.start };
+    let mut brought = Brought { wal, checkpoints, metadata, partitions, topology, life, next_extent, report };
     brought.take_office()?;
     let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && queue.partition.0 > last.0);
     if let Some(partition) = homeless.map(|queue| queue.partition) {
@@ -363,14 +363,12 @@ impl<D: Disk> Brought<D> {
         if let Some(partition) = idle {
             return Err(contradictory(partition, &"this node is not all of its members"));
         }
-        // The term of the topology's group grows with every start and is synced before it counts.
-        let term = self.metadata.partition.replica().group().status().term.0;
-        self.boot = u32::try_from(term).unwrap_or(u32::MAX);
         self.drop_orphan_queues();
-        // The process that served them was killed, or it would have said that they went.
-        let boot = self.boot;
+        // The process that served them was killed, or it would have said that they went; this one has no channels yet. Those
+        // without a life are of a build that ran alone.
+        let gone = [self.life.node, NodeLife::default().node];
         for Started { partition, .. } in &mut self.partitions {
-            partition.forget_publishers(|key| !is_of_boot(key, boot));
+            partition.forget_publishers(|key| gone.contains(&key.life().node));
         }
         Ok(())
     }

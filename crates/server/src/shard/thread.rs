@@ -659,7 +659,7 @@ pub(crate) fn run(parts: Parts) {
         let local = Rc::new(Local {
             index,
             inbox: RefCell::new(Inbox::new(index, shared.directory.clone(), shard.len())),
-            keys: RefCell::new(ChannelKeys::new(shared.config.boot, index)),
+            keys: RefCell::new(ChannelKeys::new(shared.config.life, index)),
             remote: RefCell::default(),
             window: Cell::new(window_bytes(0)),
             clients: RefCell::default(),

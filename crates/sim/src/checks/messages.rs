@@ -340,7 +340,10 @@ impl Model {
             } else if !is_grave {
                 let last = queue.last_of.entry(of.channel).or_insert(0);
                 if of.number <= *last {
-                    violated("fifo", &format!("publish {} of channel {} is behind {last}", of.number, of.channel.0));
+                    violated(
+                        "fifo",
+                        &format!("publish {} of channel {} is behind {last}", of.number, of.channel.number()),
+                    );
                 }
                 *last = of.number;
             }

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
 use std::collections::BTreeMap;
 
+/// The version with which an entry of the topology begins; other bodies are changes of members, or empty.
+const COMMAND: u8 = 1;
 /// What stands before the command in an entry.
 const PREFIX_BYTES: usize = 4;
 
@@ -24,7 +26,7 @@ impl Default for Declared {
 
 impl Reference for Declared {
     fn apply(&mut self, body: &Bytes) {
-        if body.first() == Some(&partition::entry::ENTRY_VERSION) {
+        if body.first() == Some(&COMMAND) {
             self.0.apply(&Change::decode(&body[PREFIX_BYTES..]).expect("a committed entry can be read"));
         }
     }

@@ -82,7 +82,7 @@ impl Lab {
                 body: vec![b'.'; bytes].into(),
             };
             let targets = smallvec![Target { queue, durability: Durability::Level(Level::Synced), selective: None }];
-            let (channel, publish_seq) = (ChannelKey(u64::from(self.all.boot) << 44 | 1), self.published);
+            let (channel, publish_seq) = (ChannelKey::of(self.all.life, 1), self.published);
             let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message };
             let out = self.with(partition, |p, cx| p.command(Command::Publish(publish), cx))?;
             let is_confirmed = out.effects.iter().any(|effect| matches!(effect, Effect::Confirm { .. }));
@@ -92,7 +92,7 @@ impl Lab {
     }
 
     fn purge(&mut self, partition: u32, queue: QueueId) -> Result<(), OpenError> {
-        let (channel, request) = (ChannelKey(u64::from(self.all.boot) << 44 | 2), RequestId(1));
+        let (channel, request) = (ChannelKey::of(self.all.life, 2), RequestId(1));
         self.with(partition, |p, cx| p.command(Command::Purge { queue, channel, request }, cx)).map(drop)
     }
 
