@@ -68,8 +68,9 @@ const LAYERS: &[Layer] = &[
         banned: &["std::net", "tokio::", "SystemTime"],
     },
     Layer { name: "cgroup", may_know: &[], banned: &["std::net", "tokio::", "SystemTime"] },
-    Layer { name: "sizing", may_know: &["cgroup"], banned: &["tokio::", "SystemTime"] },
-    Layer { name: "bench", may_know: &["amqp", "cgroup"], banned: &[] },
+    Layer { name: "page", may_know: &[], banned: OUTSIDE },
+    Layer { name: "sizing", may_know: &["cgroup", "page"], banned: &["tokio::", "SystemTime"] },
+    Layer { name: "bench", may_know: &["amqp", "cgroup", "page"], banned: &[] },
     Layer { name: "management", may_know: &["amqp", "broker", "partition", "server"], banned: &[] },
     Layer { name: "leveret", may_know: &["bench", "management", "server", "sizing", "storage"], banned: &[] },
 ];

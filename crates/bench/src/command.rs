@@ -104,7 +104,7 @@ fn measured(options: &Options, context: &Context) -> Result<Ended, Error> {
     let ended = Ended::of(std::iter::once(recorded.run.verdict()));
     if let Some(name) = &outputs.html {
         let title = format!("{} under load", recorded.run.label);
-        write(name, &report::html(&title, &Book { runs: vec![recorded], figures: Vec::new() }))?;
+        write(name, &report::html(&title, &Book { runs: vec![recorded], figures: Vec::new() }, ""))?;
     }
     Ok(ended)
 }
@@ -134,7 +134,7 @@ fn compare(words: &[String]) -> Result<Ended, Error> {
     let title = words.text("title").unwrap_or("Runs compared");
     let table = report::markdown(&book);
     if let Some(name) = words.text("html") {
-        write(name, &report::html(title, &book))?;
+        write(name, &report::html(title, &book, ""))?;
     }
     match words.text("md") {
         Some(name) => write(name, &format!("# {title}\n\n{table}"))?,

@@ -8,6 +8,7 @@
 mod risk;
 
 use amqp::{Table, Value};
+use page::figures::three;
 
 use crate::Error;
 use crate::broker::Broker;
@@ -16,7 +17,7 @@ use crate::command::Ended;
 use crate::options::{self, BrokerStart, Options, parse};
 use crate::record::{Curve, Figure, Latency, Recorded, Run};
 use crate::run::Context;
-use crate::screen::{ms, rate_text, say};
+use crate::screen::say;
 use crate::series::{Series, broker_of};
 use crate::words::{ABOUT_BROKER, ABOUT_OUTPUT, Known, Words, help};
 
@@ -144,7 +145,7 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     for figure in FIGURES.iter().filter(|figure| wanted.contains(&figure.number)) {
         let mut absent = lab.absent();
         if highest < figure.rate {
-            absent.push(format!("Rates above {} were not tried: --rate.", rate_text(highest)));
+            absent.push(format!("Rates above {} were not tried: --rate.", three(highest)));
         }
         let figure = Asked { rate: figure.rate.min(highest), ..*figure };
         let measured = match figure.number {
@@ -328,7 +329,7 @@ impl Lab<'_> {
                 let run = self.at(figure, std::slice::from_ref(&policy), policy.name, rate, series)?;
                 if !is_held(&run) {
                     why = why_not_held(&run, rate)
-                        .map(|why| format!("{} did not hold {}: {why}", policy.name, rate_text(rate)));
+                        .map(|why| format!("{} did not hold {}: {why}", policy.name, three(rate)));
                     held = Some(run.clone());
                 }
                 if let Some(latency) = run.confirm.clone() {
@@ -381,7 +382,7 @@ impl Lab<'_> {
         rate: f64,
         series: &mut Series<'_>,
     ) -> Result<Run, Error> {
-        let label = format!("figure {}, {label}, {} msg/s", figure.number, rate_text(rate));
+        let label = format!("figure {}, {label}, {} msg/s", figure.number, three(rate));
         Ok(self.once(stages, figure.body_bytes, rate, &label, series)?.run.clone())
     }
 
@@ -519,20 +520,15 @@ fn text(figure: &Asked, measured: &[Measured]) -> String {
         text.push_str(&format!(
             "  {:<40} {:>8} msg/s  p50 {} p90 {} p99 {} p99.9 {} p99.99 {} ms\n",
             curve.name,
-            rate_text(curve.held),
-            ms(f.p50_ms),
-            ms(f.p90_ms),
-            ms(f.p99_ms),
-            ms(f.p999_ms),
-            ms(f.p9999_ms)
+            three(curve.held),
+            three(f.p50_ms),
+            three(f.p90_ms),
+            three(f.p99_ms),
+            three(f.p999_ms),
+            three(f.p9999_ms)
         ));
         if let Some(why) = &curve.why {
-            text.push_str(&format!(
-                "  {:<40} held {}, not {}: {why}\n",
-                "",
-                rate_text(curve.asked),
-                rate_text(figure.rate)
-            ));
+            text.push_str(&format!("  {:<40} held {}, not {}: {why}\n", "", three(curve.asked), three(figure.rate)));
         }
     }
     text
@@ -550,7 +546,7 @@ fn drawn(asked: &Asked, measured: Vec<Measured>, absent: Vec<String>) -> Figure 
         }
     }
     let not_held = not_held.into_iter().map(|(why, at, names)| {
-        let (held, wanted) = (rate_text(at), rate_text(asked.rate));
+        let (held, wanted) = (three(at), three(asked.rate));
         format!("{}: measured at {held} msg/s, not {wanted}: {why}.", names.join(", "))
     });
     let notes = absent.into_iter().chain(not_held).collect();
@@ -589,7 +585,7 @@ mod tests {
         };
         let measured = vec![curve("synced", Some("the disk")), curve("async", Some("the disk")), curve("other", None)];
         let figure = drawn(&FIGURES[2], measured, vec!["Replicated: one node.".to_owned()]);
-        let told = ["Replicated: one node.", "synced, async: measured at 140000 msg/s, not 200000: the disk."];
+        let told = ["Replicated: one node.", "synced, async: measured at 140,000 msg/s, not 200,000: the disk."];
         assert_eq!(figure.notes, told);
         assert_eq!(
             (figure.title.as_str(), figure.curves.len()),

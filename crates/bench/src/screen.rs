@@ -7,6 +7,7 @@ pub mod live;
 use std::io::Write;
 
 use hdrhistogram::Histogram;
+use page::figures::{count, three};
 
 use crate::latency::Figures;
 use crate::options::Options;
@@ -56,7 +57,7 @@ pub fn opening(options: &Options, found: &Found) -> String {
         Some(rate) => {
             let all = rate.max() * f64::from(p.count) * f64::from(p.channels);
             let loop_kind = if options.closed_loop { "closed loop" } else { "open loop" };
-            format!("{} msg/s in all, {loop_kind}", rate_text(all))
+            format!("{} msg/s in all, {loop_kind}", three(all))
         }
     };
     let backlog = match found.backlog {
@@ -76,7 +77,7 @@ pub fn opening(options: &Options, found: &Found) -> String {
 pub fn line(i: &Interval) -> String {
     let latency = |name: &str, figures: &Option<Figures>| match figures {
         None => String::new(),
-        Some(f) => format!(" | {name} p50 {} p99 {} p99.9 {} ms", ms(f.p50_ms), ms(f.p99_ms), ms(f.p999_ms)),
+        Some(f) => format!(" | {name} p50 {} p99 {} p99.9 {} ms", three(f.p50_ms), three(f.p99_ms), three(f.p999_ms)),
     };
     let broker = match &i.broker {
         None => String::new(),
@@ -95,9 +96,9 @@ pub fn line(i: &Interval) -> String {
         "{:7.1} s {:7} | sent {:>8} confirmed {:>8} received {:>8} msg/s{}{}{broker}{odd}",
         i.at_s,
         i.phase,
-        rate_text(i.published_per_s),
-        rate_text(i.confirmed_per_s),
-        rate_text(i.received_per_s),
+        three(i.published_per_s),
+        three(i.confirmed_per_s),
+        three(i.received_per_s),
         latency("confirm", &i.confirm),
         latency("end to end", &i.end_to_end),
     )
@@ -111,13 +112,13 @@ pub fn summary(run: &Run) -> String {
     };
     let mut text = format!("\n{name}, {:.1} s measured\n", run.seconds);
     let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<17} {value}\n"));
-    let target = run.target_per_s.map_or(String::new(), |target| format!(" of {} asked for", rate_text(target)));
-    row("sent", format!("{} msg/s{target}", rate_text(run.published_per_s)));
+    let target = run.target_per_s.map_or(String::new(), |target| format!(" of {} asked for", three(target)));
+    row("sent", format!("{} msg/s{target}", three(run.published_per_s)));
     if let Some(rate) = run.confirmed_per_s {
-        row("confirmed", format!("{} msg/s", rate_text(rate)));
+        row("confirmed", format!("{} msg/s", three(rate)));
     }
     if let Some(rate) = run.received_per_s {
-        row("received", format!("{} msg/s", rate_text(rate)));
+        row("received", format!("{} msg/s", three(rate)));
     }
     for (name, latency) in
         [("handed to socket", &run.handed), ("confirm", &run.confirm), ("end to end", &run.end_to_end)]
@@ -138,16 +139,16 @@ pub fn summary(run: &Run) -> String {
         }
     }
     let c = &run.correctness;
-    let optional = |count: Option<u64>| count.map_or("not known".to_owned(), |count| count.to_string());
+    let optional = |known: Option<u64>| known.map_or("not known".to_owned(), count);
     row(
         "messages",
         format!(
             "{} sent, {} confirmed, {} received, {} left in queues, {} unanswered",
-            c.published,
-            c.confirmed,
-            c.received,
+            count(c.published),
+            count(c.confirmed),
+            count(c.received),
             optional(c.left_in_queues),
-            c.unanswered
+            count(c.unanswered)
         ),
     );
     row(
@@ -155,20 +156,20 @@ pub fn summary(run: &Run) -> String {
         format!(
             "lost {}, duplicated {} (+{} flagged), reordered {}, corrupt {}, of other runs {}, nacked {}, returned {}",
             optional(c.lost),
-            c.duplicated_unflagged,
-            c.duplicated_flagged,
-            c.reordered,
-            c.corrupt,
-            c.foreign,
-            c.nacked,
-            c.returned
+            count(c.duplicated_unflagged),
+            count(c.duplicated_flagged),
+            count(c.reordered),
+            count(c.corrupt),
+            count(c.foreign),
+            count(c.nacked),
+            count(c.returned)
         ),
     );
     if !c.lost_examples.is_empty() {
         row("", format!("first lost, publisher:sequence: {}", c.lost_examples.join(" ")));
     }
     let us = |name: &str, value: Option<f64>, per: &str| {
-        value.map(|us| format!("{name} {us:.2} us a message {per}").trim_end().to_owned())
+        value.map(|us| format!("{name} {} us a message {per}", three(us)).trim_end().to_owned())
     };
     let cost: Vec<String> = [
         us("publishing", run.cost.publishing_us_per_message, "sent"),
@@ -208,20 +209,7 @@ pub fn summary(run: &Run) -> String {
 fn percentiles(latency: &Latency) -> String {
     let f = &latency.figures;
     let names = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99"];
-    let told: Vec<String> = names.iter().zip(f.told()).map(|(name, value)| format!("{name} {}", ms(value))).collect();
-    format!("{} max {} ms", told.join(" "), ms(f.max_ms))
-}
-
-/// Milliseconds with as many digits as mean something.
-pub fn ms(value: f64) -> String {
-    match value {
-        v if v < 10.0 => format!("{v:.3}"),
-        v if v < 100.0 => format!("{v:.2}"),
-        v => format!("{v:.1}"),
-    }
-}
-
-/// A rate without digits that mean nothing.
-pub fn rate_text(rate: f64) -> String {
-    if rate < 100.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+    let told: Vec<String> =
+        names.iter().zip(f.told()).map(|(name, value)| format!("{name} {}", three(value))).collect();
+    format!("{} max {} ms", told.join(" "), three(f.max_ms))
 }

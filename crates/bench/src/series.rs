@@ -149,7 +149,7 @@ impl<'a> Series<'a> {
             std::fs::write(name, text).map_err(|why| Error::machine(format!("writing {name}"), why))
         };
         if let Some(name) = &self.html {
-            let page = report::html(&self.title, &self.book).replacen("</h1>\n", &format!("</h1>\n{foreword}"), 1);
+            let page = report::html(&self.title, &self.book, foreword);
             write(name, &page)?;
         }
         if let Some(name) = &self.markdown {

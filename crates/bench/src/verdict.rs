@@ -3,13 +3,14 @@
 //! Invariant: a message counts as lost only if its publisher was promised it (confirmed, not returned), it reached a queue that was
 //! consumed to its end or counted, it was not received and it is not in a queue. Where that cannot be told, nothing is claimed.
 
+use page::figures::{count, three};
+
 use crate::ledger::Ledger;
 use crate::load::{Final, PublisherFinal};
 use crate::options::Options;
 use crate::pace::Steps;
 use crate::plan::{Plan, QueueId};
 use crate::record::{Correctness, Run};
-use crate::screen::rate_text;
 
 /// Lost messages that are named.
 const EXAMPLES_MAX: usize = 10;
@@ -93,7 +94,7 @@ pub fn missed(options: &Options, run: &Run, failure: Option<String>) -> Vec<Stri
         });
         // A run that ends between two messages is not short of its rate.
         if held < rate * 0.99 {
-            missed.push(format!("{held:.0} messages a second, {rate:.0} are required"));
+            missed.push(format!("{} messages a second, {} are required", count(held as u64), count(rate as u64)));
         }
     }
     let latency = run.end_to_end.as_ref().or(run.confirm.as_ref()).map(|latency| &latency.figures);
@@ -102,7 +103,7 @@ pub fn missed(options: &Options, run: &Run, failure: Option<String>) -> Vec<Stri
     {
         match (limit, value) {
             (Some(limit), Some(value)) if value > limit => {
-                missed.push(format!("{name} is {value:.3} ms, at most {limit} ms is required"));
+                missed.push(format!("{name} is {} ms, at most {limit} ms is required", three(value)));
             }
             (Some(limit), None) => missed.push(format!("{name} was not measured, at most {limit} ms is required")),
             _ => {}
@@ -138,13 +139,14 @@ pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64)
         return None;
     }
     let left = match left {
-        Some(left) => format!(", {left} were left after the time to drain them"),
+        Some(left) => format!(", {} were left after the time to drain them", count(left)),
         None => String::new(),
     };
     Some(format!(
-        "backlog grew: {} of {} messages a second that were sent were received, {waited} waited at the end of the load{left}",
-        rate_text(received),
-        rate_text(sent)
+        "{} of {} messages a second that were sent were received, {} waited at the end of the load{left}",
+        three(received),
+        three(sent),
+        count(waited)
     ))
 }
 
@@ -230,7 +232,7 @@ mod tests {
             (1..=20).map(|second| (f64::from(second), u64::from(second as u32) * 3492)).collect();
         let of = |line: &str, run: &Run, backlogs: &[(f64, u64)]| grown(&options(line), run, backlogs, 0);
         let told = of("--rate 4000", &run, &grows).unwrap();
-        for part in ["backlog grew: 508 of 4000", "69840 waited", "40500 were left"] {
+        for part in ["508 of 4,000 messages", "69,840 waited", "40,500 were left"] {
             assert!(told.contains(part), "{told}");
         }
         assert!(of("", &run, &grows).is_some(), "also without a rate");
@@ -252,12 +254,12 @@ mod tests {
         let mut run = Run { not_asked: named, ..Run::default() };
         let summary = crate::screen::summary;
         assert!(summary(&run).contains("not asked for     p99 (--req") && summary(&run).ends_with("PASSED"));
-        run.missed.push("backlog grew: x".to_owned());
+        run.missed.push("508 of 4,000".to_owned());
         run.backlog_grew = true;
-        assert!(summary(&run).ends_with("BACKLOG GREW: backlog grew: x"), "{}", summary(&run));
+        assert!(summary(&run).ends_with("  BACKLOG GREW: 508 of 4,000"), "{}", summary(&run));
         run.missed.push("interrupted after 1 s".to_owned());
         run.was_interrupted = true;
-        assert!(summary(&run).contains("INTERRUPTED: backlog grew: x; interrupted"), "{}", summary(&run));
+        assert!(summary(&run).contains("INTERRUPTED: 508 of 4,000; interrupted"), "{}", summary(&run));
         run.missed.push("5 lost".to_owned());
         assert!(summary(&run).contains("FAILED: "), "{}", summary(&run));
     }

@@ -2,10 +2,12 @@
 //!
 //! Invariant: a figure is drawn from what was written down of it, so that a report made later is the report that was made then.
 
-use super::chart::{Chart, Scale, Series};
-use super::escape;
+use page::chart::{Chart, Scale, Series};
+use page::escape;
+use page::figures::three;
+use page::hue::Hue;
+
 use crate::record::Figure;
-use crate::screen::{ms, rate_text};
 
 /// Where the curves begin, percent: the articles' begin at the median.
 const PERCENTILE_FIRST: f64 = 49.0;
@@ -15,24 +17,23 @@ const COLUMNS: [&str; 10] = ["waits for", "msg/s", "p50", "p75", "p90", "p95", "
 /// The figure with its heading.
 pub(super) fn html(figure: &Figure) -> String {
     let mut html = format!("<h2>{}</h2>\n", escape(&figure.title));
-    let mut chart = Chart::new("How long one waits", "percentile", "ms from publish to the stage")
-        .x(Scale::Percentile)
-        .y(Scale::Log);
+    let axes = (("percentile", Scale::Percentile), ("ms from publish to the stage", Scale::Log));
+    let mut chart = Chart::new("How long one waits", axes.0, axes.1).group("figures");
     for (at, curve) in figure.curves.iter().enumerate() {
-        let from_median = curve.latency.curve.iter().copied().filter(|(percentile, _)| *percentile >= PERCENTILE_FIRST);
-        chart.push(Series::new(curve.name.clone(), from_median.collect()).color(at));
+        let from_median = curve.latency.curve.iter().filter(|(percentile, _)| *percentile >= PERCENTILE_FIRST);
+        let points = from_median.map(|(percentile, ms)| (*percentile, Some(*ms)));
+        chart.push(Series::new(curve.name.clone(), Hue::nth(at), points));
     }
     if !chart.is_empty() {
-        html.push_str(&format!("<figure>{}</figure>\n", chart.svg()));
+        html.push_str(&chart.html());
     }
     if !figure.curves.is_empty() {
-        let row = |cells: &[String], cell: &str| {
-            let cells: String = cells.iter().map(|text| format!("<{cell}>{}</{cell}>", escape(text))).collect();
-            format!("<tr>{cells}</tr>\n")
+        let row = |mut cells: Vec<String>| {
+            let name = cells.remove(0);
+            page::table::Row { name, cells: cells.into_iter().map(|cell| (cell, false)).collect() }
         };
-        let rows: String = table(figure).iter().map(|cells| row(cells, "td")).collect();
-        let head = row(&COLUMNS.map(str::to_owned), "th");
-        html.push_str(&format!("<div class=\"wide\"><table>\n{head}{rows}</table></div>\n"));
+        let rows: Vec<page::table::Row> = table(figure).into_iter().map(row).collect();
+        html.push_str(&page::table::html(&COLUMNS.map(str::to_owned), &rows));
     }
     if let Some((text, holds)) = &figure.shown {
         let (class, verdict) = verdict(*holds);
@@ -68,8 +69,8 @@ pub(super) fn markdown(figure: &Figure) -> String {
 fn table(figure: &Figure) -> Vec<Vec<String>> {
     let row = |curve: &crate::record::Curve| {
         let figures = &curve.latency.figures;
-        let values = figures.told().into_iter().chain([figures.max_ms]).map(ms);
-        [curve.name.clone(), rate_text(curve.held_per_s)].into_iter().chain(values).collect()
+        let values = figures.told().into_iter().chain([figures.max_ms]).map(three);
+        [curve.name.clone(), three(curve.held_per_s)].into_iter().chain(values).collect()
     };
     figure.curves.iter().map(row).collect()
 }
@@ -92,15 +93,17 @@ mod tests {
         let notes = vec!["Replicated: one node was named.".to_owned()];
         let figure = Figure { title: "Figure 2".to_owned(), curves: vec![curve], notes, shown: None };
         let page = html(&figure);
-        for part in
-            ["<h2>Figure 2</h2>", "<svg", "<td>async &lt;first&gt;</td><td>50000</td><td>0.500</td>", "named.</li>"]
-        {
+        for part in [
+            "<h2>Figure 2</h2>",
+            "class=\"chart\"",
+            "<td>async &lt;first&gt;</td><td>50,000</td><td>0.500</td>",
+            "named.</li>",
+        ] {
             assert!(page.contains(part), "{part} is missing in\n{page}");
         }
-        let points = page.split("points=\"").nth(1).and_then(|rest| rest.split('"').next());
-        assert_eq!(points.map(|points| points.split(' ').count()), Some(2), "the curve begins at the median");
+        assert!(page.contains("\"x\":[50.0,100.0]"), "the curve begins at the median: {page}");
         let text = markdown(&figure);
-        assert!(text.contains("| async <first> | 50000 | 0.500 |") && text.contains("- Replicated"), "{text}");
+        assert!(text.contains("| async <first> | 50,000 | 0.500 |") && text.contains("- Replicated"), "{text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io::{Stdout, stdout};
 
 use hdrhistogram::Histogram;
+use page::figures::three;
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -15,7 +16,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Paragraph, Sparkline};
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
-use super::{ms, opening, rate_text, summary};
+use super::{opening, summary};
 use crate::latency::Figures;
 use crate::options::Options;
 use crate::record::{Interval, Recorded};
@@ -92,12 +93,12 @@ impl View {
             rows[1],
         );
         let width = usize::from(frame.area().width);
-        let target = i.target_per_s.map(|target| (3, format!("target {}", rate_text(target))));
+        let target = i.target_per_s.map(|target| (3, format!("target {}", three(target))));
         let rates = [
-            Some((2, format!("sent {}", rate_text(i.published_per_s)))),
+            Some((2, format!("sent {}", three(i.published_per_s)))),
             target,
-            Some((1, format!("confirmed {}", rate_text(i.confirmed_per_s)))),
-            Some((0, format!("received {}", rate_text(i.received_per_s)))),
+            Some((1, format!("confirmed {}", three(i.confirmed_per_s)))),
+            Some((0, format!("received {}", three(i.received_per_s)))),
         ];
         frame.render_widget(line_of("msg/s      ", rates.into_iter().flatten().collect(), width), rows[2]);
         sparkline(frame, rows[3], "rate       ", &self.rates, Color::Green);
@@ -204,7 +205,7 @@ fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> 
         (4, "p99.99", f.p9999_ms),
         (3, "max", f.max_ms),
     ];
-    let parts = parts.map(|(importance, percentile, value)| (importance, format!("{percentile} {}", ms(value))));
+    let parts = parts.map(|(importance, percentile, value)| (importance, format!("{percentile} {}", three(value))));
     let unit = "  ms";
     let mut line = line_of(name, parts.to_vec(), width.saturating_sub(unit.len()));
     line.push_span(unit);
@@ -289,7 +290,7 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(100, HEIGHT)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let drawn = terminal.backend().to_string();
-        for part in ["10 of 20 s", "received 8000", "p99 4.250", "█"] {
+        for part in ["10 of 20 s", "received 8,000", "p99 4.25", "█"] {
             assert!(drawn.contains(part), "{part} is missing in\n{drawn}");
         }
     }
@@ -314,17 +315,20 @@ mod tests {
             terminal.backend().to_string()
         };
         let whole = drawn(100, HEIGHT);
-        assert!(whole.contains("target 1234567") && whole.contains("network") && whole.contains("Leveret"), "{whole}");
-        let small = drawn(60, 8);
+        assert!(
+            whole.contains("target 1,230,000") && whole.contains("network") && whole.contains("Leveret"),
+            "{whole}"
+        );
+        let small = drawn(66, 8);
         assert!(!small.contains("network") && !small.contains("Leveret"), "{small}");
         for part in
-            ["10 of 20 s", "sent 1234567  confirmed 1234568  received 1234569", "p99 4.250", "3 connections lost"]
+            ["10 of 20 s", "sent 1,230,000  confirmed 1,230,000  received 1,230,000", "p99 4.25", "3 connections lost"]
         {
             assert!(small.contains(part), "{part} is missing in\n{small}");
         }
         let tiny = drawn(30, 3);
         assert!(
-            tiny.contains("10 of 20 s") && tiny.contains("received 1234569") && tiny.contains("p99 4.250"),
+            tiny.contains("10 of 20 s") && tiny.contains("received 1,230,000") && tiny.contains("p99 4.25"),
             "{tiny}"
         );
         assert!(!tiny.contains("sent") && !tiny.contains("confirm"), "{tiny}");
@@ -334,10 +338,10 @@ mod tests {
     fn a_narrow_terminal_keeps_what_matters_and_cuts_no_figure() {
         let figures = Figures { count: 5, p50_ms: 1.5, p99_ms: 4.25, p9999_ms: 12345.0, ..Figures::default() };
         let line = |width: usize| latency_line("end to end ", &Some(figures.clone()), width).to_string();
-        assert!(line(100).contains("p95") && line(100).contains("p99.99 12345"));
+        assert!(line(100).contains("p95") && line(100).contains("p99.99 12,300"));
         let narrow = line(60);
-        assert!(narrow.len() <= 60 && narrow.contains("p50 1.500  p99 4.250") && narrow.ends_with("ms"), "{narrow}");
-        assert!(!narrow.contains("p95") && line(20).contains("p99 4.250"));
+        assert!(narrow.len() <= 60 && narrow.contains("p50 1.50  p99 4.25") && narrow.ends_with("ms"), "{narrow}");
+        assert!(!narrow.contains("p95") && line(20).contains("p99 4.25"));
     }
 
     #[test]

@@ -1,0 +1,395 @@
+//! What a report answers first: a sentence, four tiles, and what keeps runs from being compared.
+//!
+//! Invariant: nothing is said that was not measured. Only a run that passed can be the best of those beside it: a wait is short where
+//! messages get lost.
+
+use page::figures::{self, count, duration_ms, three};
+use page::hue::Hue;
+use page::table::{Better, best};
+use page::tile::{Line, Tile, Tone};
+
+use super::charts::hues;
+use crate::record::{Latency, Recorded, Run, Verdict};
+
+/// More runs than this do not each have their line on a tile.
+const LINES_MAX: usize = 4;
+
+/// A run that is shorter than another by more than this is not as long.
+const LENGTH_TIE: f64 = 0.05;
+
+/// A rate that is short of what was asked for by more than this was not held.
+const HELD: f64 = 0.99;
+
+/// The latency that counts most, and what it is of: from end to end where somebody received.
+pub(super) fn latency(run: &Run) -> Option<(&Latency, &'static str)> {
+    let end_to_end = run.end_to_end.as_ref().map(|latency| (latency, "end to end"));
+    end_to_end.or(run.confirm.as_ref().map(|latency| (latency, "of confirms")))
+}
+
+/// The rate of what that latency is of: where a backlog stands, who takes it tells nothing of how much is published.
+pub(super) fn rate(run: &Run) -> f64 {
+    let own = match run.end_to_end {
+        None if run.confirm.is_some() => run.confirmed_per_s,
+        _ => run.received_per_s,
+    };
+    own.or(run.received_per_s).or(run.confirmed_per_s).unwrap_or(run.published_per_s)
+}
+
+/// A figure of each run that passed.
+pub(super) fn of_passed(runs: &[Recorded], value: impl Fn(&Run) -> Option<f64>) -> Vec<Option<f64>> {
+    let passed = |run: &Run| (run.verdict() == Verdict::Passed).then(|| value(run)).flatten();
+    runs.iter().map(|recorded| passed(&recorded.run)).collect()
+}
+
+fn p99(run: &Run) -> Option<f64> {
+    latency(run).map(|(latency, _)| latency.figures.p99_ms)
+}
+
+/// The verdict on a report's runs; `are_comparable` where they differ in who was measured and not in what.
+pub(super) fn sentence(runs: &[Recorded], are_comparable: bool) -> (Tone, String) {
+    let passed = runs.iter().filter(|recorded| recorded.run.verdict() == Verdict::Passed).count();
+    let tone = if passed == runs.len() { Tone::Good } else { Tone::Bad };
+    let sentence = match runs {
+        [] => "Nothing was run.".to_owned(),
+        [one] => of_one(&one.run),
+        _ if are_comparable => of_several(runs),
+        _ => format!("{}.", passed_of(runs)),
+    };
+    (tone, sentence)
+}
+
+fn passed_of(runs: &[Recorded]) -> String {
+    let failed: Vec<String> = runs
+        .iter()
+        .filter(|recorded| recorded.run.verdict() != Verdict::Passed)
+        .map(|recorded| format!("{} {}", recorded.run.label, recorded.run.verdict().word().to_lowercase()))
+        .collect();
+    match &failed[..] {
+        [] => format!("All {} runs passed", runs.len()),
+        failed => format!("{} of {} runs passed; {}", runs.len() - failed.len(), runs.len(), failed.join(", ")),
+    }
+}
+
+/// The sentence on a single run.
+fn of_one(run: &Run) -> String {
+    let who = if run.broker.is_empty() { run.label.clone() } else { broker(&run.broker).to_owned() };
+    let missed = run.missed.join("; ");
+    match run.verdict() {
+        Verdict::BacklogGrew => return format!("{who} fell behind: {missed}."),
+        Verdict::Failed => return format!("{who} failed: {missed}."),
+        Verdict::Interrupted => return format!("{who}: {missed}, up to where nothing was wrong."),
+        Verdict::Passed => {}
+    }
+    let seconds = figures::duration_ms(run.seconds * 1000.0);
+    let held = rate(run);
+    let rate = match run.target_per_s {
+        Some(target) if held >= HELD * target => format!("held {} msg/s for {seconds}", three(target)),
+        Some(target) => format!("reached {} of {} msg/s asked for in {seconds}", three(held), three(target)),
+        None => format!("reached {} msg/s in {seconds}, as fast as it went", three(held)),
+    };
+    let wait = latency(run)
+        .map_or(String::new(), |(latency, of)| format!(", p99 {} {of}", duration_ms(latency.figures.p99_ms)));
+    let correct = match run.correctness.lost {
+        Some(_) => "nothing lost, reordered or corrupt",
+        None if run.received_per_s.is_some() => "nothing reordered or corrupt; what was lost cannot be told",
+        None => "nothing was received, so nothing was checked",
+    };
+    format!("{who} {rate}{wait}; {correct}.")
+}
+
+/// The sentence on runs that are compared.
+fn of_several(runs: &[Recorded]) -> String {
+    let name = |at: usize| runs[at].run.label.as_str();
+    let mut parts = vec![passed_of(runs)];
+    let rates = of_passed(runs, |run| Some(rate(run)));
+    let waits = of_passed(runs, p99);
+    let costs = of_passed(runs, |run| run.cost.broker_us_per_message);
+    let others = |values: &[Option<f64>], at: usize, text: fn(f64) -> String| {
+        let others = values.iter().enumerate().filter(|(other, _)| *other != at);
+        others.filter_map(|(_, value)| value.map(text)).collect::<Vec<_>>().join(" and ")
+    };
+    match best(&rates, Better::Higher) {
+        Some(at) => parts.push(format!(
+            "{} is fastest, {} msg/s against {}",
+            name(at),
+            three(rates[at].unwrap_or_default()),
+            others(&rates, at, three)
+        )),
+        None if rates.iter().flatten().count() > 1 => {
+            parts.push(format!(
+                "rates are the same ({} msg/s)",
+                rates.iter().flatten().next().map_or(String::new(), |r| three(*r))
+            ));
+        }
+        None => {}
+    }
+    if let Some(at) = best(&waits, Better::Lower) {
+        let of = latency(&runs[at].run).map_or("", |(_, of)| of);
+        let (own, others) = (duration_ms(waits[at].unwrap_or_default()), others(&waits, at, duration_ms));
+        parts.push(format!("{} waits least, p99 {of} {own} against {others}", name(at)));
+    }
+    if let Some(at) = best(&costs, Better::Lower) {
+        let (own, others) = (three(costs[at].unwrap_or_default()), others(&costs, at, three));
+        parts.push(format!("{} needs least CPU, {own} us a message against {others}", name(at)));
+    }
+    format!("{}.", parts.join("; "))
+}
+
+/// `RabbitMQ 3.10.8 (process beam.smp)` without its process.
+fn broker(broker: &str) -> &str {
+    broker.split(" (process").next().unwrap_or(broker)
+}
+
+/// What is to be said beside the verdict: who was held back, and what was not asked for.
+pub(super) fn beside(runs: &[Recorded]) -> Vec<String> {
+    let whose = |run: &Run| if runs.len() > 1 { format!("{}: ", run.label) } else { String::new() };
+    let mut lines = Vec::new();
+    for Recorded { run, .. } in runs {
+        if runs.len() > 1 && !run.missed.is_empty() {
+            lines.push(format!("{} {}: {}.", run.label, run.verdict().word().to_lowercase(), run.missed.join("; ")));
+        }
+        lines.extend(run.held_back.as_ref().map(|held| format!("{}{}.", whose(run), held.text())));
+    }
+    let not_asked = runs.first().map(|recorded| recorded.run.not_asked.clone()).unwrap_or_default();
+    if !not_asked.is_empty() && runs.iter().all(|recorded| recorded.run.not_asked == not_asked) {
+        lines.push(format!("Not asked for: {}.", not_asked.join(", ")));
+    }
+    lines
+}
+
+/// What else differs between runs that stand side by side than who was measured.
+pub(super) fn differences(runs: &[Recorded]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut differ = |what: &str, of: &dyn Fn(&Run) -> String| {
+        let mut values: Vec<(String, Vec<&str>)> = Vec::new();
+        for Recorded { run, .. } in runs {
+            let value = of(run);
+            match values.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, labels)) => labels.push(&run.label),
+                None => values.push((value, vec![&run.label])),
+            }
+        }
+        if values.len() > 1 {
+            let told: Vec<String> =
+                values.iter().map(|(value, labels)| format!("{value} ({})", labels.join(", "))).collect();
+            lines.push(format!("{what} differ: {}.", told.join("; ")));
+        }
+    };
+    let longest = runs.iter().map(|recorded| recorded.run.seconds).fold(0.0, f64::max);
+    let is_as_long = |run: &Run| run.seconds >= longest * (1.0 - LENGTH_TIE);
+    if !runs.iter().all(|recorded| is_as_long(&recorded.run)) {
+        differ("Lengths", &|run| figures::duration_ms(run.seconds * 1000.0));
+    }
+    differ("Rates asked for", &|run| {
+        run.target_per_s.map_or("none".to_owned(), |rate| format!("{} msg/s", three(rate)))
+    });
+    differ("Versions of leveret bench", &|run| run.version.clone());
+    differ("Machines", &|run| {
+        let machine = &run.machine;
+        let memory = machine.memory_bytes as f64 / 1e9;
+        format!("{} cores, {}, {memory:.0} GB, kernel {}", machine.cores, machine.cpu, machine.kernel)
+    });
+    lines
+}
+
+/// The four tiles.
+pub(super) fn tiles(runs: &[Recorded], are_comparable: bool) -> Vec<Tile> {
+    match runs.len() == 1 || (are_comparable && runs.len() <= LINES_MAX) {
+        true => each(runs),
+        false => together(runs),
+    }
+}
+
+/// Tiles with a line for each run.
+fn each(runs: &[Recorded]) -> Vec<Tile> {
+    let hues = hues(runs);
+    let of = |at: usize| (runs.len() > 1).then(|| (runs[at].run.label.clone(), hues[at]));
+    let tile = |name: &str, best: Option<usize>, value: &dyn Fn(&Run) -> (String, String, Tone)| {
+        let line = |(at, recorded): (usize, &Recorded)| {
+            let (value, more, tone) = value(&recorded.run);
+            Line { of: of(at), value, more, is_best: best == Some(at), tone }
+        };
+        Tile { name: name.to_owned(), lines: runs.iter().enumerate().map(line).collect(), curves: Vec::new() }
+    };
+    let fastest = best(&of_passed(runs, |run| Some(rate(run))), Better::Higher);
+    let rates = tile("messages a second", fastest, &|run| {
+        let asked = run.target_per_s.map(|target| format!("{} asked for", three(target)));
+        let sent = Some(format!("{} sent", three(run.published_per_s))).filter(|_| run.published_per_s > 0.0);
+        let confirmed = run.confirmed_per_s.map(|rate| format!("{} confirmed", three(rate)));
+        let received = run.received_per_s.map(|rate| format!("{} received", three(rate)));
+        let more: Vec<String> = [asked, sent, confirmed, received].into_iter().flatten().collect();
+        let tone = if run.backlog_grew { Tone::Bad } else { Tone::Plain };
+        (format!("{} msg/s", three(rate(run))), more.join(", "), tone)
+    });
+    let whats: Vec<&str> = runs.iter().filter_map(|recorded| latency(&recorded.run)).map(|(_, of)| of).collect();
+    let is_one = whats.iter().all(|what| *what == whats[0]);
+    let name = if is_one { format!("p99 {}", whats.first().unwrap_or(&"latency")) } else { "p99".to_owned() };
+    let quickest = best(&of_passed(runs, p99), Better::Lower).filter(|_| is_one);
+    let mut waits = tile(&name, quickest, &|run| match latency(run) {
+        None => ("not measured".to_owned(), String::new(), Tone::Plain),
+        Some((latency, of)) => {
+            let f = &latency.figures;
+            let of = if is_one { String::new() } else { format!("{of}; ") };
+            let (p50, p999, max) = (duration_ms(f.p50_ms), duration_ms(f.p999_ms), duration_ms(f.max_ms));
+            (duration_ms(f.p99_ms), format!("{of}p50 {p50}, p99.9 {p999}, max {max}"), Tone::Plain)
+        }
+    });
+    let drawn = |(at, recorded): (usize, &Recorded)| {
+        let (latency, _) = latency(&recorded.run)?;
+        Some((if runs.len() > 1 { hues[at] } else { Hue::RECEIVED }, latency.curve.clone()))
+    };
+    waits.curves = runs.iter().enumerate().filter_map(drawn).collect();
+    let correct = tile("lost / reordered / corrupt", None, &|run| {
+        let c = &run.correctness;
+        let is_bad = !c.faults().is_empty();
+        let lost = c.lost.map_or("?".to_owned(), count);
+        let again = Some(format!("{} duplicated without a flag", count(c.duplicated_unflagged)));
+        let again = again.filter(|_| c.duplicated_unflagged > 0);
+        let flagged = Some(format!("{} redelivered", count(c.duplicated_flagged))).filter(|_| c.duplicated_flagged > 0);
+        let left = c.left_in_queues.filter(|left| *left > 0).map(|left| format!("{} left in queues", count(left)));
+        let unknown = c.lost.is_none().then(|| "what was lost cannot be told".to_owned());
+        let all = format!("{} sent, {} received", count(c.published), count(c.received));
+        let more: Vec<String> = [Some(all), again, flagged, left, unknown].into_iter().flatten().collect();
+        let value = format!("{lost} / {} / {}", count(c.reordered), count(c.corrupt));
+        (value, more.join(", "), if is_bad { Tone::Bad } else { Tone::Plain })
+    });
+    let cheapest = best(&of_passed(runs, |run| run.cost.broker_us_per_message), Better::Lower);
+    let cost = tile("CPU and memory of the broker", cheapest, &|run| {
+        let cost = &run.cost;
+        let (Some(cores), Some(rss)) = (cost.broker_cores, cost.broker_rss_bytes_max) else {
+            return ("not measured".to_owned(), "its processes are not on this machine".to_owned(), Tone::Plain);
+        };
+        let per = cost.broker_us_per_message.map(|us| format!("{} us a message {}", three(us), cost.broker_per));
+        let value = format!("{} cores, {}", three(cores), figures::bytes(rss as f64));
+        (value, per.unwrap_or_default(), Tone::Plain)
+    });
+    vec![rates, waits, correct, cost]
+}
+
+/// Tiles over runs that are too many, or too different, for a line each.
+fn together(runs: &[Recorded]) -> Vec<Tile> {
+    let all = |value: &dyn Fn(&Run) -> Option<f64>| -> Vec<(f64, &str)> {
+        runs.iter().filter_map(|recorded| Some((value(&recorded.run)?, recorded.run.label.as_str()))).collect()
+    };
+    let line = |value: String, more: String, tone| Line { of: None, value, more, is_best: false, tone };
+    let range = |name: &str, values: Vec<(f64, &str)>, text: &dyn Fn(f64) -> String, worst: &str| {
+        let low = values.iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        let high = values.iter().max_by(|a, b| a.0.total_cmp(&b.0));
+        let told = match (low, high) {
+            (Some(low), Some(high)) => {
+                line(format!("{} to {}", text(low.0), text(high.0)), format!("{worst}: {}", high.1), Tone::Plain)
+            }
+            _ => line("not measured".to_owned(), String::new(), Tone::Plain),
+        };
+        Tile { name: name.to_owned(), lines: vec![told], curves: Vec::new() }
+    };
+    let sum = |of: fn(&Run) -> u64| runs.iter().map(|recorded| of(&recorded.run)).sum::<u64>();
+    let unknown = runs.iter().filter(|recorded| recorded.run.correctness.lost.is_none()).count();
+    let faults = runs.iter().any(|recorded| !recorded.run.correctness.faults().is_empty());
+    let lost = sum(|run| run.correctness.lost.unwrap_or(0));
+    let (reordered, corrupt) = (sum(|run| run.correctness.reordered), sum(|run| run.correctness.corrupt));
+    let mut more = format!("{} messages sent in {} runs", count(sum(|run| run.correctness.published)), runs.len());
+    if unknown > 0 {
+        more.push_str(&format!("; what was lost cannot be told in {unknown} of them"));
+    }
+    let correct = line(
+        format!("{} / {} / {}", count(lost), count(reordered), count(corrupt)),
+        more,
+        if faults { Tone::Bad } else { Tone::Plain },
+    );
+    let most = |value: &dyn Fn(&Run) -> Option<f64>| all(value).into_iter().map(|(value, _)| value).reduce(f64::max);
+    let cores = most(&|run| run.cost.broker_cores);
+    let rss = most(&|run| run.cost.broker_rss_bytes_max.map(|bytes| bytes as f64));
+    let cost = match (cores, rss) {
+        (Some(cores), Some(rss)) => line(
+            format!("{} cores, {}", three(cores), figures::bytes(rss)),
+            "the most of any run".to_owned(),
+            Tone::Plain,
+        ),
+        _ => line("not measured".to_owned(), String::new(), Tone::Plain),
+    };
+    let tile = |name: &str, line: Line| Tile { name: name.to_owned(), lines: vec![line], curves: Vec::new() };
+    vec![
+        range("messages a second", all(&|run| Some(rate(run))), &three, "most"),
+        range("p99", all(&p99), &duration_ms, "longest"),
+        tile("lost / reordered / corrupt", correct),
+        tile("CPU and memory of a broker", cost),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::recorded;
+
+    fn told(runs: &[Recorded]) -> String {
+        sentence(runs, true).1
+    }
+
+    #[test]
+    fn a_run_is_answered_in_a_sentence() {
+        let mut run = recorded("Leveret", 4.321);
+        run.run.broker = "Leveret 0.1.0 (process leveret)".to_owned();
+        (run.run.target_per_s, run.run.seconds, run.run.correctness.lost) = (Some(1000.0), 30.0, Some(0));
+        assert_eq!(
+            told(std::slice::from_ref(&run)),
+            "Leveret 0.1.0 held 1,000 msg/s for 30 s, p99 4.32 ms end to end; nothing lost, reordered or corrupt."
+        );
+        run.run.target_per_s = Some(2000.0);
+        assert!(told(std::slice::from_ref(&run)).contains(" reached 1,000 of 2,000 msg/s asked for in 30 s"));
+        run.run.correctness.lost = None;
+        assert!(told(std::slice::from_ref(&run)).contains("what was lost cannot be told"));
+        (run.run.backlog_grew, run.run.missed) = (true, vec!["508 of 4,000 messages".to_owned()]);
+        assert_eq!(told(std::slice::from_ref(&run)), "Leveret 0.1.0 fell behind: 508 of 4,000 messages.");
+        assert_eq!(sentence(&[run], true).0, Tone::Bad);
+    }
+
+    #[test]
+    fn runs_are_compared_in_a_sentence_and_one_that_failed_is_never_the_best() {
+        let mut runs = [recorded("Leveret", 4.0), recorded("RabbitMQ", 9.0)];
+        assert_eq!(
+            told(&runs),
+            "All 2 runs passed; rates are the same (1,000 msg/s); Leveret waits least, p99 end to end 4 ms against 9 ms."
+        );
+        runs[1].run.received_per_s = Some(1500.0);
+        assert!(told(&runs).contains("RabbitMQ is fastest, 1,500 msg/s against 1,000;"), "{}", told(&runs));
+        let best = |runs: &[Recorded]| {
+            tiles(runs, true).iter().flat_map(|tile| &tile.lines).filter(|line| line.is_best).count()
+        };
+        assert_eq!(best(&runs), 2);
+        runs[0].run.missed = vec!["3 lost".to_owned()];
+        assert_eq!(told(&runs), "1 of 2 runs passed; Leveret failed.");
+        assert_eq!(best(&runs), 0);
+        assert_eq!(beside(&runs), ["Leveret failed: 3 lost."]);
+    }
+
+    #[test]
+    fn what_else_differs_between_runs_is_said() {
+        let mut runs = [recorded("a", 4.0), recorded("b", 9.0), recorded("c", 9.0)];
+        runs.iter_mut().for_each(|recorded| recorded.run.seconds = 30.0);
+        assert_eq!(differences(&runs), Vec::<String>::new());
+        runs[2].run.seconds = 29.5;
+        assert_eq!(differences(&runs), Vec::<String>::new(), "as long as the others");
+        runs[1].run.seconds = 10.0;
+        runs[1].run.version = "0.2".to_owned();
+        runs[1].run.machine.cores = 8;
+        runs[1].run.target_per_s = Some(500.0);
+        let told = differences(&runs);
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert_eq!(told[0], "Lengths differ: 30 s (a); 10 s (b); 29.5 s (c).");
+        assert!(told[1].starts_with("Rates asked for differ: none (a, c); 500 msg/s (b)"), "{told:?}");
+    }
+
+    #[test]
+    fn many_runs_have_tiles_of_all_of_them() {
+        let mut runs: Vec<Recorded> = (0..6).map(|at| recorded(&format!("run {at}"), 4.0 + f64::from(at))).collect();
+        runs[2].run.correctness.reordered = 7;
+        runs[2].run.correctness.lost = Some(0);
+        let tiles = tiles(&runs, true);
+        let lines: Vec<(&str, &str)> =
+            tiles.iter().map(|t| (t.lines[0].value.as_str(), t.lines[0].more.as_str())).collect();
+        assert_eq!(lines[1], ("4 ms to 9 ms", "longest: run 5"));
+        assert_eq!(lines[2], ("0 / 7 / 0", "0 messages sent in 6 runs; what was lost cannot be told in 5 of them"));
+        assert_eq!(tiles[2].lines[0].tone, Tone::Bad);
+    }
+}

@@ -1,0 +1,220 @@
+// Draws the charts of a page from the data beside each of them, and switches between light and dark.
+// Charts of one group whose axis is of one kind share their crosshair and their zoom.
+(function () {
+  "use strict";
+  const root = document.documentElement;
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  // The same format as `three` of figures.rs has.
+  function three(value) {
+    if (value == null || !isFinite(value)) return "–";
+    const size = Math.abs(value);
+    if (size < 5e-7) return "0";
+    const rounded = Number(size.toExponential(2));
+    const sign = value < 0 ? "-" : "";
+    if (rounded >= 100) return sign + rounded.toFixed(0).replace(/\B(?=(\d{3})+$)/g, ",");
+    return sign + rounded.toFixed(Math.min(6, Math.max(1, 2 - Math.floor(Math.log10(rounded)))));
+  }
+  // On an axis zeros behind the point say nothing.
+  function tick(value) {
+    if (value == null) return "";
+    const size = Math.abs(value);
+    if (size >= 1e6) return Number((value / 1e6).toPrecision(6)) + " M";
+    if (size >= 1e4) return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
+    return String(Number(value.toPrecision(4)));
+  }
+
+  // Percentiles by nines: 0 is the least, 1 the 90th, 2 the 99th.
+  const NINES_MAX = 5;
+  const nines = (percentile) => Math.min(NINES_MAX, -Math.log10(Math.max(10 ** -NINES_MAX, 1 - percentile / 100)));
+  const percentile = (tens) => "p" + Number((100 * (1 - 10 ** -tens)).toFixed(Math.max(1, Math.ceil(tens) - 1)));
+  const PERCENTILES = [[0, "least"], [Math.log10(2), "p50"], [1, "p90"], [2, "p99"], [3, "p99.9"], [4, "p99.99"], [5, "p99.999"]];
+
+  const DASHES = { solid: [], dashed: [6, 4], dotted: [2, 3] };
+  const HEIGHT = 260;
+  const AXIS = "12px system-ui, sans-serif";
+
+  // What happened, over the curves: lines and bands with a word at the top, each word where it covers no other.
+  function drawMarks(u, marks) {
+    const ratio = devicePixelRatio || 1;
+    const ctx = u.ctx;
+    const { left, top, width, height } = u.bbox;
+    const rows = [-Infinity, -Infinity, -Infinity];
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    ctx.font = 11 * ratio + "px system-ui, sans-serif";
+    ctx.textBaseline = "top";
+    ctx.textAlign = "left";
+    for (const mark of marks) {
+      const at = u.valToPos(mark.at, "x", true);
+      const until = mark.until == null ? at : u.valToPos(mark.until, "x", true);
+      if (until < left || at > left + width) continue;
+      ctx.strokeStyle = ctx.fillStyle = colour(mark.bad ? "--bad" : "--faint");
+      if (until > at) {
+        ctx.globalAlpha = 0.14;
+        ctx.fillRect(at, top, until - at, height);
+        ctx.globalAlpha = 1;
+      } else {
+        ctx.lineWidth = ratio;
+        ctx.setLineDash([3 * ratio, 3 * ratio]);
+        ctx.beginPath();
+        ctx.moveTo(Math.round(at), top);
+        ctx.lineTo(Math.round(at), top + height);
+        ctx.stroke();
+        ctx.setLineDash([]);
+      }
+      const wide = ctx.measureText(mark.text).width;
+      const x = Math.max(left + 2 * ratio, Math.min(at + 4 * ratio, left + width - wide - 2 * ratio));
+      const row = rows.findIndex((end) => end < x);
+      if (row < 0) continue;
+      rows[row] = x + wide + 6 * ratio;
+      const y = top + (2 + 14 * row) * ratio;
+      ctx.lineWidth = 3 * ratio;
+      ctx.strokeStyle = colour("--paper");
+      ctx.strokeText(mark.text, x, y);
+      ctx.fillText(mark.text, x, y);
+    }
+    ctx.restore();
+  }
+
+  // The nearest measurement of a curve: others on the chart may have been measured at other moments.
+  function nearest(u, series, index) {
+    const values = u.data[series];
+    if (values[index] != null) return index;
+    let before = index, after = index;
+    while (before > 0 && values[before] === undefined) before--;
+    while (after < values.length - 1 && values[after] === undefined) after++;
+    const xs = u.data[0];
+    const has = (at) => values[at] != null;
+    if (has(before) && (!has(after) || xs[index] - xs[before] <= xs[after] - xs[index])) return before;
+    return has(after) ? after : index;
+  }
+
+  function draw(figure, width) {
+    const data = figure.data || (figure.data = JSON.parse(figure.querySelector("script").textContent));
+    const isPercentile = data.x.scale === "percentile";
+    const tables = data.series.map((one) => [isPercentile ? one.x.map(nines) : one.x, one.y]);
+    const joined = tables.length > 1 ? uPlot.join(tables) : tables[0];
+    const few = joined[0].length < 3;
+    const ink = colour("--faint"), line = colour("--line");
+    const axis = { stroke: ink, font: AXIS, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 5 } };
+    const xAxis = Object.assign({ label: data.x.name, labelFont: AXIS, labelSize: 18, size: 32, space: 60, values: (u, at) => at.map(tick) }, axis);
+    if (isPercentile) {
+      const within = PERCENTILES.filter(([tens]) => tens >= joined[0][0] - 0.01);
+      xAxis.splits = () => within.map(([tens]) => tens);
+      xAxis.values = (u, at) => {
+        // Where there is little room the ends of the tail are what one looks for.
+        let free = -Infinity;
+        return at.map((tens) => {
+          const name = (PERCENTILES.find((one) => one[0] === tens) || [])[1];
+          const place = u.valToPos(tens, "x");
+          if (!name || place < free) return "";
+          free = place + 8 * name.length + 4;
+          return name;
+        });
+      };
+    }
+    const isLog = data.y.scale === "log";
+    // Time begins at the start, unless the reader looks at a part of it; a single value stands in the middle.
+    const first = joined[0][0], last = joined[0][joined[0].length - 1];
+    const xRange = (u, low, high) => {
+      if (low == null) return [0, 1];
+      if (data.x.scale === "log") return low === high ? [low / 2, high * 2] : [low, high];
+      if (data.x.scale === "time" && low === first && high === last) return [Math.min(0, low), high];
+      return low === high ? [low - 1, high + 1] : [low, high];
+    };
+    const yAxis = Object.assign({ size: (u, values) => 14 + 7.2 * Math.max(5, ...(values || []).map((text) => (text || "").length)), values: (u, at) => at.map((value) => (value == null ? "" : tick(value))) }, axis);
+    // Of a logarithmic axis the tens alone are drawn: lines between them say little and hide curves.
+    const tens = (u, at) => at.map((value) => (value > 0 && Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9 ? value : null));
+    if (isLog) yAxis.filter = tens, yAxis.grid = Object.assign({ filter: tens }, axis.grid), yAxis.ticks = Object.assign({ filter: tens }, axis.ticks);
+    if (data.x.scale === "log") xAxis.filter = tens, xAxis.grid = Object.assign({ filter: tens }, axis.grid), xAxis.ticks = Object.assign({ filter: tens }, axis.ticks);
+    const chart = new uPlot({
+      width, height: HEIGHT,
+      scales: {
+        x: { time: false, distr: data.x.scale === "log" ? 3 : 1, range: xRange },
+        y: isLog
+          ? { distr: 3, range: (u, low, high) => (low == null ? [1, 10] : uPlot.rangeLog(low, high, 10, true)) }
+          : { range: (u, low, high) => (low == null ? [0, 1] : [Math.min(0, low), uPlot.rangeNum(0, Math.max(high, 1e-9), 0.08, true)[1]]) },
+      },
+      axes: [xAxis, yAxis],
+      cursor: {
+        sync: { key: data.group + "/" + data.x.scale, setSeries: false, scales: ["x", null] },
+        drag: { x: true, y: false },
+        focus: { prox: 16 },
+        dataIdx: nearest,
+        points: { size: 7 },
+      },
+      focus: { alpha: 0.35 },
+      legend: { markers: { width: 2 } },
+      series: [
+        { label: data.x.name, value: (u, at) => (at == null ? "–" : isPercentile ? percentile(at) : three(at)) },
+        ...data.series.map((one) => ({
+          label: one.name,
+          stroke: colour("--c" + one.hue),
+          width: 2,
+          dash: DASHES[one.stroke],
+          points: { show: few || one.x.length < 16, size: 5 },
+          value: (u, value) => three(value),
+        })),
+      ],
+      hooks: { draw: [(u) => drawMarks(u, data.marks || [])] },
+    }, joined, figure.querySelector(".plot"));
+    figure.chart = chart;
+  }
+
+  function redraw(figure, width) {
+    if (!figure.chart) return;
+    figure.chart.destroy();
+    draw(figure, width || room(figure));
+  }
+  const room = (figure) => Math.max(200, Math.floor(figure.querySelector(".plot").clientWidth));
+  const figures = [...document.querySelectorAll("figure.chart")];
+  const all = (width) => figures.forEach((figure) => (figure.chart ? redraw(figure, width) : draw(figure, width || room(figure))));
+
+  // A page of many charts draws those that are seen; a chart has the width that its place has.
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting && !target.chart) draw(target, room(target));
+  }, { rootMargin: "400px" });
+  const sized = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const figure = target.closest("figure");
+      if (figure.chart && !printing && room(figure) !== figure.chart.width) figure.chart.setSize({ width: room(figure), height: HEIGHT });
+    }
+  });
+  for (const figure of figures) {
+    seen.observe(figure);
+    sized.observe(figure.querySelector(".plot"));
+  }
+
+  // Light or dark: what the system says until the reader says otherwise.
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const button = document.getElementById("theme");
+  const stored = { get: () => { try { return localStorage.getItem("theme"); } catch { return null; } }, set: (theme) => { try { localStorage.setItem("theme", theme); } catch { /* a file may have no storage */ } } };
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const name = () => { button.textContent = isDark() ? "light" : "dark"; };
+  const turn = (theme) => { if (theme) root.dataset.theme = theme; else delete root.dataset.theme; name(); figures.forEach((figure) => redraw(figure)); };
+  if (stored.get()) root.dataset.theme = stored.get();
+  button.hidden = false;
+  name();
+  button.addEventListener("click", () => { const theme = isDark() ? "light" : "dark"; stored.set(theme); turn(theme); });
+  system.addEventListener("change", () => { if (!root.dataset.theme) turn(); });
+
+  // On paper: light, everything drawn, everything unfolded.
+  const PAPER = 680;
+  let printing = false, theme, closed = [];
+  addEventListener("beforeprint", () => {
+    printing = true;
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+    closed = [...document.querySelectorAll("details:not([open])")];
+    closed.forEach((fold) => { fold.open = true; });
+    all(PAPER);
+  });
+  addEventListener("afterprint", () => {
+    printing = false;
+    closed.forEach((fold) => { fold.open = false; });
+    turn(theme);
+  });
+})();
