@@ -107,7 +107,7 @@ fn every_message_comes_back_through_tls_and_nobody_was_verified_unless_asked() {
     let broker = Broker::start(&certificates, &[]);
     let (code, told) = broker.bench(LOAD, &[]);
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("1000 sent, 1000 confirmed, 1000 received, 0 left in queues"), "{told}");
+    assert!(told.contains("1,000 sent, 1,000 confirmed, 1,000 received, 0 left in queues"), "{told}");
     assert!(told.contains("over TLS 1.3, the broker's certificate was not verified"), "{told}");
     let verified = ["--tls-ca", &certificates.text("ca.pem"), "--server-name-indication", "broker.example"];
     let (code, told) = broker.bench("-qq -u q2 -c 5 -C 50", &verified);

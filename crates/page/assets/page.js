@@ -20,7 +20,7 @@
     if (value == null) return "";
     const size = Math.abs(value);
     if (size >= 1e6) return Number((value / 1e6).toPrecision(6)) + " M";
-    if (size >= 1e4) return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
+    if (size >= 1e3) return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
     return String(Number(value.toPrecision(4)));
   }
 
@@ -29,6 +29,12 @@
   const nines = (percentile) => Math.min(NINES_MAX, -Math.log10(Math.max(10 ** -NINES_MAX, 1 - percentile / 100)));
   const percentile = (tens) => "p" + Number((100 * (1 - 10 ** -tens)).toFixed(Math.max(1, Math.ceil(tens) - 1)));
   const PERCENTILES = [[0, "least"], [Math.log10(2), "p50"], [1, "p90"], [2, "p99"], [3, "p99.9"], [4, "p99.99"], [5, "p99.999"]];
+
+  // The next 1, 2 or 5 of the tens below a value, or above it.
+  const STEPS = [1, 2, 5, 10];
+  const power = (value) => 10 ** Math.floor(Math.log10(value) + 1e-9);
+  const below = (value) => STEPS.filter((step) => step * power(value) <= value * 1.0001).pop() * power(value);
+  const above = (value) => STEPS.find((step) => step * power(value) >= value * 0.9999) * power(value);
 
   const DASHES = { solid: [], dashed: [6, 4], dotted: [2, 3] };
   const HEIGHT = 260;
@@ -121,22 +127,32 @@
     const first = joined[0][0], last = joined[0][joined[0].length - 1];
     const xRange = (u, low, high) => {
       if (low == null) return [0, 1];
-      if (data.x.scale === "log") return low === high ? [low / 2, high * 2] : [low, high];
+      if (data.x.scale === "log") return low === high ? [low / 2, high * 2] : low === first && high === last ? [below(low), above(high)] : [low, high];
       if (data.x.scale === "time" && low === first && high === last) return [Math.min(0, low), high];
       return low === high ? [low - 1, high + 1] : [low, high];
     };
     const yAxis = Object.assign({ size: (u, values) => 14 + 7.2 * Math.max(5, ...(values || []).map((text) => (text || "").length)), values: (u, at) => at.map((value) => (value == null ? "" : tick(value))) }, axis);
-    // Of a logarithmic axis the tens alone are drawn: lines between them say little and hide curves.
-    const tens = (u, at) => at.map((value) => (value > 0 && Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9 ? value : null));
-    if (isLog) yAxis.filter = tens, yAxis.grid = Object.assign({ filter: tens }, axis.grid), yAxis.ticks = Object.assign({ filter: tens }, axis.ticks);
-    if (data.x.scale === "log") xAxis.filter = tens, xAxis.grid = Object.assign({ filter: tens }, axis.grid), xAxis.ticks = Object.assign({ filter: tens }, axis.ticks);
+    // A logarithmic axis has lines at the tens alone, and at 2 and 5 where there is hardly more than one of them.
+    const splits = (u, at, low, high) => {
+      const found = [];
+      const steps = Math.log10(high / low) < 2 ? [1, 2, 5] : [1];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+        for (const step of steps) {
+          const value = Number((step * 10 ** power).toPrecision(3));
+          if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+        }
+      return found;
+    };
+    const all = (u, at) => at;
+    if (isLog) Object.assign(yAxis, { splits, filter: all });
+    if (data.x.scale === "log") Object.assign(xAxis, { splits, filter: all });
     const chart = new uPlot({
       width, height: HEIGHT,
       scales: {
         x: { time: false, distr: data.x.scale === "log" ? 3 : 1, range: xRange },
         y: isLog
-          ? { distr: 3, range: (u, low, high) => (low == null ? [1, 10] : uPlot.rangeLog(low, high, 10, true)) }
-          : { range: (u, low, high) => (low == null ? [0, 1] : [Math.min(0, low), uPlot.rangeNum(0, Math.max(high, 1e-9), 0.08, true)[1]]) },
+          ? { distr: 3, range: (u, low, high) => (low == null ? [1, 10] : low === high ? [below(low) / 2, above(high) * 2] : [below(low), above(high)]) }
+          : { range: (u, low, high) => (low == null ? [0, 1] : [Math.min(0, low), uPlot.rangeNum(0, high > 0 ? high : 1, 0.08, true)[1]]) },
       },
       axes: [xAxis, yAxis],
       cursor: {

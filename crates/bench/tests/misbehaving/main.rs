@@ -118,7 +118,7 @@ fn a_broker_that_holds_publishers_back_is_named_with_its_reason_in_every_interva
     assert!(json.contains(r#""held_back_why":["low on disk"]"#), "{json}");
     let book = bench::record::Book { runs: vec![recorded], figures: Vec::new() };
     let page = bench::report::html("x", &book, "");
-    assert!(page.contains("; held back by the broker for ") && page.contains("<td>held back by the broker, s</td>"));
+    assert!(page.contains("<p>held back by the broker for ") && page.contains("<td>held back by the broker, s</td>"));
 }
 
 #[test]
