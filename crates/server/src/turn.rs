@@ -5,7 +5,7 @@
 use crate::connection::Client;
 use crate::engine::wall_ms;
 use crate::random;
-use crate::shard::deletion::{Asker, Deletion};
+use crate::shard::deletion::Deletion;
 use crate::shard::thread::Local;
 use crate::shard::{Parcel, transient_partition};
 use crate::topology_log::Answer;
@@ -14,7 +14,7 @@ use broker::topology::{Applied, Command as Change, News, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
-use session::{Common, Count, DeleteQueue, Host};
+use session::{Asker, Common, Count, DeleteQueue, Host};
 use std::ops::Deref;
 use std::rc::Rc;
 

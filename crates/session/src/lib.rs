@@ -14,7 +14,7 @@
 //! (`waiting`).
 //!
 //! What the sessions of a node have in common stands beside them: who is let in (`logins`, `occupancy`), what they hold
-//! together (`unfinished`, `histories`), and what they counted (`tally`).
+//! together (`unfinished`, `histories`), and what they counted (`tally`). Queues go by one road, whoever asks (`deletion`).
 
 mod asking;
 mod channel;
@@ -22,6 +22,7 @@ mod client;
 mod consume;
 mod credit;
 mod declare;
+mod deletion;
 mod events;
 mod facts;
 mod firehose;
@@ -47,6 +48,7 @@ mod waiting;
 mod work;
 
 pub use client::Client;
+pub use deletion::{Asker, Deleter, Deletion, Deletions};
 pub use facts::PublishedFacts;
 pub use histories::Histories;
 pub use host::{Common, DeleteQueue, Host, Settings};

@@ -4,7 +4,7 @@
 //! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
 
 use super::dead_letter::Burials;
-use super::deletion::{Begun, Deletion};
+use super::deletion::{Deletion, Outsider};
 use super::outlets::{RemoteWindows, window_bytes};
 use super::{Arrival, Edge, Inbox, Look, Parcel, Seat, Shard, Wheel};
 use crate::channel_key::ChannelKeys;
@@ -18,7 +18,7 @@ use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use partition::{Command, Effect, Outlets, Reply, RequestId};
-use session::{Peer, Tally};
+use session::{Deletions, Peer, Tally};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -66,7 +66,7 @@ pub(crate) struct Local {
     /// Who waits for what the shard asked partitions for somebody who is no channel.
     asked: RefCell<HashMap<RequestId, oneshot::Sender<Reply>, FixedState>>,
     /// Deletions of queues that are under way here.
-    pub(super) deletions: RefCell<HashMap<RequestId, Begun, FixedState>>,
+    pub(super) deletions: Deletions<Outsider>,
     last_request: Cell<u64>,
     /// What goes through here.
     pub(crate) tally: Tally,
@@ -169,7 +169,7 @@ impl Local {
     fn queue_unused(&self, queue: QueueId, partition: PartitionId) {
         let auto_delete = self.shared.topology().queue(queue).is_some_and(|q| q.shape.auto_delete);
         if auto_delete {
-            self.begin_deletion(Deletion::of_unused(queue, partition));
+            self.deletions.begin(Deletion::of_unused(queue, partition), self);
         }
     }
 
@@ -197,7 +197,7 @@ impl Local {
 
     /// The answer to a request of the shard itself.
     fn handle_own_reply(&self, request: RequestId, reply: &Reply) {
-        if self.may_be_deleted(request, reply) {
+        if self.deletions.may_be_deleted(request, reply, self) {
             return;
         }
         if let Some(answer) = self.asked.borrow_mut().remove(&request) {
@@ -332,7 +332,9 @@ impl Connections<'_> {
                 let Some(partition) = partition else { continue };
                 match effect {
                     Effect::Unused { queue } => self.local.queue_unused(queue, partition),
-                    Effect::Lapsed { queue } => self.local.begin_deletion(Deletion::of_unused(queue, partition)),
+                    Effect::Lapsed { queue } => {
+                        self.local.deletions.begin(Deletion::of_unused(queue, partition), &**self.local)
+                    }
                     Effect::DeadLetter(letter) => self.local.bury(partition, *letter),
                     _ => {}
                 }
@@ -452,7 +454,7 @@ impl StepTask {
             Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
                 if channel == local.keys.borrow().own() {
-                    local.deletion_decided(request, outcome);
+                    local.deletions.decided(request, outcome, &**local);
                 } else if let Some((client, number)) = local.client_of(channel) {
                     client.handle_decided((channel, number), request, outcome, local);
                     local.flush_later(&client);
@@ -505,7 +507,7 @@ impl StepTask {
                 let _ = answer.send(figures);
             }
             Parcel::News(news) => local.emit_news(&news),
-            Parcel::Delete(deletion) => local.begin_deletion(*deletion),
+            Parcel::Delete(deletion) => local.deletions.begin(*deletion, &**local),
             Parcel::Purge(partition, queue, answer) => local.purge(partition, queue, answer),
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain { until } => {
@@ -670,7 +672,7 @@ pub(crate) fn run(parts: Parts) {
             flush: RefCell::default(),
             paused: RefCell::default(),
             asked: RefCell::default(),
-            deletions: RefCell::default(),
+            deletions: Deletions::default(),
             last_request: Cell::new(0),
             tally: Tally::default(),
             burials: RefCell::default(),
