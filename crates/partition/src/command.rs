@@ -345,7 +345,7 @@ pub enum Effect {
         /// The answer.
         reply: Reply,
     },
-    /// The consumer is gone because its queue is: `basic.cancel` to a client that knows it.
+    /// The consumer is gone because its queue is, or because this member leads no more: `basic.cancel` to a client that knows it.
     Cancelled {
         /// The consumer.
         consumer: ConsumerKey,

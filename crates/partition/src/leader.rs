@@ -375,14 +375,16 @@ impl Leader {
         }
     }
 
-    /// Its office ends: whoever waits for an answer is told to ask the next leader, and publishes that were not confirmed
-    /// before a decision hear that nobody promises them.
+    /// Its office ends: whoever waits for an answer is told to ask the next leader, publishes that were not confirmed
+    /// before a decision hear that nobody promises them, and consumers hear that they are none any more: the next leader
+    /// does not know them, and would leave them waiting for ever.
     pub(crate) fn leave_unanswered(&mut self, effects: &mut Vec<Effect>) {
         let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
             let Some(lq) = self.queues.get_mut(&id) else { continue };
             effects.extend(lq.waiting.drain(..).map(|(_, waiting)| waiting.answer(Reply::NotLeader)));
+            lq.cancel_consumers(id, effects);
             let Some(closing) = lq.closing.take() else { continue };
             closing.refuse_consumers(Reply::NotLeader, effects);
             let refused = closing.confirms.into_iter();

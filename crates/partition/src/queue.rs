@@ -212,12 +212,16 @@ impl<S: Sink> Queue<S> {
         back
     }
 
+    /// Tells all consumers that they get nothing more.
+    pub(crate) fn cancel_consumers(&self, id: QueueId, effects: &mut Vec<Effect>) {
+        let consumers = self.dispatch.consumer_keys().into_iter();
+        effects.extend(consumers.map(|consumer| Effect::Cancelled { consumer, queue: id }));
+    }
+
     /// It is deleted: whoever consumes from it or waits for it is told. What is left of a delete that was being decided is the
     /// caller's to confirm.
     pub(crate) fn end(&mut self, id: QueueId, effects: &mut Vec<Effect>) -> Vec<HeldConfirm> {
-        for consumer in self.dispatch.consumer_keys() {
-            effects.push(Effect::Cancelled { consumer, queue: id });
-        }
+        self.cancel_consumers(id, effects);
         effects.extend(self.waiting.drain(..).map(|(_, waiting)| waiting.answer(Reply::Gone)));
         let Some(closing) = self.closing.take() else { return Vec::new() };
         closing.refuse_consumers(Reply::Gone, effects);

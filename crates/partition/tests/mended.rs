@@ -869,3 +869,18 @@ fn an_answer_to_another_question_is_none() {
         assert_eq!(member.out.set_aside, set_aside);
     }
 }
+
+/// The next leader does not know them, so that nobody else would tell them anything, ever.
+#[test]
+fn consumers_of_a_leader_that_goes_hear_that_they_get_nothing_more() {
+    let mut trio = Trio::filled(1);
+    trio.consume();
+    let (leader, [next, _]) = (trio.leader(), trio.followers());
+    let group = trio.members[leader].partition.replica_mut().group_mut();
+    group.transfer_leadership(NodeId(next as u64 + 1)).unwrap();
+    trio.ticks(3);
+    assert_eq!(trio.leader(), next);
+    let key = ConsumerKey { channel: READER, number: 1 };
+    let told = trio.members[leader].effects.iter().filter(|effect| matches!(effect, Effect::Cancelled { .. }));
+    assert_eq!(told.collect::<Vec<_>>(), [&Effect::Cancelled { consumer: key, queue: QUEUE }]);
+}

@@ -109,11 +109,27 @@ pub enum Bug {
     TopologyIsKept,
     /// After a power cut a node believes that it has forgotten nothing: its vote counts at once.
     LossIsForgotten,
+    /// What a client asked for that is gone is begun and not gone on with: the deletion of a queue.
+    DeletionIsAbandoned,
+    /// A get goes ahead of the consumers that were there before.
+    GetOvertakes,
+    /// Nobody hears that a consumer without acks is to wait for the acks of its channel.
+    CreditIsForgotten,
+    /// Nobody hears that a partition has no leader here.
+    NotLeaderIsSwallowed,
+    /// Partitions are not told the rules of queues when a node starts.
+    RulesAreForgotten,
+    /// A client that is gone is forgotten without the end of its session.
+    TeardownIsForgotten,
+    /// Partitions do not hear that a channel ended.
+    DetachIsForgotten,
+    /// A publish is confirmed when it is handed to its partition.
+    ConfirmIsHasty,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 51] = [
+    pub const ALL: [Bug; 59] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -165,6 +181,14 @@ impl Bug {
         Bug::PullsAreLost,
         Bug::TopologyIsKept,
         Bug::LossIsForgotten,
+        Bug::DeletionIsAbandoned,
+        Bug::GetOvertakes,
+        Bug::CreditIsForgotten,
+        Bug::NotLeaderIsSwallowed,
+        Bug::RulesAreForgotten,
+        Bug::TeardownIsForgotten,
+        Bug::DetachIsForgotten,
+        Bug::ConfirmIsHasty,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

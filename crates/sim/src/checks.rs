@@ -533,6 +533,8 @@ impl Checks {
                     self.confirmed(*channel, seq);
                 }
             }
+            // With the office of a leader its consumers end too.
+            Effect::Cancelled { .. } if !said.serves => {}
             Effect::Cancelled { queue, .. } => self.ends.cancelled(*queue, said.term),
             Effect::Deliver(delivery) => {
                 self.ends.given(delivery.queue, delivery.seq, said.term);

@@ -341,7 +341,8 @@ impl Cluster {
     /// Carries out what came out of a step of a node, and looks at how it stands.
     fn settle(&mut self, node: usize, out: Outcome) {
         let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
-        let Outcome { later, frames, effects, resets, appended, mended, lost_entries, decided, lost, stopped } = out;
+        let Outcome { later, frames, effects, resets, appended, mended, lost_entries, decided, lost, stopped, .. } =
+            out;
         self.checks.figures.mended += mended;
         self.checks.figures.lost_entries += lost_entries;
         for (partition, term, index, body) in appended {

@@ -8,6 +8,7 @@
 //! - [`registry`]: which queues there are, under which names, and how an exchange leads to them.
 //! - [`node`]: partitions over a faulty disk; [`network`]: what happens to frames; [`client`]: who publishes and reads.
 //! - [`cluster`]: all of it under one clock, with its weather.
+//! - [`sessions`]: the same nodes behind real sessions, with clients that speak AMQP.
 //! - [`checks`]: what must hold; [`bug`]: what is done wrong on purpose, to see that a checker bites.
 
 pub mod bug;
@@ -20,9 +21,11 @@ pub mod plan;
 pub mod random;
 pub mod registry;
 pub mod schedule;
+pub mod sessions;
 pub mod trace;
 
 pub use bug::Bug;
 pub use checks::Figures;
 pub use cluster::Cluster;
 pub use plan::{Faults, Options};
+pub use sessions::Sessions;

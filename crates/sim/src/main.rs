@@ -3,21 +3,23 @@
 //! A seed that fails prints itself; `--trace` with that seed alone prints what happened before.
 #![allow(clippy::print_stdout)] // It is a tool for a terminal.
 
-use sim::{Bug, Cluster, Faults, Figures, Options};
+use sim::{Bug, Cluster, Faults, Figures, Options, Sessions, sessions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--sessions yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,
     to: u64,
     options: Options,
     trace: Option<usize>,
+    /// Clients speak through sessions.
+    sessions: bool,
 }
 
 fn parse() -> Option<Arguments> {
-    let mut arguments = Arguments { from: 0, to: 100, options: Options::default(), trace: None };
+    let mut arguments = Arguments { from: 0, to: 100, options: Options::default(), trace: None, sessions: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?;
@@ -35,6 +37,7 @@ fn parse() -> Option<Arguments> {
             "--rules" => arguments.options.rules = value == "yes",
             "--turnover" => arguments.options.turnover = value == "yes",
             "--declares" => arguments.options.declares = value == "yes",
+            "--sessions" => arguments.sessions = value == "yes",
             "--trace" => arguments.trace = Some(value.parse().ok()?),
             "--bug" => arguments.options.bug = Some(Bug::named(&value)?),
             _ => return None,
@@ -44,30 +47,44 @@ fn parse() -> Option<Arguments> {
 }
 
 fn main() -> ExitCode {
-    let Some(Arguments { from, to, mut options, trace }) = parse() else {
+    let Some(Arguments { from, to, mut options, trace, sessions }) = parse() else {
         println!("{USAGE}");
         return ExitCode::FAILURE;
     };
     options.trace = trace.is_some();
-    let mut total = Figures::default();
+    let (mut total, mut spoken) = (Figures::default(), sessions::Figures::default());
     let mut failed = Vec::new();
     for seed in from..to {
         // The profile for releases aborts on a panic: the seed must be known before.
         std::panic::set_hook(Box::new(move |panic| println!("seed {seed}: {panic}")));
-        let mut cluster = Cluster::new(seed, options);
-        match catch_unwind(AssertUnwindSafe(|| cluster.run())) {
-            Ok(figures) => total.add(&figures),
-            Err(_) => {
-                failed.push(seed);
-                if let Some(lines) = trace {
-                    println!("{}{}", cluster.trace(lines), cluster.describe());
-                }
+        let story = match sessions {
+            false => {
+                let mut cluster = Cluster::new(seed, options);
+                let run = catch_unwind(AssertUnwindSafe(|| cluster.run()));
+                run.map(|figures| total.add(&figures)).err().map(|_| (cluster.trace(usize::MAX), cluster.describe()))
+            }
+            true => {
+                let mut cluster = Sessions::new(seed, options);
+                let run = catch_unwind(AssertUnwindSafe(|| cluster.run()));
+                run.map(|figures| spoken.add(&figures)).err().map(|_| (cluster.trace(usize::MAX), cluster.describe()))
+            }
+        };
+        if let Some((lines, end)) = story {
+            failed.push(seed);
+            if let Some(count) = trace {
+                let skip = lines.lines().count().saturating_sub(count);
+                lines.lines().skip(skip).for_each(|line| println!("{line}"));
+                println!("{end}");
             }
         }
         if (seed + 1) % 500 == 0 {
             println!("{} seeds, failed {failed:?}", seed + 1 - from);
         }
     }
-    println!("seeds {from}..{to}, {} nodes, {:?}\n{total:#?}\nfailed: {failed:?}", options.nodes, options.faults);
+    match sessions {
+        true => println!("{spoken:#?}"),
+        false => println!("{total:#?}"),
+    }
+    println!("seeds {from}..{to}, {} nodes, {:?}\nfailed: {failed:?}", options.nodes, options.faults);
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -46,7 +46,7 @@ const SYNC_DELAY_MAX: Micros = 10 * MS;
 /// How often a partition looks after its log.
 const UPKEEP_EVERY: Micros = 500 * MS;
 /// Wall clock of the cluster at the start of a run, milliseconds.
-const EPOCH_MS: u64 = 1_700_000_000_000;
+pub(crate) const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// One connection of a client to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +142,10 @@ pub struct Outcome {
     pub lost_entries: u64,
     /// Proposals of this node that were decided, and the entries that decided them.
     pub decided: Vec<(u64, LogIndex)>,
+    /// What the topology answered to proposals of this node.
+    pub answers: Vec<(u64, Result<broker::topology::Outcome, broker::topology::Refusal>)>,
+    /// What follows from changes of the topology, for the node to carry out.
+    pub follows: Vec<broker::topology::Effect>,
     /// Proposals of this node that nothing will be heard of.
     pub lost: Vec<u64>,
     /// What made the node stop, if it did.

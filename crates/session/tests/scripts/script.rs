@@ -195,7 +195,7 @@ impl Host for Node {
 
     fn open_channel(&self, number: u16) -> ChannelKey {
         self.last_key.set(self.last_key.get() + 1);
-        let key = ChannelKey(self.last_key.get());
+        let key = ChannelKey(self.last_key.get().into());
         self.keys.borrow_mut().insert(key, number);
         key
     }

@@ -1,12 +1,12 @@
 //! The topology's group on a node: the server's own machine behind its log, on the same disk and threads as the queues.
 //!
-//! Invariant: a change is applied before its proposer hears that it was decided, and in the order of the log. The queues of
-//! a run do not come from here: what is declared here shows that members agree, and nothing else.
+//! Invariant: a change is applied before its proposer hears that it was decided, and in the order of the log. Where
+//! clients speak through sessions, all that they use comes from here; elsewhere what is declared shows that members agree, and nothing else.
 
 use super::{Completion, Node, Outcome, Running, View};
 use crate::bug::Bug;
 use broker::PartitionId;
-use broker::topology::{Command as Change, DeleteQueue, Topology};
+use broker::topology::{Command as Change, DeleteQueue, Effect as Followed, Outcome as Answer, Refusal, Topology};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
 use partition::log_partition::{AppliedEntry, Machine};
@@ -26,6 +26,8 @@ pub(super) struct Member {
 struct Decided {
     topology: Topology,
     decided: Vec<(u64, LogIndex)>,
+    answers: Vec<(u64, Result<Answer, Refusal>)>,
+    follows: Vec<Followed>,
     lost: Vec<u64>,
     bug: Option<Bug>,
 }
@@ -45,7 +47,9 @@ impl Machine for Decided {
     fn apply(&mut self, entry: AppliedEntry) {
         let change = Change::decode(&entry.data).expect("it was proposed here or elsewhere");
         // A refusal is an answer like any other.
-        self.topology.apply(&change);
+        let applied = self.topology.apply(&change);
+        self.follows.extend(applied.effects);
+        self.answers.extend(entry.token.map(|token| (token, applied.outcome)));
         let is_told = !matches!(self.bug, Some(Bug::DecisionIsEarly | Bug::DecisionIsLost));
         self.decided.extend(entry.token.filter(|_| is_told).map(|token| (token, entry.index)));
     }
@@ -63,7 +67,7 @@ impl Machine for Decided {
     }
 
     fn install(&mut self, state: &Bytes) {
-        self.topology.install_snapshot(state).expect("it was looked at before");
+        self.follows.extend(self.topology.install_snapshot(state).expect("it was looked at before"));
         self.spoil(Bug::SnapshotIsAltered);
     }
 }
@@ -75,7 +79,8 @@ impl Member {
             Some(state) => Topology::decode_snapshot(state).expect("a checkpoint that was saved can be read"),
             None => Topology::new(),
         };
-        let mut decided = Decided { topology, decided: Vec::new(), lost: Vec::new(), bug };
+        let (decided, answers, follows, lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut decided = Decided { topology, decided, answers, follows, lost, bug };
         if state.is_some() {
             decided.spoil(Bug::StateIsAltered);
         }
@@ -112,6 +117,12 @@ impl Node {
     pub fn topology(&self) -> Option<&Topology> {
         let member = self.running.as_ref()?.topology.as_ref()?;
         Some(&member.decided.topology)
+    }
+
+    /// The same, for changes that concern this node only.
+    pub fn topology_mut(&mut self) -> Option<&mut Topology> {
+        let member = self.running.as_mut()?.topology.as_mut()?;
+        Some(&mut member.decided.topology)
     }
 
     /// Hands leadership of the topology's group to another member, if this one leads it.
@@ -171,6 +182,8 @@ impl Running {
             log.maintain(wal, now_ms, decided, &mut self.out);
         }
         out.decided.append(&mut decided.decided);
+        out.answers.append(&mut decided.answers);
+        out.follows.append(&mut decided.follows);
         out.lost.append(&mut decided.lost);
         Some(log.needs_file(current_file))
     }

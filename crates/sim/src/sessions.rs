@@ -1,0 +1,895 @@
+//! Clients that speak AMQP with the sessions of simulated nodes: bytes in, bytes out, and everything between is the code
+//! of production, from the frames to the log.
+//!
+//! ```text
+//!   client ══bytes══▶ amqp::Connection ▸ session::Session ──commands──▶ partitions of the node, its topology's group
+//!          ◀═bytes══                                      ◀──effects───
+//! ```
+//!
+//! Only what the server does with sockets and threads is this file's: pipes that are cut after any byte, partitions that
+//! answer at once or late, in their order. Invariant: a run is a function of its seed and options.
+
+mod audit;
+mod client;
+mod front;
+mod ledger;
+mod wire;
+
+use crate::bug::Bug;
+use crate::checks::violated;
+use crate::network::{self, Network};
+use crate::node::{Happening, Node, Outcome, Settings, TOPOLOGY};
+use crate::plan::Options;
+use crate::random::Random;
+use crate::schedule::{MS, Micros, SECOND, Schedule};
+use crate::trace::Trace;
+use amqp::{Connection, ConnectionConfig};
+use audit::{Audit, Task};
+use broker::topology::{Outcome as Decision, Refusal};
+use broker::{ChannelKey, ConsumerKey, PartitionId};
+use bytes::{Bytes, BytesMut};
+use client::{Client, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting, time_limit};
+use consensus::NodeId;
+use front::{ConnectionId, Desk, Front, PARTITIONS, Proposer, Sent, TRANSIENT};
+pub use ledger::Figures;
+use ledger::{Ledger, TO_ALL};
+use partition::{Command, Effect, Outlets};
+use session::report::ConnectionNumber;
+use session::{Cx, Host, Peer, Session};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+use storage::disk::{Crash, SurvivalUnit};
+
+/// Queues that are kept.
+const KEPT: u64 = 4;
+/// How long a run may take to set up, or to heal and be looked at.
+const PATIENCE: Micros = 120 * SECOND;
+/// What stands for the audit where a client is named.
+const AUDITOR: usize = usize::MAX;
+
+enum Event {
+    Node {
+        node: usize,
+        life: u32,
+        happening: Happening,
+    },
+    Packet {
+        from: NodeId,
+        to: usize,
+        packet: Bytes,
+    },
+    Command {
+        node: usize,
+        life: u32,
+        partition: PartitionId,
+        command: Command,
+    },
+    Declare {
+        node: usize,
+        life: u32,
+        queue: broker::QueueId,
+    },
+    Transient {
+        node: usize,
+        life: u32,
+    },
+    Effect {
+        node: usize,
+        life: u32,
+        partition: PartitionId,
+        effect: Effect,
+    },
+    Decided {
+        node: usize,
+        life: u32,
+        channel: ChannelKey,
+        request: partition::RequestId,
+        outcome: Result<Decision, Refusal>,
+    },
+    ToServer {
+        connection: ConnectionId,
+        bytes: Bytes,
+    },
+    /// The client's end is closed.
+    Left {
+        connection: ConnectionId,
+    },
+    ToClient {
+        connection: ConnectionId,
+        bytes: Bytes,
+    },
+    /// The server's end is closed.
+    Gone {
+        connection: ConnectionId,
+    },
+    Timer {
+        connection: ConnectionId,
+    },
+    Client {
+        client: usize,
+    },
+    Weather,
+    Restart {
+        node: usize,
+        life: u32,
+    },
+    Look,
+}
+
+/// A connection, as the server has it.
+struct Served {
+    node: usize,
+    amqp: Connection,
+    session: Session,
+    input: BytesMut,
+    to_server: Micros,
+    to_client: Micros,
+    timer_at: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Begins,
+    Works,
+    /// Faults are over; clients hear the last answers.
+    Settles,
+    /// Clients are gone.
+    Waits,
+    Audits,
+}
+
+/// A cluster and its clients while they run.
+pub struct Sessions {
+    schedule: Schedule<Event>,
+    random: Random,
+    network: Network,
+    nodes: Vec<Node>,
+    fronts: Vec<Option<Front>>,
+    served: BTreeMap<ConnectionId, Served>,
+    clients: Vec<Client>,
+    audit: Audit,
+    ledger: Ledger,
+    trace: Trace,
+    options: Options,
+    config: Arc<ConnectionConfig>,
+    phase: Phase,
+    until: Micros,
+    lives: u64,
+    /// Of a hundred commands and answers so many are late.
+    late: u64,
+}
+
+struct Anybody;
+
+impl Outlets for Anybody {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        usize::MAX
+    }
+}
+
+impl Sessions {
+    /// Nodes and clients that are about to start.
+    pub fn new(seed: u64, options: Options) -> Sessions {
+        let mut random = Random::new(seed ^ 0x5e55);
+        let members: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
+        let settings = Settings {
+            members: members.clone(),
+            partitions: (1..=PARTITIONS).map(PartitionId).collect(),
+            seed,
+            file_bytes: 1 << 20,
+            tail_bytes: *random.pick(&[1 << 10, 32 << 10, 1 << 20]),
+            tight: false,
+            upkeep: options.upkeep.unwrap_or(true),
+            bug: options.bug,
+            has_rot: false,
+            turnover: false,
+            declares: true,
+            gives_up: vec![true; PARTITIONS as usize],
+        };
+        let nodes: Vec<_> = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
+        let clients = (0..random.between(2, 5)).map(|number| Client::new(number, random.fork())).collect();
+        let config = ConnectionConfig { heartbeat_s: 0, ..ConnectionConfig::default() };
+        let kept: Vec<String> = (0..KEPT).map(|number| format!("k.{number}")).collect();
+        Sessions {
+            schedule: Schedule::default(),
+            late: *random.pick(&[0, 5, 30]),
+            random,
+            network: Network::default(),
+            fronts: nodes.iter().map(|_| None).collect(),
+            nodes,
+            served: BTreeMap::new(),
+            clients,
+            audit: Audit::new(founding(&kept)),
+            ledger: Ledger::new(kept),
+            trace: Trace::new(options.trace),
+            options,
+            config: Arc::new(config),
+            phase: Phase::Begins,
+            until: PATIENCE,
+            lives: 0,
+        }
+    }
+
+    /// Runs to the end: a time of work and faults, then a time to heal, then a look at what is there. Panics if something
+    /// is not as it must be.
+    pub fn run(&mut self) -> Figures {
+        for node in 0..self.nodes.len() {
+            self.start(node);
+        }
+        for client in (0..self.clients.len()).chain([AUDITOR]) {
+            self.schedule.after(self.random.below(100) * MS, Event::Client { client });
+        }
+        self.schedule.after(SECOND, Event::Look);
+        while let Some(event) = self.schedule.next() {
+            if matches!(event, Event::Look) && self.look() {
+                return self.ledger.figures;
+            }
+            self.step(event);
+        }
+        unreachable!("ticks never end")
+    }
+
+    /// The trace so far, its last lines.
+    pub fn trace(&self, lines: usize) -> String {
+        self.trace.last(lines)
+    }
+
+    /// How everything stands.
+    pub fn describe(&self) -> String {
+        let mut text =
+            format!("at {:.6} {:?} {}\n", self.schedule.now() as f64 / 1e6, self.phase, self.audit.describe());
+        for node in &self.nodes {
+            text += &format!("{}\n", node.describe());
+        }
+        text
+    }
+
+    /// Looks whether anybody waits for too long, and goes on to the next part of the run.
+    fn look(&mut self) -> bool {
+        let now = self.schedule.now();
+        self.schedule.after(200 * MS, Event::Look);
+        self.clients.iter().for_each(|client| client.check(now));
+        self.gather_leaders();
+        match self.phase {
+            Phase::Begins if self.audit.is_done() => {
+                self.phase = Phase::Works;
+                self.until = now + self.random.between(4, 12) * SECOND;
+                self.leave(AUDITOR, 0);
+                self.schedule.after(300 * MS, Event::Weather);
+            }
+            Phase::Works if now > self.until => {
+                self.phase = Phase::Settles;
+                self.heal();
+            }
+            Phase::Settles if self.clients.iter().all(Client::is_quiet) => {
+                self.phase = Phase::Waits;
+                (0..self.clients.len()).for_each(|client| self.leave(client, 0));
+                self.until = now + 5 * SECOND;
+            }
+            Phase::Waits if now > self.until => {
+                self.phase = Phase::Audits;
+                self.audit = Audit::new(self.audits());
+                self.until = now + PATIENCE;
+            }
+            Phase::Audits if self.audit.is_done() => {
+                self.ledger.finish();
+                return true;
+            }
+            Phase::Begins | Phase::Audits if now > self.until => violated("liveness", &self.describe()),
+            _ => {}
+        }
+        false
+    }
+
+    fn audits(&self) -> Vec<Task> {
+        let drains = self.ledger.kept.iter().cloned().map(Task::Drain);
+        let probes = (0..FLEETING).map(|number| Task::Probe(number, fleeting(number)));
+        let absent = (0..self.clients.len() as u64).map(exclusive).map(Task::Absent);
+        drains.chain(probes).chain(absent).chain([Task::Empty(SHORT_LIVED.to_owned())]).collect()
+    }
+
+    fn step(&mut self, event: Event) {
+        let now = self.schedule.now();
+        match event {
+            Event::Node { node, life, happening } if self.nodes[node].life == life => {
+                let mut out = Outcome::default();
+                self.nodes[node].happen(now, happening, &mut out);
+                self.settle(node, out);
+            }
+            Event::Packet { from, to, packet } => {
+                let mut out = Outcome::default();
+                for (partition, frame) in network::open(packet).expect("it arrived as it was sent") {
+                    self.nodes[to].receive(from, partition, frame, &mut out);
+                }
+                self.settle(to, out);
+            }
+            Event::Command { node, life, partition, command } if self.nodes[node].life == life => {
+                self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
+                if partition != TRANSIENT {
+                    let mut out = Outcome::default();
+                    self.nodes[node].bury(partition.0 as usize - 1, command, &mut out);
+                    return self.settle(node, out);
+                }
+                self.wake_transient(node, now);
+                if let Some(front) = &mut self.fronts[node] {
+                    front.transient_commands.push(command);
+                }
+            }
+            Event::Declare { node, life, queue } if self.nodes[node].life == life => {
+                if let Some(front) = &mut self.fronts[node] {
+                    front.transient.declare(queue);
+                }
+            }
+            Event::Transient { node, life } if self.nodes[node].life == life => self.step_transient(node),
+            Event::Effect { node, life, partition, effect } if self.nodes[node].life == life => {
+                self.hear(node, partition, effect);
+            }
+            Event::Decided { node, life, channel, request, outcome } if self.nodes[node].life == life => {
+                let Some((connection, number)) = self.channel(node, channel) else { return };
+                self.trace.line(now, || format!("n{} c{connection}.{number} <- decided {outcome:?}", node + 1));
+                self.with_session(connection, |session, cx| {
+                    session.handle_decided((channel, number), request, outcome, cx);
+                });
+            }
+            Event::ToServer { connection, bytes } => {
+                let Some(served) = self.served.get_mut(&connection) else { return };
+                served.input.extend_from_slice(&bytes);
+                let ms = now / MS;
+                served.amqp.handle_input(&mut served.input, ms);
+                self.with_session(connection, |_, _| {});
+            }
+            Event::Left { connection } => self.end(connection),
+            Event::ToClient { connection, bytes } => self.tell_client(connection, &bytes),
+            Event::Gone { connection } => {
+                for client in self.clients.iter_mut().filter(|client| client.connection == Some(connection)) {
+                    client.lost();
+                }
+                if self.audit.connection == Some(connection) {
+                    self.audit.connection = None;
+                }
+            }
+            Event::Timer { connection } => {
+                let Some(served) = self.served.get_mut(&connection) else { return };
+                served.timer_at = Micros::MAX;
+                let ms = now / MS;
+                self.with_session(connection, |session, cx| session.handle_timeout(cx, ms));
+            }
+            Event::Client { client } => self.act(client),
+            Event::Weather => self.weather(),
+            Event::Restart { node, life } if self.nodes[node].life == life && !self.nodes[node].is_up() => {
+                self.start(node);
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets a client do something, or the audit.
+    fn act(&mut self, client: usize) {
+        let now = self.schedule.now();
+        self.schedule.after(self.random.between(1, 20) * MS, Event::Client { client });
+        if client == AUDITOR {
+            if matches!(self.phase, Phase::Begins | Phase::Audits) {
+                if self.audit.connection.is_none() && !self.audit.is_done() {
+                    self.connect(AUDITOR);
+                }
+                self.audit.act(&mut self.ledger);
+            }
+            return self.carry_bytes(client);
+        }
+        if self.phase == Phase::Begins {
+            return;
+        }
+        match self.clients[client].act(now, &mut self.ledger) {
+            Wish::Nothing => {}
+            Wish::Connect => self.connect(client),
+            Wish::Cut => {
+                self.carry_bytes(client);
+                self.ledger.figures.cuts += 1;
+                let after = self.random.below(3) * MS;
+                self.leave(client, after);
+            }
+        }
+        self.carry_bytes(client);
+    }
+
+    /// Connects a client to a node that lets clients in and that the topology is decided on.
+    fn connect(&mut self, client: usize) {
+        let is_open = |node: usize| {
+            let serves = self.nodes[node].topology_view().is_some_and(|view| view.serves);
+            serves && self.fronts[node].as_ref().is_some_and(|front| front.is_open)
+        };
+        let Some(node) = (0..self.nodes.len()).find(|node| is_open(*node)) else { return };
+        let now = self.schedule.now();
+        let front = self.fronts[node].as_ref().expect("it is open");
+        let connection = front.next();
+        let address = "127.0.0.1:5000".parse().expect("an address");
+        let peer = Peer { address, local_address: None, is_loopback: true, certificate_user: None };
+        let served = Served {
+            node,
+            amqp: Connection::new(self.config.clone(), now / MS),
+            session: Session::new(peer, ConnectionNumber(connection)),
+            input: BytesMut::new(),
+            to_server: now,
+            to_client: now,
+            timer_at: Micros::MAX,
+        };
+        self.served.insert(connection, served);
+        self.trace.line(now, || format!("client {client} connects to n{} as c{connection}", node + 1));
+        match client {
+            AUDITOR => self.audit.connected(connection),
+            _ => self.clients[client].connected(connection),
+        }
+        self.carry_bytes(client);
+    }
+
+    /// Sends what a client wrote, cut anywhere.
+    fn carry_bytes(&mut self, client: usize) {
+        let (connection, output) = match client {
+            AUDITOR => (self.audit.connection, &mut self.audit.output),
+            _ => (self.clients[client].connection, &mut self.clients[client].output),
+        };
+        let Some(connection) = connection else { return };
+        let mut bytes = Bytes::from(std::mem::take(output));
+        while !bytes.is_empty() {
+            let part = match self.random.chance(30) {
+                true => bytes.split_to(self.random.between(1, bytes.len() as u64) as usize),
+                false => std::mem::take(&mut bytes),
+            };
+            let after = self.random.between(50, 400);
+            let Some(served) = self.served.get_mut(&connection) else { return };
+            served.to_server = (self.schedule.now() + after).max(served.to_server + 1);
+            self.schedule.at(served.to_server, Event::ToServer { connection, bytes: part });
+        }
+    }
+
+    fn tell_client(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        let now = self.schedule.now();
+        if self.audit.connection == Some(connection) {
+            self.audit.hear(bytes, &mut self.ledger);
+            self.audit.act(&mut self.ledger);
+            return self.carry_bytes(AUDITOR);
+        }
+        let Some(client) = self.clients.iter().position(|client| client.connection == Some(connection)) else { return };
+        self.clients[client].hear(bytes, now, &mut self.ledger);
+        self.carry_bytes(client);
+    }
+
+    /// A client's socket goes. Its server hears of it a little later; of what was on its way there some may be lost.
+    fn leave(&mut self, client: usize, after: Micros) {
+        let connection = match client {
+            AUDITOR => self.audit.connection.take(),
+            _ => self.clients[client].connection,
+        };
+        if client != AUDITOR {
+            self.clients[client].lost();
+        }
+        let Some(connection) = connection else { return };
+        let now = self.schedule.now();
+        self.trace.line(now, || format!("client {client} leaves c{connection}"));
+        self.schedule.after(after, Event::Left { connection });
+    }
+
+    /// Calls a session, then hands on all that its machine has to say, and writes what there is to write: as the server's
+    /// connection does it at each turn.
+    fn with_session(&mut self, connection: ConnectionId, call: impl FnOnce(&mut Session, &mut Cx<'_, Desk<'_>>)) {
+        let now = self.schedule.now();
+        let Some(served) = self.served.get_mut(&connection) else { return };
+        let (node, ms) = (served.node, now / MS);
+        let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) else { return };
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection };
+        call(&mut served.session, &mut Cx { client: &mut served.amqp, host: &desk });
+        loop {
+            served.session.begin_turn(&mut Cx { client: &mut served.amqp, host: &desk });
+            while !served.session.ends_turn()
+                && let Some(event) = served.amqp.poll_event()
+            {
+                served.session.handle_event(event, &mut Cx { client: &mut served.amqp, host: &desk }, ms);
+            }
+            let bytes = served.input.len() + served.amqp.assembling_bytes();
+            served.session.count_unfinished(bytes, &mut Cx { client: &mut served.amqp, host: &desk });
+            let before = served.input.len();
+            if before > 0 && served.amqp.wants_input() {
+                served.amqp.handle_input(&mut served.input, ms);
+            }
+            if !served.session.is_in_the_middle() && !served.amqp.has_events() && served.input.len() == before {
+                break;
+            }
+        }
+        served.amqp.flush_confirms();
+        let mut bytes = Vec::new();
+        while !served.amqp.output().is_empty() {
+            let mut slices = [IoSlice::new(&[]); 16];
+            let filled = served.amqp.output().chunks(&mut slices);
+            let count = slices[..filled].iter().map(|slice| slice.len()).sum();
+            slices[..filled].iter().for_each(|slice| bytes.extend_from_slice(slice));
+            served.amqp.wrote(count, ms);
+        }
+        served.session.drained(&desk);
+        let at = served.session.poll_timeout().saturating_mul(MS).max(now);
+        if at < served.timer_at {
+            served.timer_at = at;
+            self.schedule.at(at, Event::Timer { connection });
+        }
+        if !bytes.is_empty() {
+            let after = self.random.between(50, 400);
+            served.to_client = (now + after).max(served.to_client + 1);
+            self.schedule.at(served.to_client, Event::ToClient { connection, bytes: bytes.into() });
+        }
+        if served.amqp.is_finished() {
+            self.schedule.at(served.to_client + 1, Event::Gone { connection });
+            self.served.remove(&connection);
+        }
+        self.carry(node);
+    }
+
+    /// A client is gone: its connection ends as on the server.
+    fn end(&mut self, connection: ConnectionId) {
+        if let Some(served) = self.served.get_mut(&connection) {
+            if self.options.bug == Some(Bug::TeardownIsForgotten) {
+                self.served.remove(&connection);
+                return;
+            }
+            if !served.amqp.is_finished() {
+                served.amqp.handle_disconnect();
+            }
+            self.with_session(connection, |_, _| {});
+            self.served.remove(&connection);
+        }
+    }
+
+    fn channel(&self, node: usize, channel: ChannelKey) -> Option<(ConnectionId, u16)> {
+        self.fronts[node].as_ref()?.channels.borrow().get(&channel).copied()
+    }
+
+    /// How long something takes between a session and a partition: little, or much if their shards are busy.
+    fn delay(&mut self) -> Micros {
+        if self.random.chance(self.late) { self.random.between(1, 300) * MS } else { self.random.between(0, 40) }
+    }
+
+    /// Carries what sessions left to where it goes, in its order.
+    fn carry(&mut self, node: usize) {
+        let (now, life) = (self.schedule.now(), self.nodes[node].life);
+        let Some(front) = &self.fronts[node] else { return };
+        for sent in front.sent.take() {
+            let delay = self.delay();
+            let Some(front) = &mut self.fronts[node] else { return };
+            match sent {
+                Sent::Command(partition, command) => {
+                    let last = front.to_partition.entry(partition).or_default();
+                    *last = (now + delay).max(*last + 1);
+                    self.schedule.at(*last, Event::Command { node, life, partition, command });
+                }
+                Sent::Declare(queue) => {
+                    let last = front.to_partition.entry(TRANSIENT).or_default();
+                    *last = (now + delay).max(*last + 1);
+                    self.schedule.at(*last, Event::Declare { node, life, queue });
+                }
+                Sent::Propose(token, change) => {
+                    self.trace.line(now, || format!("n{} proposes {token} {change:?}", node + 1));
+                    let mut out = Outcome::default();
+                    self.nodes[node].propose(token, &change, &mut out);
+                    self.settle(node, out);
+                }
+                Sent::Answer(channel, request, Ok(reply)) => {
+                    let effect = Effect::Reply { channel, request, reply };
+                    self.schedule.after(delay, Event::Effect { node, life, partition: TOPOLOGY, effect });
+                }
+                Sent::Answer(channel, request, Err(refusal)) => {
+                    self.schedule.after(delay, Event::Decided { node, life, channel, request, outcome: Err(refusal) });
+                }
+                Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
+            }
+        }
+    }
+
+    fn wake_transient(&mut self, node: usize, at: Micros) {
+        let life = self.nodes[node].life;
+        let Some(front) = &mut self.fronts[node] else { return };
+        if at < front.transient_at {
+            front.transient_at = at;
+            self.schedule.at(at, Event::Transient { node, life });
+        }
+    }
+
+    fn step_transient(&mut self, node: usize) {
+        let ms = self.schedule.now() / MS;
+        let Some(front) = &mut self.fronts[node] else { return };
+        front.transient_at = Micros::MAX;
+        let mut effects = Vec::new();
+        front.transient.step(ms, &mut front.transient_commands, &mut effects, &mut Anybody);
+        let due = front.transient.due_ms();
+        effects.into_iter().for_each(|effect| self.say(node, TRANSIENT, effect));
+        if let Some(due) = due {
+            self.wake_transient(node, due * MS);
+        }
+    }
+
+    /// A partition says something: it comes to the sessions, in its order.
+    fn say(&mut self, node: usize, partition: PartitionId, effect: Effect) {
+        let (now, life, delay) = (self.schedule.now(), self.nodes[node].life, self.delay());
+        let Some(front) = &mut self.fronts[node] else { return };
+        let last = front.from_partition.entry(partition).or_default();
+        *last = (now + delay).max(*last + 1);
+        self.schedule.at(*last, Event::Effect { node, life, partition, effect });
+    }
+
+    /// What a partition said arrives.
+    fn hear(&mut self, node: usize, partition: PartitionId, effect: Effect) {
+        let now = self.schedule.now();
+        self.trace.line(now, || format!("n{} p{} says {}", node + 1, partition.0, brief_effect(&effect)));
+        let Some(front) = &self.fronts[node] else { return };
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
+        let channel = match &effect {
+            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } => *channel,
+            Effect::Reply { channel, request, reply } if *channel == front.own() => {
+                let asked_for = front.asked_for.borrow().get(request).copied();
+                let is_gone = asked_for.is_some_and(|channel| !front.channels.borrow().contains_key(&channel));
+                // A wrong host forgets what it began when nobody waits for it.
+                if front.bug != Some(Bug::DeletionIsAbandoned) || !is_gone {
+                    front.deletions.may_be_deleted(*request, reply, &desk);
+                }
+                return self.carry(node);
+            }
+            Effect::Reply { reply: partition::Reply::NotLeader, .. }
+                if front.bug == Some(Bug::NotLeaderIsSwallowed) =>
+            {
+                return;
+            }
+            Effect::Reply { channel, .. } => *channel,
+            Effect::Deliver(delivery) => delivery.consumer.channel,
+            Effect::Cancelled { consumer, .. }
+            | Effect::GrantWanted { consumer, .. }
+            | Effect::GrantReturned { consumer, .. } => consumer.channel,
+            Effect::Unused { queue } => {
+                let goes = Host::topology(&desk).queue(*queue).is_some_and(|queue| queue.shape.auto_delete);
+                if goes {
+                    front.deletions.begin(session::Deletion::of_unused(*queue, partition), &desk);
+                }
+                return self.carry(node);
+            }
+            Effect::Lapsed { queue } => {
+                front.deletions.begin(session::Deletion::of_unused(*queue, partition), &desk);
+                return self.carry(node);
+            }
+            Effect::DeadLetter(_) => return,
+        };
+        let Some((connection, number)) = self.channel(node, channel) else { return };
+        self.with_session(connection, |session, cx| session.handle_effect((channel, number), effect, cx));
+    }
+
+    /// Carries out what came out of a step of a node.
+    fn settle(&mut self, node: usize, out: Outcome) {
+        let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
+        for (after, happening) in out.later {
+            self.schedule.after(after, Event::Node { node, life, happening });
+        }
+        for (to, partition, frame) in out.frames {
+            let packet = network::pack(partition, &frame);
+            for after in self.network.send(id, to, &mut self.random) {
+                let (from, to) = (id, (to.0 - 1) as usize);
+                self.schedule.after(after, Event::Packet { from, to, packet: packet.clone() });
+            }
+        }
+        if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
+            Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 }.follow(&out.follows);
+            self.carry(node);
+        }
+        for (partition, _, effect) in out.effects {
+            self.say(node, partition, effect);
+        }
+        let lost = out.lost.into_iter().map(|token| (token, Err(Refusal::undecided())));
+        for (token, outcome) in out.answers.into_iter().chain(lost) {
+            self.decided(node, token, outcome);
+        }
+        self.open(node);
+        if let Some(why) = out.stopped {
+            self.trace.line(now, || format!("{id} stops: {why}"));
+            if why.contains("could not be synced") {
+                self.nodes[node].boot += 1;
+            }
+            self.fall(node);
+        } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
+            self.fall(node);
+        }
+    }
+
+    /// The topology decided about something that was proposed here, or never will.
+    fn decided(&mut self, node: usize, token: u64, outcome: Result<Decision, Refusal>) {
+        let (now, life) = (self.schedule.now(), self.nodes[node].life);
+        let Some(front) = &self.fronts[node] else { return };
+        let proposer = front.proposers.borrow_mut().remove(&token);
+        match proposer {
+            Some(Proposer::Channel(channel, request)) => {
+                let after = self.delay();
+                self.schedule.after(after, Event::Decided { node, life, channel, request, outcome });
+            }
+            Some(Proposer::Deletion(request)) => {
+                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
+                front.deletions.decided(request, outcome, &desk);
+                self.carry(node);
+            }
+            Some(Proposer::Nobody) | None => {}
+        }
+    }
+
+    /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the partitions before.
+    fn open(&mut self, node: usize) {
+        let serves = |view: Option<crate::node::View>| view.is_some_and(|view| view.serves);
+        let (Some(front), true) = (&self.fronts[node], serves(self.nodes[node].topology_view())) else { return };
+        let alone = self.nodes.len() == 1;
+        let all_lead = (0..PARTITIONS as usize).all(|group| serves(self.nodes[node].view(group)));
+        if front.is_open || alone && !all_lead {
+            return;
+        }
+        let mut orphans = Vec::new();
+        let known = self.nodes[node].topology().expect("it serves");
+        for group in 0..PARTITIONS as usize {
+            let partition = self.nodes[node].partition(group).expect("it is up");
+            let gone = partition.queue_ids().into_iter().filter(|queue| known.queue(*queue).is_none());
+            orphans.extend(gone.map(|queue| Sent::Command(partition.id(), Command::Delete { queue })));
+        }
+        let front = self.fronts[node].as_mut().expect("it is there");
+        front.is_open = true;
+        front.sent.borrow_mut().append(&mut orphans);
+        self.carry(node);
+    }
+
+    fn start(&mut self, node: usize) {
+        let (now, mut out) = (self.schedule.now(), Outcome::default());
+        match self.nodes[node].start(now, &mut out) {
+            Ok(_) => {
+                self.trace.line(now, || format!("n{} starts", node + 1));
+                self.lives += 1;
+                self.ledger.figures.restarts += 1;
+                self.fronts[node] = Some(Front::new(self.lives, self.random.fork(), self.options.bug));
+                let front = self.fronts[node].as_ref().expect("it was just made");
+                let queues: Vec<_> =
+                    self.nodes[node].topology().into_iter().flat_map(|t| t.queues().map(|q| q.id)).collect();
+                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
+                queues.into_iter().for_each(|queue| desk.configure(queue, true));
+                self.carry(node);
+                self.settle(node, out);
+            }
+            Err(error) => {
+                self.trace.line(now, || format!("n{} fails to start: {error}", node + 1));
+                self.fall(node);
+            }
+        }
+    }
+
+    /// A node is down. Its sessions are gone with it, and what its sockets held; it comes back after a while.
+    fn fall(&mut self, node: usize) {
+        let now = self.schedule.now();
+        self.nodes[node].stop();
+        self.fronts[node] = None;
+        let crash = self.nodes[node].disk.down();
+        if crash.is_none() {
+            self.nodes[node].disk.crash(Crash::Process);
+        }
+        if crash == Some(Crash::Power) {
+            self.nodes[node].boot += 1;
+        }
+        self.trace.line(now, || format!("n{} is down: {crash:?}", node + 1));
+        let survival = *self.random.pick(&[SurvivalUnit::Nothing, SurvivalUnit::Sector, SurvivalUnit::Everything]);
+        self.nodes[node].disk.set_survival(survival);
+        self.nodes[node].disk.clear_faults();
+        self.nodes[node].disk.restart();
+        let gone: Vec<ConnectionId> = self.served.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect();
+        for connection in gone {
+            self.served.remove(&connection);
+            self.schedule.after(self.random.below(2 * MS), Event::Gone { connection });
+        }
+        let (after, life) = (self.random.between(20, 1_500) * MS, self.nodes[node].life);
+        self.schedule.after(after, Event::Restart { node, life });
+    }
+
+    /// Something goes wrong.
+    fn weather(&mut self) {
+        if self.phase != Phase::Works {
+            return;
+        }
+        self.schedule.after(self.random.between(100, 1_500) * MS, Event::Weather);
+        let faults = self.options.faults;
+        let node = self.random.below(self.nodes.len() as u64) as usize;
+        match self.random.below(100) {
+            0..20 if faults.crashes && self.nodes[node].is_up() => {
+                self.nodes[node].disk.crash(Crash::Process);
+                self.fall(node);
+            }
+            20..40 if faults.power && self.nodes[node].is_up() => {
+                self.nodes[node].disk.crash(Crash::Power);
+                self.fall(node);
+            }
+            40..55 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
+            55..70 if faults.pauses => {
+                self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
+            }
+            70..90 if faults.network => self.move_leaders(),
+            _ => {}
+        }
+    }
+
+    /// Somebody else is to lead the topology's group, or a partition.
+    fn move_leaders(&mut self) {
+        self.ledger.figures.leaders_moved += 1;
+        let to = self.nodes[self.random.below(self.nodes.len() as u64) as usize].id;
+        let group = self.random.below(u64::from(PARTITIONS) + 1) as usize;
+        for node in &mut self.nodes {
+            match group < PARTITIONS as usize {
+                true => node.transfer(group, to),
+                false => node.transfer_topology(to),
+            }
+        }
+    }
+
+    /// Nothing is forwarded between nodes: whoever decides on queues is to have them all.
+    fn gather_leaders(&mut self) {
+        let leads = |node: &&Node| node.topology_view().is_some_and(|view| view.serves);
+        let Some(to) = self.nodes.iter().find(leads).map(|node| node.id) else { return };
+        for node in self.nodes.iter_mut().filter(|node| node.id != to) {
+            (0..PARTITIONS as usize).for_each(|group| node.transfer(group, to));
+        }
+    }
+
+    fn heal(&mut self) {
+        self.late = 0;
+        self.clients.iter_mut().for_each(|client| client.is_done = true);
+        for node in &mut self.nodes {
+            (node.paused_until, node.disk_slowness) = (0, 1);
+        }
+    }
+}
+
+/// What there is before clients come.
+fn founding(kept: &[String]) -> Vec<Task> {
+    let declare_exchange = amqp::wire::method::Method::ExchangeDeclare {
+        ticket: 0,
+        exchange: Bytes::from_static(TO_ALL.as_bytes()),
+        kind: Bytes::from_static(b"fanout"),
+        passive: false,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
+        arguments: amqp::Table::new(),
+    };
+    let mut tasks = vec![Task::Ask(declare_exchange)];
+    for queue in kept {
+        tasks.push(Task::Ask(declare(queue, true, false, false, amqp::Table::new())));
+        tasks.push(Task::Ask(amqp::wire::method::Method::QueueBind {
+            ticket: 0,
+            queue: Bytes::copy_from_slice(queue.as_bytes()),
+            exchange: Bytes::from_static(TO_ALL.as_bytes()),
+            routing_key: Bytes::new(),
+            no_wait: false,
+            arguments: amqp::Table::new(),
+        }));
+    }
+    tasks.extend((0..FLEETING).map(|number| Task::Ask(client::declare_fleeting(number))));
+    tasks.push(Task::Ask(declare(SHORT_LIVED, true, false, false, time_limit(1_000))));
+    tasks
+}
+
+fn brief(command: &Command) -> String {
+    match command {
+        Command::Publish(publish) => {
+            let queues: Vec<_> = publish.targets.iter().map(|target| target.queue.0).collect();
+            format!("publish {} of {} to {queues:?}", publish.publish_seq, { publish.channel.0 })
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_effect(effect: &Effect) -> String {
+    match effect {
+        Effect::Deliver(d) => {
+            format!("deliver q{} {} to {:?} redelivered {}", d.queue.0, d.seq, d.consumer, d.redelivered)
+        }
+        Effect::Reply { channel, request, reply: partition::Reply::Got { delivery, .. } } => {
+            format!("got q{} {} for {channel:?} {request:?}", delivery.queue.0, delivery.seq)
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,761 @@
+//! A client as an application is one: a connection with several channels, each with a habit of its own.
+//!
+//! Invariant: it knows nothing but what its connection says. It never publishes a message twice; what it was not told of
+//! when its connection or channel ended may have come to pass or not.
+
+use super::front::ConnectionId;
+use super::ledger::{ANSWER_MAX, Fate, Ledger, Out, TO_ALL, To};
+use super::wire::{self, Heard, Wire};
+use crate::checks::violated;
+use crate::random::Random;
+use crate::schedule::{MS, Micros};
+use amqp::wire::method::Method;
+use amqp::{Properties, Table, Value};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Channels that a client has at most.
+const CHANNELS: u64 = 4;
+/// Publishes that a channel has under way at most.
+const WINDOW: usize = 30;
+/// Requests that a channel sends ahead.
+const REQUESTS_AHEAD: usize = 3;
+/// A consumer without acks is passed over while its channel holds as much as it may, once its queue has heard of that.
+const PASSED_OVER_AFTER: Micros = 1_500 * MS;
+const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
+
+/// What a channel does all its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Habit {
+    Publishes,
+    Transacts,
+    Consumes,
+    Gets,
+    Declares,
+    Calls,
+}
+
+/// A request that waits for its answer.
+#[derive(Clone, Debug, PartialEq)]
+enum Asked {
+    Open,
+    Select,
+    Qos(u16, bool),
+    Consume(String),
+    Cancel(String),
+    /// Of a queue, with or without an ack, and the channel's own consumer there, which is to have what there is.
+    Get(String, bool, Option<String>),
+    Commit,
+    Rollback,
+    Recover,
+    /// Of a declare, a bind, a delete, a purge: the number of the method that answers it.
+    Other(u16, u16),
+    Close,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    number: u64,
+    queue: String,
+    prefetch: u16,
+    no_ack: bool,
+    is_cancelled: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    id: u64,
+    queue: String,
+    /// Its consumer; empty for who got it.
+    tag: String,
+    until: Micros,
+}
+
+#[derive(Debug)]
+struct Channel {
+    key: u64,
+    habit: Habit,
+    is_open: bool,
+    asked: VecDeque<(Asked, Micros)>,
+    next_seq: u64,
+    unconfirmed: BTreeMap<u64, (u64, Micros)>,
+    /// The last publish that was confirmed, by queue.
+    confirmed: BTreeMap<String, u64>,
+    uncommitted: Vec<u64>,
+    committing: Vec<u64>,
+    consumers: BTreeMap<String, Consumer>,
+    next_tag: u64,
+    prefetch: u16,
+    /// What all its consumers may hold together; 0 is no limit.
+    limit: u16,
+    held: BTreeMap<u64, Held>,
+    /// When that limit was reached, if nothing was settled since.
+    full_since: Option<Micros>,
+}
+
+/// What a client wants of the world.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Nothing,
+    Connect,
+    /// Its socket is gone, now, with whatever was on its way.
+    Cut,
+}
+
+/// See the module.
+pub(super) struct Client {
+    number: u64,
+    random: Random,
+    pub(super) connection: Option<ConnectionId>,
+    is_open: bool,
+    is_closing: bool,
+    wire: Wire,
+    channels: BTreeMap<u16, Channel>,
+    /// Bytes for the server.
+    pub(super) output: Vec<u8>,
+    /// It begins nothing any more.
+    pub(super) is_done: bool,
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn name(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+/// The queues that come and go. Those with an odd number are in a node's memory.
+pub(super) fn fleeting(number: u64) -> String {
+    format!("e.{number}")
+}
+
+pub(super) const FLEETING: u64 = 4;
+
+/// Queues that go with their last consumer.
+pub(super) fn auto_delete(number: u64) -> String {
+    format!("a.{number}")
+}
+
+pub(super) const AUTO_DELETE: u64 = 2;
+
+/// A queue whose messages end by themselves.
+pub(super) const SHORT_LIVED: &str = "t.0";
+
+/// The queue that only one client may use.
+pub(super) fn exclusive(client: u64) -> String {
+    format!("x.{client}")
+}
+
+pub(super) fn declare(queue: &str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Table) -> Method {
+    let (queue, no_wait) = (name(queue), false);
+    Method::QueueDeclare { ticket: 0, queue, passive: false, durable, exclusive, auto_delete, no_wait, arguments }
+}
+
+/// A queue of its kind, by the first letter of its name.
+pub(super) fn declare_fleeting(number: u64) -> Method {
+    declare(&fleeting(number), number % 2 == 0, false, false, Table::new())
+}
+
+impl Client {
+    pub(super) fn new(number: u64, random: Random) -> Client {
+        Client {
+            number,
+            random,
+            connection: None,
+            is_open: false,
+            is_closing: false,
+            wire: Wire::default(),
+            channels: BTreeMap::new(),
+            output: Vec::new(),
+            is_done: false,
+        }
+    }
+
+    /// It has a connection.
+    pub(super) fn connected(&mut self, connection: ConnectionId) {
+        self.lost();
+        self.connection = Some(connection);
+        self.output = wire::greeting();
+    }
+
+    /// Its connection is gone.
+    pub(super) fn lost(&mut self) {
+        (self.connection, self.is_open, self.is_closing) = (None, false, false);
+        self.wire = Wire::default();
+        self.channels.clear();
+        self.output.clear();
+    }
+
+    /// Whether it waits for nothing that it was promised.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.channels.values().all(|channel| channel.asked.is_empty() && channel.unconfirmed.is_empty())
+    }
+
+    /// Nothing may wait for ever.
+    pub(super) fn check(&self, now: Micros) {
+        for (number, channel) in &self.channels {
+            if let Some((asked, since)) = channel.asked.front().filter(|(_, since)| since + ANSWER_MAX < now) {
+                let what = format!("client {} waits on channel {number} since {since} for {asked:?}", self.number);
+                violated("answer", &what);
+            }
+            if let Some((seq, (id, since))) =
+                channel.unconfirmed.first_key_value().filter(|(_, u)| u.1 + ANSWER_MAX < now)
+            {
+                let what = format!(
+                    "publish {seq} of client {} on channel {number}, message {id}, waits since {since}",
+                    self.number
+                );
+                violated("answer", &what);
+            }
+        }
+    }
+
+    /// It was woken.
+    pub(super) fn act(&mut self, now: Micros, ledger: &mut Ledger) -> Wish {
+        if self.connection.is_none() {
+            return if self.is_done { Wish::Nothing } else { Wish::Connect };
+        }
+        if !self.is_open || self.is_closing {
+            return Wish::Nothing;
+        }
+        if !self.is_done && self.random.below(700) == 0 {
+            return Wish::Cut;
+        }
+        if !self.is_done && self.random.below(1_000) == 0 {
+            self.is_closing = true;
+            let close =
+                Method::ConnectionClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 };
+            close.write(&mut self.output, 0);
+            return Wish::Nothing;
+        }
+        let number = 1 + self.random.below(CHANNELS) as u16;
+        if !self.channels.contains_key(&number) {
+            if !self.is_done {
+                self.open(number, now, ledger);
+            }
+            return Wish::Nothing;
+        }
+        if self.channels[&number].is_open {
+            return self.use_channel(number, now, ledger);
+        }
+        Wish::Nothing
+    }
+
+    fn open(&mut self, number: u16, now: Micros, ledger: &mut Ledger) {
+        let habits = [
+            Habit::Publishes,
+            Habit::Publishes,
+            Habit::Transacts,
+            Habit::Consumes,
+            Habit::Consumes,
+            Habit::Gets,
+            Habit::Declares,
+            Habit::Calls,
+        ];
+        let channel = Channel {
+            key: ledger.next_channel(),
+            habit: *self.random.pick(&habits),
+            is_open: false,
+            asked: VecDeque::new(),
+            next_seq: 1,
+            unconfirmed: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
+            uncommitted: Vec::new(),
+            committing: Vec::new(),
+            consumers: BTreeMap::new(),
+            next_tag: 1,
+            prefetch: 0,
+            limit: 0,
+            held: BTreeMap::new(),
+            full_since: None,
+        };
+        let habit = channel.habit;
+        self.channels.insert(number, channel);
+        self.ask(number, Asked::Open, Method::ChannelOpen { out_of_band: Bytes::new() }, now, ledger);
+        match habit {
+            Habit::Publishes => self.ask(number, Asked::Select, Method::ConfirmSelect { no_wait: false }, now, ledger),
+            Habit::Transacts => self.ask(number, Asked::Select, Method::TxSelect {}, now, ledger),
+            Habit::Consumes => {
+                let (count, global) = (self.random.below(6) as u16, self.random.chance(30));
+                let qos = Method::BasicQos { prefetch_size: 0, prefetch_count: count, global };
+                self.ask(number, Asked::Qos(count, global), qos, now, ledger);
+            }
+            Habit::Calls => self.consume(number, DIRECT_REPLY_TO, true, now, ledger),
+            Habit::Gets | Habit::Declares => {}
+        }
+    }
+
+    fn ask(&mut self, number: u16, asked: Asked, method: Method, now: Micros, ledger: &mut Ledger) {
+        ledger.figures.requests += 1;
+        let channel = self.channels.get_mut(&number).expect("it is there");
+        channel.asked.push_back((asked, now));
+        method.write(&mut self.output, number);
+    }
+
+    fn consume(&mut self, number: u16, queue: &str, no_ack: bool, now: Micros, ledger: &mut Ledger) {
+        let channel = self.channels.get_mut(&number).expect("it is there");
+        let tag = format!("c{}", channel.next_tag);
+        channel.next_tag += 1;
+        let consumer = Consumer {
+            number: ledger.next_channel(),
+            queue: queue.to_owned(),
+            prefetch: channel.prefetch,
+            no_ack,
+            is_cancelled: false,
+        };
+        channel.consumers.insert(tag.clone(), consumer);
+        let no_wait = queue != DIRECT_REPLY_TO && self.random.chance(50);
+        let consume = Method::BasicConsume {
+            ticket: 0,
+            queue: name(queue),
+            consumer_tag: name(&tag),
+            no_local: false,
+            no_ack,
+            exclusive: false,
+            no_wait,
+            arguments: Table::new(),
+        };
+        match no_wait {
+            true => consume.write(&mut self.output, number),
+            false => self.ask(number, Asked::Consume(tag), consume, now, ledger),
+        }
+    }
+
+    fn publish(&mut self, number: u16, to: To, confirms: bool, now: Micros, ledger: &mut Ledger) {
+        let expires = to != To::All && self.random.chance(8);
+        let bytes = self.random.between(0, 400) as usize;
+        let channel = self.channels.get_mut(&number).expect("it is there");
+        let id = ledger.publish(channel.key, to.clone(), expires);
+        let mut body = id.to_be_bytes().to_vec();
+        body.resize(8 + bytes, id as u8);
+        if confirms {
+            channel.unconfirmed.insert(channel.next_seq, (id, now));
+            channel.next_seq += 1;
+        } else if channel.habit == Habit::Transacts {
+            channel.uncommitted.push(id);
+        }
+        let (exchange, key) = match &to {
+            To::Queue(queue) => ("", queue.as_str()),
+            To::All => (TO_ALL, ""),
+            To::Caller(_) => unreachable!("replies are written where they are made"),
+        };
+        let lives = self.random.between(0, 3_000).to_string();
+        let caller = channel.key.to_be_bytes();
+        let properties = Properties {
+            delivery_mode: Some(2),
+            reply_to: (channel.habit == Habit::Calls).then_some(DIRECT_REPLY_TO.as_bytes()),
+            correlation_id: (channel.habit == Habit::Calls).then_some(&caller),
+            expiration: expires.then_some(lives.as_bytes()),
+            ..Properties::default()
+        };
+        let (exchange, routing_key) = (name(exchange), name(key));
+        let publish = Method::BasicPublish { ticket: 0, exchange, routing_key, mandatory: false, immediate: false };
+        wire::publish(&mut self.output, number, &publish, &properties, &body);
+    }
+
+    /// A queue that anybody may do anything with.
+    fn any_fleeting(&mut self) -> String {
+        fleeting(self.random.below(FLEETING))
+    }
+
+    fn any_kept(&mut self, ledger: &Ledger) -> String {
+        self.random.pick(&ledger.kept).clone()
+    }
+
+    fn anywhere(&mut self, ledger: &Ledger) -> To {
+        match self.random.below(12) {
+            0..6 => To::Queue(self.any_kept(ledger)),
+            6..8 => To::All,
+            8 => To::Queue(SHORT_LIVED.to_owned()),
+            9..11 => To::Queue(self.any_fleeting()),
+            _ => To::Queue(auto_delete(self.random.below(AUTO_DELETE))),
+        }
+    }
+
+    fn use_channel(&mut self, number: u16, now: Micros, ledger: &mut Ledger) -> Wish {
+        self.settle(number, now, ledger);
+        let channel = self.channels.get_mut(&number).expect("it is there");
+        let is_closing = channel.asked.iter().any(|(asked, _)| *asked == Asked::Close);
+        if is_closing || channel.asked.len() > REQUESTS_AHEAD || self.is_done {
+            return Wish::Nothing;
+        }
+        let habit = channel.habit;
+        if self.random.below(250) == 0 {
+            let close = Method::ChannelClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 };
+            self.ask(number, Asked::Close, close, now, ledger);
+            return Wish::Nothing;
+        }
+        match habit {
+            Habit::Publishes => {
+                if channel.unconfirmed.len() < WINDOW {
+                    for _ in 0..self.random.between(1, 5) {
+                        let to = self.anywhere(ledger);
+                        self.publish(number, to, true, now, ledger);
+                    }
+                }
+            }
+            Habit::Transacts => {
+                for _ in 0..self.random.below(4) {
+                    let to = self.anywhere(ledger);
+                    self.publish(number, to, false, now, ledger);
+                }
+                let ends = self.random.below(10);
+                let channel = self.channels.get_mut(&number).expect("it is there");
+                if ends < 4 && channel.committing.is_empty() && !channel.uncommitted.is_empty() {
+                    channel.committing = std::mem::take(&mut channel.uncommitted);
+                    self.ask(number, Asked::Commit, Method::TxCommit {}, now, ledger);
+                } else if ends == 4 {
+                    for id in std::mem::take(&mut channel.uncommitted) {
+                        ledger.message(id).fate = Fate::RolledBack;
+                    }
+                    self.ask(number, Asked::Rollback, Method::TxRollback {}, now, ledger);
+                }
+            }
+            Habit::Consumes => self.consumes(number, now, ledger),
+            Habit::Gets => self.gets(number, now, ledger),
+            Habit::Declares => return self.declares(number, now, ledger),
+            Habit::Calls => {
+                let to = To::Queue(self.any_kept(ledger));
+                self.publish(number, to, false, now, ledger);
+            }
+        }
+        Wish::Nothing
+    }
+
+    fn consumes(&mut self, number: u16, now: Micros, ledger: &mut Ledger) {
+        let channel = &self.channels[&number];
+        let active = channel.consumers.iter().find(|(_, consumer)| !consumer.is_cancelled).map(|(tag, _)| tag.clone());
+        if channel.consumers.len() < 2 && channel.asked.is_empty() {
+            let has_other = channel.limit > 0 && !channel.consumers.is_empty();
+            let (queue, no_ack) = match self.random.below(10) {
+                0..6 if has_other => (self.any_fleeting(), true),
+                0..6 => (self.any_kept(ledger), false),
+                6..8 => (self.any_fleeting(), self.random.chance(60)),
+                8 => (auto_delete(self.random.below(AUTO_DELETE)), false),
+                _ => (exclusive(self.number), false),
+            };
+            return self.consume(number, &queue, no_ack, now, ledger);
+        }
+        match (self.random.below(300), active) {
+            (0, Some(tag)) => {
+                let channel = self.channels.get_mut(&number).expect("it is there");
+                channel.consumers.get_mut(&tag).expect("it was found").is_cancelled = true;
+                let cancel = Method::BasicCancel { consumer_tag: name(&tag), no_wait: false };
+                self.ask(number, Asked::Cancel(tag), cancel, now, ledger);
+            }
+            (1, _) => {
+                let channel = self.channels.get_mut(&number).expect("it is there");
+                channel.held.clear();
+                channel.full_since = None;
+                self.ask(number, Asked::Recover, Method::BasicRecover { requeue: true }, now, ledger);
+            }
+            _ => {}
+        }
+    }
+
+    fn gets(&mut self, number: u16, now: Micros, ledger: &mut Ledger) {
+        let (mut queue, mut no_ack) = match self.random.chance(70) {
+            true => (self.any_kept(ledger), false),
+            false => (self.any_fleeting(), self.random.chance(50)),
+        };
+        if let Some(consumer) = self.channels[&number].consumers.values().next() {
+            // Where it consumes itself there is nothing to get.
+            (queue, no_ack) = (consumer.queue.clone(), false);
+        } else if self.random.chance(30) {
+            self.consume(number, &queue, false, now, ledger);
+        }
+        let own = self.channels[&number].consumers.keys().next().cloned();
+        let get = Method::BasicGet { ticket: 0, queue: name(&queue), no_ack };
+        self.ask(number, Asked::Get(queue, no_ack, own), get, now, ledger);
+    }
+
+    fn declares(&mut self, number: u16, now: Micros, ledger: &mut Ledger) -> Wish {
+        let at = self.random.below(FLEETING);
+        let queue = fleeting(at);
+        let no_wait = self.random.chance(30);
+        let ticket = 0;
+        let (method, answer) = match self.random.below(12) {
+            0..4 => (declare_fleeting(at), (50, 11)),
+            4 => (declare(&exclusive(self.number), false, true, false, Table::new()), (50, 11)),
+            5 => {
+                let of = self.random.below(AUTO_DELETE);
+                (declare(&auto_delete(of), of == 0, false, true, Table::new()), (50, 11))
+            }
+            6..8 => {
+                let (exchange, routing_key, arguments) = (name(TO_ALL), Bytes::new(), Table::new());
+                (Method::QueueBind { ticket, queue: name(&queue), exchange, routing_key, no_wait, arguments }, (50, 21))
+            }
+            8 => {
+                let (exchange, routing_key, arguments) = (name(TO_ALL), Bytes::new(), Table::new());
+                (Method::QueueUnbind { ticket, queue: name(&queue), exchange, routing_key, arguments }, (50, 51))
+            }
+            9 => (Method::QueuePurge { ticket, queue: name(&queue), no_wait }, (50, 31)),
+            _ => {
+                ledger.figures.deletes += 1;
+                let (if_unused, if_empty) = (self.random.chance(40), self.random.chance(30));
+                (Method::QueueDelete { ticket, queue: name(&queue), if_unused, if_empty, no_wait }, (50, 41))
+            }
+        };
+        let is_no_wait = no_wait && matches!(answer, (50, 21 | 31 | 41));
+        let is_delete = answer == (50, 41);
+        match is_no_wait {
+            true => method.write(&mut self.output, number),
+            false => self.ask(number, Asked::Other(answer.0, answer.1), method, now, ledger),
+        }
+        // Who asks and goes: nothing that was begun may need it.
+        match is_delete && self.random.chance(15) {
+            true => {
+                self.is_closing = true;
+                let close =
+                    Method::ConnectionClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 };
+                close.write(&mut self.output, 0);
+                Wish::Nothing
+            }
+            false => Wish::Nothing,
+        }
+    }
+
+    /// Ends, or gives back, what it has held for long enough.
+    fn settle(&mut self, number: u16, now: Micros, ledger: &mut Ledger) {
+        let is_done = self.is_done;
+        let channel = self.channels.get_mut(&number).expect("it is there");
+        if channel.asked.iter().any(|(asked, _)| matches!(asked, Asked::Close | Asked::Recover)) {
+            return;
+        }
+        let due: Vec<u64> = channel.held.iter().filter(|(_, held)| held.until <= now).map(|(tag, _)| *tag).collect();
+        for delivery_tag in due {
+            let Some(held) = channel.held.remove(&delivery_tag) else { continue };
+            channel.full_since = None;
+            let method = match self.random.below(20) {
+                _ if is_done => Method::BasicAck { delivery_tag, multiple: false },
+                0 => Method::BasicReject { delivery_tag, requeue: true },
+                1 => Method::BasicNack { delivery_tag, multiple: false, requeue: true },
+                2 | 3 => {
+                    let rest = channel.held.split_off(&delivery_tag);
+                    for before in std::mem::replace(&mut channel.held, rest).into_values() {
+                        ledger.ended(before.id, &before.queue);
+                    }
+                    Method::BasicAck { delivery_tag, multiple: true }
+                }
+                _ => Method::BasicAck { delivery_tag, multiple: false },
+            };
+            if matches!(method, Method::BasicAck { .. }) {
+                ledger.ended(held.id, &held.queue);
+            }
+            method.write(&mut self.output, number);
+        }
+    }
+
+    /// Its connection said something.
+    pub(super) fn hear(&mut self, bytes: &[u8], now: Micros, ledger: &mut Ledger) {
+        for heard in self.wire.take(bytes) {
+            match heard.channel {
+                0 => self.hear_connection(&heard.method),
+                _ if self.is_closing && self.channels.is_empty() => {}
+                _ => self.hear_channel(heard, now, ledger),
+            }
+        }
+    }
+
+    fn hear_connection(&mut self, method: &Method) {
+        match method {
+            Method::ConnectionStart { .. } => wire::start_ok().write(&mut self.output, 0),
+            Method::ConnectionTune { channel_max, frame_max, .. } => {
+                let (channel_max, frame_max) = (*channel_max, *frame_max);
+                Method::ConnectionTuneOk { channel_max, frame_max, heartbeat: 0 }.write(&mut self.output, 0);
+                let (virtual_host, capabilities) = (Bytes::from_static(b"/"), Bytes::new());
+                Method::ConnectionOpen { virtual_host, capabilities, insist: false }.write(&mut self.output, 0);
+            }
+            Method::ConnectionOpenOk { .. } => self.is_open = true,
+            Method::ConnectionCloseOk {} => {}
+            // Of a change that nobody decided about, or of a question that nobody answered.
+            Method::ConnectionClose { reply_code: 541, .. } => {
+                self.is_closing = true;
+                self.channels.clear();
+                Method::ConnectionCloseOk {}.write(&mut self.output, 0);
+            }
+            other => violated("connection", &format!("client {} is told {other:?}", self.number)),
+        }
+    }
+
+    fn hear_channel(&mut self, heard: Heard, now: Micros, ledger: &mut Ledger) {
+        let Heard { channel: number, method, properties, body } = heard;
+        let Some(channel) = self.channels.get_mut(&number) else {
+            violated("answer", &format!("client {} has no channel {number} and hears {method:?}", self.number));
+        };
+        match method {
+            Method::BasicDeliver { consumer_tag, delivery_tag, redelivered, .. } => {
+                self.delivered(
+                    number,
+                    &text(&consumer_tag),
+                    (delivery_tag, redelivered),
+                    (&properties, &body),
+                    now,
+                    ledger,
+                );
+            }
+            Method::BasicAck { delivery_tag, multiple } => {
+                self.confirmed(number, delivery_tag, multiple, true, ledger);
+            }
+            Method::BasicNack { delivery_tag, multiple, .. } => {
+                self.confirmed(number, delivery_tag, multiple, false, ledger);
+            }
+            Method::BasicCancel { consumer_tag, .. } => {
+                // Unless it was cancelled by both sides at once, nothing comes for it any more.
+                let tag = text(&consumer_tag);
+                let is_asked = channel.asked.iter().any(|(asked, _)| *asked == Asked::Cancel(tag.clone()));
+                if channel.consumers.remove(&tag).is_none() && !is_asked {
+                    violated("cancel", &format!("client {} never had consumer {tag}", self.number));
+                }
+            }
+            Method::ChannelClose { .. } => {
+                ledger.figures.channel_errors += 1;
+                self.channels.remove(&number);
+                Method::ChannelCloseOk {}.write(&mut self.output, number);
+            }
+            Method::BasicGetOk { delivery_tag, redelivered, .. } => {
+                let Some((Asked::Get(queue, no_ack, own), _)) = channel.asked.pop_front() else {
+                    violated("answer", &format!("client {} asked for no message on channel {number}", self.number));
+                };
+                ledger.figures.got += 1;
+                let id = ledger.came(&Out { body: &body, queue: &queue, redelivered, consumer: None });
+                if let Some(consumer) = own.and_then(|tag| channel.consumers.get(&tag)) {
+                    let what = format!("message {id} was got from {queue}, past {consumer:?} of the same channel");
+                    violated("overtaken", &what);
+                }
+                if !no_ack {
+                    let until = now + self.random.between(1, 60) * MS;
+                    channel.held.insert(delivery_tag, Held { id, queue, tag: String::new(), until });
+                }
+            }
+            answer => self.answered(number, &answer, ledger),
+        }
+    }
+
+    fn answered(&mut self, number: u16, answer: &Method, ledger: &mut Ledger) {
+        let channel = self.channels.get_mut(&number).expect("it was looked up");
+        let Some((asked, _)) = channel.asked.pop_front() else {
+            violated(
+                "answer",
+                &format!("client {} asked nothing on channel {number} and hears {answer:?}", self.number),
+            );
+        };
+        let id = answer.id();
+        match (&asked, answer) {
+            (Asked::Open, Method::ChannelOpenOk { .. }) => channel.is_open = true,
+            (Asked::Select, Method::ConfirmSelectOk {} | Method::TxSelectOk {}) => {}
+            (Asked::Qos(count, true), Method::BasicQosOk {}) => channel.limit = *count,
+            (Asked::Qos(count, false), Method::BasicQosOk {}) => channel.prefetch = *count,
+            (Asked::Consume(tag), Method::BasicConsumeOk { consumer_tag }) if *tag == text(consumer_tag) => {}
+            (Asked::Cancel(tag), Method::BasicCancelOk { consumer_tag }) if *tag == text(consumer_tag) => {
+                channel.consumers.remove(tag);
+            }
+            (Asked::Get(..), Method::BasicGetEmpty { .. }) | (Asked::Rollback, Method::TxRollbackOk {}) => {}
+            // All that came before goes back, also what was on its way.
+            (Asked::Recover, Method::BasicRecoverOk {}) => channel.held.clear(),
+            (Asked::Commit, Method::TxCommitOk {}) => {
+                for id in std::mem::take(&mut channel.committing) {
+                    ledger.figures.committed += 1;
+                    ledger.message(id).fate = Fate::Confirmed;
+                }
+            }
+            (Asked::Other(class, method), _) if (*class, *method) == (id.class, id.method) => {}
+            (Asked::Close, Method::ChannelCloseOk {}) => drop(self.channels.remove(&number)),
+            _ => violated("answer", &format!("client {} asked for {asked:?} and hears {answer:?}", self.number)),
+        }
+    }
+
+    fn confirmed(&mut self, number: u16, last: u64, multiple: bool, is_ack: bool, ledger: &mut Ledger) {
+        let channel = self.channels.get_mut(&number).expect("it was looked up");
+        let first = if multiple { 0 } else { last };
+        let gone: Vec<u64> = channel.unconfirmed.range(first..=last).map(|(seq, _)| *seq).collect();
+        if gone.last() != Some(&last) {
+            let what =
+                format!("client {} hears of publish {last} on channel {number}, which waits for no word", self.number);
+            violated("confirm", &what);
+        }
+        for seq in gone {
+            let (id, _) = channel.unconfirmed.remove(&seq).expect("it was listed");
+            if !is_ack {
+                ledger.figures.nacked += 1;
+                continue;
+            }
+            ledger.figures.confirmed += 1;
+            let message = ledger.message(id);
+            message.fate = Fate::Confirmed;
+            if let To::Queue(queue) = message.to.clone()
+                && ledger.kept.contains(&queue)
+            {
+                let before = channel.confirmed.insert(queue.clone(), seq);
+                if before.is_some_and(|before| before > seq) {
+                    violated("confirm", &format!("publish {seq} to {queue} is confirmed after {before:?}"));
+                }
+            }
+        }
+    }
+
+    fn delivered(
+        &mut self,
+        number: u16,
+        tag: &str,
+        (delivery_tag, redelivered): (u64, bool),
+        (properties, body): (&Bytes, &Bytes),
+        now: Micros,
+        ledger: &mut Ledger,
+    ) {
+        ledger.figures.delivered += 1;
+        let channel = self.channels.get_mut(&number).expect("it was looked up");
+        let Some(consumer) = channel.consumers.get(tag) else {
+            violated("cancel", &format!("client {} gets a message for {tag} on channel {number}", self.number));
+        };
+        if consumer.queue == DIRECT_REPLY_TO {
+            return ledger.replied(body, channel.key);
+        }
+        let id = ledger.came(&Out { body, queue: &consumer.queue, redelivered, consumer: Some(consumer.number) });
+        let consumed = channel.held.values().filter(|held| !held.tag.is_empty());
+        let all = consumed.clone().count();
+        let own = consumed.filter(|held| held.tag == tag).count();
+        if consumer.no_ack {
+            let is_late = channel.full_since.is_some_and(|since| since + PASSED_OVER_AFTER < now);
+            if is_late && all >= channel.limit.into() {
+                let what = format!("a consumer without acks gets message {id} on a channel that holds {all}");
+                violated("prefetch", &what);
+            }
+            return;
+        }
+        let is_full = |limit: u16, held: usize| limit > 0 && held >= limit.into();
+        if is_full(channel.limit, all) || is_full(consumer.prefetch, own) {
+            let what =
+                format!("{consumer:?} gets message {id}, holds {own}, and its channel {all} of {}", channel.limit);
+            violated("prefetch", &what);
+        }
+        let mut until = now + self.random.between(1, 60) * MS;
+        if channel.limit > 0 && channel.key % 2 == 0 {
+            // Some take their time, so that the limit is reached and stays so.
+            until += 5_000 * MS;
+        }
+        if channel.limit > 0 && all + 1 >= channel.limit.into() {
+            channel.full_since = Some(now);
+        }
+        let queue = consumer.queue.clone();
+        let tag = tag.to_owned();
+        channel.held.insert(delivery_tag, Held { id, queue, tag, until });
+        let parsed = Properties::parse(properties).expect("they are as somebody encoded them");
+        let is_closing = channel.asked.iter().any(|(asked, _)| *asked == Asked::Close);
+        if let (Some(reply_to), Some(caller), false) = (parsed.reply_to, parsed.correlation_id, is_closing) {
+            let caller = caller.try_into().map(u64::from_be_bytes).expect("a caller names its channel");
+            let id = ledger.publish(channel.key, To::Caller(caller), false);
+            let (exchange, routing_key) = (Bytes::new(), Bytes::copy_from_slice(reply_to));
+            let publish = Method::BasicPublish { ticket: 0, exchange, routing_key, mandatory: false, immediate: false };
+            wire::publish(&mut self.output, number, &publish, &Properties::default(), &id.to_be_bytes());
+        }
+    }
+}
+
+/// The argument with which messages of a queue end by themselves.
+pub(super) fn time_limit(ms: i32) -> Table {
+    let mut arguments = Table::new();
+    arguments.push("x-message-ttl", Value::I32(ms));
+    arguments
+}

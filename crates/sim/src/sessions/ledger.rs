@@ -1,0 +1,210 @@
+//! What clients did and heard, and what follows from it.
+//!
+//! Queues whose names begin with `k` are kept: nobody deletes or purges them, or takes from them without an ack, so that
+//! what was confirmed there must come out. Invariant: it knows what clients know, and nothing of the nodes.
+
+use crate::checks::violated;
+use crate::schedule::{Micros, SECOND};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The exchange that leads to all queues that are kept.
+pub(super) const TO_ALL: &str = "to.all";
+/// A session gives a request up after 30 s without a leader; nothing else may wait for as long.
+pub(super) const ANSWER_MAX: Micros = 45 * SECOND;
+
+/// Where a message was published to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// A queue, by its name.
+    Queue(String),
+    /// All queues that are kept.
+    All,
+    /// Who waits for a reply, on this channel.
+    Caller(u64),
+}
+
+/// What its publisher knows of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing yet, or nothing ever.
+    Sent,
+    /// It is safe.
+    Confirmed,
+    /// It was rolled back.
+    RolledBack,
+}
+
+/// A message.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// Its channel, which is no other's.
+    pub(super) channel: u64,
+    pub(super) to: To,
+    pub(super) fate: Fate,
+    /// It may end by its own time.
+    pub(super) expires: bool,
+    /// Queues out of which it came without `redelivered`.
+    fresh: BTreeSet<String>,
+    /// Queues in which a client ended it.
+    ended: BTreeSet<String>,
+}
+
+/// What runs had in them, all together.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // Their names say what was counted.
+pub struct Figures {
+    pub published: u64,
+    pub confirmed: u64,
+    pub nacked: u64,
+    pub committed: u64,
+    pub delivered: u64,
+    pub redelivered: u64,
+    pub got: u64,
+    pub replies: u64,
+    pub requests: u64,
+    pub channel_errors: u64,
+    pub deletes: u64,
+    pub cuts: u64,
+    pub restarts: u64,
+    pub leaders_moved: u64,
+}
+
+impl Figures {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Figures) {
+        self.published += other.published;
+        self.confirmed += other.confirmed;
+        self.nacked += other.nacked;
+        self.committed += other.committed;
+        self.delivered += other.delivered;
+        self.redelivered += other.redelivered;
+        self.got += other.got;
+        self.replies += other.replies;
+        self.requests += other.requests;
+        self.channel_errors += other.channel_errors;
+        self.deletes += other.deletes;
+        self.cuts += other.cuts;
+        self.restarts += other.restarts;
+        self.leaders_moved += other.leaders_moved;
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    messages: Vec<Message>,
+    /// Of each consumer, by queue and publishing channel, the last message that came without `redelivered`.
+    order: BTreeMap<(u64, String, u64), u64>,
+    /// The queues that are kept.
+    pub(super) kept: Vec<String>,
+    channels: u64,
+    pub(super) figures: Figures,
+}
+
+/// How a message came out.
+#[derive(Debug)]
+pub(super) struct Out<'a> {
+    pub(super) body: &'a [u8],
+    pub(super) queue: &'a str,
+    pub(super) redelivered: bool,
+    /// A number of its consumer's own; `None` for who gets.
+    pub(super) consumer: Option<u64>,
+}
+
+impl Ledger {
+    /// Nothing has happened; these queues are kept.
+    pub(super) fn new(kept: Vec<String>) -> Ledger {
+        Ledger { kept, ..Ledger::default() }
+    }
+
+    /// A number for a channel that opens, or a consumer.
+    pub(super) fn next_channel(&mut self) -> u64 {
+        self.channels += 1;
+        self.channels
+    }
+
+    /// Somebody is about to publish; the number stands in the body.
+    pub(super) fn publish(&mut self, channel: u64, to: To, expires: bool) -> u64 {
+        self.figures.published += 1;
+        let (fresh, ended) = (BTreeSet::new(), BTreeSet::new());
+        self.messages.push(Message { channel, to, fate: Fate::Sent, expires, fresh, ended });
+        self.messages.len() as u64 - 1
+    }
+
+    pub(super) fn message(&mut self, id: u64) -> &mut Message {
+        &mut self.messages[id as usize]
+    }
+
+    /// A message came out of a queue; its number comes back.
+    pub(super) fn came(&mut self, out: &Out<'_>) -> u64 {
+        let Out { body, queue, redelivered, consumer } = out;
+        let id = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        let Some((id, message)) = id.and_then(|id| Some((id, self.messages.get_mut(id as usize)?))) else {
+            violated("published", &format!("nobody published what came out of {queue}: {body:02x?}"));
+        };
+        if body[8..].iter().any(|byte| *byte != id as u8) {
+            violated("published", &format!("message {id} came out of {queue} with another body"));
+        }
+        let is_there = match &message.to {
+            To::Queue(name) => name == queue,
+            To::All => self.kept.iter().any(|name| name == queue) || queue.starts_with('e'),
+            To::Caller(_) => false,
+        };
+        if !is_there || message.fate == Fate::RolledBack {
+            violated("published", &format!("{message:?}, number {id}, came out of {queue}"));
+        }
+        if *redelivered {
+            self.figures.redelivered += 1;
+            return id;
+        }
+        if !message.fresh.insert((*queue).to_owned()) {
+            violated(
+                "duplicate",
+                &format!("message {id} came out of {queue} twice, and not as redelivered: {message:?}"),
+            );
+        }
+        if let Some(consumer) = consumer {
+            let last = self.order.entry((*consumer, (*queue).to_owned(), message.channel)).or_insert(id);
+            if *last > id {
+                let what = format!("message {id} of channel {} came out of {queue} after {last}", message.channel);
+                violated("order", &what);
+            }
+            *last = id;
+        }
+        id
+    }
+
+    /// A reply came to who waits for it on this channel.
+    pub(super) fn replied(&mut self, body: &[u8], channel: u64) {
+        let id = body.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+        let Some(message) = self.messages.get_mut(id as usize).filter(|message| message.to == To::Caller(channel))
+        else {
+            violated("published", &format!("a reply {body:02x?} came to channel {channel}, for which it is not"));
+        };
+        if !message.fresh.insert(String::new()) {
+            violated("duplicate", &format!("reply {id} came twice"));
+        }
+        self.figures.replies += 1;
+    }
+
+    /// A client ends a message.
+    pub(super) fn ended(&mut self, id: u64, queue: &str) {
+        self.messages[id as usize].ended.insert(queue.to_owned());
+    }
+
+    /// All queues are empty: what was confirmed must have come out of each of its queues.
+    pub(super) fn finish(&self) {
+        for (id, message) in self.messages.iter().enumerate() {
+            if message.fate != Fate::Confirmed || message.expires {
+                continue;
+            }
+            let missing = self.kept.iter().find(|name| {
+                let is_meant = message.to == To::All || message.to == To::Queue((*name).clone());
+                is_meant && !message.ended.contains(*name)
+            });
+            if let Some(name) = missing {
+                violated("lost", &format!("message {id} was confirmed and is not in {name}: {message:?}"));
+            }
+        }
+    }
+}

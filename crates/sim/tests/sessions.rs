@@ -1,0 +1,119 @@
+//! Clients that speak AMQP with real sessions, over simulated nodes: seeds in all weathers, and deliberate bugs of the host
+//! that the same seeds find.
+//!
+//! A failure names its seed; `cargo run -p sim -- --sessions yes --seed N --trace 2000` with the same nodes and faults shows
+//! what happened.
+
+use sim::sessions::Figures;
+use sim::{Bug, Faults, Options, Sessions};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Seeds that a bug may take until it shows in the way that is looked for.
+const SEEDS_MAX: u64 = 200;
+
+fn run_all(seeds: std::ops::Range<u64>, options: Options) -> Figures {
+    let mut total = Figures::default();
+    for seed in seeds {
+        let mut cluster = Sessions::new(seed, Options { trace: true, ..options });
+        match catch_unwind(AssertUnwindSafe(|| cluster.run())) {
+            Ok(figures) => total.add(&figures),
+            Err(panic) => {
+                eprintln!("seed {seed} failed with {options:?}\n{}{}", cluster.trace(200), cluster.describe());
+                resume_unwind(panic);
+            }
+        }
+    }
+    total
+}
+
+fn found(bug: Bug, nodes: u64, checker: &str) {
+    let options = Options { bug: Some(bug), nodes, ..Options::default() };
+    let mut others = Vec::new();
+    for seed in 0..SEEDS_MAX {
+        let mut cluster = Sessions::new(seed, options);
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| cluster.run())) else { continue };
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        if text.contains(checker) {
+            return;
+        }
+        others.push(text.lines().next().unwrap_or_default().to_owned());
+    }
+    panic!("{bug:?} was not found by {checker} in {SEEDS_MAX} seeds, but by {others:?}");
+}
+
+#[test]
+fn one_node_keeps_what_its_sessions_promise_in_all_weathers() {
+    let total = run_all(0..40, Options { nodes: 1, ..Options::default() });
+    assert!(
+        total.confirmed > 10_000 && total.committed > 1_500,
+        "runs in which nothing happens show nothing: {total:?}"
+    );
+    assert!(total.delivered > 15_000 && total.got > 300 && total.replies > 500, "{total:?}");
+    assert!(total.deletes > 100 && total.channel_errors > 100, "queues go, and clients are refused: {total:?}");
+    assert!(total.cuts > 30 && total.restarts > 100, "runs in which nothing goes wrong show nothing: {total:?}");
+}
+
+#[test]
+fn three_nodes_keep_what_their_sessions_promise_while_leaders_change() {
+    let total = run_all(0..15, Options::default());
+    assert!(total.confirmed > 3_000 && total.delivered > 4_000 && total.nacked > 50, "{total:?}");
+    assert!(
+        total.leaders_moved > 10 && total.restarts > 40,
+        "runs in which nothing goes wrong show nothing: {total:?}"
+    );
+}
+
+#[test]
+fn two_runs_from_one_seed_are_the_same_run() {
+    let trace = |seed| {
+        let mut cluster =
+            Sessions::new(seed, Options { trace: true, nodes: 1, faults: Faults::ALL, ..Options::default() });
+        cluster.run();
+        cluster.trace(usize::MAX)
+    };
+    assert_eq!(trace(5), trace(5));
+    assert_ne!(trace(5), trace(6));
+}
+
+#[test]
+fn a_deletion_whose_asker_is_gone_is_gone_on_with() {
+    found(Bug::DeletionIsAbandoned, 1, "[answer]");
+    found(Bug::DeletionIsAbandoned, 1, "Audits None at Some(Probe");
+}
+
+#[test]
+fn what_is_for_a_consumer_is_not_got_past_it() {
+    found(Bug::GetOvertakes, 1, "[overtaken]");
+}
+
+#[test]
+fn a_consumer_without_acks_waits_for_the_acks_of_its_channel() {
+    found(Bug::CreditIsForgotten, 1, "a consumer without acks");
+}
+
+#[test]
+fn a_question_that_nobody_leads_to_answer_is_asked_again() {
+    found(Bug::NotLeaderIsSwallowed, 3, "[answer]");
+}
+
+#[test]
+fn a_time_limit_holds_after_a_restart() {
+    found(Bug::RulesAreForgotten, 1, "Some(Empty");
+}
+
+#[test]
+fn what_a_client_held_comes_back_and_what_was_its_own_goes_when_it_is_gone() {
+    found(Bug::TeardownIsForgotten, 1, "[ends]");
+    found(Bug::TeardownIsForgotten, 1, "[lost]");
+    found(Bug::DetachIsForgotten, 1, "[lost]");
+}
+
+#[test]
+fn what_was_confirmed_too_early_is_missed() {
+    found(Bug::ConfirmIsHasty, 1, "[lost]");
+}
+
+#[test]
+fn a_consumer_whose_leader_goes_is_told() {
+    found(Bug::CancelIsLost, 3, "[overtaken]");
+}
