@@ -23,6 +23,7 @@ mod commands;
 mod damage;
 mod deleted;
 mod deliver;
+pub mod ending;
 pub mod entry;
 pub mod extent_copy;
 mod leader;

@@ -5,6 +5,7 @@
 //! are in memory until they are: about one checkpoint interval.
 
 use crate::checkpoint::{self, CheckpointDamaged};
+use crate::ending;
 use crate::log_partition::{LogPartition, PREFIX};
 use crate::machine::Queues;
 use crate::partition::QueuePartition;
@@ -51,6 +52,10 @@ pub struct Recovery {
     gap: Option<LogIndex>,
     /// The life in which entries may be missing at the end of the log, if they may.
     pub(crate) forgot_in: Option<u64>,
+    /// The last entry of a group that has ended on this node.
+    ended: Option<Position>,
+    /// How many of its checkpoints say so.
+    endings: u8,
 }
 
 impl Recovery {
@@ -64,18 +69,37 @@ impl Recovery {
     /// A partition whose state is the caller's to read.
     pub fn log(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
         let replay_file = checkpoint.map_or(0, |c| c.1);
-        let checkpoint = checkpoint.map(|(payload, _)| checkpoint::Head::decode(payload)).transpose()?;
+        let ended = checkpoint.map(|(payload, _)| ending::ended(payload)).transpose()?.flatten();
+        let checkpoint =
+            checkpoint.filter(|_| ended.is_none()).map(|(payload, _)| checkpoint::Head::decode(payload)).transpose()?;
         let (vote, applied) = match &checkpoint {
             Some((head, _)) => (head.vote, head.applied),
             None => ((Term(0), None), Restored::BOOTSTRAP),
         };
         let (queues, older, entries) = (None, None, Vec::new());
-        let (gap, forgot_in) = (None, None);
-        Ok(Recovery { id, checkpoint, vote, applied, entries, replay_file, queues, older, gap, forgot_in })
+        let (gap, forgot_in, endings) = (None, None, u8::from(ended.is_some()));
+        Ok(Recovery {
+            id,
+            checkpoint,
+            vote,
+            applied,
+            entries,
+            replay_file,
+            queues,
+            older,
+            gap,
+            forgot_in,
+            ended,
+            endings,
+        })
     }
 
     /// Tells the checkpoint before the newest one, which is whole, too: what it needs is kept as long as it counts.
     pub fn keep_for(&mut self, older: &Bytes, replay_file: u32) -> Result<(), CheckpointDamaged> {
+        if ending::ended(older)?.is_some() {
+            self.endings += 1;
+            return Ok(());
+        }
         let (head, state) = checkpoint::Head::decode(older)?;
         let queues = self.queues.is_some().then(|| checkpoint::decode_queues(&state)).transpose()?.unwrap_or_default();
         self.older = Some(Older {
@@ -88,9 +112,14 @@ impl Recovery {
         Ok(())
     }
 
-    /// Whether nothing is known of it: no checkpoint, and no entry of its log.
+    /// Whether nothing is known of it: no checkpoint, no entry of its log, and no end.
     pub fn is_blank(&self) -> bool {
-        self.checkpoint.is_none() && self.entries.is_empty()
+        self.checkpoint.is_none() && self.entries.is_empty() && self.ended.is_none()
+    }
+
+    /// The last entry of a group that has ended on this node, and whether both of its checkpoints say so. See [`crate::ending`].
+    pub fn ended(&self) -> Option<(Position, bool)> {
+        self.ended.map(|last| (last, self.endings == 2))
     }
 
     /// The first entry of a log: without a checkpoint the state is all from here on.
@@ -175,6 +204,8 @@ impl Recovery {
     /// Takes in the next record of this partition.
     pub fn record(&mut self, kind: RecordKind, term: u64, index: u64, body: Bytes, at: Location) {
         match kind {
+            // What was on its way when the group ended.
+            _ if self.ended.is_some() => {}
             RecordKind::Entry => self.entry(Term(term), LogIndex(index), body, at),
             RecordKind::HardState => {
                 let vote = body.get(..8).map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight bytes")));
@@ -186,9 +217,17 @@ impl Recovery {
             }
             // A snapshot took the place of the log. Its checkpoint is saved behind the mark: without it the old log stands.
             RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.void_from(LogIndex(0)),
+            RecordKind::Tombstone => self.end(Position { index: LogIndex(index), term: Term(term) }),
             // Not written by this version for queue partitions.
-            RecordKind::Membership | RecordKind::SnapshotMark | RecordKind::Tombstone => {}
+            RecordKind::Membership | RecordKind::SnapshotMark => {}
         }
+    }
+
+    /// The group is gone, with all that its checkpoint and its log say. Its files stay until both checkpoints are written over.
+    fn end(&mut self, last: Position) {
+        (self.ended, self.checkpoint, self.queues, self.gap) = (Some(last), None, None, None);
+        self.entries = Vec::new();
+        self.older.iter_mut().for_each(|older| older.extents.clear());
     }
 
     fn entry(&mut self, term: Term, index: LogIndex, body: Bytes, at: Location) {
@@ -251,6 +290,7 @@ impl Recovery {
     fn replica(self, node: NodeId, config: Config, founders: &[NodeId]) -> Result<Replica, StartError> {
         let (id, gap) = (self.id.0, self.gap);
         assert!(gap.is_none(), "partition {id}: entry {gap:?} of the log is missing, and the caller did not ask");
+        assert!(self.ended.is_none(), "partition {id} has ended on this node, and the caller did not ask");
         let Recovery { id, checkpoint, vote, applied, entries, forgot_in, .. } = self;
         let membership =
             checkpoint.map_or_else(|| Membership::of_voters(founders.iter().copied()), |(head, _)| head.membership);

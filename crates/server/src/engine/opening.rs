@@ -7,7 +7,7 @@
 //! can be placed in it; a crash on the way leaves a folder with some of the new partitions.
 //!
 //! Invariants: nothing is deleted before everything was read and found whole; what either of a partition's two checkpoints
-//! needs stays; no partition is begun anew that a queue was placed in.
+//! needs stays; no partition is begun anew that a queue was placed in, and none comes back that has ended here.
 
 use super::durable::wall_ms;
 use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
@@ -15,6 +15,7 @@ use broker::topology::{Command as Change, Topology};
 use broker::{ConsumerKey, NodeLife, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
+use partition::ending::{NO_REPLAY, ended_checkpoint};
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::outputs::WalWrite;
 use partition::place::file_u32;
@@ -66,6 +67,8 @@ pub(super) fn bring_back<D: Disk>(
         return Err(lost(TOPOLOGY));
     }
     groups.found_missing(only_node, partitions, &wal, &mut checkpoints, report.first_file <= FileNo(1))?;
+    let last = GroupId(groups.0.last_key_value().map_or(0, |(id, _)| *id));
+    let gone = groups.finish_endings(&mut checkpoints)?;
     let next_extent = drop_orphans(disk, &groups)?;
 
     let raft = |id: u32| Config {
@@ -76,9 +79,8 @@ pub(super) fn bring_back<D: Disk>(
         ..Config::new(only_node, id, u64::from(id))
     };
     let mut groups = groups.0;
-    let last = GroupId(groups.last_key_value().map_or(0, |(id, _)| *id));
     let current_file = file_u32(wal.durable_file());
-    let metadata = groups.remove(&TOPOLOGY.0).expect("it is there from the beginning");
+    let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
     let (mut metadata, state) =
         metadata.finish_log(only_node, raft(TOPOLOGY.0), &[only_node]).map_err(|why| contradictory(TOPOLOGY, &why))?;
     metadata.log_is_at(current_file);
@@ -94,7 +96,8 @@ pub(super) fn bring_back<D: Disk>(
     let life = NodeLife { node: node.id, start: node.start };
     let mut brought = Brought { wal, checkpoints, metadata, partitions, topology, life, next_extent, report };
     brought.take_office()?;
-    let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && queue.partition.0 > last.0);
+    let is_home = |partition: PartitionId| partition.0 <= last.0 && !gone.contains(&partition.0);
+    let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && !is_home(queue.partition));
     if let Some(partition) = homeless.map(|queue| queue.partition) {
         return Err(lost(partition));
     }
@@ -189,6 +192,19 @@ impl Groups {
             return Err(OpenError::EntryMissing { partition, index });
         }
         Ok((wal, report))
+    }
+
+    /// Takes out the groups that have ended here, once both checkpoints of each say so: then nothing else of them is needed.
+    fn finish_endings<D: Disk>(&mut self, checkpoints: &mut CheckpointStore<D>) -> Result<BTreeSet<u32>, OpenError> {
+        let ended = self.0.iter().filter_map(|(id, recovery)| Some((*id, recovery.ended()?)));
+        let ended: BTreeMap<u32, _> = ended.collect();
+        for (id, (last, is_finished)) in &ended {
+            for _ in 0..if *is_finished { 0 } else { 2 } {
+                checkpoints.save(GroupId(*id), NO_REPLAY, &ended_checkpoint(*last))?;
+            }
+            self.0.remove(id);
+        }
+        Ok(ended.into_keys().collect())
     }
 
     /// The group is not known, or from the log alone.

@@ -12,8 +12,9 @@ use super::uncounted::{Density, Uncounted};
 use super::{OpenError, TOPOLOGY, member_of, random_u128};
 use broker::QueueId;
 use broker::topology::{Command as Change, Topology};
-use consensus::Membership;
+use consensus::{Membership, Position};
 use partition::Recovery;
+use partition::ending::{NO_REPLAY, ended_checkpoint};
 use partition::extent_copy::copy_runs;
 use partition::machine::schedule_of;
 use partition::place::{Place, file_u32};
@@ -67,8 +68,19 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Resu
         report.messages = found.partitions.iter().map(live).sum();
         return Ok(report);
     }
-    let Found { disk, checkpoints, topology, partitions, lost_checkpoints, wal_report, wal, density, needed, .. } =
-        found;
+    let Found {
+        disk,
+        checkpoints,
+        topology,
+        partitions,
+        ended,
+        lost_checkpoints,
+        wal_report,
+        wal,
+        density,
+        needed,
+        ..
+    } = found;
     let log = topology;
     let topology = read_topology(&log)?;
     let mut work =
@@ -99,6 +111,9 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Resu
         for (partition, payload) in &payloads {
             work.checkpoints.save(GroupId(partition.0), replay_from, payload)?;
         }
+        for (id, last) in &ended {
+            work.checkpoints.save(GroupId(*id), NO_REPLAY, &ended_checkpoint(*last))?;
+        }
     }
     let log_files: BTreeSet<&str> =
         wal_report.damage.iter().map(|d| d.name.as_str()).filter(|n| !n.is_empty()).collect();
@@ -128,6 +143,8 @@ struct Found<D: Disk> {
     checkpoints: CheckpointStore<D>,
     topology: SalvagedLog,
     partitions: Vec<Salvage>,
+    /// Those that have ended here, and stay so.
+    ended: Vec<(u32, Position)>,
     lost_checkpoints: BTreeSet<u32>,
     wal: Wal<D>,
     wal_report: WalReport,
@@ -194,6 +211,13 @@ impl<D: Disk> Found<D> {
         if let Some(error) = failed {
             return Err(error);
         }
+        let ended: Vec<(u32, Position)> =
+            recoveries.values().filter_map(|recovery| Some((recovery.id().0, recovery.ended()?.0))).collect();
+        recoveries.retain(|_, recovery| recovery.ended().is_none());
+        if !recoveries.contains_key(&TOPOLOGY.0) {
+            let why = "it has ended on this node".to_owned();
+            return Err(OpenError::Contradictory { partition: TOPOLOGY.0, why });
+        }
         if lost_checkpoints.is_empty() {
             // A file that was given back is not missed, whatever the note beside the log remembers.
             let needed = recoveries.values().map(Recovery::needs_file).min().unwrap_or(0);
@@ -236,6 +260,7 @@ impl<D: Disk> Found<D> {
             checkpoints,
             topology,
             partitions,
+            ended,
             lost_checkpoints,
             wal,
             wal_report,

@@ -536,3 +536,99 @@ fn a_folder_of_an_earlier_build_opens_and_is_a_members_from_then_on() {
     let other = disk.contents("identity").unwrap();
     assert!(other.starts_with(b"leveret data folder\nformat 2\n"), "an older build refuses it with one line");
 }
+
+/// What a member of a group writes that ends here.
+fn end_group(lab: &mut Lab, partition: u32) -> Result<(), OpenError> {
+    let (group, kind, body) = (GroupId(partition), RecordKind::Tombstone, Bytes::new());
+    lab.all.wal.append(&[storage::Record { group, kind, term: 5, index: 40, body }], &mut Vec::new())?;
+    Ok(lab.all.wal.sync()?)
+}
+
+#[test]
+fn a_group_that_has_ended_here_is_not_opened_again_over_any_of_its_states_nor_founded_wherever_a_crash_fell() {
+    for (kind, is_saved, step) in [(Crash::Process, true, 3), (Crash::Power, true, 1), (Crash::Power, false, 1)] {
+        let mut points = 0;
+        for at in (0..).step_by(step) {
+            let disk = Arc::new(FaultyDisk::new(at));
+            let mut lab = open(&disk, 3).unwrap();
+            let queue = lab.declare("stays", 1).unwrap();
+            lab.publish(1, queue, 2, 1000).unwrap();
+            let gone = QueueId(900);
+            lab.publish(3, gone, 3, 1000).unwrap();
+            if is_saved {
+                // Two states of it are there, with an extent, and its log has let go of its beginning.
+                lab.begin_files(4).unwrap();
+                lab.upkeep().unwrap();
+                assert!(lab.first_file() > 1);
+            }
+            disk.schedule(disk.operations() + at, Fault::Crash(kind));
+            let mut life = || -> Result<(), OpenError> {
+                end_group(&mut lab, 3)?;
+                // A write of it that was on its way.
+                let (group, body) = (GroupId(3), Bytes::from_static(&[1]));
+                let late = storage::Record { group, kind: RecordKind::Entry, term: 6, index: 41, body };
+                lab.all.wal.append(&[late], &mut Vec::new())?;
+                lab.all.wal.sync()?;
+                open(&disk, 3).map(drop)
+            };
+            let lived = life();
+            let (has_crashed, is_ended) = (disk.down().is_some(), lived.is_ok());
+            assert_eq!(is_ended, !has_crashed, "{kind:?} at {at}: {:?}", lived.err());
+            drop(lab);
+            disk.clear_faults();
+            disk.restart();
+            let mut lab = open(&disk, 3).unwrap_or_else(|error| panic!("{kind:?} at {at}: {error}"));
+            // The end counts or it does not; from the first start on that saw it, it counts for ever.
+            let placed = lab.all.placed();
+            assert!(!is_ended || placed == [1, 2], "{kind:?} at {at}: {placed:?}");
+            assert!([vec![1, 2], vec![1, 2, 3]].contains(&placed), "{placed:?}");
+            if placed.len() == 2 && (at % 5 == 0 || !has_crashed) {
+                // Its log is forgotten, and its newest state rots.
+                lab.roll().unwrap();
+                drop(lab);
+                for rotten in 0..2 {
+                    let name = storage::checkpoint::checkpoint_name(GroupId(3), rotten);
+                    disk.flip_bit(&name, 8192 + 3, 1);
+                    let mut lab = open(&disk, 3).unwrap_or_else(|error| panic!("{kind:?} at {at}: {error}"));
+                    assert_eq!((lab.all.placed(), lab.live(1, queue)), (vec![1, 2], 2), "{kind:?} at {at}");
+                    lab.roll().unwrap();
+                }
+                let files = disk.list("checkpoints").unwrap();
+                assert_eq!(files.iter().filter(|name| name.starts_with("00000003")).count(), 2, "{files:?}");
+            }
+            points = points.max(at);
+            if !has_crashed {
+                break;
+            }
+        }
+        assert!(points > 8, "an end has more steps than {points}");
+    }
+}
+
+#[test]
+fn a_repair_brings_no_group_back_that_has_ended_here() {
+    let (disk, queues) = rolled_folder();
+    let mut lab = open(&disk, 3).unwrap();
+    end_group(&mut lab, 3).unwrap();
+    lab.declare("lost", 4).unwrap();
+    drop(lab);
+    assert!(open(&disk, 3).is_err(), "nothing is there of a partition that has a queue");
+    super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    for _ in 0..2 {
+        let lab = open(&disk, 3).unwrap();
+        assert_eq!((lab.all.placed(), lab.live(2, queues[1])), (vec![1, 2, 4], 3));
+    }
+    assert_eq!(super::super::repair(&disk, FOLDER, MEMBER).unwrap().found, Vec::<String>::new());
+}
+
+#[test]
+fn a_queue_whose_partition_has_ended_here_is_told_and_not_served_as_if_it_were_empty() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 2).unwrap();
+    lab.declare("q", 2).unwrap();
+    end_group(&mut lab, 2).unwrap();
+    drop(lab);
+    for _ in 0..2 {
+        assert!(matches!(open(&disk, 2).err(), Some(OpenError::EntryMissing { partition: 2, .. })));
+    }
+}

@@ -1,0 +1,62 @@
+//! The end of a group on a node: it was deleted, or the node is no member of it any more.
+//!
+//! ```text
+//! tombstone    a record of the log, without a body: the term and index of the last entry that the member had
+//! last state   u8 255 | index u64 | term u64: the checkpoint of a group that has ended
+//! ```
+//!
+//! The tombstone is durable first; from it on nothing of the group counts. Then both of its checkpoints say so, and need nothing of
+//! the log any more: only then may the tombstone, and the files that an older checkpoint needs, go.
+//!
+//! Invariant: a group that has ended is not opened again, nor founded under its number, whichever of the two checkpoints a start
+//! finds and wherever a crash fell.
+
+use crate::checkpoint::{CheckpointDamaged, Cursor, put64};
+use bytes::Bytes;
+use consensus::{LogIndex, Position, Term};
+use storage::{FileNo, WalPosition};
+
+/// No version of a checkpoint's head.
+const ENDED: u8 = 255;
+
+/// From where the log is replayed for a group that has ended: it needs none of it.
+pub const NO_REPLAY: WalPosition = WalPosition { file: FileNo(u32::MAX as u64), offset: 0 };
+
+/// The checkpoint of a group that has ended, behind this entry. It is saved with [`NO_REPLAY`].
+pub fn ended_checkpoint(last: Position) -> Vec<u8> {
+    let mut payload = vec![ENDED];
+    put64(&mut payload, last.index.0);
+    put64(&mut payload, last.term.0);
+    payload
+}
+
+/// The last entry of a group of which this checkpoint says that it has ended; `None` if it says something else.
+pub(crate) fn ended(payload: &Bytes) -> Result<Option<Position>, CheckpointDamaged> {
+    if payload.first() != Some(&ENDED) {
+        return Ok(None);
+    }
+    let mut cursor = Cursor::new(payload);
+    cursor.u8()?;
+    let last = Position { index: LogIndex(cursor.u64()?), term: Term(cursor.u64()?) };
+    cursor.end()?;
+    Ok(Some(last))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_last_state_of_a_group_is_what_the_page_says_and_nothing_else() {
+        let last = Position { index: LogIndex(0x0102), term: Term(3) };
+        let payload = Bytes::from(ended_checkpoint(last));
+        assert_eq!(payload, &[255, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..]);
+        assert_eq!(ended(&payload).unwrap(), Some(last));
+        assert_eq!(ended(&Bytes::from(crate::founding_checkpoint(&[]))).unwrap(), None);
+        for wrong in [payload.slice(..16), [&payload[..], &[0]].concat().into()] {
+            assert!(ended(&wrong).is_err());
+        }
+    }
+}
