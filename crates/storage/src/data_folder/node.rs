@@ -138,6 +138,10 @@ pub(crate) fn decode(contents: &[u8]) -> Result<NodeRecord, StorageError> {
     }
     let record = lines(&text);
     record.filter(|record| encode(record).as_bytes() == contents).ok_or_else(|| {
+        let count = text.lines().count();
+        if count != 6 {
+            return corrupt("count of its lines", 6, count as u32);
+        }
         let hashed = text.rfind("check ").map_or(0, |at| crc32c::crc32c(&text.as_bytes()[..at]));
         let stored = line_of(&text, 5, "check ").and_then(|digits| u32::from_str_radix(digits, 16).ok());
         corrupt("checksum of the lines", hashed, stored.unwrap_or(0))
