@@ -33,7 +33,7 @@ fn the_study_is_reported_and_predicted_without_any_file() {
     assert!(text.starts_with("7x16/gp2 at $4123 a month held 30000 msg/s, with "), "{text}");
     assert!(text.contains("Not shown of it: p99 within 1000 ms; one node lost."), "{text}");
     let page = std::fs::read_to_string(folder.path().join("r.html")).unwrap();
-    assert!(page.starts_with("<!doctype html>") && page.contains("<svg"));
+    assert!(page.starts_with("<!doctype html>") && page.contains("class=\"chart\""));
     let other =
         printed(&sizing(&["report", "--study", "--backlog-rate", "0", "--lose-node", "no", "--json"], folder.path()));
     let other: serde_json::Value = serde_json::from_str(&other).unwrap();

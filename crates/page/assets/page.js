@@ -85,6 +85,60 @@
     ctx.restore();
   }
 
+  // A height to compare with.
+  function drawLevel(u, [at, text]) {
+    const ratio = devicePixelRatio || 1;
+    const ctx = u.ctx;
+    const { left, top, width, height } = u.bbox;
+    const y = Math.round(u.valToPos(at, "y", true));
+    if (y < top - 1 || y > top + height + 1) return;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = colour("--ink");
+    ctx.lineWidth = ratio;
+    ctx.setLineDash([5 * ratio, 4 * ratio]);
+    ctx.beginPath();
+    ctx.moveTo(left, y);
+    ctx.lineTo(left + width, y);
+    ctx.stroke();
+    ctx.font = 11 * ratio + "px system-ui, sans-serif";
+    ctx.textAlign = "right";
+    ctx.textBaseline = y < top + 16 * ratio ? "top" : "bottom";
+    ctx.fillText(text, left + width - 4 * ratio, y + (y < top + 16 * ratio ? 3 : -3) * ratio);
+    ctx.restore();
+  }
+
+  // Words beside dots: each at the first place around its dot where it covers no dot and no other word, else only under the pointer.
+  function drawWords(u, all) {
+    const ratio = devicePixelRatio || 1;
+    const ctx = u.ctx;
+    const { left, top, width, height } = u.bbox;
+    const dots = all.flatMap((one) => one.x.map((x, at) => ({ x: u.valToPos(x, "x", true), y: u.valToPos(one.y[at], "y", true), text: (one.labels || [])[at], hue: one.hue })));
+    const within = dots.filter((dot) => dot.x >= left - 1 && dot.x <= left + width + 1 && dot.text);
+    const taken = within.map((dot) => [dot.x - 5 * ratio, dot.y - 5 * ratio, dot.x + 5 * ratio, dot.y + 5 * ratio]);
+    ctx.save();
+    ctx.font = 11 * ratio + "px system-ui, sans-serif";
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    const high = 12 * ratio, gap = 9 * ratio;
+    for (const dot of within) {
+      const wide = ctx.measureText(dot.text).width;
+      const places = [];
+      for (const dy of [0, -high, high, -2 * high, 2 * high]) places.push([dot.x + gap, dot.y + dy], [dot.x - gap - wide, dot.y + dy]);
+      places.push([dot.x - wide / 2, dot.y - high], [dot.x - wide / 2, dot.y + high]);
+      const boxed = ([x, y]) => [x - 3 * ratio, y - high / 2, x + wide + 3 * ratio, y + high / 2];
+      const place = places.find((one) => {
+        const [a, b, c, d] = boxed(one);
+        const isIn = a >= left - 3 * ratio && c <= left + width + 3 * ratio && b >= top && d <= top + height;
+        return isIn && taken.every(([e, f, g, h]) => c <= e || a >= g || d <= f || b >= h);
+      });
+      if (!place) continue;
+      taken.push(boxed(place));
+      ctx.fillStyle = colour("--c" + dot.hue);
+      ctx.fillText(dot.text, place[0], place[1]);
+    }
+    ctx.restore();
+  }
+
   // The nearest measurement of a curve: others on the chart may have been measured at other moments.
   function nearest(u, series, index) {
     const values = u.data[series];
@@ -101,7 +155,16 @@
   function draw(figure, width) {
     const data = figure.data || (figure.data = JSON.parse(figure.querySelector("script").textContent));
     const isPercentile = data.x.scale === "percentile";
-    const tables = data.series.map((one) => [isPercentile ? one.x.map(nines) : one.x, one.y]);
+    // What is drawn goes from left to right, and no two places are the same: of equal ones the later stands a hair to the right.
+    const sorted = data.series.map((one) => {
+      const order = one.x.map((_, at) => at).sort((a, b) => one.x[a] - one.x[b]);
+      const x = order.map((at) => (isPercentile ? nines(one.x[at]) : one.x[at]));
+      for (let at = 1; at < x.length; at++) if (x[at] <= x[at - 1]) x[at] = x[at - 1] + Math.max(Math.abs(x[at - 1]), 1) * 1e-9;
+      return Object.assign({}, one, { x, y: order.map((at) => one.y[at]), labels: one.labels && order.map((at) => one.labels[at]) });
+    });
+    const isDots = data.series.some((one) => one.stroke === "dots");
+    const levelled = (low, high) => (data.level ? [Math.min(low, data.level[0]), Math.max(high, data.level[0])] : [low, high]);
+    const tables = sorted.map((one) => [one.x, one.y]);
     const joined = tables.length > 1 ? uPlot.join(tables) : tables[0];
     const few = joined[0].length < 3;
     const ink = colour("--faint"), line = colour("--line");
@@ -127,6 +190,8 @@
     const first = joined[0][0], last = joined[0][joined[0].length - 1];
     const xRange = (u, low, high) => {
       if (low == null) return [0, 1];
+      // Dots of rates and costs are read from nothing on.
+      if (isDots && low === first && high === last) return [0, high > 0 ? uPlot.rangeNum(0, high, 0.1, true)[1] : 1];
       if (data.x.scale === "log") return low === high ? [low / 2, high * 2] : low === first && high === last ? [below(low), above(high)] : [low, high];
       if (data.x.scale === "time" && low === first && high === last) return [Math.min(0, low), high];
       return low === high ? [low - 1, high + 1] : [low, high];
@@ -151,8 +216,16 @@
       scales: {
         x: { time: false, distr: data.x.scale === "log" ? 3 : 1, range: xRange },
         y: isLog
-          ? { distr: 3, range: (u, low, high) => (low == null ? [1, 10] : low === high ? [below(low) / 2, above(high) * 2] : [below(low), above(high)]) }
-          : { range: (u, low, high) => (low == null ? [0, 1] : [Math.min(0, low), uPlot.rangeNum(0, high > 0 ? high : 1, 0.08, true)[1]]) },
+          ? { distr: 3, range: (u, least, most) => {
+              if (least == null) return [1, 10];
+              const [low, high] = levelled(least, most);
+              return low === high ? [below(low) / 2, above(high) * 2] : [below(low), above(high)];
+            } }
+          : { range: (u, least, most) => {
+              if (least == null) return [0, 1];
+              const [low, high] = levelled(least, most);
+              return [Math.min(0, low), uPlot.rangeNum(0, high > 0 ? high : 1, 0.08, true)[1]];
+            } },
       },
       axes: [xAxis, yAxis],
       cursor: {
@@ -166,16 +239,23 @@
       legend: { markers: { width: 2 } },
       series: [
         { label: data.x.name, value: (u, at) => (at == null ? "–" : isPercentile ? percentile(at) : three(at)) },
-        ...data.series.map((one) => ({
+        ...sorted.map((one) => ({
           label: one.name,
           stroke: colour("--c" + one.hue),
           width: 2,
           dash: DASHES[one.stroke],
-          points: { show: few || one.x.length < 16, size: 5 },
-          value: (u, value) => three(value),
+          paths: one.stroke === "dots" ? () => null : undefined,
+          points: { show: few || one.x.length < 16 || one.stroke === "dots", size: one.stroke === "dots" ? 9 : 5, fill: one.stroke === "dots" ? colour("--c" + one.hue) : undefined },
+          value: (u, value, series, at) => three(value) + (value != null && one.labels ? " " + (one.labels[one.x.indexOf(u.data[0][at])] || "") : ""),
         })),
       ],
-      hooks: { draw: [(u) => drawMarks(u, data.marks || [])] },
+      hooks: {
+        draw: [
+          (u) => drawMarks(u, data.marks || []),
+          (u) => data.level && drawLevel(u, data.level),
+          (u) => drawWords(u, sorted.filter((one, at) => one.labels && u.series[at + 1].show)),
+        ],
+      },
     }, joined, figure.querySelector(".plot"));
     figure.chart = chart;
   }

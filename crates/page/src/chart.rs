@@ -32,6 +32,8 @@ pub enum Stroke {
     Dashed,
     /// A line of points.
     Dotted,
+    /// Dots without a line between them.
+    Dots,
 }
 
 /// One curve.
@@ -42,6 +44,8 @@ pub struct Series {
     stroke: Stroke,
     x: Vec<f64>,
     y: Vec<Option<f64>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<String>,
 }
 
 impl Series {
@@ -49,7 +53,14 @@ impl Series {
     pub fn new(name: impl Into<String>, hue: Hue, points: impl IntoIterator<Item = (f64, Option<f64>)>) -> Series {
         let points = points.into_iter().filter(|(x, _)| x.is_finite());
         let (x, y) = points.map(|(x, y)| (short(x), y.filter(|y| y.is_finite()).map(short))).unzip();
-        Series { name: name.into(), hue, stroke: Stroke::Solid, x, y }
+        Series { name: name.into(), hue, stroke: Stroke::Solid, x, y, labels: Vec::new() }
+    }
+
+    /// Dots, each with its word beside it where there is room for it, and always under the pointer.
+    pub fn dots(name: impl Into<String>, hue: Hue, points: &[(f64, f64, String)]) -> Series {
+        let finite: Vec<_> = points.iter().filter(|(x, y, _)| x.is_finite() && y.is_finite()).collect();
+        let series = Series::new(name, hue, finite.iter().map(|(x, y, _)| (*x, Some(*y)))).stroke(Stroke::Dots);
+        Series { labels: finite.iter().map(|(_, _, label)| label.clone()).collect(), ..series }
     }
 
     /// Drawn so.
@@ -85,6 +96,9 @@ pub struct Chart {
     series: Vec<Series>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     marks: Vec<Mark>,
+    /// A height to compare with, and what it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<(f64, String)>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -104,7 +118,14 @@ impl Chart {
             group: String::new(),
             series: Vec::new(),
             marks: Vec::new(),
+            level: None,
         }
+    }
+
+    /// With a height to compare with.
+    pub fn level(mut self, at: f64, name: &str) -> Chart {
+        self.level = Some((at, name.to_owned()));
+        self
     }
 
     /// Moves together with the others of this group.
@@ -127,8 +148,14 @@ impl Chart {
         let (low, high) = if self.x.scale == Scale::Log { (f64::MIN_POSITIVE, f64::MAX) } else { (f64::MIN, f64::MAX) };
         let is_in = |x: &f64| (low..=high).contains(x);
         if series.x.iter().zip(&series.y).any(|(x, y)| is_in(x) && y.is_some()) {
-            let (x, y) = series.x.iter().zip(&series.y).filter(|(x, _)| is_in(x)).map(|(x, y)| (*x, *y)).unzip();
-            self.series.push(Series { x, y, ..series });
+            let kept = |at: &usize| is_in(&series.x[*at]);
+            let kept: Vec<usize> = (0..series.x.len()).filter(kept).collect();
+            self.series.push(Series {
+                x: kept.iter().map(|at| series.x[*at]).collect(),
+                y: kept.iter().map(|at| series.y[*at]).collect(),
+                labels: kept.iter().filter_map(|at| series.labels.get(*at).cloned()).collect(),
+                ..series
+            });
         }
     }
 
@@ -204,6 +231,19 @@ mod tests {
             "series": [series], "marks": [{"at": 2.0, "text": "5,000/s", "bad": false}],
         });
         assert_eq!(data(&chart), expected);
+    }
+
+    #[test]
+    fn dots_keep_their_words_and_a_level_its_name() {
+        let mut chart = Chart::new("t", ("msg/s", Scale::Log), ("cost", Scale::Linear)).level(5.0, "budget");
+        let dots = [(0.0, 1.0, "none".to_owned()), (10.0, 2.0, "a".to_owned()), (20.0, 3.0, "b".to_owned())];
+        chart.push(Series::dots("all", Hue::nth(0), &dots));
+        let data = data(&chart);
+        assert_eq!(data["series"][0]["labels"], serde_json::json!(["a", "b"]), "the first has no logarithm");
+        assert_eq!(
+            (&data["series"][0]["stroke"], &data["level"]),
+            (&"dots".into(), &serde_json::json!([5.0, "budget"]))
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariant: a page is one file that asks no network (its own policy forbids it), all text from outside passes [`escape`], and the
 //! same data gives the same bytes.
 
+pub mod bars;
 pub mod chart;
 pub mod figures;
 pub mod hue;

@@ -1,64 +1,74 @@
-//! The page around a report: one file, charts inside of it, nothing fetched.
+//! The page of a report: the answer first, then pictures, then tables.
 //!
-//! Invariant: all text from outside passes `escape`; the page has no script and no address.
+//! Invariant: all text from outside passes `escape`; a configuration has the same colour in all pictures of a page: its volume's where
+//! there are several volumes (clusters then differ by their strokes and names), else its own.
+
+use page::bars::{self, Group};
+use page::chart::{self, Chart, Scale, Series, Stroke};
+use page::escape;
+use page::figures::three;
+use page::hue::{Hue, of_brokers};
+use page::table::folded;
+use page::tile::{self, Line, Tile, Tone};
 
 use crate::answer::Extent;
-use crate::chart::{Axes, Series, bars, lines, scatter};
 use crate::report::{Report, check_verdict};
 use crate::results::{Step, Test};
-use crate::table::{escape, ms};
-
-/// Colours of eight series by day and by night, told apart also without red and green.
-const STYLE: &str = "\
-:root{--ink:#1b1f24;--soft:#57606a;--paper:#fff;--line:#d8dee4;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#8a6d00;\
---c5:#56b4e9;--c6:#7a3db8;--c7:#555}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--paper:#0d1117;--line:#30363d;--c0:#58a6ff;--c1:#ff9b5c;\
---c2:#3fcf8e;--c3:#f0a6d0;--c4:#e3c04b;--c5:#9fdcff;--c6:#c39bff;--c7:#aaa}}\
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1080px;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.4rem 0 .3rem}.soft{color:var(--soft)}\
-.scroll{overflow-x:auto}.scroll th:first-child,.scroll td:first-child{position:sticky;left:0;background:var(--paper)}\
-table{border-collapse:collapse;font-size:13px;margin:.4rem 0}\
-th,td{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}.n{text-align:right}\
-.find td:last-child{white-space:normal;min-width:22rem}.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));gap:0 2rem}\
-svg{width:100%;height:auto;max-width:860px}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .s{font-size:10px}svg .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px}\
-.g{stroke:var(--line)}.level{stroke:var(--ink);stroke-dasharray:3 3}polyline{fill:none;stroke-width:1.8}\
-.l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}\
-.l6{stroke:var(--c6)}.l7{stroke:var(--c7)}.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\
-.f4{fill:var(--c4)}.card{border:2px solid var(--c0);border-radius:8px;padding:.4rem 1.2rem;margin:1rem 0}.answer{font-size:1.2rem;font-weight:600;margin:.6rem 0}\
-.card dl{display:flex;flex-wrap:wrap;gap:.4rem 2rem;margin:.6rem 0}.card dt{color:var(--soft);font-size:13px}.card dd{margin:0;font-size:1.15rem}\
-@media(max-width:44rem){.scroll svg{min-width:40rem}}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}pre{white-space:pre-wrap}";
-
-/// Puts `body` on a page.
-pub fn page(title: &str, body: &str) -> String {
-    let title = escape(title);
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>{title}</title><style>{STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n{body}</body></html>\n"
-    )
-}
+use crate::table::ms;
 
 /// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word of their own.
-pub(crate) fn card(line: &str, next: Option<&str>, tiles: &[(&str, String)], below: (&str, &[String])) -> String {
-    let mut text = format!("<div class=\"card\"><p class=\"answer\">{}</p>\n", escape(line));
-    if let Some(next) = next {
-        text.push_str(&format!("<p><b>{}</b></p>\n", escape(next)));
-    }
+pub(crate) fn card(
+    tone: Tone,
+    line: &str,
+    next: Option<&str>,
+    tiles: &[(&str, String)],
+    below: (&str, &[String]),
+) -> String {
+    let next: Vec<String> = next.into_iter().map(str::to_owned).collect();
+    let mut text = tile::answer(tone, line, &next);
     if !tiles.is_empty() {
-        text.push_str("<dl>");
-        for (name, value) in tiles {
-            text.push_str(&format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value)));
-        }
-        text.push_str("</dl>\n");
+        let tile = |(name, value): &(&str, String)| Tile {
+            name: (*name).to_owned(),
+            lines: vec![Line {
+                of: None,
+                value: value.clone(),
+                more: String::new(),
+                is_best: false,
+                tone: Tone::Plain,
+            }],
+            curves: Vec::new(),
+        };
+        text.push_str(&tile::tiles(&tiles.iter().map(tile).collect::<Vec<_>>()));
     }
     if let (title, sentences @ [_, ..]) = below {
-        text.push_str(&format!("<p class=\"soft\">{}</p>\n<ul>\n", escape(title)));
+        text.push_str(&format!("<p class=\"faint\">{}</p>\n<ul>\n", escape(title)));
         for sentence in sentences {
             text.push_str(&format!("<li>{}</li>\n", escape(sentence)));
         }
         text.push_str("</ul>\n");
     }
-    text.push_str("</div>\n");
     text
+}
+
+/// A group of dots: its name, and x, y and word of each.
+pub(crate) type Dots = (String, Vec<(f64, f64, String)>);
+
+/// Dots of several groups, each a series with its colour.
+pub(crate) fn dots(title: &str, x: &str, y: &str, groups: &[Dots]) -> Chart {
+    let mut chart = Chart::new(title, (x, Scale::Linear), (y, Scale::Linear)).group("dots");
+    let hues = of_brokers(&groups.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+    for ((name, points), hue) in groups.iter().zip(hues) {
+        chart.push(Series::dots(name.clone(), hue, points));
+    }
+    chart
+}
+
+/// Adds a point to the group of this name.
+pub(crate) fn add_point(groups: &mut Vec<Dots>, name: &str, point: (f64, f64, String)) {
+    match groups.iter_mut().find(|(known, _)| known == name) {
+        Some((_, points)) => points.push(point),
+        None => groups.push((name.to_owned(), vec![point])),
+    }
 }
 
 impl Report {
@@ -71,53 +81,51 @@ impl Report {
             tiles.push((take, name.clone()));
         }
         tiles.extend(answer.month.map(|month| ("costs a month", self.money(month))));
-        tiles.extend(answer.held.map(|held| ("held", format!("{held} msg/s"))));
+        tiles.extend(answer.held.map(|held| ("held", format!("{} msg/s", three(held)))));
         tiles.extend(answer.room.map(|room| ("room", format!("{:.0} %", 100.0 * room))));
         tiles.extend(answer.p99_ms.map(|p99| ("p99", format!("{} ms", ms(p99)))));
         if !answer.not_shown.is_empty() {
             tiles.push(("not shown", answer.not_shown.join("; ")));
         }
         let changes = self.recommendation.as_ref().map_or(&[][..], |found| &found.changes);
-        card(&answer.line, answer.next.as_deref(), &tiles, ("What would change it", changes))
+        let tone = if answer.extent == Extent::Shown { Tone::Good } else { Tone::Plain };
+        card(tone, &answer.line, answer.next.as_deref(), &tiles, ("What would change it", changes))
     }
 
     /// The report as one page.
     pub fn html(&self) -> String {
         let mut body = self.answer_card();
-        body.push_str(&format!("<p class=\"soft\">Requirement: {}</p>\n", escape(&self.asked())));
+        body.push_str(&format!("<p class=\"faint\">Requirement: {}</p>\n", escape(&self.asked())));
+        let drawn = self.charts();
+        body.push_str(&format!("<h2>Top rate, msg/s</h2>\n{}", self.top_rates()));
+        body.push_str(&chart::grid(&drawn));
+        body.push_str(&format!("<h2>Configurations</h2>\n{}", self.overview().html()));
         if let Some(recommendation) = &self.recommendation {
             let list = |title: &str, lines: Vec<String>, body: &mut String| {
                 if !lines.is_empty() {
-                    let lines: Vec<String> = lines.iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
-                    let count = lines.len();
-                    body.push_str(&format!(
-                        "<details><summary>{title}: {count}</summary>\n<ul>{}</ul></details>\n",
-                        lines.join("\n")
-                    ));
+                    let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
+                    body.push_str(&folded(&format!("{title}: {}", lines.len()), &format!("<ul>{items}</ul>\n"), false));
                 }
             };
             list("Cheaper, and not shown", self.open_lines(recommendation), &mut body);
             list("Out", self.rejected_lines(recommendation), &mut body);
         }
-        body.push_str(&format!("<h2>Configurations</h2>\n<div class=\"scroll\">{}</div>\n", self.overview().html()));
-        for (title, chart) in self.charts() {
-            body.push_str(&format!("<h3>{}</h3>\n<div class=\"scroll\">{chart}</div>\n", escape(&title)));
-        }
-        body.push_str("<h2>Leaderboards</h2>\n<div class=\"grid\">\n");
+        let mut boards = String::from("<div class=\"columns\">\n");
         for board in self.boards.iter().filter(|board| !board.rows.is_empty()) {
             let title = escape(&self.title(board.kind, board.volume.as_deref()));
-            body.push_str(&format!("<div><h3>{title}</h3>{}</div>\n", self.board_table(board).html()));
+            boards.push_str(&format!("<div><h3>{title}</h3>{}</div>\n", self.board_table(board).html()));
         }
+        body.push_str("<h2>Leaderboards</h2>\n");
+        body.push_str(&boards);
         body.push_str("</div>\n");
         if let Some(check) = &self.check {
             body.push_str(&format!("<h2>Published figures checked</h2>\n<p>{}</p>\n", escape(&check.source)));
             body.push_str(&format!("<p>{}</p>\n", escape(&check_verdict(check))));
-            body.push_str(&format!("<div class=\"scroll find\">{}</div>\n", self.findings_table(check).html()));
+            body.push_str(&self.findings_table(check).html());
             for made in &check.boards {
                 let scope = made.volume.as_deref().unwrap_or("all volumes");
-                let title = escape(&format!("{scope}: {}", made.kind.title(check.target)));
-                let table = self.three_roads(made, &check.findings).html();
-                body.push_str(&format!("<h3>{title}</h3>\n<div class=\"scroll\">{table}</div>\n"));
+                let title = format!("{scope}: {}", made.kind.title(check.target));
+                body.push_str(&folded(&title, &self.three_roads(made, &check.findings).html(), false));
             }
         }
         let skipped =
@@ -130,86 +138,109 @@ impl Report {
             }
             body.push_str("</ul>\n");
         }
-        page(self.source.as_deref().unwrap_or("Cluster sizing"), &body)
+        page::page(self.source.as_deref().unwrap_or("Cluster sizing"), &body)
     }
 
-    fn charts(&self) -> Vec<(String, String)> {
-        let mut charts = Vec::new();
-        let mut add = |title: &str, chart: Option<String>| charts.extend(chart.map(|chart| (title.to_owned(), chart)));
-        add("Top rate by cluster and volume", self.top_rates());
-        add("Cost against rate: right and low is better", self.cost_against_rate());
-        let target = |step: &Step| (step.consumed, format!("{} of {} msg/s", step.consumed.round(), step.target));
-        let axes = Axes { x: "target, msg/s", y: "consumed, msg/s", is_log: false, level: None };
-        add("Throughput against target", lines(&self.over_targets(Test::Rising, |step| Some(target(step))), &axes));
-        let wanted = Some((self.requirement.p99_ms, "required p99"));
-        let axes = Axes { x: "target, msg/s", y: "p99 end to end, ms", is_log: true, level: wanted };
-        let p99 = |step: &Step| step.p99_ms.map(|ms| (ms, format!("{ms} ms at {} msg/s", step.target)));
-        add("Latency against target", lines(&self.over_targets(Test::Rising, p99), &axes));
+    fn charts(&self) -> Vec<Chart> {
+        let target = |step: &Step| Some(step.consumed);
+        let p99 = |step: &Step| step.p99_ms;
+        let required = Some((self.requirement.p99_ms, "required p99"));
+        let (lines, tens) = (Scale::Linear, Scale::Log);
+        let mut charts = vec![
+            self.cost_against_rate(),
+            self.over_targets("Throughput against target", ("consumed, msg/s", lines), Test::Rising, None, target),
+            self.over_targets("Latency against target", ("p99 end to end, ms", tens), Test::Rising, required, p99),
+        ];
         for test in [Test::LoseBroker, Test::SlowConsumers, Test::PublisherPeak] {
-            add(&format!("Latency against target, {test}"), lines(&self.over_targets(test, p99), &axes));
+            let title = format!("Latency against target, {test}");
+            charts.push(self.over_targets(&title, ("p99 end to end, ms", tens), test, required, p99));
         }
-        let axes = Axes { x: "target, msg/s", y: "CPU of a node, %", is_log: false, level: None };
-        let cpu = |step: &Step| step.cpu_percent.map(|percent| (percent, format!("{percent:.0} % at {}", step.target)));
-        add("CPU against target", lines(&self.over_targets(Test::Rising, cpu), &axes));
-        let axes = Axes { x: "target, msg/s", y: "written by a node, MiB/s", is_log: false, level: None };
-        let disk = |step: &Step| step.disk_mib_s.map(|mib| (mib, format!("{mib:.1} MiB/s at {}", step.target)));
-        add("Disk against target", lines(&self.over_targets(Test::Rising, disk), &axes));
+        let (cpu, disk) = (|step: &Step| step.cpu_percent, |step: &Step| step.disk_mib_s);
+        let rising = Test::Rising;
+        charts.push(self.over_targets("CPU against target", ("CPU of a node, %", lines), rising, None, cpu));
+        charts.push(self.over_targets("Disk against target", ("written by a node, MiB/s", lines), rising, None, disk));
+        charts.retain(|chart| !chart.is_empty());
         charts
     }
 
-    fn over_targets(&self, test: Test, y: impl Fn(&Step) -> Option<(f64, String)>) -> Vec<Series> {
-        let of = |name: &str| {
-            let mut points: Vec<(f64, f64, String)> = self
-                .steps
-                .iter()
-                .filter(|step| step.test == test && format!("{}/{}", step.cluster, step.volume) == name)
-                .filter_map(|step| y(step).map(|(value, word)| (step.target, value, word)))
-                .collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            points
-        };
-        let names = self.configurations.iter().map(|line| line.outcome.configuration.name());
-        names.map(|name| Series { points: of(&name), name }).filter(|series| !series.points.is_empty()).collect()
+    fn has_volumes(&self) -> bool {
+        let volume = |line: &crate::report::Line| line.outcome.configuration.volume.clone();
+        self.configurations.iter().any(|line| volume(line) != volume(&self.configurations[0]))
     }
 
-    fn top_rates(&self) -> Option<String> {
-        let mut clusters: Vec<String> = Vec::new();
-        let mut volumes: Vec<String> = Vec::new();
-        for line in &self.configurations {
+    /// Colour and stroke of each configuration.
+    fn looks(&self) -> Vec<(Hue, Stroke)> {
+        let names = |of: fn(&crate::results::Configuration) -> String| -> Vec<String> {
+            self.configurations.iter().map(|line| of(&line.outcome.configuration)).collect()
+        };
+        if !self.has_volumes() {
+            let names = names(|known| known.name());
+            let hues = of_brokers(&names.iter().map(String::as_str).collect::<Vec<_>>());
+            return hues.into_iter().map(|hue| (hue, Stroke::Solid)).collect();
+        }
+        let places = |names: Vec<String>| -> Vec<usize> {
+            let place = |name: &String| names.iter().position(|other| other == name).unwrap_or(0);
+            let firsts: Vec<usize> = names.iter().map(place).collect();
+            let is_first = |at: usize| firsts[at] == at;
+            firsts.iter().map(|first| (0..*first).filter(|at| is_first(*at)).count()).collect()
+        };
+        let strokes = [Stroke::Solid, Stroke::Dashed, Stroke::Dotted];
+        let (volumes, clusters) =
+            (places(names(|known| known.volume.clone())), places(names(|known| known.cluster.clone())));
+        volumes
+            .into_iter()
+            .zip(clusters)
+            .map(|(volume, cluster)| (Hue::nth(volume), strokes[cluster % strokes.len()]))
+            .collect()
+    }
+
+    /// A curve for each configuration, in its colour.
+    fn over_targets(
+        &self,
+        title: &str,
+        y: (&str, Scale),
+        test: Test,
+        level: Option<(f64, &str)>,
+        value: impl Fn(&Step) -> Option<f64>,
+    ) -> Chart {
+        let mut chart = Chart::new(title, ("target, msg/s", Scale::Linear), y).group("targets");
+        if let Some((at, name)) = level {
+            chart = chart.level(at, name);
+        }
+        for (line, (hue, stroke)) in self.configurations.iter().zip(self.looks()) {
+            let name = line.outcome.configuration.name();
+            let is_its = |step: &&Step| step.test == test && format!("{}/{}", step.cluster, step.volume) == name;
+            let points = self.steps.iter().filter(is_its).filter_map(|step| Some((step.target, Some(value(step)?))));
+            chart.push(Series::new(name.clone(), hue, points).stroke(stroke));
+        }
+        chart
+    }
+
+    /// A bar for each configuration, in groups of clusters.
+    fn top_rates(&self) -> String {
+        let mut groups: Vec<Group> = Vec::new();
+        for (line, (hue, _)) in self.configurations.iter().zip(self.looks()) {
             let known = &line.outcome.configuration;
-            if !clusters.contains(&known.cluster) {
-                clusters.push(known.cluster.clone());
-            }
-            if !volumes.contains(&known.volume) {
-                volumes.push(known.volume.clone());
+            let bar = (known.volume.clone(), hue, line.outcome.top_rate);
+            match groups.iter_mut().find(|group| group.name == known.cluster) {
+                Some(group) => group.bars.push(bar),
+                None => groups.push(Group { name: known.cluster.clone(), bars: vec![bar] }),
             }
         }
-        let value = |cluster: &String, volume: &String| {
-            let is_it = |line: &&crate::report::Line| {
-                line.outcome.configuration.cluster == *cluster && line.outcome.configuration.volume == *volume
-            };
-            self.configurations.iter().find(is_it).map(|line| line.outcome.top_rate)
-        };
-        let values: Vec<Vec<Option<f64>>> =
-            clusters.iter().map(|cluster| volumes.iter().map(|volume| value(cluster, volume)).collect()).collect();
-        let level = Some((self.requirement.rate, "required"));
-        bars(&clusters, &volumes, &values, &Axes { x: "cluster", y: "msg/s", is_log: false, level })
+        bars::html(&groups, Some((self.requirement.rate, "msg/s are required")))
     }
 
-    fn cost_against_rate(&self) -> Option<String> {
-        let mut series: Vec<Series> = Vec::new();
+    fn cost_against_rate(&self) -> Chart {
+        let mut groups = Vec::new();
         for line in &self.configurations {
             let Some(month) = line.month else { continue };
             let known = &line.outcome.configuration;
             let fails = self.standing(line).iter().any(|(_, shown)| *shown == crate::outcome::Shown::No);
-            let mark = if fails { " (fails)" } else { "" };
-            let word = format!("{}{mark}: {} a month", known.cluster, self.money(month));
-            let point = (line.outcome.top_rate, month, word);
-            match series.iter_mut().find(|one| one.name == known.volume) {
-                Some(one) => one.points.push(point),
-                None => series.push(Series { name: known.volume.clone(), points: vec![point] }),
-            }
+            let word = format!("{}{}", known.cluster, if fails { " (fails)" } else { "" });
+            let group = if self.has_volumes() { known.volume.clone() } else { known.name() };
+            add_point(&mut groups, &group, (line.outcome.top_rate, month, word));
         }
-        scatter(&series, &Axes { x: "top rate, msg/s", y: "cost a month", is_log: false, level: None })
+        let title = "Cost against rate: right and low is better";
+        dots(title, "top rate, msg/s", &format!("cost a month, {}", self.currency), &groups)
     }
 }

@@ -8,7 +8,6 @@
 
 pub mod answer;
 pub mod board;
-pub mod chart;
 pub mod check;
 pub mod html;
 pub mod input;

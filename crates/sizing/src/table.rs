@@ -2,6 +2,8 @@
 //!
 //! Invariant: columns are as wide as their widest cell, no line ends in blanks, and nothing depends on the terminal.
 
+use page::escape;
+
 /// How the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -62,9 +64,9 @@ impl Table {
         text
     }
 
-    /// The table as HTML.
+    /// The table as HTML; it scrolls within itself where it is wider than the page.
     pub fn html(&self) -> String {
-        let mut text = String::from("<table>\n<tr>");
+        let mut text = String::from("<div class=\"wide\"><table>\n<tr>");
         for (name, align) in &self.columns {
             text.push_str(&format!("<th{}>{}</th>", class(*align), escape(name)));
         }
@@ -76,32 +78,16 @@ impl Table {
             }
             text.push_str("</tr>\n");
         }
-        text.push_str("</table>\n");
+        text.push_str("</table></div>\n");
         text
     }
 }
 
 fn class(align: Align) -> &'static str {
     match align {
-        Align::Left => "",
-        Align::Right => " class=\"n\"",
+        Align::Left => " class=\"words\"",
+        Align::Right => "",
     }
-}
-
-/// Text that may hold anything, for HTML and SVG.
-pub fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            other => safe.push(other),
-        }
-    }
-    safe
 }
 
 /// A rate for people: `30k`, `2.5k`, `400`.

@@ -72,7 +72,7 @@ fn what_was_measured_to_hold_it_is_advised_before_what_is_predicted_to() {
         };
         let prediction = predict(&results, Some(&prices), &asked).unwrap();
         let text = prediction.text();
-        assert!(prediction.html().contains("class=\"card\"") && prediction.html().contains("Predictions are off by"));
+        assert!(prediction.html().contains("class=\"answer ") && prediction.html().contains("Predictions are off by"));
         text.lines().next().unwrap().to_owned()
     };
     assert_eq!(

@@ -4,13 +4,16 @@
 
 use std::fmt::Write as _;
 
+use page::chart::Chart;
+use page::escape;
+use page::tile::Tone;
+
 use super::{Form, Known, Limit, Predicted, Prediction};
-use crate::chart::{Axes, Series, scatter};
-use crate::html::{card, page};
+use crate::html::{add_point, card, dots};
 use crate::model::Validation;
 use crate::outcome::Shown;
 use crate::requirement::Requirement;
-use crate::table::{Align, Table, escape, ms, rate};
+use crate::table::{Align, Table, ms, rate};
 
 /// Something that could be taken or measured.
 struct Choice {
@@ -55,12 +58,12 @@ impl Prediction {
 
     /// The prediction as one page.
     pub fn html(&self) -> String {
-        let mut body = card(&self.advice(), self.error_line().as_deref(), &[], ("", &[]));
-        writeln!(body, "<p class=\"soft\">{}</p>", escape(&self.headline())).expect(WRITES);
-        writeln!(body, "<h2>Predicted</h2>\n<div class=\"scroll\">{}</div>", self.predicted_table().html())
-            .expect(WRITES);
-        if let Some(chart) = self.cost_chart() {
-            writeln!(body, "<h3>Cost against predicted top rate</h3>\n{chart}").expect(WRITES);
+        let mut body = card(Tone::Plain, &self.advice(), self.error_line().as_deref(), &[], ("", &[]));
+        writeln!(body, "<p class=\"faint\">{}</p>", escape(&self.headline())).expect(WRITES);
+        writeln!(body, "<h2>Predicted</h2>\n{}", self.predicted_table().html()).expect(WRITES);
+        let chart = self.cost_chart();
+        if !chart.is_empty() {
+            body.push_str(&chart.html());
         }
         writeln!(body, "<h2>The model</h2>\n<p>{}</p>\n{}", escape(&self.model_line()), self.parameter_table().html())
             .expect(WRITES);
@@ -68,17 +71,18 @@ impl Prediction {
             writeln!(body, "<p>{}</p>", escape(&self.validation_line(validation))).expect(WRITES);
         }
         if let Some(validation) = self.validations.first() {
-            if let Some(chart) = validation_chart(validation) {
-                writeln!(body, "<h3>Measured against predicted without it</h3>\n{chart}").expect(WRITES);
+            let chart = validation_chart(validation);
+            if !chart.is_empty() {
+                body.push_str(&chart.html());
             }
-            writeln!(body, "<div class=\"scroll\">{}</div>", validation_table(validation).html()).expect(WRITES);
+            writeln!(body, "{}", validation_table(validation).html()).expect(WRITES);
         }
         body.push_str("<h2>Assumed</h2>\n<ul>\n");
         for assumption in &self.assumptions {
             writeln!(body, "<li>{}</li>", escape(assumption)).expect(WRITES);
         }
         body.push_str("</ul>\n");
-        page("Predicted capacity", &body)
+        page::page("Predicted capacity", &body)
     }
 
     fn headline(&self) -> String {
@@ -238,19 +242,15 @@ impl Prediction {
         measured.into_iter().chain(predicted).min_by(|a, b| a.month.total_cmp(&b.month))
     }
 
-    fn cost_chart(&self) -> Option<String> {
-        let mut series: Vec<Series> = Vec::new();
+    fn cost_chart(&self) -> Chart {
+        let mut groups = Vec::new();
         for one in &self.predicted {
             let Some(month) = one.month else { continue };
-            let name = one.configuration.volume.clone();
-            let word = format!("{}: {} to {} msg/s", one.configuration.cluster, rate(one.top.low), rate(one.top.high));
-            let point = (one.top.rate, month, word);
-            match series.iter_mut().find(|series| series.name == name) {
-                Some(known) => known.points.push(point),
-                None => series.push(Series { name, points: vec![point] }),
-            }
+            let known = &one.configuration;
+            let word = format!("{}: {} to {}", known.cluster, rate(one.top.low), rate(one.top.high));
+            add_point(&mut groups, &known.volume, (one.top.rate, month, word));
         }
-        scatter(&series, &Axes { x: "predicted top rate, msg/s", y: "cost a month", is_log: false, level: None })
+        dots("Cost against predicted top rate", "predicted top rate, msg/s", "cost a month", &groups)
     }
 }
 
@@ -277,18 +277,13 @@ fn validation_table(validation: &Validation) -> Table {
     table
 }
 
-fn validation_chart(validation: &Validation) -> Option<String> {
-    let mut series: Vec<Series> = Vec::new();
+fn validation_chart(validation: &Validation) -> Chart {
+    let mut groups = Vec::new();
     for (name, measured, of) in &validation.points {
         let (cluster, volume) = name.split_once('/').unwrap_or((name, ""));
-        let point =
-            (*measured, of.rate, format!("{cluster}: measured {}, predicted {}", rate(*measured), rate(of.rate)));
-        match series.iter_mut().find(|series| series.name == volume) {
-            Some(known) => known.points.push(point),
-            None => series.push(Series { name: volume.to_owned(), points: vec![point] }),
-        }
+        add_point(&mut groups, volume, (*measured, of.rate, cluster.to_owned()));
     }
-    scatter(&series, &Axes { x: "measured, msg/s", y: "predicted without it, msg/s", is_log: false, level: None })
+    dots("Measured against predicted without it", "measured, msg/s", "predicted without it, msg/s", &groups)
 }
 
 fn limit_word(limit: Limit) -> &'static str {
