@@ -113,10 +113,10 @@ pub fn missed(options: &Options, run: &Run, failure: Option<String>) -> Vec<Stri
 }
 
 /// A backlog that is worth less than so many seconds of what was sent is on its way, and no backlog.
-const BACKLOG_SECONDS: f64 = 0.5;
+pub(crate) const BACKLOG_SECONDS: f64 = 0.5;
 
 /// What of the messages may be added to the backlog over the second half of the load before it counts as growing.
-const GROWTH_SHARE: f64 = 0.02;
+pub(crate) const GROWTH_SHARE: f64 = 0.02;
 
 /// Whether consumers fell behind, in words. `backlogs` are times and what was sent and not received by then, over the time of load;
 /// `before` is what lay in the queues at the start. Numbers of messages are no load that goes on: they are sent and then drained.

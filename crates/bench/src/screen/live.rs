@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{Stdout, stdout};
 
 use hdrhistogram::Histogram;
-use page::figures::three;
+use page::figures::{count, three};
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -22,13 +22,21 @@ use crate::options::Options;
 use crate::record::{Interval, Recorded};
 use crate::run::Observer;
 use crate::setup::Found;
+use crate::verdict::{BACKLOG_SECONDS, GROWTH_SHARE};
 
 /// Lines of the view.
-const HEIGHT: u16 = 10;
+const HEIGHT: u16 = 12;
 
-/// The lines of the view, the most important one first: progress, rates, what consumers and publishers wait, what went wrong, the
-/// broker, the course of the rate and of the tail, the title, the network.
-const IMPORTANCE: [usize; HEIGHT as usize] = [1, 2, 5, 4, 9, 7, 3, 6, 0, 8];
+/// The lines of the view, the most important one first: progress, rates, what consumers wait, the backlog, what publishers wait, what
+/// went wrong, the broker, the course of what was received, of the tail and of what was sent, the title, the network.
+const IMPORTANCE: [usize; HEIGHT as usize] = [1, 2, 7, 5, 6, 11, 9, 4, 8, 3, 0, 10];
+
+/// Intervals over which the backlog's trend is told: long enough that a pause of the broker is none.
+const TREND: usize = 5;
+
+/// Columns for what the highest bar stands for, in a terminal that has so many.
+const SCALE_WIDTH: u16 = 13;
+const SCALE_FROM: u16 = 50;
 
 /// Where the values of a verdict's rows begin.
 const VALUES_AT: usize = 20;
@@ -44,24 +52,28 @@ pub struct View {
     /// Messages after which the load ends by itself, and those that went so far.
     messages: Option<(u64, f64)>,
     last: Interval,
-    rates: VecDeque<u64>,
-    tails: VecDeque<u64>,
+    sent: VecDeque<f64>,
+    taken: VecDeque<f64>,
+    tails: VecDeque<f64>,
+    /// The last moments and what waited then, where that is known.
+    backlogs: VecDeque<(f64, u64)>,
 }
 
 impl View {
     /// Takes an interval in.
     pub fn push(&mut self, interval: &Interval) {
-        let rate = interval.received_per_s.max(interval.confirmed_per_s).max(if interval.confirm.is_none() {
-            interval.published_per_s
-        } else {
-            0.0
-        });
+        let taken = if self.is_of_confirms(interval) { interval.confirmed_per_s } else { interval.received_per_s };
         let tail = interval.end_to_end.as_ref().or(interval.confirm.as_ref()).map_or(0.0, |f| f.p99_ms);
-        for (ring, value) in [(&mut self.rates, rate), (&mut self.tails, tail * 1000.0)] {
-            ring.push_back(value as u64);
+        let rings = [(&mut self.sent, interval.published_per_s), (&mut self.taken, taken), (&mut self.tails, tail)];
+        for (ring, value) in rings {
+            ring.push_back(value);
             if ring.len() > REMEMBERED {
                 ring.pop_front();
             }
+        }
+        self.backlogs.extend(interval.backlog.map(|count| (interval.at_s, count)));
+        if self.backlogs.len() > TREND {
+            self.backlogs.pop_front();
         }
         if let Some((_, went)) = &mut self.messages {
             *went += interval.published_per_s.max(interval.received_per_s) * (interval.at_s - self.last.at_s).max(0.0);
@@ -76,15 +88,61 @@ impl View {
         of_time.max(of_messages).clamp(0.0, 1.0)
     }
 
+    /// Whether nobody receives, so that the confirms are what there is to see.
+    fn is_of_confirms(&self, interval: &Interval) -> bool {
+        interval.end_to_end.is_none() && interval.received_per_s == 0.0 && interval.confirmed_per_s > 0.0
+    }
+
+    /// Messages a second by which the backlog grows (or falls, below zero), as far as there is something to tell it from.
+    fn trend(&self) -> Option<f64> {
+        let ((from, first), (to, last)) = (self.backlogs.front()?, self.backlogs.back()?);
+        (to > from).then(|| (*last as f64 - *first as f64) / (to - from))
+    }
+
+    /// Whether consumers fall behind, by the measure of the verdict: what waits is more than is on its way, and it grows.
+    fn is_behind(&self) -> bool {
+        let sent = self.last.published_per_s;
+        let waits = self.last.backlog.is_some_and(|count| count as f64 > sent * BACKLOG_SECONDS);
+        waits && self.trend().is_some_and(|trend| trend > sent * GROWTH_SHARE)
+    }
+
+    fn backlog_line(&self, width: usize) -> Line<'static> {
+        let Some(backlog) = self.last.backlog else { return Line::from("backlog    -") };
+        let mut parts = vec![(0, format!("{} messages", count(backlog)))];
+        parts.extend(self.trend().map(|trend| match trend {
+            trend if trend.abs() < 1.0 => (1, "steady".to_owned()),
+            trend if trend > 0.0 => (1, format!("grows by {} a second", three(trend))),
+            trend => (1, format!("falls by {} a second", three(-trend))),
+        }));
+        if self.is_behind() {
+            parts.push((2, "consumers fall behind".to_owned()));
+        }
+        let line = line_of("backlog    ", parts, width);
+        if self.is_behind() { line.red() } else { line }
+    }
+
+    /// What the load still takes, as far as it ends by itself.
+    fn left(&self) -> Option<f64> {
+        match (self.time_secs, self.messages) {
+            (Some(secs), _) => Some((secs as f64 - self.last.at_s).max(0.0)),
+            (None, Some((all, went))) if went > 0.0 && self.last.at_s > 0.0 => {
+                Some((all as f64 - went).max(0.0) * self.last.at_s / went)
+            }
+            _ => None,
+        }
+    }
+
     fn draw(&self, frame: &mut Frame<'_>) {
         let rows = rows(frame.area());
         let i = &self.last;
         let title = parts_that_fit(&self.title, usize::from(frame.area().width));
         frame.render_widget(Paragraph::new(title.bold()), rows[0]);
+        let left = self.left().map_or(String::new(), |left| format!(", {left:.0} s left"));
         let clock = match (self.time_secs, self.messages) {
-            (Some(secs), _) => format!("{:.0} of {secs} s, {}", i.at_s, i.phase),
+            (Some(secs), _) => format!("{:.0} of {secs} s{left}, {}", i.at_s, i.phase),
             (None, Some((all, went))) => {
-                format!("{:.0} s, {:.0} of {all} messages, {}", i.at_s, went.min(all as f64), i.phase)
+                let went = went.min(all as f64) as u64;
+                format!("{:.0} s, {} of {} messages{left}, {}", i.at_s, count(went), count(all), i.phase)
             }
             (None, None) => format!("{:.0} s, {}", i.at_s, i.phase),
         };
@@ -100,24 +158,32 @@ impl View {
             Some((1, format!("confirmed {}", three(i.confirmed_per_s)))),
             Some((0, format!("received {}", three(i.received_per_s)))),
         ];
-        frame.render_widget(line_of("msg/s      ", rates.into_iter().flatten().collect(), width), rows[2]);
-        sparkline(frame, rows[3], "rate       ", &self.rates, Color::Green);
-        frame.render_widget(latency_line("confirm    ", &i.confirm, width), rows[4]);
-        frame.render_widget(latency_line("end to end ", &i.end_to_end, width), rows[5]);
-        sparkline(frame, rows[6], "p99        ", &self.tails, Color::Yellow);
+        let mut rates = line_of("msg/s      ", rates.into_iter().flatten().collect(), width);
+        if self.is_behind() {
+            let received = rates.spans.iter_mut().filter(|span| span.content.starts_with("received"));
+            received.for_each(|span| span.style = span.style.fg(Color::Red));
+        }
+        frame.render_widget(rates, rows[2]);
+        let taken = if self.is_of_confirms(i) { "confirmed  " } else { "received   " };
+        sparkline(frame, rows[3], "sent       ", &self.sent, "", Color::Blue);
+        sparkline(frame, rows[4], taken, &self.taken, "", if self.is_behind() { Color::Red } else { Color::Green });
+        frame.render_widget(self.backlog_line(width), rows[5]);
+        frame.render_widget(latency_line("confirm    ", &i.confirm, width), rows[6]);
+        frame.render_widget(latency_line("end to end ", &i.end_to_end, width), rows[7]);
+        sparkline(frame, rows[8], "p99        ", &self.tails, " ms", Color::Yellow);
         let broker = i.broker.map_or(vec![(1, "not on this machine".to_owned())], |load| {
             let mut parts =
                 vec![(1, format!("{:.2} cores", load.cpu_cores)), (2, format!("{} MB", load.rss_bytes / 1_000_000))];
             parts.extend(load.write_bytes_s.map(|bytes| (3, format!("disk write {:.1} MB/s", bytes / 1e6))));
             parts
         });
-        frame.render_widget(line_of("broker     ", broker, width), rows[7]);
+        frame.render_widget(line_of("broker     ", broker, width), rows[9]);
         let network = vec![
             (1, format!("out {:.1} MB/s", i.to_broker_bytes_s / 1e6)),
             (2, format!("in {:.1} MB/s", i.from_broker_bytes_s / 1e6)),
             (3, format!("this load {:.2} cores", i.generator_cores)),
         ];
-        frame.render_widget(line_of("network    ", network, width), rows[8]);
+        frame.render_widget(line_of("network    ", network, width), rows[10]);
         let is_calm = i.nacked + i.returned + i.connections_lost == 0 && i.held_back_s == 0.0;
         let mut odd = vec![
             (2, format!("{} nacked", i.nacked)),
@@ -129,7 +195,7 @@ impl View {
             odd.insert(0, (0, held_back));
         }
         let odd = line_of("", odd, width);
-        frame.render_widget(if is_calm { odd.dim() } else { odd.red() }, rows[9]);
+        frame.render_widget(if is_calm { odd.dim() } else { odd.red() }, rows[11]);
     }
 }
 
@@ -212,12 +278,18 @@ fn latency_line(name: &'static str, figures: &Option<Figures>, width: usize) -> 
     line
 }
 
-fn sparkline(frame: &mut Frame<'_>, row: Rect, name: &'static str, values: &VecDeque<u64>, color: Color) {
-    let [left, right] = Layout::horizontal([Constraint::Length(11), Constraint::Min(1)]).areas(row);
+/// The course of a figure, with what its highest bar stands for.
+fn sparkline(frame: &mut Frame<'_>, row: Rect, name: &'static str, values: &VecDeque<f64>, unit: &str, color: Color) {
+    let scale = if row.width < SCALE_FROM { 0 } else { SCALE_WIDTH };
+    let areas = Layout::horizontal([Constraint::Length(11), Constraint::Min(1), Constraint::Length(scale)]);
+    let [left, middle, right] = areas.areas(row);
     frame.render_widget(Line::from(name), left);
-    let width = usize::from(right.width);
-    let shown: Vec<u64> = values.iter().skip(values.len().saturating_sub(width)).copied().collect();
-    frame.render_widget(Sparkline::default().data(&shown).style(Style::new().fg(color)), right);
+    let shown = values.iter().skip(values.len().saturating_sub(usize::from(middle.width)));
+    // Bars are whole numbers: in thousandths, so that waits under a millisecond have some too.
+    let bars: Vec<u64> = shown.clone().map(|value| (value * 1000.0) as u64).collect();
+    frame.render_widget(Sparkline::default().data(&bars).style(Style::new().fg(color)), middle);
+    let most = shown.copied().fold(0.0, f64::max);
+    frame.render_widget(Line::from(format!(" {}{unit}", three(most))).dim(), right);
 }
 
 /// The view on a terminal.
@@ -260,7 +332,7 @@ impl Observer for Live {
 
     fn finished(&mut self, run: &Recorded) {
         let _ = self.terminal.clear();
-        // The verdict takes the view's place; ratatui leaves the cursor below it, and ten empty lines would stand in between.
+        // The verdict takes the view's place; ratatui leaves the cursor below it, and its empty lines would stand in between.
         let top = self.terminal.get_frame().area().as_position();
         let _ = self.terminal.backend_mut().set_cursor_position(top);
         let _ = self.terminal.backend_mut().show_cursor();
@@ -293,6 +365,37 @@ mod tests {
         for part in ["10 of 20 s", "received 8,000", "p99 4.25", "█"] {
             assert!(drawn.contains(part), "{part} is missing in\n{drawn}");
         }
+    }
+
+    #[test]
+    fn consumers_that_fall_behind_are_red_with_how_much_waits_and_how_fast_it_grows() {
+        let draw = |received: f64, growth: u64| {
+            let mut view = View { time_secs: Some(60), ..View::default() };
+            for second in 1..=8u32 {
+                view.push(&Interval {
+                    at_s: f64::from(second),
+                    published_per_s: 4000.0,
+                    received_per_s: received,
+                    backlog: Some(40 + growth * u64::from(second)),
+                    ..Interval::default()
+                });
+            }
+            let mut terminal = Terminal::new(TestBackend::new(100, HEIGHT)).unwrap();
+            terminal.draw(|frame| view.draw(frame)).unwrap();
+            let buffer = terminal.backend().buffer().clone();
+            let line = (0..100).map(|x| buffer[(x, 2)].symbol().to_owned()).collect::<String>();
+            let at = line.find("received").unwrap() as u16;
+            (terminal.backend().to_string(), buffer[(at, 2)].fg == Color::Red)
+        };
+        let (drawn, is_red) = draw(508.0, 3492);
+        assert!(is_red, "{drawn}");
+        for part in
+            ["8 of 60 s, 52 s left", "27,976 messages  grows by 3,490 a second  consumers fall behind", "4,000 "]
+        {
+            assert!(drawn.contains(part), "{part} is missing in\n{drawn}");
+        }
+        let (drawn, is_red) = draw(4000.0, 0);
+        assert!(!is_red && drawn.contains("40 messages  steady") && !drawn.contains("behind"), "{drawn}");
     }
 
     #[test]
@@ -364,6 +467,6 @@ mod tests {
         assert_eq!(view.share(), 0.5);
         let mut terminal = Terminal::new(TestBackend::new(60, HEIGHT)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
-        assert!(terminal.backend().to_string().contains("500 of 1000 messages"));
+        assert!(terminal.backend().to_string().contains("500 of 1,000 messages"));
     }
 }
