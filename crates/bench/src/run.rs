@@ -463,7 +463,7 @@ impl Merge {
     fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
         let usage = Usage::of(&pids);
         let disk = Disk::of(&pids);
-        let disk_first = usage.filter(|_| disk.is_known()).map(|usage| disk.read(&usage));
+        let disk_first = usage.filter(|_| disk.is_known()).map(|usage| disk.read(usage.write_bytes));
         let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
         Merge {
             interval_secs: options.interval_secs,
@@ -521,7 +521,7 @@ impl Merge {
         };
         if let Some(usage) = Usage::of(&self.pids) {
             self.usage_last = Some((usage, now));
-            self.disk_last = self.disk.read(&usage);
+            self.disk_last = self.disk.read(usage.write_bytes);
         }
     }
 
@@ -641,7 +641,7 @@ impl Merge {
         if self.usage_first.is_none() && !self.disk.is_known() {
             self.disk = Disk::of(&self.pids);
         }
-        let reading = self.disk.read(&usage);
+        let reading = self.disk.read(usage.write_bytes);
         // Counted from the first look on: the lower one of two counters that only grow does not go back.
         let first = *self.disk_first.get_or_insert(reading);
         let written = reading.since(&first).bytes;

@@ -280,7 +280,7 @@ fn step(known: &Configuration, trial: &Trial, measured: &Measured, used: Option<
         cpu_percent: used.map(|used| tidy(used.cpu_percent)),
         memory_mib: used.map(|used| tidy(used.memory_mib)),
         network_mbit: None,
-        disk_mib_s: used.map(|used| tidy(used.disk_mib_s)),
+        disk_mib_s: used.and_then(|used| used.disk_mib_s).map(tidy),
         disk_iops: used.and_then(|used| used.disk_iops).map(tidy),
         line: 0,
     }
