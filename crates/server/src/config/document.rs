@@ -75,7 +75,8 @@ Numbers of bytes may have a unit: `64MiB`, `1 GiB`, `50MB`; in the file they are
 count by 1024, `kB`, `MB`, `GB` and `TB` by 1000. Lists are TOML lists in the file and have commas elsewhere; a flag of a list may also be
 given several times.
 
-A change takes effect at the next start.
+A change takes effect at the next start. The contents of files that settings name (`definitions`, certificates and their keys) are read again at
+SIGHUP too, where the setting says so.
 ";
 
 const EXAMPLE_INTRODUCTION: &str = "
