@@ -23,7 +23,7 @@ fn main() {
 }
 
 /// A log with records of every kind in frames of several sizes. The target puts a file header of its own before it.
-fn wal(mend: bool) -> (&'static str, String, Vec<u8>) {
+fn wal(repair: bool) -> (&'static str, String, Vec<u8>) {
     let disk = Arc::new(FaultyDisk::new(1));
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, spares_target: 0, spares_max: 0, nonce: 1 };
     let (mut wal, _) = recover(&disk, FUZZ_FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).expect("an empty folder");
@@ -37,9 +37,9 @@ fn wal(mend: bool) -> (&'static str, String, Vec<u8>) {
     }
     let end = wal.position().offset as usize;
     let file = disk.contents("wal/00000001.wal").expect("the log was written");
-    let mut seed = vec![u8::from(mend)];
+    let mut seed = vec![u8::from(repair)];
     seed.extend(&file[PAGE_BYTES as usize..end]);
-    ("wal", format!("seed-{mend}"), seed)
+    ("wal", format!("seed-{repair}"), seed)
 }
 
 fn extent(messages: u64) -> (&'static str, String, Vec<u8>) {

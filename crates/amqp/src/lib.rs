@@ -17,7 +17,7 @@ pub use channel::{ChannelId, ConsumerTag, Delivered, Deliveries};
 pub use connection::Connection;
 pub use connection::answer::{AuthRefused, Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 pub use connection::config::{ConnectionConfig, Mechanism};
-pub use connection::event::{Authenticate, Closed, Event, Outcome, Publish, Settle};
+pub use connection::event::{Authenticate, Closed, Event, Publish, Settle, Settlement};
 pub use connection::request::Request;
 pub use reply_code::{ChannelError, ConnectionError, MethodId, ReplyCode};
 pub use wire::content::Properties;

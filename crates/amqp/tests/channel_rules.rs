@@ -6,8 +6,8 @@ use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER};
 use amqp::wire::method::Method;
 use amqp::wire::output::SPLICE_BYTES_MIN;
 use amqp::{
-    ChannelId, Closed, Confirm, ConnectionConfig, ConsumerTag, Delivery, Event, GetDelivery, MessageParts, Outcome,
-    Reply, ReplyCode, Request, ReturnedMessage, Table,
+    ChannelId, Closed, Confirm, ConnectionConfig, ConsumerTag, Delivery, Event, GetDelivery, MessageParts, Reply,
+    ReplyCode, Request, ReturnedMessage, Settlement, Table,
 };
 use bytes::Bytes;
 use client::*;
@@ -120,11 +120,11 @@ fn settled_deliveries_come_back_as_runs() {
     deliver_many(&mut client, channel, 7, 100..110); // tags 1 to 10
     deliver_many(&mut client, channel, 8, 5..8); // tags 11 to 13
     client.send(1, ack(4, true));
-    assert_eq!(runs(&client.settled()), (Outcome::Ack, vec![(7, 100, 4)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Ack, vec![(7, 100, 4)]));
     client.send(1, Method::BasicNack { delivery_tag: 12, multiple: true, requeue: true });
-    assert_eq!(runs(&client.settled()), (Outcome::Nack { requeue: true }, vec![(7, 104, 6), (8, 5, 2)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Nack { requeue: true }, vec![(7, 104, 6), (8, 5, 2)]));
     client.send(1, Method::BasicReject { delivery_tag: 13, requeue: false });
-    assert_eq!(runs(&client.settled()), (Outcome::Reject { requeue: false }, vec![(8, 7, 1)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Reject { requeue: false }, vec![(8, 7, 1)]));
     client.send(1, ack(0, true));
     assert!(client.event().is_none(), "all of nothing is nothing");
     assert_eq!(client.read(), []);
@@ -145,9 +145,9 @@ fn acks_one_by_one_become_one_event() {
     assert_eq!(
         settles,
         [
-            (Outcome::Ack, vec![(7, 100, 50)]),
-            (Outcome::Reject { requeue: false }, vec![(7, 150, 1)]),
-            (Outcome::Ack, vec![(7, 151, 1)])
+            (Settlement::Ack, vec![(7, 100, 50)]),
+            (Settlement::Reject { requeue: false }, vec![(7, 150, 1)]),
+            (Settlement::Ack, vec![(7, 151, 1)])
         ]
     );
 }
@@ -157,7 +157,7 @@ fn tag_zero_with_multiple_settles_everything() {
     let (mut client, channel) = Client::with_channel();
     deliver_many(&mut client, channel, 7, [1, 2, 3, 9]);
     client.send(1, ack(0, true));
-    assert_eq!(runs(&client.settled()), (Outcome::Ack, vec![(7, 1, 3), (7, 9, 1)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Ack, vec![(7, 1, 3), (7, 9, 1)]));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_delivery_without_ack_is_not_kept_and_has_a_tag_nonetheless() {
     assert_eq!(deliver(&mut client, channel, 7, 1, &body), Some(2));
     client.read();
     client.send(1, ack(2, false));
-    assert_eq!(runs(&client.settled()), (Outcome::Ack, vec![(7, 1, 1)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Ack, vec![(7, 1, 1)]));
     client.send(1, ack(1, false));
     assert!(matches!(client.read_method(), (1, Method::ChannelClose { reply_code: 406, .. })));
 }
@@ -225,7 +225,7 @@ fn acks_on_two_channels_are_two_events() {
     client.send(2, ack(1, false));
     let (first, second) = (client.settled(), client.settled());
     assert_eq!((first.channel, second.channel), (channel, other));
-    assert_eq!(runs(&second), (Outcome::Ack, vec![(7, 2, 1)]));
+    assert_eq!(runs(&second), (Settlement::Ack, vec![(7, 2, 1)]));
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn a_channel_waits_for_its_answer_and_others_do_not() {
     client.connection.reply(channel, declared("b"));
     assert_eq!(client.read(), [], "no-wait is not answered");
     assert_eq!(client.published().body, &b"waits"[..]);
-    assert_eq!(runs(&client.settled()), (Outcome::Ack, vec![(7, 1, 1)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Ack, vec![(7, 1, 1)]));
 }
 
 #[test]
@@ -572,7 +572,7 @@ fn getting() {
     let header = Sent::Header { channel: 1, size: 3, properties: vec![0, 0] };
     assert_eq!(client.read(), [Sent::Method(1, ok), header, Sent::Body(1, b"got".to_vec())]);
     client.send(1, ack(1, false));
-    assert_eq!(runs(&client.settled()), (Outcome::Ack, vec![(5, 70, 1)]));
+    assert_eq!(runs(&client.settled()), (Settlement::Ack, vec![(5, 70, 1)]));
 
     client.send(1, get(false));
     client.request();

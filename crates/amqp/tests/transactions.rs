@@ -3,7 +3,7 @@
 mod client;
 
 use amqp::wire::method::Method;
-use amqp::{ChannelId, Confirm, ConsumerTag, Delivery, MessageParts, Outcome, Reply, Request};
+use amqp::{ChannelId, Confirm, ConsumerTag, Delivery, MessageParts, Reply, Request, Settlement};
 use bytes::Bytes;
 use client::*;
 
@@ -27,7 +27,7 @@ fn deliver(client: &mut Client, channel: ChannelId, seqs: impl IntoIterator<Item
     client.read();
 }
 
-fn commit(client: &mut Client) -> Vec<(Outcome, Vec<(u64, u32)>)> {
+fn commit(client: &mut Client) -> Vec<(Settlement, Vec<(u64, u32)>)> {
     client.send(1, Method::TxCommit {});
     let Request::TxCommit { settles } = client.request() else { panic!("a commit") };
     let runs = |d: amqp::Deliveries| d.iter().map(|run| (run.first_seq, run.count)).collect();
@@ -43,8 +43,11 @@ fn acks_wait_for_the_commit_in_their_order() {
     client.send(1, ack(3, false));
     assert!(client.events().is_empty(), "nothing is settled before the commit");
     let settles = commit(&mut client);
-    let expected =
-        [(Outcome::Ack, vec![(1, 2)]), (Outcome::Reject { requeue: true }, vec![(4, 1)]), (Outcome::Ack, vec![(3, 1)])];
+    let expected = [
+        (Settlement::Ack, vec![(1, 2)]),
+        (Settlement::Reject { requeue: true }, vec![(4, 1)]),
+        (Settlement::Ack, vec![(3, 1)]),
+    ];
     assert_eq!(settles, expected);
     client.connection.reply(channel, Reply::Done);
     assert_eq!(client.read(), [Sent::Method(1, Method::TxCommitOk {})]);
@@ -67,7 +70,7 @@ fn a_rollback_makes_acked_deliveries_outstanding_again() {
     assert_eq!(client.read(), [Sent::Method(1, Method::TxRollbackOk {})]);
     client.send(1, ack(2, false));
     client.send(1, ack(4, true));
-    assert_eq!(commit(&mut client), [(Outcome::Ack, vec![(2, 1)]), (Outcome::Ack, vec![(1, 1), (3, 2)])]);
+    assert_eq!(commit(&mut client), [(Settlement::Ack, vec![(2, 1)]), (Settlement::Ack, vec![(1, 1), (3, 2)])]);
 }
 
 #[test]

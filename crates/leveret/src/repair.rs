@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use server::engine::{RepairReport, Uncounted, next_aside, repair};
-use storage::data_folder::{IDENTITY_NAME, mend_identity};
+use storage::data_folder::{IDENTITY_NAME, repair_identity};
 use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
 
@@ -100,13 +100,13 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (S
     // Nobody starts a node more often than once a second.
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let unused_start = u32::try_from(now_s).unwrap_or(u32::MAX / 2);
-    let mended = mend_identity(&disk, node_name, unused_start, |name| next_aside(&*disk, name)).map_err(stopped)?;
-    if let Some(mended) = mended {
-        let repaired = repair(&disk, mended.identity.folder_id, mended.node);
+    let restored = repair_identity(&disk, node_name, unused_start, |name| next_aside(&*disk, name)).map_err(stopped)?;
+    if let Some(restored) = restored {
+        let repaired = repair(&disk, restored.identity.folder_id, restored.node);
         let mut report = repaired.map_err(|error| (error.to_string(), Exit::Failed))?;
-        report.found.splice(0..0, mended.damage);
-        report.changed.splice(0..0, mended.changed);
-        report.aside.extend(mended.aside);
+        report.found.splice(0..0, restored.damage);
+        report.changed.splice(0..0, restored.changed);
+        report.aside.extend(restored.aside);
         return Ok(report);
     }
     let open = |name: &str| {

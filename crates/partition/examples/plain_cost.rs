@@ -12,7 +12,9 @@ use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
-use partition::command::{Command, Durability, Effect, Level, Message, Outcome, Outlets, Publish, RequestId, Target};
+use partition::command::{
+    Command, Disposition, Durability, Effect, Level, Message, Outlets, Publish, RequestId, Target,
+};
 use partition::outputs::Outputs;
 use partition::{Context, QueuePartition, Recovery, Tail, TransientQueues};
 use smallvec::smallvec;
@@ -49,7 +51,7 @@ fn consume() -> Command {
 }
 
 fn settle(first: u64, count: u64) -> Command {
-    Command::Settle { queue: QUEUE, holder: CONSUMER, first, count, outcome: Outcome::Ack }
+    Command::Settle { queue: QUEUE, holder: CONSUMER, first, count, outcome: Disposition::Ack }
 }
 
 fn delivered(effects: &mut Vec<Effect>) -> u64 {

@@ -13,7 +13,7 @@ use partition::machine::{Queues, Unobserved, scheduled_for};
 use partition::message::Stamp;
 use partition::outputs::Outputs;
 use partition::{
-    Command, Context, Effect, Level, Message, Outcome, Outlets, Publish, QueuePartition, Recovery, RequestId, Tail,
+    Command, Context, Disposition, Effect, Level, Message, Outlets, Publish, QueuePartition, Recovery, RequestId, Tail,
     Target,
 };
 use smallvec::smallvec;
@@ -159,7 +159,7 @@ impl Rig {
         }
         let delivered = self.settle_down();
         assert_eq!(delivered, SLICE_MESSAGES, "everything goes out");
-        let (holder, count, outcome) = (CONSUMER, SLICE_MESSAGES, Outcome::Ack);
+        let (holder, count, outcome) = (CONSUMER, SLICE_MESSAGES, Disposition::Ack);
         self.with(|p, cx| p.command(Command::Settle { queue: QUEUE, holder, first, count, outcome }, cx));
         self.settle_down();
         start.elapsed().as_nanos() as f64 / SLICE_MESSAGES as f64

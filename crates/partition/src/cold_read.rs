@@ -19,7 +19,7 @@ impl Read {
             self.purpose,
             ReadPurpose::Messages { is_second: true, .. }
                 | ReadPurpose::Snapshot { is_second: true, .. }
-                | ReadPurpose::Mending { .. }
+                | ReadPurpose::Repair { .. }
         )
     }
 
@@ -27,7 +27,7 @@ impl Read {
         match self.purpose {
             ReadPurpose::Messages { queue, .. }
             | ReadPurpose::Snapshot { queue, .. }
-            | ReadPurpose::Mending { queue, .. } => Some(queue),
+            | ReadPurpose::Repair { queue, .. } => Some(queue),
             ReadPurpose::Entries { .. } => None,
         }
     }

@@ -81,7 +81,7 @@ pub struct Publish {
 
 /// What becomes of unacked messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Disposition {
     /// Done with: settled.
     Ack,
     /// Given back to its old place; does not count against the message.
@@ -141,7 +141,7 @@ pub enum Command {
         /// How many in a row.
         count: u64,
         /// What becomes of them.
-        outcome: Outcome,
+        outcome: Disposition,
     },
     /// A channel ended: its consumers go, what it holds comes back in order. Goes to every partition it ever used.
     Detach {
@@ -196,7 +196,7 @@ pub enum Command {
     },
     /// What became of a dead letter that wanted an answer: with `is_safe`, every queue that it goes to has it; otherwise it
     /// is tried again after a while.
-    Buried {
+    DeadLetterAnswered {
         /// The queue that gave the message up.
         queue: QueueId,
         /// The message.
@@ -269,7 +269,7 @@ pub struct DeadLetter {
     pub reason: crate::entry::Reason,
     /// The message as stored.
     pub message: Bytes,
-    /// The queue keeps it until [`Command::Buried`] says that it is safe.
+    /// The queue keeps it until [`Command::DeadLetterAnswered`] says that it is safe.
     pub wants_answer: bool,
 }
 

@@ -2,7 +2,7 @@
 //! entry that carries it is committed, except what is leader-local.
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{Command, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Target};
+use crate::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Target};
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
 use crate::leader::{Leader, LeaderQueue, push_confirm};
 use crate::life::Life;
@@ -167,7 +167,7 @@ pub(crate) fn refuse(command: Command, cx: &mut Context<'_>) {
         | Command::Sync { channel, request } => (channel, request),
         Command::Settle { .. }
         | Command::Configure { .. }
-        | Command::Buried { .. }
+        | Command::DeadLetterAnswered { .. }
         | Command::Detach { .. }
         | Command::Reopen { .. }
         | Command::Delete { .. }
@@ -259,7 +259,9 @@ impl QueuePartition {
         }
         match command {
             Command::Configure { .. } | Command::Publish(_) => unreachable!("handled above"),
-            Command::Buried { queue, seq, is_safe } => self.buried(queue, seq, is_safe, cx.now_ms),
+            Command::DeadLetterAnswered { queue, seq, is_safe } => {
+                self.dead_letter_answered(queue, seq, is_safe, cx.now_ms)
+            }
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(queue, holder, first, count, outcome, cx.now_ms)
             }
@@ -588,17 +590,17 @@ impl QueuePartition {
     }
 
     /// A dead letter is where it should be, or has no place yet.
-    fn buried(&mut self, id: QueueId, seq: u64, is_safe: bool, now_ms: u64) {
+    fn dead_letter_answered(&mut self, id: QueueId, seq: u64, is_safe: bool, now_ms: u64) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let Some(lq) = leader.queues.get_mut(&id) else { return };
         let Some(life) = &mut lq.life else { return };
-        if life.sink.buried(seq, is_safe, now_ms) {
+        if life.sink.dead_letter_answered(seq, is_safe, now_ms) {
             Leader::settle_later(&mut leader.settling, id, lq);
         }
         lq.touch(id, &mut leader.dirty);
     }
 
-    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Outcome, now_ms: u64) {
+    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Disposition, now_ms: u64) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         // A queue that was deleted meanwhile: an ack after that is harmless.
         let Some(lq) = leader.queues.get_mut(&id) else { return };
@@ -609,7 +611,7 @@ impl QueuePartition {
             return;
         }
         match outcome {
-            Outcome::Discard if lq.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) => {
+            Disposition::Discard if lq.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) => {
                 for (first, count) in &taken {
                     lq.note_released(*first, *count, false);
                     forget_counts(lq, *first, *count);
@@ -618,17 +620,17 @@ impl QueuePartition {
                     }
                 }
             }
-            Outcome::Ack | Outcome::Discard => {
+            Disposition::Ack | Disposition::Discard => {
                 for (first, count) in &taken {
                     lq.note_released(*first, *count, false);
-                    let ranges = if outcome == Outcome::Ack { &mut lq.sink.acked } else { &mut lq.sink.discarded };
+                    let ranges = if outcome == Disposition::Ack { &mut lq.sink.acked } else { &mut lq.sink.discarded };
                     ranges.insert_range(*first, *count);
                     forget_counts(lq, *first, *count);
                 }
                 Leader::settle_later(&mut leader.settling, id, lq);
             }
-            Outcome::Nack | Outcome::Reject => {
-                let counts_against = outcome == Outcome::Reject;
+            Disposition::Nack | Disposition::Reject => {
+                let counts_against = outcome == Disposition::Reject;
                 for (first, count) in &taken {
                     lq.dispatch.put_back(*first, *count, self.queues.levels(id));
                     raise_counts(lq, self.queues.queue(id), *first, *count, counts_against);

@@ -2,7 +2,7 @@
 //!
 //! A message is believed to be damaged after two reads in vain, the second one past what memory holds of its file. In a group
 //! of one nobody else has it, so it ends with a logged settle of its own reason: replays agree, the room comes back, and the
-//! messages around it go on in order. In a larger group the others are asked first, see [`crate::mend`] and
+//! messages around it go on in order. In a larger group the others are asked first, see [`crate::repair`] and
 //! `docs/decisions/0007-damaged-messages.md`.
 //!
 //! Invariant: only what waits in the queue is set aside. What a consumer holds is its own to settle, and its bytes were
@@ -159,7 +159,7 @@ impl QueuePartition {
                     self.set_aside(queue, place, seqs, why, cx.out);
                 }
                 (true, false) => cx.out.damage.push(Damage { queue, place, messages, why, fate: Fate::Told }),
-                (false, _) => self.mend_stretches((queue, place), messages, &why, cx),
+                (false, _) => self.repair_stretches((queue, place), messages, &why, cx),
             }
         }
     }

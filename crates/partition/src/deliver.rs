@@ -118,7 +118,7 @@ impl QueuePartition {
             ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second } => {
                 return self.snapshot_read((to, term, index), (queue, from, place), is_second, found, cx);
             }
-            purpose @ ReadPurpose::Mending { .. } => return self.mending_read(purpose, found, cx),
+            purpose @ ReadPurpose::Repair { .. } => return self.repair_read(purpose, found, cx),
             ReadPurpose::Messages { queue, seq, place, is_second } => (queue, seq, place, is_second),
         };
         let Some(leader) = self.leader.as_deref_mut() else { return };
@@ -151,7 +151,7 @@ impl QueuePartition {
         let first = if matches!(place, Place::Wal { .. }) { run.first } else { seq };
         if self.is_only_copy() {
             self.set_aside(id, place, first..past, why, cx.out);
-        } else if self.mend((id, place), (first, past), why, cx) {
+        } else if self.repair((id, place), (first, past), why, cx) {
             // As if the read did not come back yet: the other queues go on.
             self.touched(id).sink.reading = true;
         } else {

@@ -33,7 +33,6 @@ mod log_life;
 pub mod log_partition;
 pub mod machine;
 pub mod maintenance;
-mod mend;
 pub mod message;
 pub mod outputs;
 pub mod partition;
@@ -42,6 +41,7 @@ pub mod place;
 mod queue;
 pub mod reader;
 pub mod recovery;
+mod repair;
 pub mod replica;
 pub mod salvage;
 mod snapshot;
@@ -51,7 +51,7 @@ pub mod transient;
 mod turn;
 
 pub use command::{
-    Command, DeadLetter, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,
+    Command, DeadLetter, Delivery, Disposition, Effect, Level, Message, Outlets, Publish, Reply, RequestId, Target,
 };
 pub use log_partition::LogPartition;
 pub use maintenance::WalState;

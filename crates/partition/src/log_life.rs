@@ -196,7 +196,7 @@ impl LogLife {
     }
 
     /// The dead letter of `seq` is safe, or is to be tried again. True if that ends the message.
-    pub(crate) fn buried(&mut self, seq: u64, is_safe: bool, now_ms: u64) -> bool {
+    pub(crate) fn dead_letter_answered(&mut self, seq: u64, is_safe: bool, now_ms: u64) -> bool {
         let all = self.dying.len() + self.awaiting.len();
         let Some((turn, reason)) = self.awaiting.remove(&seq) else { return false };
         if is_safe {

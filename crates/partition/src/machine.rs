@@ -385,7 +385,7 @@ impl Queues {
 
     /// Puts what is live among messages `first..past` of the run at `place` into runs of an extent, which was added before and
     /// has all of it; what lies around them stays. A run in the log goes over whole.
-    pub(crate) fn mend_run(
+    pub(crate) fn repair_run(
         &mut self,
         queue: QueueId,
         place: Place,

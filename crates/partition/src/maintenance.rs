@@ -198,7 +198,7 @@ impl QueuePartition {
         self.note_used_up();
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
-        if !self.maintenance.is_copying && !self.mendings.is_writing() {
+        if !self.maintenance.is_copying && !self.repairs.is_writing() {
             // An idle partition gives up old files even if nothing presses: what little lives there moves.
             let retire =
                 if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };

@@ -105,7 +105,7 @@ pub enum ReadPurpose {
         is_second: bool,
     },
     /// Messages that another member asked for, because it cannot read them.
-    Mending {
+    Repair {
         /// The member.
         to: NodeId,
         /// Its question.
@@ -318,7 +318,7 @@ pub struct ExtentReady {
     pub messages: u64,
     /// Its runs.
     pub runs: Vec<ExtentRun>,
-    /// Which of the runs in the job were copied, whole, by their first numbers (a mended run may lie in pieces at one place);
+    /// Which of the runs in the job were copied, whole, by their first numbers (a repaired run may lie in pieces at one place);
     /// the rest did not fit.
     pub copied: Vec<(QueueId, Place, u64)>,
 }

@@ -13,9 +13,9 @@ use crate::life::Life;
 use crate::log_life::LogLife;
 use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
-use crate::mend::Mendings;
 use crate::outputs::{Outputs, Ticket};
 use crate::peer::PeerFrame;
+use crate::repair::Repairs;
 use crate::replica::Replica;
 use crate::snapshot::Snapshots;
 use crate::tail::Tail;
@@ -49,9 +49,9 @@ pub struct QueuePartition {
     pub(crate) applied_term: Term,
     pub(crate) maintenance: Maintenance,
     pub(crate) snapshots: Snapshots,
-    pub(crate) mendings: Mendings,
+    pub(crate) repairs: Repairs,
     /// Messages that other members had, since the start.
-    pub(crate) mended_messages: u64,
+    pub(crate) repaired_messages: u64,
     /// Rules of the queues that are not plain.
     pub(crate) rules: FixedMap<QueueId, Arc<Rules>>,
     /// Whether any queue here ever had a limit of bytes beyond which it refuses.
@@ -71,8 +71,8 @@ impl QueuePartition {
             applied_term,
             maintenance: Maintenance::default(),
             snapshots: Snapshots::default(),
-            mendings: Mendings::default(),
-            mended_messages: 0,
+            repairs: Repairs::default(),
+            repaired_messages: 0,
             rules: FixedMap::default(),
             limits_bytes: false,
             deleted: Deleted::default(),
@@ -156,7 +156,7 @@ impl QueuePartition {
         // A handing over of leadership that came to nothing is given up here, and with it the reason to hold entries back.
         self.propose_held(false);
         self.snapshot_tick(cx.out);
-        self.mend_tick();
+        self.repair_tick();
         self.drive(cx);
     }
 
@@ -207,7 +207,7 @@ impl QueuePartition {
         self.finish_entry(cx.now_ms);
         self.drive(cx);
         self.snapshot_turn(cx);
-        self.mend_turn(cx);
+        self.repair_turn(cx);
         self.note_written(cx);
         self.dispatch(cx);
         while self.carry_out_postponed(cx) {

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Numbers are varints. Packets, with version and checksum, carry many frames of many partitions: [`packet`]. What is said when:
-//! `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8), `mend` (9, 10).
+//! `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8), `repair` (9, 10).
 //!
 //! Invariants: this is the only place that knows how a frame is written; what is decoded encodes to the same bytes; no bytes make
 //! the reader panic or allocate more than a small multiple of them; bodies are shared, not copied, in and out.

@@ -233,7 +233,7 @@ impl QueuePartition {
         } else if is_second {
             // What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
             let why = crate::deliver::batch_is_damaged(place);
-            self.mend_stretches((queue, place), vec![(seq, past - seq)], &why, cx);
+            self.repair_stretches((queue, place), vec![(seq, past - seq)], &why, cx);
         } else {
             let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second: true };
             cx.out.reads.push(Read { partition, at: bodies_at(run, seq), purpose });
@@ -366,14 +366,14 @@ impl QueuePartition {
 
     /// Asks for what comes next, or has what was gathered written.
     fn fetch_on(&mut self, out: &mut Outputs) {
-        let (partition, is_mending) = (self.replica.id(), self.mendings.is_writing());
+        let (partition, is_repairing) = (self.replica.id(), self.repairs.is_writing());
         let Some(incoming) = &mut self.snapshots.incoming else { return };
         if incoming.is_writing {
             return;
         }
         let is_full = incoming.received_bytes >= RECEIVED_BYTES_MAX || incoming.received.len() >= RECEIVED_MESSAGES_MAX;
         if !incoming.received.is_empty() && (is_full || incoming.has_all()) {
-            if is_mending {
+            if is_repairing {
                 return;
             }
             incoming.is_writing = true;
@@ -400,8 +400,8 @@ impl QueuePartition {
 
     /// What was received is in an extent. `None`: it held nothing.
     pub fn received_written(&mut self, ready: Option<ExtentReady>) {
-        if self.mendings.is_writing() {
-            return self.mend_written(ready);
+        if self.repairs.is_writing() {
+            return self.repair_written(ready);
         }
         let incoming = self.snapshots.incoming.as_mut().expect("a transfer that writes is not given up");
         assert!(std::mem::take(&mut incoming.is_writing), "an extent was under way");

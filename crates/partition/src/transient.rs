@@ -15,7 +15,7 @@ mod queue;
 mod scheduled;
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{Command, Effect, Message, Outcome, Outlets, Publish, Reply, RequestId};
+use crate::command::{Command, Disposition, Effect, Message, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
 use crate::life::Timers;
 use crate::machine::FixedMap;
@@ -399,7 +399,7 @@ impl TransientQueues {
                 }
             }
             // No dead letter of a queue in memory waits for an answer.
-            Command::Buried { .. } => {}
+            Command::DeadLetterAnswered { .. } => {}
             // Nothing here is ever written, so everything that was is synced.
             Command::Sync { channel, request } => {
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Done });
@@ -444,22 +444,22 @@ impl TransientQueues {
         holder: ConsumerKey,
         first: u64,
         count: u64,
-        outcome: Outcome,
+        outcome: Disposition,
         effects: &mut Vec<Effect>,
     ) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         self.taken.clear();
         queue.dispatch.release(holder, first, count, &mut self.taken);
         for (first, count) in self.taken.drain(..) {
-            queue.note_released(first, count, matches!(outcome, Outcome::Nack | Outcome::Reject));
+            queue.note_released(first, count, matches!(outcome, Disposition::Nack | Disposition::Reject));
             match outcome {
-                Outcome::Discard if queue.rules.is_some() => {
+                Disposition::Discard if queue.rules.is_some() => {
                     (first..first + count).for_each(|seq| queue.give_up(id, seq, Reason::Discarded, None, effects));
                 }
-                Outcome::Ack | Outcome::Discard => queue.settle(first, count),
-                Outcome::Nack | Outcome::Reject => {
+                Disposition::Ack | Disposition::Discard => queue.settle(first, count),
+                Disposition::Nack | Disposition::Reject => {
                     for seq in first..first + count {
-                        queue.sink.state.requeue(seq, outcome == Outcome::Reject);
+                        queue.sink.state.requeue(seq, outcome == Disposition::Reject);
                     }
                     queue.dispatch.put_back(first, count, queue.sink.state.levels());
                 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, configured, consumer};
 use partition::TransientQueues;
 use partition::command::{
-    Command, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,
+    Command, Disposition, Durability, Effect, Level, Message, Outlets, Publish, Reply, RequestId, Target,
 };
 use partition::message::MessageView;
 use proptest::prelude::*;
@@ -213,7 +213,7 @@ enum Act {
     Publish(Vec<(usize, Option<u64>)>),
     Get,
     Consume(u32, u32),
-    Settle(usize, Outcome),
+    Settle(usize, Disposition),
     Leave,
     Purge,
     Pass(u64),
@@ -221,7 +221,12 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     let ttl = prop_oneof![4 => Just(None), 1 => Just(Some(40_000))];
-    let outcome = prop_oneof![Just(Outcome::Ack), Just(Outcome::Nack), Just(Outcome::Reject), Just(Outcome::Discard)];
+    let outcome = prop_oneof![
+        Just(Disposition::Ack),
+        Just(Disposition::Nack),
+        Just(Disposition::Reject),
+        Just(Disposition::Discard)
+    ];
     prop_oneof![
         6 => proptest::collection::vec((0..14usize, ttl), 1..4).prop_map(Act::Publish),
         2 => Just(Act::Get),
@@ -242,7 +247,7 @@ fn rules() -> impl Strategy<Value = Rules> {
     // After each act the queue is asked how it stands, as a declare does: where that renews it, it is never unused for long.
     let lapse = (proptest::option::weighted(0.3, Just(100_000u64)), any::<bool>());
     (overflow, length, bytes, ttl, any::<bool>(), lapse).prop_map(
-        |(overflow, length_max, length_bytes_max, message_ttl_ms, buries, (expires_ms, declare_renews))| {
+        |(overflow, length_max, length_bytes_max, message_ttl_ms, dead_letters, (expires_ms, declare_renews))| {
             let rule = DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once: false };
             Rules {
                 overflow,
@@ -250,7 +255,7 @@ fn rules() -> impl Strategy<Value = Rules> {
                 length_bytes_max,
                 message_ttl_ms,
                 expires_ms,
-                dead_letter: buries.then_some(rule),
+                dead_letter: dead_letters.then_some(rule),
                 declare_renews,
                 ..Rules::default()
             }

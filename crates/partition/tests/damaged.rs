@@ -6,7 +6,7 @@ mod member;
 use broker::queue::{DeadLetterRule, LevelRule, Rules};
 use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, texts};
-use partition::command::{Command, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Target};
+use partition::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Target};
 use partition::outputs::{Damage, DamagedRun, ExtentReady, ExtentRun, Fate};
 use partition::place::Place;
 use smallvec::smallvec;
@@ -122,7 +122,7 @@ fn a_restart_does_not_bring_back_what_was_set_aside() {
     rig.consume(1, 1, false);
     rig.run();
     assert_eq!(texts(&rig.delivered()), ["m2"]);
-    rig.settle(1, 2, 1, Outcome::Ack);
+    rig.settle(1, 2, 1, Disposition::Ack);
     rig.run();
     assert_eq!(texts(&rig.delivered()), ["m4"]);
     let before = rig.partition.queues().state_hash();
@@ -193,12 +193,12 @@ fn a_message_that_a_consumer_holds_is_its_own_to_settle() {
     rig.with(|p, cx| p.runs_damaged(damaged, cx));
     rig.run();
     assert_eq!((told(&mut rig), live(&rig)), (Vec::new(), 3));
-    rig.settle(1, 1, 1, Outcome::Ack);
-    rig.settle(1, 2, 1, Outcome::Nack);
+    rig.settle(1, 1, 1, Disposition::Ack);
+    rig.settle(1, 2, 1, Disposition::Nack);
     rig.run();
     assert_eq!(ranges(&told(&mut rig)), [(2, 1)], "what came back cannot go out again");
     assert_eq!(rig.stat(), (0, 1, 1));
-    rig.settle(1, 3, 1, Outcome::Ack);
+    rig.settle(1, 3, 1, Disposition::Ack);
     rig.run();
     assert_eq!((live(&rig), rig.out.set_aside), (0, 1));
 }

@@ -8,7 +8,7 @@ use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use member::{QUEUE, READER, Rig, configured};
 use partition::command::{
-    Command, Delivery, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,
+    Command, Delivery, Disposition, Durability, Effect, Level, Message, Outlets, Publish, Reply, RequestId, Target,
 };
 use partition::{TransientQueues, message::MessageView};
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ fn a_repeat_is_confirmed_and_dropped_while_its_message_is_there() {
     assert_eq!((rig.confirmed(), rig.stat().0), (vec![6], 3), "a consumer holds it: it is there");
     // An ack and a publish in one turn, in this order: the place is free.
     let (holder, first) = (ConsumerKey::get(READER), got.seq);
-    rig.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome: Outcome::Ack });
+    rig.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome: Disposition::Ack });
     rig.publish_with(7, "again", keyed("k"), 0);
     rig.run();
     assert_eq!(rig.stat().0, 4);
@@ -79,7 +79,7 @@ fn a_window_outlasts_the_message_and_a_restart() {
     rig.publish_with(1, "a", keyed("k"), 0);
     rig.run();
     let got = rig.get().unwrap();
-    rig.decide(&got, Outcome::Ack);
+    rig.decide(&got, Disposition::Ack);
     rig.publish_with(2, "b", keyed("k"), 0);
     rig.run();
     assert_eq!(rig.stat().0, 0);
@@ -157,8 +157,8 @@ proptest! {
                 Act::Get => held.extend(rig.get()),
                 Act::Settle(at, how) if !held.is_empty() => {
                     let delivery = held.remove(at % held.len());
-                    let outcome = [Outcome::Ack, Outcome::Nack, Outcome::Reject, Outcome::Discard][how as usize];
-                    if matches!(outcome, Outcome::Ack | Outcome::Discard) {
+                    let outcome = [Disposition::Ack, Disposition::Nack, Disposition::Reject, Disposition::Discard][how as usize];
+                    if matches!(outcome, Disposition::Ack | Disposition::Discard) {
                         there.remove(&text_of(&delivery));
                     }
                     rig.decide(&delivery, outcome);

@@ -8,7 +8,7 @@ use broker::queue::Rules;
 use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, consumer, texts};
 use partition::command::{
-    Command, Durability, Effect, Level, Message, Outcome, Publish, Reply, RequestId, Selective, Target,
+    Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Selective, Target,
 };
 use partition::entry::TARGETS_MAX;
 use partition::outputs::{ReadBytes, ReadPurpose};
@@ -49,7 +49,7 @@ fn a_written_message_is_delivered_and_settled_before_its_sync() {
     rig.with(|p, cx| p.flush(cx));
     let delivered = rig.delivered();
     assert_eq!(texts(&delivered), ["a"]);
-    rig.settle(1, delivered[0].seq, 1, Outcome::Ack);
+    rig.settle(1, delivered[0].seq, 1, Disposition::Ack);
     rig.run();
     assert_eq!(rig.stat(), (0, 0, 1));
     assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
@@ -68,7 +68,7 @@ fn messages_come_in_order_and_go_back_to_their_old_place() {
     let first = rig.delivered();
     assert_eq!(texts(&first), ["m1", "m2", "m3"]);
     assert!(first.iter().all(|d| !d.redelivered && d.counts.acquired == 0));
-    rig.settle(1, first[1].seq, 1, Outcome::Nack);
+    rig.settle(1, first[1].seq, 1, Disposition::Nack);
     rig.run();
     let again = rig.delivered();
     assert_eq!(texts(&again), ["m2"], "it goes out again before what is behind it");
@@ -92,7 +92,7 @@ fn a_restart_brings_back_what_was_not_settled_and_flags_what_may_have_been_sent(
     rig.run();
     let first = rig.delivered();
     assert_eq!(texts(&first), ["m1", "m2"]);
-    rig.settle(1, first[0].seq, 1, Outcome::Ack);
+    rig.settle(1, first[0].seq, 1, Disposition::Ack);
     rig.run();
     let before = rig.partition.queues().state_hash();
     let mut rig = rig.restarted();
@@ -167,10 +167,10 @@ fn a_read_brings_as_much_as_consumers_have_room_for() {
         "five at once, and nothing that nobody takes"
     );
     // One that comes back does not lose its place, and what was not read ahead is read then.
-    rig.settle(1, first[1].seq, 1, Outcome::Nack);
+    rig.settle(1, first[1].seq, 1, Disposition::Nack);
     rig.run();
     assert_eq!(texts(&rig.delivered()), ["m2"]);
-    rig.settle(1, first[0].seq, 5, Outcome::Ack);
+    rig.settle(1, first[0].seq, 5, Disposition::Ack);
     rig.run();
     assert_eq!(texts(&rig.delivered()), numbered(6..=10));
     assert_eq!(rig.reads, [5, 1, 5]);
@@ -487,7 +487,7 @@ fn what_consumers_have_no_room_for_is_not_flagged_after_a_restart() {
     // Three acks, so that the watermark runs ahead of them.
     let mut rig = two_of_ten_sent();
     for seq in 1..=3 {
-        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.settle(1, seq, 1, Disposition::Ack);
         rig.run();
     }
     assert_eq!(texts(&rig.delivered()), numbered(3..=5));
@@ -499,7 +499,7 @@ fn what_consumers_have_no_room_for_is_not_flagged_after_a_restart() {
 fn a_quiet_queue_flags_exactly_what_was_sent() {
     let mut rig = two_of_ten_sent();
     for seq in 1..=3 {
-        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.settle(1, seq, 1, Disposition::Ack);
         rig.run();
     }
     let due = rig.partition.due_ms().expect("it wants to be looked at when it is quiet");
@@ -508,7 +508,7 @@ fn a_quiet_queue_flags_exactly_what_was_sent() {
     }
     assert_eq!(rig.partition.due_ms(), None, "and then no more");
     // It goes on as before.
-    rig.settle(1, 4, 1, Outcome::Ack);
+    rig.settle(1, 4, 1, Disposition::Ack);
     rig.run();
     assert_eq!(texts(&rig.delivered()), numbered(3..=6));
     rig.pass(1_000);
@@ -521,7 +521,7 @@ fn when_the_last_consumer_goes_what_it_was_not_given_is_not_flagged() {
     let mut rig = two_of_ten_sent();
     // Three acks, so that the watermark runs ahead of what was sent.
     for seq in 1..=3 {
-        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.settle(1, seq, 1, Disposition::Ack);
         rig.run();
     }
     rig.command(Command::Detach { channel: READER });
@@ -533,7 +533,7 @@ fn when_the_last_consumer_goes_what_it_was_not_given_is_not_flagged() {
 fn who_comes_while_the_watermark_is_lowered_is_given_nothing_that_it_would_not_cover() {
     let mut rig = two_of_ten_sent();
     for seq in 1..=3 {
-        rig.settle(1, seq, 1, Outcome::Ack);
+        rig.settle(1, seq, 1, Disposition::Ack);
         rig.run();
     }
     rig.delivered();

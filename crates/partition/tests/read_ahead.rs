@@ -6,7 +6,7 @@ mod member;
 
 use member::{Rig, texts};
 use partition::Tail;
-use partition::command::Outcome;
+use partition::command::Disposition;
 
 /// A member whose backlog of `count` messages lies in one batch of the log and nowhere in memory.
 fn backlog(count: u64, read_bytes_max: usize) -> Rig {
@@ -29,7 +29,7 @@ fn take_all(rig: &mut Rig, count: u64) -> usize {
         let delivered = rig.delivered();
         assert_eq!(texts(&delivered), [format!("{wanted:0100}")]);
         most = most.max(rig.tail.read_bytes());
-        rig.settle(1, delivered[0].seq, 1, Outcome::Ack);
+        rig.settle(1, delivered[0].seq, 1, Disposition::Ack);
         rig.run();
     }
     most

@@ -9,7 +9,7 @@ use broker::queue::{DeadLetterRule, LevelRule, Overflow, Retried, RetryRule, Rul
 use broker::topology::Name;
 use bytes::Bytes;
 use member::{QUEUE, READER, Rig, configured, consumer, texts};
-use partition::command::{Command, Delivery, Durability, Effect, Level, Outcome, Reply, RequestId};
+use partition::command::{Command, Delivery, Disposition, Durability, Effect, Level, Reply, RequestId};
 use partition::entry::{Commands, LogCommand, Reason};
 use partition::machine::scheduled_for;
 use partition::message::MessageView;
@@ -31,11 +31,11 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
     rig.publish_synced(1, "a");
     rig.run();
     let got = rig.get().unwrap();
-    rig.decide(&got, Outcome::Discard);
+    rig.decide(&got, Disposition::Discard);
     let letters = rig.letters();
     assert_eq!((letters.len(), letters[0].wants_answer, letters[0].reason), (1, true, Reason::Discarded));
     assert_eq!(rig.stat(), (0, 0, 0));
-    rig.command(Command::Buried { queue: QUEUE, seq: letters[0].seq, is_safe: false });
+    rig.command(Command::DeadLetterAnswered { queue: QUEUE, seq: letters[0].seq, is_safe: false });
     rig.run();
     assert_eq!(rig.letters(), [], "not at once again");
     rig.pass(2_000);
@@ -49,7 +49,7 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
     let letters = rig.letters();
     assert_eq!(letters.iter().map(|l| text_of(&l.message)).collect::<Vec<_>>(), ["a"]);
     assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 1);
-    rig.command(Command::Buried { queue: QUEUE, seq: letters[0].seq, is_safe: true });
+    rig.command(Command::DeadLetterAnswered { queue: QUEUE, seq: letters[0].seq, is_safe: true });
     rig.run();
     assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
     let mut rig = rig.restarted();
@@ -141,8 +141,8 @@ fn a_deleted_queue_takes_along_what_waits_for_it() {
     rig.publish_in(5, "is scheduled", 3_000);
     rig.run();
     let got: Vec<Delivery> = (0..3).map(|_| rig.get().unwrap()).collect();
-    rig.decide(&got[0], Outcome::Discard);
-    rig.decide(&got[1], Outcome::Nack);
+    rig.decide(&got[0], Disposition::Discard);
+    rig.decide(&got[1], Disposition::Nack);
     assert_eq!(rig.letters().len(), 1, "a dead letter is under way");
     let close =
         Command::Close { queue: QUEUE, if_unused: false, if_empty: false, channel: READER, request: RequestId(9) };
@@ -150,8 +150,8 @@ fn a_deleted_queue_takes_along_what_waits_for_it() {
     rig.command(Command::Delete { queue: QUEUE });
     rig.run();
     // What was asked before the end comes after it, and every time that was set passes.
-    rig.command(Command::Buried { queue: QUEUE, seq: got[0].seq, is_safe: false });
-    rig.decide(&got[2], Outcome::Discard);
+    rig.command(Command::DeadLetterAnswered { queue: QUEUE, seq: got[0].seq, is_safe: false });
+    rig.decide(&got[2], Disposition::Discard);
     rig.publish_in(6, "is too late", 1_000);
     for _ in 0..6 {
         rig.pass(5_000);
@@ -206,10 +206,10 @@ fn a_strategy_that_changes_lets_go_of_what_nobody_confirmed() {
     rig.publish_synced(1, "a");
     rig.run();
     let got = rig.get().unwrap();
-    rig.decide(&got, Outcome::Discard);
+    rig.decide(&got, Disposition::Discard);
     let letters = rig.letters();
     assert_eq!(letters.len(), 1);
-    rig.command(Command::Buried { queue: QUEUE, seq: letters[0].seq, is_safe: false });
+    rig.command(Command::DeadLetterAnswered { queue: QUEUE, seq: letters[0].seq, is_safe: false });
     rig.run();
     assert!(rig.partition.due_ms().is_some(), "it would be offered again");
     rules.dead_letter = dead_letter(false);
@@ -228,10 +228,10 @@ fn a_message_comes_back_as_often_as_its_limit_says() {
         let got = rig.get().unwrap();
         assert_eq!(got.counts.delivery, counted);
         // A nack does not count.
-        rig.decide(&got, Outcome::Nack);
+        rig.decide(&got, Disposition::Nack);
         let got = rig.get().unwrap();
         assert_eq!(got.counts.delivery, counted);
-        rig.decide(&got, Outcome::Reject);
+        rig.decide(&got, Disposition::Reject);
     }
     assert!(rig.get().is_none());
     assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
@@ -309,7 +309,7 @@ fn a_message_that_comes_back_waits_for_its_retry_also_after_a_restart() {
     rig.publish_synced(2, "b");
     rig.run();
     let got = rig.get().unwrap();
-    rig.decide(&got, Outcome::Nack);
+    rig.decide(&got, Disposition::Nack);
     assert_eq!(text_of(&rig.get().unwrap().message), "b", "others do not wait for it");
     assert!(rig.get().is_none());
     let began = rig.now;
@@ -322,7 +322,7 @@ fn a_message_that_comes_back_waits_for_its_retry_also_after_a_restart() {
     let again = rig.get().unwrap();
     assert_eq!((text_of(&again.message).as_str(), again.redelivered, again.counts.acquired), ("a", true, 1));
     // Twice as long the second time, but never longer than the rule says.
-    rig.decide(&again, Outcome::Nack);
+    rig.decide(&again, Disposition::Nack);
     rig.pass(1_400);
     assert!(rig.get().is_none());
     rig.pass(200);
@@ -556,7 +556,7 @@ fn what_is_due_keeps_its_order_when_the_first_one_does_not_fit() {
     rig.pass(2_000);
     assert_eq!(rig.stat().0, 1, "the first does not fit, and the second does not overtake it");
     let got = rig.get().unwrap();
-    rig.decide(&got, Outcome::Ack);
+    rig.decide(&got, Disposition::Ack);
     rig.pass(2_000);
     let (first, second) = (rig.get().unwrap(), rig.get().unwrap());
     assert_eq!([first, second].map(|d| text_of(&d.message)), ["long one", "b"]);
@@ -576,7 +576,7 @@ fn what_the_delivery_limit_ends_counts_towards_the_bytes_of_its_queue_no_more() 
     let got = rig.get().unwrap();
     rig.publish_synced(2, "2.");
     rig.run();
-    rig.decide(&got, Outcome::Reject);
+    rig.decide(&got, Disposition::Reject);
     rig.run();
     rig.publish_synced(3, "8 bytes!");
     rig.run();
@@ -614,7 +614,7 @@ fn what_is_due_and_too_much_is_dead_lettered_once_and_comes_no_more() {
     for text in ["m1", "m2"] {
         let got = rig.get().unwrap();
         assert_eq!(text_of(&got.message), text);
-        rig.decide(&got, Outcome::Ack);
+        rig.decide(&got, Disposition::Ack);
     }
     rig.pass(5_000);
     assert!(rig.get().is_none());
@@ -653,9 +653,9 @@ fn a_queue_is_not_empty_while_dead_letters_wait_for_a_place() {
     rig.publish_synced(1, "a");
     rig.run();
     let got = rig.get().unwrap();
-    rig.decide(&got, Outcome::Discard);
+    rig.decide(&got, Disposition::Discard);
     let seq = rig.letters()[0].seq;
-    rig.command(Command::Buried { queue: QUEUE, seq, is_safe: false });
+    rig.command(Command::DeadLetterAnswered { queue: QUEUE, seq, is_safe: false });
     rig.run();
     let request = RequestId(9);
     rig.command(Command::Close { queue: QUEUE, if_unused: false, if_empty: true, channel: READER, request });
@@ -676,7 +676,7 @@ fn a_queue_is_not_empty_while_messages_wait_for_their_time_or_their_retry() {
             rig.publish_synced(1, what);
             rig.run();
             let got = rig.get().unwrap();
-            rig.decide(&got, Outcome::Nack);
+            rig.decide(&got, Disposition::Nack);
         } else {
             rig.publish_in(1, what, 5_000);
         }
@@ -711,13 +711,13 @@ fn dead_letters_that_found_no_place_are_tried_again_in_the_order_in_which_they_w
     rig.run();
     let got: Vec<Delivery> = (0..3).map(|_| rig.get().unwrap()).collect();
     for at in [1, 0, 2] {
-        rig.decide(&got[at], Outcome::Discard);
+        rig.decide(&got[at], Disposition::Discard);
     }
     let order = |rig: &mut Rig| rig.letters().iter().map(|letter| letter.seq).collect::<Vec<_>>();
     assert_eq!(order(&mut rig), [2, 1, 3]);
     // The answers come in another order.
     for seq in [3, 1, 2] {
-        rig.command(Command::Buried { queue: QUEUE, seq, is_safe: false });
+        rig.command(Command::DeadLetterAnswered { queue: QUEUE, seq, is_safe: false });
     }
     rig.pass(2_000);
     assert_eq!(order(&mut rig), [2, 1, 3]);
@@ -781,9 +781,9 @@ proptest! {
                 Act::Get => held.extend(rig.get()),
                 Act::Settle(at, how) if !held.is_empty() => {
                     let delivery = held.remove(at % held.len());
-                    let outcome = [Outcome::Ack, Outcome::Nack, Outcome::Reject, Outcome::Discard][how as usize];
-                    acked += u64::from(outcome == Outcome::Ack);
-                    had_back |= matches!(outcome, Outcome::Nack | Outcome::Reject);
+                    let outcome = [Disposition::Ack, Disposition::Nack, Disposition::Reject, Disposition::Discard][how as usize];
+                    acked += u64::from(outcome == Disposition::Ack);
+                    had_back |= matches!(outcome, Disposition::Nack | Disposition::Reject);
                     rig.decide(&delivery, outcome);
                 }
                 Act::Settle(..) => {}

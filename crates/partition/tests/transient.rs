@@ -7,7 +7,7 @@ use bytes::Bytes;
 use partition::command::{Durability, Target};
 use partition::message::MessageView;
 use partition::{
-    Command, Delivery, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, TransientQueues,
+    Command, Delivery, Disposition, Effect, Level, Message, Outlets, Publish, Reply, RequestId, TransientQueues,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -171,12 +171,12 @@ fn publish_in(seq: u64, delay_ms: u64, body: Vec<u8>) -> Command {
     Command::Publish(Publish { delay_ms, ..delayed })
 }
 
-/// A queue that has room for one message and refuses more; with `buries` it dead-letters them.
-fn room_for_one(buries: bool) -> TransientQueues {
+/// A queue that has room for one message and refuses more; with `dead_letters` it dead-letters them.
+fn room_for_one(dead_letters: bool) -> TransientQueues {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
     let rule = DeadLetterRule { exchange: "dlx".into(), routing_key: None, at_least_once: false };
-    let overflow = if buries { Overflow::RejectPublishDlx } else { Overflow::RejectPublish };
+    let overflow = if dead_letters { Overflow::RejectPublishDlx } else { Overflow::RejectPublish };
     let rules = Rules { length_max: Some(1), overflow, dead_letter: Some(rule), ..Rules::default() };
     run(&mut queues, vec![Command::Configure { queue: Q, rules: rules.into() }]);
     queues
@@ -286,7 +286,7 @@ fn deleting_a_queue_cancels_its_consumers_and_frees_its_bytes() {
         holder: ConsumerKey { channel: A, number: 1 },
         first: 1,
         count: 1,
-        outcome: Outcome::Ack,
+        outcome: Disposition::Ack,
     };
     assert_eq!(run(&mut queues, vec![settle, Command::Detach { channel: A }]), []);
 }
@@ -391,7 +391,7 @@ fn one_old_message_does_not_pin_the_batches_of_those_around_it() {
         run(&mut queues, (0..100).map(|_| publish(B, 0, &[Q], vec![7; 1000])).collect());
         let holder = ConsumerKey { channel: A, number: 1 };
         let first = round * 100 + 2;
-        run(&mut queues, vec![Command::Settle { queue: Q, holder, first, count: 99, outcome: Outcome::Ack }]);
+        run(&mut queues, vec![Command::Settle { queue: Q, holder, first, count: 99, outcome: Disposition::Ack }]);
         assert!(queues.bytes() < 48 << 20, "{} bytes in round {round}", queues.bytes());
     }
     let effects = run(&mut queues, vec![Command::Detach { channel: A }]);
@@ -417,14 +417,19 @@ enum Op {
     Consume { queue: u8, channel: bool, prefetch: u32, no_ack: bool },
     Cancel { nth: usize },
     Get { queue: u8, channel: bool, no_ack: bool },
-    Settle { nth: usize, count: u64, outcome: Outcome },
+    Settle { nth: usize, count: u64, outcome: Disposition },
     Detach { channel: bool },
     Purge { queue: u8 },
     Step,
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let outcome = prop_oneof![Just(Outcome::Ack), Just(Outcome::Nack), Just(Outcome::Reject), Just(Outcome::Discard)];
+    let outcome = prop_oneof![
+        Just(Disposition::Ack),
+        Just(Disposition::Nack),
+        Just(Disposition::Reject),
+        Just(Disposition::Discard)
+    ];
     prop_oneof![
         6 => (1u8..4, 0usize..40).prop_map(|(queues, bytes)| Op::Publish { queues, bytes }),
         2 => (0u8..2, any::<bool>(), 0u32..4, any::<bool>())
@@ -537,7 +542,7 @@ proptest! {
                         if let Some(m) = model[q].messages.get_mut(seq as usize - 1)
                             && m.1 == Fate::Held(holder)
                         {
-                            let back = matches!(outcome, Outcome::Nack | Outcome::Reject);
+                            let back = matches!(outcome, Disposition::Nack | Disposition::Reject);
                             m.1 = if back { Fate::Ready } else { Fate::Settled };
                         }
                     }
@@ -606,7 +611,7 @@ fn a_discarded_message_of_a_queue_with_rules_ends_and_leaves_as_a_dead_letter() 
     assert_eq!(deliveries(&run(&mut queues, commands.collect())), [(1, false), (2, false)]);
     let holder = ConsumerKey { channel: B, number: 1 };
     let effects =
-        run(&mut queues, vec![Command::Settle { queue: Q, holder, first: 1, count: 2, outcome: Outcome::Discard }]);
+        run(&mut queues, vec![Command::Settle { queue: Q, holder, first: 1, count: 2, outcome: Disposition::Discard }]);
     let letters: Vec<u64> = effects
         .iter()
         .filter_map(|e| if let Effect::DeadLetter(letter) = e { Some(letter.seq) } else { None })

@@ -6,7 +6,7 @@ mod member;
 use broker::QueueId;
 use member::{QUEUE, Rig};
 use partition::WalState;
-use partition::command::Outcome;
+use partition::command::Disposition;
 use partition::outputs::{ExtentReady, ExtentRun, Job};
 
 /// Looks after the log as it stands with this file; the jobs that come of it.
@@ -56,7 +56,7 @@ fn a_checkpoint_begun_before_an_extent_was_used_up_still_names_it() {
     rig.publish_synced(4, "m");
     rig.run();
     assert!(saves(&maintain(&mut rig, 20, 0)), "it names the extent");
-    rig.settle(1, 1, 4, Outcome::Ack);
+    rig.settle(1, 1, 4, Disposition::Ack);
     rig.run();
     assert_eq!(maintain(&mut rig, 20, 0).len(), 0, "now upkeep knows that it is used up");
     assert_eq!(saved(&mut rig), []);

@@ -11,7 +11,7 @@ use crate::shard::thread::Local;
 use crate::stream::Stream;
 use crate::turn::Turn;
 use amqp::{Connection, Millis, ReplyCode};
-use broker::topology::{Outcome, Refusal};
+use broker::topology::{CommandReply, Refusal};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
@@ -204,7 +204,7 @@ impl Client {
         self: &Rc<Self>,
         channel: (ChannelKey, u16),
         request: RequestId,
-        outcome: Result<Outcome, Refusal>,
+        outcome: Result<CommandReply, Refusal>,
         local: &Rc<Local>,
     ) {
         let inner = &mut *self.inner.borrow_mut();

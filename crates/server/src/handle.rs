@@ -12,7 +12,9 @@ use crate::random;
 use crate::shard::deletion::Deletion;
 use crate::shard::{Look, Parcel, transient_partition};
 use crate::topology_log::Answer;
-use broker::topology::{Actor, Checked, Command, Outcome, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology};
+use broker::topology::{
+    Actor, Checked, Command, CommandReply, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology,
+};
 use broker::{PartitionId, QueueId, VhostId};
 use partition::{QueueFigures, Reply};
 use session::Asker;
@@ -239,7 +241,7 @@ impl Handle {
     ///
     /// A change with patterns is weighed first, on a thread of its own and one such change at a time. Errors: what the
     /// topology refuses, and a pattern that takes too long.
-    pub async fn change(&self, command: Command) -> Result<Outcome, ChangeError> {
+    pub async fn change(&self, command: Command) -> Result<CommandReply, ChangeError> {
         if !patterns::has_patterns(&command) {
             return self.decide(command).await;
         }
@@ -251,7 +253,7 @@ impl Handle {
         outcome
     }
 
-    async fn decide(&self, command: Command) -> Result<Outcome, ChangeError> {
+    async fn decide(&self, command: Command) -> Result<CommandReply, ChangeError> {
         let (sender, decided) = oneshot::channel();
         self.shared().log().propose(command, Answer::to_task(sender));
         Ok(decided.await.map_err(|_| ChangeError::NoAnswer)??)
@@ -285,7 +287,7 @@ impl Handle {
             QueueDeclared::Local(command) => self.change_locally(&command).map(|()| true),
             QueueDeclared::Propose(_) if !has_place => Err(ChangeError::InUse("this node has no durable queues")),
             QueueDeclared::Propose(command) => {
-                Ok(matches!(self.change(command).await?, Outcome::Queue { created: true, .. }))
+                Ok(matches!(self.change(command).await?, CommandReply::Queue { created: true, .. }))
             }
         }
     }

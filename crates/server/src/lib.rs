@@ -10,11 +10,11 @@
 #[cfg(test)]
 extern crate self as server;
 
+mod acceptor;
 mod channel_key;
 pub mod config;
 mod connection;
 pub mod definitions;
-mod doorman;
 pub mod engine;
 pub mod handle;
 mod listener;

@@ -3,7 +3,7 @@
 //! Invariant: a full table of descriptors costs a log line and a pause, never the listener; a connection beyond
 //! `connections_max` costs its accept and nothing more.
 
-use crate::doorman;
+use crate::acceptor;
 use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -135,7 +135,7 @@ impl Complaint {
 }
 
 /// Accepts until the node drains, and hands each connection to the shard with the fewest, those of a door by way of the
-/// doorman, on whose thread this runs then. `room` bounds how many are at the door.
+/// acceptor, on whose thread this runs then. `room` bounds how many are at the door.
 pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared>, room: Arc<Room>) {
     let address = listener.local_addr();
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -178,7 +178,7 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
                 shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
                 let shared = shared.clone();
                 tokio::task::spawn_local(async move {
-                    doorman::let_in(stream, peer, door, shard, shared, place).await;
+                    acceptor::let_in(stream, peer, door, shard, shared, place).await;
                 });
             }
             Err(error) if is_exhaustion(&error) => {

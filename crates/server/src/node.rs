@@ -3,7 +3,7 @@
 //! Invariant: the topology's version, read without a lock, is never ahead of the topology that a reader of the lock sees
 //! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
 
-use crate::doorman;
+use crate::acceptor;
 use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
@@ -11,7 +11,7 @@ use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
 use broker::topology::{
-    Applied, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, News, Topology,
+    Applied, BrokerEvent, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, Topology,
 };
 use broker::{ChannelKey, NodeLife, PartitionId, VhostId};
 use partition::{Command, RequestId};
@@ -217,7 +217,7 @@ pub(crate) struct Shared {
     /// What clients are offered that showed a certificate.
     pub(crate) amqp_certified: Arc<ConnectionConfig>,
     tls: RwLock<Option<Arc<ServerConfig>>>,
-    /// Tells the doorman that the node drains.
+    /// Tells the acceptor that the node drains.
     pub(crate) door_closes: Notify,
     pub(crate) config: NodeConfig,
     pub(crate) amqp: Arc<ConnectionConfig>,
@@ -296,10 +296,10 @@ impl Shared {
         self.config.event_vhost.is_some()
     }
 
-    /// Tells the event exchange. To be called where [`Shared::tells_events`], as news cost memory to make.
-    pub(crate) fn tell(&self, news: News) {
+    /// Tells the event exchange. To be called where [`Shared::tells_events`], as events cost memory to make.
+    pub(crate) fn tell(&self, news: BrokerEvent) {
         // One shard for all, so that what follows each other is told in that order.
-        self.mailboxes[0].send(Parcel::News(Box::new(news)));
+        self.mailboxes[0].send(Parcel::Event(Box::new(news)));
     }
 
     /// Has partitions do what follows from a change, through their shards' mailboxes.
@@ -428,7 +428,7 @@ impl Shared {
         }
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Alarms));
         if self.tells_events() {
-            let news = News::new(if on { "alarm.set" } else { "alarm.cleared" });
+            let news = BrokerEvent::new(if on { "alarm.set" } else { "alarm.cleared" });
             let resource: &[u8] = match alarm {
                 Alarm::Disk => b"disk",
                 Alarm::Memory => b"memory",
@@ -681,8 +681,8 @@ impl Node {
             return Ok(());
         }
         let shared = self.shared.clone();
-        let thread = std::thread::Builder::new().name("doorman".to_owned());
-        match thread.spawn(move || doorman::run(doors, &shared)) {
+        let thread = std::thread::Builder::new().name("acceptor".to_owned());
+        match thread.spawn(move || acceptor::run(doors, &shared)) {
             Ok(thread) => self.lock_threads().push(thread),
             Err(source) => {
                 self.drain();

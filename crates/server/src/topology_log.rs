@@ -6,7 +6,7 @@
 use crate::node::Shared;
 use crate::shard::{Mailbox, Parcel};
 use broker::ChannelKey;
-use broker::topology::{Applied, Command, Outcome, Refusal, Topology};
+use broker::topology::{Applied, Command, CommandReply, Refusal, Topology};
 use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
@@ -16,8 +16,8 @@ pub struct Answer(Option<To>);
 
 enum To {
     Channel { mailbox: Mailbox, channel: ChannelKey, request: RequestId },
-    Waiter(mpsc::Sender<Result<Outcome, Refusal>>),
-    Task(oneshot::Sender<Result<Outcome, Refusal>>),
+    Waiter(mpsc::Sender<Result<CommandReply, Refusal>>),
+    Task(oneshot::Sender<Result<CommandReply, Refusal>>),
 }
 
 impl Answer {
@@ -26,12 +26,12 @@ impl Answer {
     }
 
     /// The answer goes to a thread that waits for it.
-    pub(crate) fn to_waiter(waiter: mpsc::Sender<Result<Outcome, Refusal>>) -> Self {
+    pub(crate) fn to_waiter(waiter: mpsc::Sender<Result<CommandReply, Refusal>>) -> Self {
         Answer(Some(To::Waiter(waiter)))
     }
 
     /// The answer goes to a task that waits for it.
-    pub(crate) fn to_task(task: oneshot::Sender<Result<Outcome, Refusal>>) -> Self {
+    pub(crate) fn to_task(task: oneshot::Sender<Result<CommandReply, Refusal>>) -> Self {
         Answer(Some(To::Task(task)))
     }
 

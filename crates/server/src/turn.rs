@@ -10,7 +10,7 @@ use crate::shard::thread::Local;
 use crate::shard::{Parcel, transient_partition};
 use crate::topology_log::Answer;
 use amqp::{Millis, Table};
-use broker::topology::{Applied, Command as Change, News, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
@@ -129,8 +129,8 @@ impl Host for Turn<'_> {
         self.local.tally.add(what, count);
     }
 
-    fn tell(&self, news: News) {
-        self.local.shared.tell(news);
+    fn tell(&self, event: BrokerEvent) {
+        self.local.shared.tell(event);
     }
 
     fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {

@@ -10,8 +10,8 @@ use super::refusal::channel_error;
 use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, Reply, ReplyCode, Request, Table};
 use broker::topology::{
-    Binding, Checked, Command as Change, ExchangeDeclare, Kind, Name, Outcome, Placement, QueueDeclare, QueueDeclared,
-    Refusal,
+    Binding, Checked, Command as Change, CommandReply, ExchangeDeclare, Kind, Name, Placement, QueueDeclare,
+    QueueDeclared, Refusal,
 };
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
@@ -104,7 +104,7 @@ impl Session {
             Request::Cancel { consumer_tag } => self.cancel(at, &consumer_tag, cx),
             Request::Get { queue, no_ack } => self.get(at, queue, no_ack, cx),
             Request::Recover { unsettled } => {
-                self.settle_all(at, &unsettled, partition::Outcome::Nack, cx);
+                self.settle_all(at, &unsettled, partition::Disposition::Nack, cx);
                 cx.client.reply(self.channels[at].id, Reply::Done);
             }
             Request::TxSelect => self.tx_select(at, cx),
@@ -263,15 +263,15 @@ impl Session {
     }
 
     /// A change that the channel waits for was decided.
-    pub(super) fn decided(&mut self, at: usize, outcome: Result<Outcome, Refusal>, cx: &mut Cx<'_, impl Host>) {
+    pub(super) fn decided(&mut self, at: usize, outcome: Result<CommandReply, Refusal>, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let pending = std::mem::take(&mut channel.pending);
         match (pending, outcome) {
-            (Pending::NewQueue { name }, Ok(Outcome::Queue { created: true, .. })) => {
+            (Pending::NewQueue { name }, Ok(CommandReply::Queue { created: true, .. })) => {
                 let reply = Reply::QueueDeclared { queue: name, message_count: 0, consumer_count: 0 };
                 cx.client.reply(channel.id, reply);
             }
-            (Pending::NewQueue { name }, Ok(Outcome::Queue { id, created: false })) => {
+            (Pending::NewQueue { name }, Ok(CommandReply::Queue { id, created: false })) => {
                 self.stat_by_id(at, id, name, cx);
             }
             (Pending::Change, Ok(_)) => cx.client.reply(channel.id, Reply::Done),

@@ -4,7 +4,7 @@
 //! carried out. Invariant: none of these steps needs whoever asked. A channel, a connection or an HTTP caller that goes
 //! away misses the answer and changes nothing else: what was begun is decided, or called off.
 
-use broker::topology::{Applied, Checked, Command as Change, Outcome, Refusal, Topology};
+use broker::topology::{Applied, Checked, Command as Change, CommandReply, Refusal, Topology};
 use broker::{ChannelKey, PartitionId, QueueId};
 use partition::{Command, Reply, RequestId};
 use std::cell::RefCell;
@@ -135,13 +135,13 @@ impl<O> Deletions<O> {
     }
 
     /// The topology decided about a deletion that was begun here.
-    pub fn decided(&self, request: RequestId, outcome: Result<Outcome, Refusal>, by: &impl Deleter<O>) {
+    pub fn decided(&self, request: RequestId, outcome: Result<CommandReply, Refusal>, by: &impl Deleter<O>) {
         let Some(Begun { deletion, ready }) = self.begun.borrow_mut().remove(&request) else { return };
         finish(deletion, ready, outcome, by);
     }
 }
 
-fn finish<O>(deletion: Deletion<O>, ready: u64, outcome: Result<Outcome, Refusal>, by: &impl Deleter<O>) {
+fn finish<O>(deletion: Deletion<O>, ready: u64, outcome: Result<CommandReply, Refusal>, by: &impl Deleter<O>) {
     let Deletion { queue, partition, asker, .. } = deletion;
     if outcome.is_err() {
         by.push(partition, Command::Reopen { queue });

@@ -6,7 +6,7 @@
 use super::channel::{Consumer, State};
 use super::{Host, Session};
 use amqp::{ChannelId, Mechanism, Value};
-use broker::topology::{Name, News};
+use broker::topology::{BrokerEvent, Name};
 use bytes::Bytes;
 
 /// Who did it: the user of the connection.
@@ -29,8 +29,9 @@ impl Session {
         }
     }
 
-    fn with_peer(&self, news: News) -> News {
-        news.text("peer_host", self.peer.ip().to_string().as_bytes())
+    fn with_peer(&self, event: BrokerEvent) -> BrokerEvent {
+        event
+            .text("peer_host", self.peer.ip().to_string().as_bytes())
             .value("peer_port", Value::I32(self.peer.port().into()))
             .text("protocol", b"AMQP 0-9-1")
     }
@@ -45,41 +46,42 @@ impl Session {
         reason: Option<&str>,
         host: &impl Host,
     ) {
-        let news = News::new(key).text("name", user).text("auth_mechanism", mechanism.name().as_bytes());
-        let news = self.with_peer(news.text("connection_name", self.connection_name().as_bytes()));
+        let event = BrokerEvent::new(key).text("name", user).text("auth_mechanism", mechanism.name().as_bytes());
+        let event = self.with_peer(event.text("connection_name", self.connection_name().as_bytes()));
         host.tell(match reason {
-            Some(reason) => news.text("error", reason.as_bytes()),
-            None => news,
+            Some(reason) => event.text("error", reason.as_bytes()),
+            None => event,
         });
     }
 
     /// The connection was opened, or closed for a reason.
     #[cold]
     pub(super) fn tell_connection(&self, key: &'static str, reason: Option<&str>, host: &impl Host) {
-        let news = News::new(key).text("name", self.connection_name().as_bytes());
-        let news = self.with_peer(news.text("user", &self.user).text("vhost", &self.vhost_name));
-        let news = news.text(ACTOR, &self.user);
+        let event = BrokerEvent::new(key).text("name", self.connection_name().as_bytes());
+        let event = self.with_peer(event.text("user", &self.user).text("vhost", &self.vhost_name));
+        let event = event.text(ACTOR, &self.user);
         host.tell(match reason {
-            Some(reason) => news.text("reason", reason.as_bytes()),
-            None => news,
+            Some(reason) => event.text("reason", reason.as_bytes()),
+            None => event,
         });
     }
 
     /// A channel was opened or closed.
     #[cold]
     pub(super) fn tell_channel(&self, key: &'static str, channel: ChannelId, host: &impl Host) {
-        let news = News::new(key).text("name", format!("{} ({})", self.connection_name(), channel.number()).as_bytes());
-        let news = news.text("connection", self.connection_name().as_bytes());
-        let news = news.value("number", Value::I32(channel.number().into()));
-        let news = news.text("user", &self.user).text("vhost", &self.vhost_name);
-        host.tell(news.text(ACTOR, &self.user));
+        let event =
+            BrokerEvent::new(key).text("name", format!("{} ({})", self.connection_name(), channel.number()).as_bytes());
+        let event = event.text("connection", self.connection_name().as_bytes());
+        let event = event.value("number", Value::I32(channel.number().into()));
+        let event = event.text("user", &self.user).text("vhost", &self.vhost_name);
+        host.tell(event.text(ACTOR, &self.user));
     }
 }
 
 impl Consumer {
-    fn news(&self, key: &'static str, told: &Told) -> News {
+    fn event(&self, key: &'static str, told: &Told) -> BrokerEvent {
         let Told { queue, vhost, user } = told;
-        News::new(key)
+        BrokerEvent::new(key)
             .text("consumer_tag", self.tag.as_bytes())
             .text("queue", queue)
             .text("vhost", vhost)
@@ -94,10 +96,11 @@ impl Consumer {
         let Some(vhost) = topology.vhost_of(queue.vhost) else { return };
         let told = Told { queue: queue.name.clone(), vhost: vhost.name.clone(), user: user.clone() };
         drop(topology);
-        let news = self.news("consumer.created", &told);
+        let event = self.event("consumer.created", &told);
         self.told = Some(Box::new(told));
         host.tell(
-            news.flag("ack_required", !self.no_ack)
+            event
+                .flag("ack_required", !self.no_ack)
                 .flag("exclusive", self.exclusive)
                 .value("prefetch_count", Value::I32(self.prefetch.into())),
         );
@@ -107,7 +110,7 @@ impl Consumer {
     #[cold]
     pub(super) fn tell_end(&self, host: &impl Host) {
         if let (Some(told), State::Active | State::Stopping) = (&self.told, self.state) {
-            host.tell(self.news("consumer.deleted", told));
+            host.tell(self.event("consumer.deleted", told));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::occupancy::Occupancy;
 use crate::tally::Count;
 use crate::unfinished::Sums;
 use amqp::{Millis, Table};
-use broker::topology::{Applied, Command as Change, News, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
@@ -142,8 +142,8 @@ pub trait Host {
     /// Counts `count` more.
     fn count(&self, what: Count, count: u64);
 
-    /// Tells the event exchange. News cost memory to make: only where the settings say that it is told.
-    fn tell(&self, news: News);
+    /// Tells the event exchange. Events cost memory to make: only where the settings say that it is told.
+    fn tell(&self, event: BrokerEvent);
 
     /// Publishes a message of the broker's own to an exchange of this virtual host.
     fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes);

@@ -12,14 +12,14 @@ use super::waiting::CONFIRMS_LOOK_MS;
 use super::{Client, Cx, Host, Session};
 use crate::tally::Count;
 use amqp::wire::headers;
-use amqp::{ChannelError, Confirm, MessageParts, Outcome as Settled, ReplyCode, ReturnedMessage, Settle};
+use amqp::{ChannelError, Confirm, MessageParts, ReplyCode, ReturnedMessage, Settle, Settlement};
 use broker::queue::Counts;
 use broker::topology::{DurabilityLevel, RouteRequest, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::command::{Durability, Selective};
 use partition::message::MessageView;
-use partition::{Command, Delivery, Level, Message, Outcome, Publish, Target};
+use partition::{Command, Delivery, Disposition, Level, Message, Publish, Target};
 use smallvec::SmallVec;
 
 /// A publish to this exchange on a confirm channel is confirmed once everything written before is synced.
@@ -252,7 +252,7 @@ impl Session {
         &mut self,
         at: usize,
         deliveries: &amqp::Deliveries,
-        outcome: Outcome,
+        outcome: Disposition,
         cx: &mut Cx<'_, impl Host>,
     ) {
         let channel = &mut self.channels[at];
@@ -266,7 +266,7 @@ impl Session {
             let holder = channel.holder(&channel.consumers[found]);
             cx.host.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
             channel.forget_if_done(found);
-            if outcome == Outcome::Ack {
+            if outcome == Disposition::Ack {
                 cx.host.count(Count::Acked, count);
             }
             if let (Some(credit), true) = (&mut channel.credit, state != State::Get) {
@@ -333,12 +333,12 @@ impl Session {
 }
 
 /// What a partition is told of a client's decision.
-pub(super) fn outcome_of(settled: Settled) -> Outcome {
+pub(super) fn outcome_of(settled: Settlement) -> Disposition {
     match settled {
-        Settled::Ack => Outcome::Ack,
-        Settled::Nack { requeue: true } => Outcome::Nack,
-        Settled::Reject { requeue: true } => Outcome::Reject,
-        Settled::Nack { requeue: false } | Settled::Reject { requeue: false } => Outcome::Discard,
+        Settlement::Ack => Disposition::Ack,
+        Settlement::Nack { requeue: true } => Disposition::Nack,
+        Settlement::Reject { requeue: true } => Disposition::Reject,
+        Settlement::Nack { requeue: false } | Settlement::Reject { requeue: false } => Disposition::Discard,
     }
 }
 

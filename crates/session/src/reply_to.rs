@@ -12,7 +12,7 @@ use super::consume::Wanted;
 use super::traits::DIRECT_REPLY_TO;
 use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
-use broker::topology::{Command as Change, DeclareQueue, Name, Outcome};
+use broker::topology::{Command as Change, CommandReply, DeclareQueue, Name};
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 
@@ -114,7 +114,7 @@ impl Session {
             partition,
         };
         match cx.host.change(&Change::DeclareQueue(declare)).outcome {
-            Ok(Outcome::Queue { id, .. }) => Some((id, partition, name)),
+            Ok(CommandReply::Queue { id, .. }) => Some((id, partition, name)),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::transaction::Commit;
 use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Event, Mechanism, Millis, Request};
-use broker::topology::{Actor, Checked, NAME_BYTES_MAX, Outcome, Refusal, RouteTarget};
+use broker::topology::{Actor, Checked, CommandReply, NAME_BYTES_MAX, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -306,7 +306,7 @@ impl Session {
         &mut self,
         channel: (ChannelKey, u16),
         request: RequestId,
-        outcome: Result<Outcome, Refusal>,
+        outcome: Result<CommandReply, Refusal>,
         cx: &mut Cx<'_, impl Host>,
     ) {
         let (key, number) = channel;

@@ -8,7 +8,7 @@ use super::channel::{RequestKind, State};
 use super::{Client, Cx, Host, NEVER, Session};
 use amqp::{ChannelError, ChannelId, MethodId, Millis, ReplyCode};
 use broker::ConsumerKey;
-use partition::{Command, Outcome};
+use partition::{Command, Disposition};
 use std::collections::VecDeque;
 
 /// A timeout is divided into so many marks.
@@ -101,7 +101,7 @@ impl Session {
         let request = RequestKind::Replaced(number.into()).id();
         cx.host.push(partition, Command::Cancel { queue, consumer: key, request });
         // Everything that it holds, whatever the numbers; what the client acks later finds nobody who holds it.
-        let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Outcome::Nack };
+        let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Disposition::Nack };
         cx.host.push(partition, all);
         cx.client.cancel_notify(id, &tag);
     }

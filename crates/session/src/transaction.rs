@@ -25,7 +25,7 @@ pub(super) struct Transaction {
 pub(super) struct Commit {
     channel: ChannelId,
     held: std::vec::IntoIter<Publish>,
-    settles: Vec<(amqp::Outcome, Deliveries)>,
+    settles: Vec<(amqp::Settlement, Deliveries)>,
 }
 
 impl Transaction {
@@ -76,7 +76,7 @@ impl Session {
     pub(super) fn tx_commit(
         &mut self,
         at: usize,
-        settles: Vec<(amqp::Outcome, Deliveries)>,
+        settles: Vec<(amqp::Settlement, Deliveries)>,
         cx: &mut Cx<'_, impl Host>,
     ) {
         let channel = &mut self.channels[at];

@@ -17,7 +17,7 @@ pub mod messages;
 pub mod raft;
 pub mod topology;
 
-use crate::client::{is_burial, queue_of};
+use crate::client::{is_dead_letter_channel, queue_of};
 use crate::node::{Restored, Said, View};
 use crate::registry::name_of;
 use crate::schedule::Micros;
@@ -155,7 +155,7 @@ pub struct Checks {
     /// Dead letters that left, by queue and number.
     letters: BTreeSet<(QueueId, u64)>,
     /// The same, by the queue that they go to and the message: how many left, and how many arrived.
-    burials: BTreeMap<(QueueId, u64), (u64, u64)>,
+    awaited: BTreeMap<(QueueId, u64), (u64, u64)>,
     /// Who holds what where only one consumer may.
     holdings: Holdings,
     /// Queues that were deleted.
@@ -216,7 +216,7 @@ pub struct Figures {
     /// Messages that ended by a rule of their queue.
     pub ended_by_rule: u64,
     /// Dead letters that arrived.
-    pub buried: u64,
+    pub dead_lettered: u64,
     /// Publishes that a full queue refused.
     pub refused: u64,
     /// Times that a queue was said to be unused for long.
@@ -224,7 +224,7 @@ pub struct Figures {
     /// Publishes that were confirmed and dropped, as their queues had one with their key.
     pub repeats: u64,
     /// Messages that rotted, and were fetched from another member and written anew.
-    pub mended: u64,
+    pub repaired: u64,
     /// Entries that rotted in a leader's log before a follower had them.
     pub lost_entries: u64,
     /// Queues deleted.
@@ -260,11 +260,11 @@ impl Figures {
             checkpoints_used,
             dead_letters,
             ended_by_rule,
-            buried,
+            dead_lettered,
             refused,
             lapsed,
             repeats,
-            mended,
+            repaired,
             lost_entries,
             deleted,
             nowhere,
@@ -288,11 +288,11 @@ impl Figures {
         self.checkpoints_used += checkpoints_used;
         self.dead_letters += dead_letters;
         self.ended_by_rule += ended_by_rule;
-        self.buried += buried;
+        self.dead_lettered += dead_lettered;
         self.refused += refused;
         self.lapsed += lapsed;
         self.repeats += repeats;
-        self.mended += mended;
+        self.repaired += repaired;
         self.lost_entries += lost_entries;
         self.deleted += deleted;
         self.nowhere += nowhere;
@@ -316,7 +316,7 @@ impl Checks {
             expected,
             aimed: BTreeMap::new(),
             letters: BTreeSet::new(),
-            burials: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             holdings: Holdings::default(),
             ends: Ends::default(),
             used_ms: BTreeMap::new(),
@@ -488,11 +488,11 @@ impl Checks {
                 Found::Delivered { queue, id, redelivered } => self.flag(queue, id, redelivered),
                 Found::Ended { queue, seq, id, by_rule } => {
                     self.figures.ended_by_rule += u64::from(by_rule);
-                    self.check_buried(queue, seq, id);
+                    self.check_dead_lettered(queue, seq, id);
                 }
-                Found::Buried { queue, id } => {
-                    self.figures.buried += 1;
-                    let (left, arrived) = self.burials.entry((name_of(queue), id)).or_default();
+                Found::DeadLettered { queue, id } => {
+                    self.figures.dead_lettered += 1;
+                    let (left, arrived) = self.awaited.entry((name_of(queue), id)).or_default();
                     *arrived += 1;
                     if *arrived > *left {
                         let what = format!("message {id} came to queue {} more often than it left for it", queue.0);
@@ -504,12 +504,12 @@ impl Checks {
     }
 
     /// A message ended: at least once, it is where its dead letter goes by now.
-    fn check_buried(&self, queue: QueueId, seq: u64, id: u64) {
+    fn check_dead_lettered(&self, queue: QueueId, seq: u64, id: u64) {
         let rule = self.expected.rules_of(queue).and_then(|rules| rules.dead_letter.as_ref());
         let Some(grave) = self.expected.grave_of(queue).filter(|_| rule.is_some_and(|r| r.at_least_once)) else {
             return;
         };
-        let is_lost = self.burials.get(&(grave, id)).is_none_or(|(_, arrived)| *arrived == 0);
+        let is_lost = self.awaited.get(&(grave, id)).is_none_or(|(_, arrived)| *arrived == 0);
         if is_lost && !self.ends.excuses_letter(grave, id) {
             let what = format!("message {seq} of queue {} ended, and is not in queue {}", queue.0, grave.0);
             violated("dead letter", &what);
@@ -550,7 +550,7 @@ impl Checks {
             Effect::Reply { request, reply: Reply::Stat { ready, .. }, .. } => {
                 self.check_length(queue_of(*request), *ready);
             }
-            Effect::Refuse { channel, first, count } if !is_burial(*channel) => {
+            Effect::Refuse { channel, first, count } if !is_dead_letter_channel(*channel) => {
                 (*first..*first + *count).for_each(|seq| self.refused(group, said, *channel, seq));
             }
             Effect::Unused { queue } => _ = self.used_ms.insert(*queue, said.now_ms),
@@ -625,7 +625,7 @@ impl Checks {
         let id = MessageView::parse(&letter.message).and_then(|view| id_of(view.body()));
         let Some(id) = id else { violated("published", &format!("a dead letter of queue {} is of nothing", queue.0)) };
         if let Some(grave) = self.expected.grave_of(queue) {
-            self.burials.entry((grave, id)).or_default().0 += 1;
+            self.awaited.entry((grave, id)).or_default().0 += 1;
         }
         self.models[group].check_gone(queue, said.applied_before.0, || format!("a dead letter of message {seq}"));
         if seq == 0 {
@@ -645,7 +645,7 @@ impl Checks {
     }
 
     fn confirmed(&mut self, channel: ChannelKey, seq: u64) {
-        if is_burial(channel) {
+        if is_dead_letter_channel(channel) {
             return;
         }
         let Some(&id) = self.by_number.get(&(channel, seq)) else {

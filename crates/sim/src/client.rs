@@ -12,7 +12,7 @@ use crate::schedule::{MS, Micros, SECOND};
 use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
-use partition::command::{Durability, Level, Outcome, Selective, Target};
+use partition::command::{Disposition, Durability, Level, Selective, Target};
 use partition::{Command, Effect, Message, Publish, Reply, RequestId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,12 +50,12 @@ pub struct QueueSettings {
 const BURIALS_FROM: u128 = 1 << 60;
 
 /// The channel on which a node publishes dead letters in one of its lives.
-pub fn burial_channel(node: u64, life: u32) -> ChannelKey {
+pub fn dead_letter_channel(node: u64, life: u32) -> ChannelKey {
     ChannelKey(BURIALS_FROM | u128::from(node) << 32 | u128::from(life))
 }
 
 /// Whether dead letters are published on this channel.
-pub fn is_burial(channel: ChannelKey) -> bool {
+pub fn is_dead_letter_channel(channel: ChannelKey) -> bool {
     channel.0 >= BURIALS_FROM && channel != ChannelKey::NOBODY
 }
 
@@ -518,13 +518,13 @@ impl Client {
                 count += 1;
             }
             let outcome = match self.random.below(100) {
-                _ if n.draining || !r.unruly => Outcome::Ack,
-                0..70 => Outcome::Ack,
-                70..82 => Outcome::Nack,
-                82..92 => Outcome::Reject,
-                _ => Outcome::Discard,
+                _ if n.draining || !r.unruly => Disposition::Ack,
+                0..70 => Disposition::Ack,
+                70..82 => Disposition::Nack,
+                82..92 => Disposition::Reject,
+                _ => Disposition::Discard,
             };
-            let is_end = matches!(outcome, Outcome::Ack | Outcome::Discard);
+            let is_end = matches!(outcome, Disposition::Ack | Disposition::Discard);
             n.checks.settle_asked(queue, holder, seq..seq + count, is_end);
             n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count, outcome }));
         }
@@ -533,7 +533,7 @@ impl Client {
             let at = self.random.below(r.held.len() as u64) as usize;
             let (queue, holder, seq, _) = r.held.remove(at).expect("it is there");
             n.checks.settle_asked(queue, holder, seq..seq + 1, true);
-            let outcome = Outcome::Ack;
+            let outcome = Disposition::Ack;
             n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count: 1, outcome }));
         }
         if !r.gets || n.draining {

@@ -6,7 +6,7 @@
 use crate::checks::{Checks, Expected, Figures, violated};
 use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
 use crate::network::{self, Network};
-use crate::node::{Happening, Node, Outcome, SessionId, Settings, TOPOLOGY};
+use crate::node::{Happening, Node, SessionId, Settings, StepOutput, TOPOLOGY};
 use crate::plan::{Faults, Options, Plan};
 use crate::random::Random;
 use crate::registry::Registry;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
 
-mod burial;
+mod dead_letter;
 mod declares;
 mod leaders;
 mod turnover;
@@ -71,7 +71,7 @@ enum Event {
     Reset {
         session: SessionId,
     },
-    Burial(burial::Step),
+    DeadLetter(dead_letter::Step),
     Turnover(turnover::Step),
     Declare,
     Weather,
@@ -101,7 +101,7 @@ pub struct Cluster {
     links: BTreeMap<SessionId, Link>,
     next_session: u64,
     checks: Checks,
-    burials: burial::Burials,
+    awaited: dead_letter::AwaitedDeadLetters,
     registry: Registry,
     turnover: turnover::Turnover,
     declares: Option<declares::Declares>,
@@ -145,7 +145,7 @@ impl Cluster {
         let mut expected = Expected {
             caps: plan.groups.iter().flatten().filter_map(cap_of).collect(),
             rules: plan.rules.clone(),
-            graves: plan.buried_in.iter().map(|(queue, (_, grave))| (*queue, *grave)).collect(),
+            graves: plan.dead_letters_of.iter().map(|(queue, (_, grave))| (*queue, *grave)).collect(),
             gives_up: settings.gives_up.clone(),
             undelivered_max: BTreeMap::new(),
             slack_ms: if options.faults.pauses { CLOCKS_APART_MS } else { 0 },
@@ -177,7 +177,7 @@ impl Cluster {
             links: BTreeMap::new(),
             next_session: 1,
             checks: Checks::new(&partitions, members.len(), expected),
-            burials: burial::Burials::default(),
+            awaited: dead_letter::AwaitedDeadLetters::default(),
             registry: Registry::new(&plan, options.bug),
             turnover: turnover::Turnover::default(),
             declares,
@@ -286,13 +286,13 @@ impl Cluster {
         match event {
             Event::Node { node, life, happening } => {
                 if self.nodes[node].life == life {
-                    let mut out = Outcome::default();
+                    let mut out = StepOutput::default();
                     self.nodes[node].happen(now, happening, &mut out);
                     self.settle(node, out);
                 }
             }
             Event::Packet { from, to, packet } => {
-                let mut out = Outcome::default();
+                let mut out = StepOutput::default();
                 for (partition, frame) in network::open(packet).expect("it arrived as it was sent") {
                     self.nodes[to].receive(from, partition, frame, &mut out);
                 }
@@ -300,14 +300,14 @@ impl Cluster {
             }
             Event::Command { session, command } => {
                 let Some(node) = self.links.get(&session).map(|l| l.node) else { return };
-                let mut out = Outcome::default();
+                let mut out = StepOutput::default();
                 self.trace.line(now, || format!("n{} <- s{} {}", node + 1, session.0, brief_command(&command)));
                 self.nodes[node].command(session, command, &mut out);
                 self.settle(node, out);
             }
             Event::Close { session, ended } => {
                 let Some(link) = self.links.remove(&session) else { return };
-                let mut out = Outcome::default();
+                let mut out = StepOutput::default();
                 self.trace.line(now, || format!("n{} <- s{} closes, ended {ended}", link.node + 1, session.0));
                 self.nodes[link.node].close(session, ended, &mut out);
                 self.settle(link.node, out);
@@ -324,7 +324,7 @@ impl Cluster {
                     self.clients[link.client].lost();
                 }
             }
-            Event::Burial(step) => self.bury(step),
+            Event::DeadLetter(step) => self.dead_letter(step),
             Event::Turnover(step) => self.turn_over(step),
             Event::Declare => self.declare(),
             Event::Client { client } => self.with_client(client, Client::wake),
@@ -339,11 +339,12 @@ impl Cluster {
     }
 
     /// Carries out what came out of a step of a node, and looks at how it stands.
-    fn settle(&mut self, node: usize, out: Outcome) {
+    fn settle(&mut self, node: usize, out: StepOutput) {
         let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
-        let Outcome { later, frames, effects, resets, appended, mended, lost_entries, decided, lost, stopped, .. } =
-            out;
-        self.checks.figures.mended += mended;
+        let StepOutput {
+            later, frames, effects, resets, appended, repaired, lost_entries, decided, lost, stopped, ..
+        } = out;
+        self.checks.figures.repaired += repaired;
         self.checks.figures.lost_entries += lost_entries;
         for (partition, term, index, body) in appended {
             if partition == TOPOLOGY {
@@ -386,7 +387,7 @@ impl Cluster {
                 self.send_letter(node, group, letter);
             }
             self.note_answer(&effect);
-            if self.note_burial(node, &effect) {
+            if self.note_dead_letter(node, &effect) {
                 continue;
             }
             let Some(session) = channel_of(&effect).and_then(|c| self.nodes[node].session_of(c)) else { continue };
@@ -481,7 +482,7 @@ impl Cluster {
     fn start(&mut self, node: usize) {
         let now = self.schedule.now();
         let id = self.nodes[node].id;
-        let mut out = Outcome::default();
+        let mut out = StepOutput::default();
         let known = self.known_queues();
         self.nodes[node].knows(known);
         match self.nodes[node].start(now, &mut out) {

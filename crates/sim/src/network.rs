@@ -52,8 +52,8 @@ impl Network {
         self.cut.insert((from, to));
     }
 
-    /// Mends every link.
-    pub fn mend(&mut self) {
+    /// Heals every link.
+    pub fn heal(&mut self) {
         self.cut.clear();
     }
 

@@ -125,7 +125,7 @@ enum Completion {
 
 /// What came out of a step of a node.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct StepOutput {
     /// What happens on this node, and after how long.
     pub later: Vec<(Micros, Happening)>,
     /// Frames for other nodes.
@@ -137,13 +137,13 @@ pub struct Outcome {
     /// Entries that a partition appended: partition, term, index, body as stored.
     pub appended: Vec<(PartitionId, Term, LogIndex, Bytes)>,
     /// Messages that were fetched from another member, because they had rotted.
-    pub mended: u64,
+    pub repaired: u64,
     /// Entries that a follower needed and that had rotted.
     pub lost_entries: u64,
     /// Proposals of this node that were decided, and the entries that decided them.
     pub decided: Vec<(u64, LogIndex)>,
     /// What the topology answered to proposals of this node.
-    pub answers: Vec<(u64, Result<broker::topology::Outcome, broker::topology::Refusal>)>,
+    pub answers: Vec<(u64, Result<broker::topology::CommandReply, broker::topology::Refusal>)>,
     /// What follows from changes of the topology, for the node to carry out.
     pub follows: Vec<broker::topology::Effect>,
     /// Proposals of this node that nothing will be heard of.
@@ -251,7 +251,7 @@ struct Running {
     /// A delivery that a wrong shell sends once more, and since when.
     kept: Option<(Micros, PartitionId, Effect)>,
     /// Dead letters for this node's partitions, and answers to those of its own.
-    buried: Vec<(usize, Command)>,
+    enqueued: Vec<(usize, Command)>,
     /// The latest that its clock showed.
     latest_ms: u64,
 }
@@ -405,7 +405,7 @@ impl Node {
     }
 
     /// A frame of another node arrives.
-    pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: PeerFrame, out: &mut Outcome) {
+    pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: PeerFrame, out: &mut StepOutput) {
         let Some(at) = self.settings.number_of(partition) else { return };
         let Some(r) = &mut self.running else { return };
         r.frames.push((from, at, frame));
@@ -421,7 +421,7 @@ impl Node {
     }
 
     /// A command of a client arrives.
-    pub fn command(&mut self, session: SessionId, command: Command, out: &mut Outcome) {
+    pub fn command(&mut self, session: SessionId, command: Command, out: &mut StepOutput) {
         let Some(command) = self.look_up(session, command, out) else { return };
         let Some(r) = &mut self.running else { return };
         r.commands.push_back((session, Input::Command(command)));
@@ -429,14 +429,14 @@ impl Node {
     }
 
     /// A dead letter arrives for a partition, or the answer to one of its own. Lost if the node is down.
-    pub fn bury(&mut self, partition: usize, command: Command, out: &mut Outcome) {
+    pub fn enqueue(&mut self, partition: usize, command: Command, out: &mut StepOutput) {
         let Some(r) = &mut self.running else { return };
-        r.buried.push((partition, command));
+        r.enqueued.push((partition, command));
         self.want_turn(out);
     }
 
     /// A client's connection ends, and its channel with it if `ended`.
-    pub fn close(&mut self, session: SessionId, ended: bool, out: &mut Outcome) {
+    pub fn close(&mut self, session: SessionId, ended: bool, out: &mut StepOutput) {
         let Some(r) = &mut self.running else { return };
         r.commands.push_back((session, if ended { Input::ChannelEnds } else { Input::SessionEnds }));
         self.want_turn(out);
@@ -448,7 +448,7 @@ impl Node {
     }
 
     /// Something that was to happen happens.
-    pub fn happen(&mut self, now: Micros, happening: Happening, out: &mut Outcome) {
+    pub fn happen(&mut self, now: Micros, happening: Happening, out: &mut StepOutput) {
         self.now = now;
         if self.running.is_none() {
             return;
@@ -494,7 +494,7 @@ impl Node {
         self.running.as_mut().expect("only a node that is up is asked")
     }
 
-    fn want_turn(&mut self, out: &mut Outcome) {
+    fn want_turn(&mut self, out: &mut StepOutput) {
         let after = self.random.between(2, 60);
         let r = self.up();
         if !r.turn_due {
@@ -508,7 +508,7 @@ impl Node {
     }
 
     /// The shard's turn: everything that came in, partition by partition.
-    fn turn(&mut self, out: &mut Outcome) {
+    fn turn(&mut self, out: &mut StepOutput) {
         let now_ms = self.wall_ms();
         let (bug, upkeep) = (self.settings.bug, self.settings.upkeep);
         let told_ms = match bug {
@@ -542,9 +542,9 @@ impl Node {
             let mut look = look;
             for completion in r.completions[at].drain(..) {
                 look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint);
-                let mended_before = partition.messages_mended();
+                let repaired_before = partition.messages_repaired();
                 complete(partition, completion, &mut cx);
-                out.mended += partition.messages_mended() - mended_before;
+                out.repaired += partition.messages_repaired() - repaired_before;
             }
             for (from, _, frame) in frames.iter().filter(|f| f.1 == at) {
                 partition.step(*from, frame.clone(), &mut cx);
@@ -553,7 +553,7 @@ impl Node {
                 partition.tick(&mut cx);
             }
             break_streams(&cx.out.effects, gives_up, &r.channels, &mut r.sessions);
-            for (_, command) in r.buried.extract_if(.., |(of, _)| *of == at) {
+            for (_, command) in r.enqueued.extract_if(.., |(of, _)| *of == at) {
                 partition.command(command, &mut cx);
             }
             for (session, input) in &commands {
@@ -619,7 +619,7 @@ impl Node {
     }
 
     /// Sends out what the partitions left.
-    fn carry_out(&mut self, out: &mut Outcome) {
+    fn carry_out(&mut self, out: &mut StepOutput) {
         let (bug, has_rot) = (self.settings.bug, self.settings.has_rot);
         let slowness = self.disk_slowness;
         let r = self.running.as_mut().expect("only a node that is up is asked");
@@ -634,7 +634,7 @@ impl Node {
         for read in r.out.reads.drain(..) {
             let is_lost = match bug {
                 Some(Bug::ReadIsLost) => matches!(read.purpose, ReadPurpose::Messages { .. }),
-                Some(Bug::AskingIsInVain) => matches!(read.purpose, ReadPurpose::Mending { .. }),
+                Some(Bug::AskingIsInVain) => matches!(read.purpose, ReadPurpose::Repair { .. }),
                 _ => false,
             };
             if is_lost {
@@ -685,7 +685,7 @@ impl Node {
             }
         }
         let start = !r.waiting.is_empty() && !r.wal_busy;
-        if (!r.commands.is_empty() || !r.buried.is_empty()) && !r.turn_due {
+        if (!r.commands.is_empty() || !r.enqueued.is_empty()) && !r.turn_due {
             r.turn_due = true;
             out.later.push((self.random.between(500, 5_000), Happening::Turn));
         }

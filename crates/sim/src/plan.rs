@@ -128,7 +128,7 @@ pub struct Plan {
     /// Of each partition the queue for dead letters, if queues have rules.
     pub graves: Vec<QueueSettings>,
     /// Where the dead letters of a queue go: partition and queue.
-    pub buried_in: BTreeMap<QueueId, (usize, QueueId)>,
+    pub dead_letters_of: BTreeMap<QueueId, (usize, QueueId)>,
     /// Publishers of each partition.
     pub publishers: u64,
     /// Readers of each partition.
@@ -157,7 +157,7 @@ impl Plan {
         let mut rules: BTreeMap<QueueId, Arc<Rules>> = BTreeMap::new();
         let grave = |group: u64| QueueSettings { id: QueueId(GRAVES_FROM + group), keeping: Keeping::Synced };
         let graves: Vec<QueueSettings> = (0..group_count).filter(|_| options.rules).map(grave).collect();
-        let mut buried_in = BTreeMap::new();
+        let mut dead_letters_of = BTreeMap::new();
         let groups = (0..group_count)
             .map(|group| {
                 let queues = random.between(1, 3);
@@ -178,7 +178,7 @@ impl Plan {
                             if of.dead_letter.is_some() {
                                 // In the same partition, or in any.
                                 let to = if random.chance(50) { group } else { random.below(group_count) };
-                                buried_in.insert(id, (to as usize, grave(to).id));
+                                dead_letters_of.insert(id, (to as usize, grave(to).id));
                             }
                             rules.insert(id, of);
                         }
@@ -193,7 +193,7 @@ impl Plan {
             groups,
             rules,
             graves,
-            buried_in,
+            dead_letters_of,
             publishers: random.between(1, 3),
             readers: random.between(1, 3),
             unruly: random.chance(60),

@@ -9,7 +9,7 @@ use crate::client::QueueSettings;
 use crate::plan::Plan;
 use amqp::{Table, Value};
 use broker::topology::{
-    Binding, Command, DeclareExchange, DeclareQueue, DeleteQueue, ExchangeType, Kind, Name, NoFacts, Outcome,
+    Binding, Command, CommandReply, DeclareExchange, DeclareQueue, DeleteQueue, ExchangeType, Kind, Name, NoFacts,
     RouteRequest, Topology,
 };
 use broker::{PartitionId, QueueId, VhostId};
@@ -170,7 +170,7 @@ impl Registry {
             partition: PartitionId(self.queues[&name].0 as u32 + 1),
         };
         match self.apply(&Command::DeclareQueue(declare)) {
-            Outcome::Queue { id: given, created: true } => given,
+            CommandReply::Queue { id: given, created: true } => given,
             other => panic!("a queue that is not there was declared: {other:?}"),
         }
     }
@@ -195,7 +195,7 @@ impl Registry {
         }
     }
 
-    fn apply(&mut self, command: &Command) -> Outcome {
+    fn apply(&mut self, command: &Command) -> CommandReply {
         self.topology.apply(command).outcome.unwrap_or_else(|refusal| panic!("{command:?}: {refusal:?}"))
     }
 }

@@ -18,14 +18,14 @@ mod wire;
 use crate::bug::Bug;
 use crate::checks::violated;
 use crate::network::{self, Network};
-use crate::node::{Happening, Node, Outcome, Settings, TOPOLOGY};
+use crate::node::{Happening, Node, Settings, StepOutput, TOPOLOGY};
 use crate::plan::Options;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use amqp::{Connection, ConnectionConfig};
 use audit::{Audit, Task};
-use broker::topology::{Outcome as Decision, Refusal};
+use broker::topology::{CommandReply as Decision, Refusal};
 use broker::{ChannelKey, ConsumerKey, PartitionId};
 use bytes::{Bytes, BytesMut};
 use client::{Client, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting, time_limit};
@@ -294,12 +294,12 @@ impl Sessions {
         let now = self.schedule.now();
         match event {
             Event::Node { node, life, happening } if self.nodes[node].life == life => {
-                let mut out = Outcome::default();
+                let mut out = StepOutput::default();
                 self.nodes[node].happen(now, happening, &mut out);
                 self.settle(node, out);
             }
             Event::Packet { from, to, packet } => {
-                let mut out = Outcome::default();
+                let mut out = StepOutput::default();
                 for (partition, frame) in network::open(packet).expect("it arrived as it was sent") {
                     self.nodes[to].receive(from, partition, frame, &mut out);
                 }
@@ -308,8 +308,8 @@ impl Sessions {
             Event::Command { node, life, partition, command } if self.nodes[node].life == life => {
                 self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
                 if partition != TRANSIENT {
-                    let mut out = Outcome::default();
-                    self.nodes[node].bury(partition.0 as usize - 1, command, &mut out);
+                    let mut out = StepOutput::default();
+                    self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out);
                     return self.settle(node, out);
                 }
                 self.wake_transient(node, now);
@@ -568,7 +568,7 @@ impl Sessions {
                 }
                 Sent::Propose(token, change) => {
                     self.trace.line(now, || format!("n{} proposes {token} {change:?}", node + 1));
-                    let mut out = Outcome::default();
+                    let mut out = StepOutput::default();
                     self.nodes[node].propose(token, &change, &mut out);
                     self.settle(node, out);
                 }
@@ -660,7 +660,7 @@ impl Sessions {
     }
 
     /// Carries out what came out of a step of a node.
-    fn settle(&mut self, node: usize, out: Outcome) {
+    fn settle(&mut self, node: usize, out: StepOutput) {
         let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
         for (after, happening) in out.later {
             self.schedule.after(after, Event::Node { node, life, happening });
@@ -737,7 +737,7 @@ impl Sessions {
     }
 
     fn start(&mut self, node: usize) {
-        let (now, mut out) = (self.schedule.now(), Outcome::default());
+        let (now, mut out) = (self.schedule.now(), StepOutput::default());
         match self.nodes[node].start(now, &mut out) {
             Ok(_) => {
                 self.trace.line(now, || format!("n{} starts", node + 1));

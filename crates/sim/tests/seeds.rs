@@ -35,7 +35,7 @@ fn rules_of_queues_hold_in_all_weathers() {
         total.ended_by_rule > 1_000 && total.dead_letters > 300,
         "runs in which nothing ends show nothing: {total:?}"
     );
-    assert!(total.buried > 300 && total.refused > 20 && total.repeats > 50, "rules are met: {total:?}");
+    assert!(total.dead_lettered > 300 && total.refused > 20 && total.repeats > 50, "rules are met: {total:?}");
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
@@ -72,7 +72,7 @@ fn members_agree_on_what_exists_in_all_weathers() {
 fn rules_of_queues_keep_their_times_where_clocks_agree() {
     let faults = Faults { pauses: false, ..Faults::ALL };
     let total = run_all(6_000..6_040, Options { rules: true, faults, ..Options::default() });
-    assert!(total.ended_by_rule > 500 && total.buried > 300, "{total:?}");
+    assert!(total.ended_by_rule > 500 && total.dead_lettered > 300, "{total:?}");
 }
 
 /// A checkpoint forgot that a queue had had something that only some queues have, and its members were told apart by it.
@@ -119,7 +119,7 @@ fn what_rots_on_one_node_is_mended_by_the_others() {
     let faults = Faults { rot: true, ..Faults::ALL };
     let mut total = run_all(1_000..1_040, Options { faults, ..Options::default() });
     total.add(&run_all(2_000..2_030, Options { faults: Faults { rot: true, ..Faults::NONE }, ..Options::default() }));
-    assert!(total.mended > 20 && total.leaders > 80, "{total:?}");
+    assert!(total.repaired > 20 && total.leaders > 80, "{total:?}");
 }
 
 #[test]
@@ -234,5 +234,5 @@ fn rot_in_a_log_keeps_no_follower_behind() {
         total.add(&figures);
     }
     assert!(met > 4 && snapshots >= met, "{met} runs met such an entry, and {snapshots} snapshots came: {total:?}");
-    assert!(total.mended > 100, "what rots is mended: {total:?}");
+    assert!(total.repaired > 100, "what rots is repaired: {total:?}");
 }

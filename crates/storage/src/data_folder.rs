@@ -23,13 +23,13 @@ use crate::error::{StorageError, at, syncing};
 use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
 mod boot;
-mod mend;
 mod node;
+mod repair;
 
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
-pub use mend::{MendedIdentity, mend_identity};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
+pub use repair::{RepairedIdentity, repair_identity};
 
 /// Version of the folder as a whole. Later ones are refused. Version 1 has no file `node`, and becomes version 2 when it is opened.
 pub const FOLDER_FORMAT_VERSION: u32 = 2;

@@ -2,7 +2,7 @@
 //! input.
 //!
 //! The targets under `fuzz/` call these with what the fuzzer makes up, the tests with seeded damage to real files.
-//! Checksums stop a fuzzer at the door, so [`wal_file`] can mend them first: then the fuzzer gets at what lies behind.
+//! Checksums stop a fuzzer at the door, so [`wal_file`] can repair them first: then the fuzzer gets at what lies behind.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::wal::{FILE_BYTES_MIN, FileNo, GroupId, WalOptions, WalPosition, recov
 
 /// The folder that all files of a fuzzing run belong to.
 pub const FUZZ_FOLDER_ID: u128 = 7;
-/// The salt of the log file that [`wal_file`] mends.
+/// The salt of the log file that [`wal_file`] repairs.
 const SALT: u64 = 0x5a17_5a17_5a17_5a17;
 
 /// What came of a log made of arbitrary bytes.
@@ -28,10 +28,10 @@ pub struct WalOutcome {
     pub damage: usize,
 }
 
-/// Recovers a log of one file with these contents behind a good file header. With `mend`, frame headers get a right
+/// Recovers a log of one file with these contents behind a good file header. With `repair`, frame headers get a right
 /// salt and checksum wherever their magic is found. Recovery, a second recovery of what the first left, and `inspect`
 /// must all come back.
-pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
+pub fn wal_file(contents: &[u8], repair: bool) -> Option<WalOutcome> {
     let header = FileHeader {
         file: FileNo(1),
         folder_id: FUZZ_FOLDER_ID,
@@ -43,8 +43,8 @@ pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
     };
     let mut file = header.encode().to_vec();
     file.extend_from_slice(contents);
-    if mend {
-        mend_frames(&mut file[PAGE_BYTES as usize..]);
+    if repair {
+        repair_frames(&mut file[PAGE_BYTES as usize..]);
     }
     file.resize(file.len().next_multiple_of(PAGE_BYTES as usize), 0);
     let disk = Arc::new(FaultyDisk::new(1));
@@ -64,7 +64,7 @@ pub fn wal_file(contents: &[u8], mend: bool) -> Option<WalOutcome> {
     Some(WalOutcome { records: first.records, damage: first.damage.len() })
 }
 
-fn mend_frames(bytes: &mut [u8]) {
+fn repair_frames(bytes: &mut [u8]) {
     let magic = FrameHeader::magic();
     let mut at = 0;
     while at + FRAME_HEADER_BYTES as usize <= bytes.len() {

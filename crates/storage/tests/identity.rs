@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use storage::data_folder::{IDENTITY_NAME, MendedIdentity, NODE_FILE, mend_identity};
+use storage::data_folder::{IDENTITY_NAME, NODE_FILE, RepairedIdentity, repair_identity};
 use storage::wal::has_log;
 use storage::{
     DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, GroupId, Record, RecordKind, StorageError,
@@ -31,8 +31,8 @@ fn folder() -> Arc<FaultyDisk> {
     disk
 }
 
-fn mend<D: Disk>(disk: &Arc<D>, name: Option<&str>) -> Result<Option<MendedIdentity<D>>, StorageError> {
-    mend_identity(disk, name, 1_000_000, |file| {
+fn repair<D: Disk>(disk: &Arc<D>, name: Option<&str>) -> Result<Option<RepairedIdentity<D>>, StorageError> {
+    repair_identity(disk, name, 1_000_000, |file| {
         disk.create_folder("damaged").unwrap();
         Ok(format!("damaged/0001-{file}"))
     })
@@ -50,7 +50,7 @@ fn a_new_identity_does_not_hide_that_the_log_is_gone() {
     for name in disk.list("wal").unwrap() {
         disk.remove(&format!("wal/{name}")).unwrap();
     }
-    assert!(mend(&disk, None).unwrap().is_some());
+    assert!(repair(&disk, None).unwrap().is_some());
     assert!(!has_log(&*disk).unwrap());
 }
 
@@ -60,14 +60,14 @@ fn any_turned_bit_is_turned_back() {
     for bit in 0..whole.len() as u64 * 8 {
         let disk = folder();
         disk.flip_bit(IDENTITY_NAME, bit / 8, (bit % 8) as u8);
-        let Some(mended) = mend(&disk, None).unwrap() else {
+        let Some(repaired) = repair(&disk, None).unwrap() else {
             // An upper-case digit is the same number.
             assert_eq!(reopened(&disk, "rabbit@hare"), identity(), "bit {bit}");
             continue;
         };
-        assert_eq!((mended.identity.clone(), &mended.changed[..]), (identity(), &[][..]), "bit {bit}");
-        assert_eq!(mended.aside, [("identity".to_owned(), "damaged/0001-identity".to_owned())]);
-        drop(mended);
+        assert_eq!((repaired.identity.clone(), &repaired.changed[..]), (identity(), &[][..]), "bit {bit}");
+        assert_eq!(repaired.aside, [("identity".to_owned(), "damaged/0001-identity".to_owned())]);
+        drop(repaired);
         assert_eq!(reopened(&disk, "rabbit@hare"), identity());
         assert_eq!(disk.contents(IDENTITY_NAME).unwrap(), whole);
         assert_ne!(disk.contents("damaged/0001-identity").unwrap(), whole, "what was damaged is kept");
@@ -86,10 +86,10 @@ fn the_log_says_which_folder_it_is_and_the_rest_is_read_or_asked() {
     overwrite(&disk, "folder 0099", "folder ??99");
     let error = DataFolder::open(disk.clone(), identity(), 2).err().unwrap();
     assert!(error.to_string().contains("leveret repair DIR --dry-run"), "{error}");
-    let mended = mend(&disk, None).unwrap().unwrap();
-    assert_eq!(mended.identity, identity());
-    assert!(mended.changed[0].contains("rabbit@hare"), "a name that is not proven is told: {:?}", mended.changed);
-    drop(mended);
+    let repaired = repair(&disk, None).unwrap().unwrap();
+    assert_eq!(repaired.identity, identity());
+    assert!(repaired.changed[0].contains("rabbit@hare"), "a name that is not proven is told: {:?}", repaired.changed);
+    drop(repaired);
     assert_eq!(reopened(&disk, "rabbit@hare"), identity());
 }
 
@@ -97,11 +97,11 @@ fn the_log_says_which_folder_it_is_and_the_rest_is_read_or_asked() {
 fn a_folder_without_an_identity_wants_a_name() {
     let disk = folder();
     disk.remove(IDENTITY_NAME).unwrap();
-    assert!(matches!(mend(&disk, None), Err(StorageError::NodeNameLost { .. })));
-    let mended = mend(&disk, Some("rabbit@moor")).unwrap().unwrap();
-    assert_eq!((mended.identity.node_name.as_str(), mended.identity.folder_id), ("rabbit@moor", FOLDER_ID));
-    assert_eq!(mended.aside, []);
-    drop(mended);
+    assert!(matches!(repair(&disk, None), Err(StorageError::NodeNameLost { .. })));
+    let repaired = repair(&disk, Some("rabbit@moor")).unwrap().unwrap();
+    assert_eq!((repaired.identity.node_name.as_str(), repaired.identity.folder_id), ("rabbit@moor", FOLDER_ID));
+    assert_eq!(repaired.aside, []);
+    drop(repaired);
     assert_eq!(reopened(&disk, "rabbit@moor").folder_id, FOLDER_ID);
 }
 
@@ -112,25 +112,25 @@ fn whose_folder_it_is_is_not_guessed() {
     for name in disk.list("wal").unwrap() {
         disk.plant(&format!("wal/{name}"), &[7; 8192]);
     }
-    assert!(matches!(mend(&disk, Some("rabbit@hare")), Err(StorageError::Corrupt { .. })));
+    assert!(matches!(repair(&disk, Some("rabbit@hare")), Err(StorageError::Corrupt { .. })));
     let other_version = folder();
     overwrite(&other_version, "format 2", "format 12");
-    assert!(matches!(mend(&other_version, None), Err(StorageError::OtherVersion { found: 12, .. })));
+    assert!(matches!(repair(&other_version, None), Err(StorageError::OtherVersion { found: 12, .. })));
 }
 
 #[test]
 fn a_whole_identity_stays_and_a_trial_or_another_process_changes_nothing() {
     let disk = folder();
-    assert!(mend(&disk, Some("other@name")).unwrap().is_none());
+    assert!(repair(&disk, Some("other@name")).unwrap().is_none());
     let before = disk.contents(IDENTITY_NAME);
     disk.flip_bit(IDENTITY_NAME, 40, 0);
     let damaged = disk.contents(IDENTITY_NAME);
-    let trial = mend(&Arc::new(DryDisk::new(disk.clone())), None).unwrap().unwrap();
+    let trial = repair(&Arc::new(DryDisk::new(disk.clone())), None).unwrap().unwrap();
     assert_eq!((trial.identity.clone(), disk.contents(IDENTITY_NAME)), (identity(), damaged));
     drop(trial);
-    let first = mend(&disk, None).unwrap().unwrap();
+    let first = repair(&disk, None).unwrap().unwrap();
     disk.flip_bit(IDENTITY_NAME, 40, 0);
-    assert!(matches!(mend(&disk, None), Err(StorageError::Locked { .. })));
+    assert!(matches!(repair(&disk, None), Err(StorageError::Locked { .. })));
     drop(first);
     disk.flip_bit(IDENTITY_NAME, 40, 0);
     assert_eq!(disk.contents(IDENTITY_NAME), before);
@@ -143,24 +143,24 @@ fn which_node_it_is_is_read_back_told_or_taken_for_a_founder_and_no_start_is_cou
     for bit in 0..whole.len() as u64 * 8 {
         let disk = folder();
         disk.flip_bit(NODE_FILE, bit / 8, (bit % 8) as u8);
-        let mended = mend(&disk, None).unwrap().unwrap_or_else(|| panic!("bit {bit} is damage"));
-        assert_eq!((mended.node, &mended.changed[..]), (NodeRecord { start: 1, ..mended.node }, &[][..]));
-        assert_eq!(mended.aside, [("node".to_owned(), "damaged/0001-node".to_owned())]);
-        drop(mended);
+        let repaired = repair(&disk, None).unwrap().unwrap_or_else(|| panic!("bit {bit} is damage"));
+        assert_eq!((repaired.node, &repaired.changed[..]), (NodeRecord { start: 1, ..repaired.node }, &[][..]));
+        assert_eq!(repaired.aside, [("node".to_owned(), "damaged/0001-node".to_owned())]);
+        drop(repaired);
         assert_eq!(disk.contents(NODE_FILE).unwrap(), whole, "bit {bit}");
     }
     let disk = folder();
     disk.plant(NODE_FILE, b"leveret node\nformat 1\nid 7\nstate member\nstart 5\ncheck 00000000\n");
     assert!(DataFolder::open(disk.clone(), identity(), 2).err().unwrap().to_string().contains("leveret repair"));
-    let mended = mend(&disk, None).unwrap().unwrap();
-    assert!(mended.changed[0].contains("number 7 of its cluster (member)"), "{:?}", mended.changed);
-    drop(mended);
+    let repaired = repair(&disk, None).unwrap().unwrap();
+    assert!(repaired.changed[0].contains("number 7 of its cluster (member)"), "{:?}", repaired.changed);
+    drop(repaired);
     assert_eq!(node(&disk), NodeRecord { id: 7, state: NodeState::Member, start: 1_000_001 });
     for left in [None, Some(&b"rot"[..])] {
         let disk = folder();
         disk.remove(NODE_FILE).unwrap();
         left.inspect(|left| disk.plant(NODE_FILE, left));
-        drop(mend(&disk, None).unwrap().unwrap());
+        drop(repair(&disk, None).unwrap().unwrap());
         assert_eq!(node(&disk), NodeRecord { id: 1, state: NodeState::Founding, start: 1_000_001 });
     }
 }

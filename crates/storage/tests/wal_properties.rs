@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_recovered_from_without_panic(frames in prop::collection::vec((0..40u16, any::<[u8; 48]>(), 0..200usize), 0..30), mend in any::<bool>()) {
+    fn any_bytes_are_recovered_from_without_panic(frames in prop::collection::vec((0..40u16, any::<[u8; 48]>(), 0..200usize), 0..30), repair in any::<bool>()) {
         let mut contents = Vec::new();
         for (skip, header, body) in frames {
             contents.resize(contents.len() + usize::from(skip) * 16, 0);
@@ -161,7 +161,7 @@ proptest! {
             contents.extend_from_slice(&header[4..]);
             contents.resize(contents.len() + body / 16 * 16, 1);
         }
-        fuzz::wal_file(&contents, mend);
+        fuzz::wal_file(&contents, repair);
     }
 
     #[test]

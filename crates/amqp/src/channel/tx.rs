@@ -7,7 +7,7 @@
 
 use super::Deliveries;
 use super::unacked::{Tagged, Unacked, push_delivered};
-use crate::connection::event::Outcome;
+use crate::connection::event::Settlement;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Tx {
     refused: bool,
     /// The broker has carried the commit out; only confirms are missing.
     carried_out: bool,
-    acks: Vec<(Outcome, Vec<Tagged>)>,
+    acks: Vec<(Settlement, Vec<Tagged>)>,
 }
 
 impl Tx {
@@ -33,18 +33,18 @@ impl Tx {
     }
 
     /// Keeps an ack until the end of the transaction.
-    pub(crate) fn keep(&mut self, outcome: Outcome, deliveries: Vec<Tagged>) {
+    pub(crate) fn keep(&mut self, outcome: Settlement, deliveries: Vec<Tagged>) {
         if !deliveries.is_empty() {
             self.acks.push((outcome, deliveries));
         }
     }
 
     /// Begins the commit: what is to be settled, in the order of the acks.
-    pub(crate) fn commit(&mut self) -> Vec<(Outcome, Deliveries)> {
+    pub(crate) fn commit(&mut self) -> Vec<(Settlement, Deliveries)> {
         self.awaited = self.last_seq - self.ended_seq;
         self.ended_seq = self.last_seq;
         (self.refused, self.carried_out) = (false, false);
-        let runs = |(outcome, tagged): (Outcome, Vec<Tagged>)| {
+        let runs = |(outcome, tagged): (Settlement, Vec<Tagged>)| {
             let mut runs = Deliveries::new();
             tagged.iter().for_each(|one| push_delivered(&mut runs, one.consumer, one.seq, 1));
             (outcome, runs)

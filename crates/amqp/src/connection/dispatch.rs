@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use super::Connection;
-use super::event::{Event, Outcome};
+use super::event::{Event, Settlement};
 use super::input::decode_method;
 use super::request::Request;
 use crate::channel::{Channel, ChannelPhase, ConsumerTag, Question, Waiting};
@@ -39,9 +39,9 @@ impl Connection {
         let tag = payload[4..].first_chunk().copied().map_or(0, u64::from_be_bytes);
         let bits = payload[12];
         let (outcome, multiple) = match id.method {
-            BASIC_ACK => (Outcome::Ack, bits & 1 != 0),
-            BASIC_REJECT => (Outcome::Reject { requeue: bits & 1 != 0 }, false),
-            _ => (Outcome::Nack { requeue: bits & 2 != 0 }, bits & 1 != 0),
+            BASIC_ACK => (Settlement::Ack, bits & 1 != 0),
+            BASIC_REJECT => (Settlement::Reject { requeue: bits & 1 != 0 }, false),
+            _ => (Settlement::Nack { requeue: bits & 2 != 0 }, bits & 1 != 0),
         };
         let channel = self.channels.by_number(number).expect("the caller found it");
         let unknown = || Err(Fault::new(ReplyCode::PreconditionFailed, id, format!("unknown delivery tag {tag}")));

@@ -102,7 +102,7 @@ pub struct Publish {
 
 /// What a consumer decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Settlement {
     /// `basic.ack`.
     Ack,
     /// `basic.nack`.
@@ -123,7 +123,7 @@ pub struct Settle {
     /// The channel.
     pub channel: ChannelId,
     /// What was decided.
-    pub outcome: Outcome,
+    pub outcome: Settlement,
     /// The deliveries, in the order in which they were settled, and of one ack in the order of their tags.
     pub deliveries: Deliveries,
 }

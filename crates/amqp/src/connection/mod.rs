@@ -476,7 +476,7 @@ impl Connection {
 
     /// Appends settled runs, to the last event where that is the same outcome on the same channel.
     #[inline]
-    pub(crate) fn push_settle(&mut self, channel: ChannelId, outcome: event::Outcome, runs: Deliveries) {
+    pub(crate) fn push_settle(&mut self, channel: ChannelId, outcome: event::Settlement, runs: Deliveries) {
         if runs.is_empty() {
             return;
         }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::event::Outcome;
+use super::event::Settlement;
 use crate::channel::{ConsumerTag, Deliveries};
 use crate::wire::table::Table;
 
@@ -156,7 +156,7 @@ pub enum Request {
     /// order, and after them the acks. `tx.commit-ok` waits for the confirm of each of these publishes.
     TxCommit {
         /// The acks of the transaction, in their order.
-        settles: Vec<(Outcome, Deliveries)>,
+        settles: Vec<(Settlement, Deliveries)>,
     },
     /// `tx.rollback`, answered with `Done`: the publishes since the last commit or rollback are dropped, unconfirmed.
     TxRollback,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, PROTOCOL_HEADER, write_frame};
 use amqp::wire::method::Method;
-use amqp::{ChannelId, Outcome, Reply};
+use amqp::{ChannelId, Reply, Settlement};
 use amqp::{Closed, Connection, ConnectionConfig, Event, Publish, Request, Settle, Table, Value};
 use bytes::{Bytes, BytesMut};
 
@@ -332,6 +332,6 @@ pub fn ack(delivery_tag: u64, multiple: bool) -> Method {
 }
 
 /// Runs as `(consumer, first_seq, count)`.
-pub fn runs(settle: &Settle) -> (Outcome, Vec<(u32, u64, u32)>) {
+pub fn runs(settle: &Settle) -> (Settlement, Vec<(u32, u64, u32)>) {
     (settle.outcome, settle.deliveries.iter().map(|run| (run.consumer, run.first_seq, run.count)).collect())
 }

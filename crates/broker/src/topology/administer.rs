@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use amqp::Table;
 
-use super::apply::{Effect, Outcome};
+use super::apply::{CommandReply, Effect};
 use super::command::{Command, PutPolicy};
 use super::exchange::{Exchange, PREDECLARED};
 use super::name::Name;
@@ -28,7 +28,7 @@ use crate::queue::Rules;
 impl Topology {
     /// Carries out a command of this file. Errors: 530 for a user or virtual host that is not there, 406 for what is
     /// not lawful.
-    pub(super) fn administer(&mut self, command: &Command, effects: &mut Vec<Effect>) -> Result<Outcome, Refusal> {
+    pub(super) fn administer(&mut self, command: &Command, effects: &mut Vec<Effect>) -> Result<CommandReply, Refusal> {
         match command {
             Command::CreateVhost { name } => return self.create_vhost(name),
             Command::FoundVhost { name, description, owner } => return self.found_vhost(name, description, owner),
@@ -65,12 +65,12 @@ impl Topology {
             _ => unreachable!("commands about queues, exchanges and bindings are carried out elsewhere"),
         }
         self.version += 1;
-        Ok(Outcome::Done)
+        Ok(CommandReply::Done)
     }
 
-    pub(super) fn create_vhost(&mut self, name: &Name) -> Result<Outcome, Refusal> {
+    pub(super) fn create_vhost(&mut self, name: &Name) -> Result<CommandReply, Refusal> {
         if let Some(id) = self.vhost(name) {
-            return Ok(Outcome::Vhost(id));
+            return Ok(CommandReply::Vhost(id));
         }
         if self.vhost_ids.len() >= VHOSTS_MAX || self.vhosts.len() >= VHOSTS_EVER_MAX {
             return Err(Refusal::not_allowed(&format!(
@@ -84,22 +84,27 @@ impl Topology {
             self.exchanges.insert(Exchange { internal, ..Exchange::new(id, Name::from(name), kind) });
         }
         self.version += 1;
-        Ok(Outcome::Vhost(id))
+        Ok(CommandReply::Vhost(id))
     }
 
-    fn found_vhost(&mut self, name: &Name, description: &VhostDescription, owner: &Name) -> Result<Outcome, Refusal> {
+    fn found_vhost(
+        &mut self,
+        name: &Name,
+        description: &VhostDescription,
+        owner: &Name,
+    ) -> Result<CommandReply, Refusal> {
         if let Some(id) = self.vhost(name) {
-            return Ok(Outcome::Vhost(id));
+            return Ok(CommandReply::Vhost(id));
         }
         // Everything that may be refused comes before the first change.
         check_description(description)?;
-        let Outcome::Vhost(id) = self.create_vhost(name)? else { unreachable!("a virtual host was made") };
+        let CommandReply::Vhost(id) = self.create_vhost(name)? else { unreachable!("a virtual host was made") };
         self.vhost_mut(id)?.description = description.clone();
         // An owner who was deleted meanwhile leaves a virtual host that every administrator may open to others.
         if let Some(user) = self.users.get_mut(owner) {
             user.permissions.insert(id, Permission::everything());
         }
-        Ok(Outcome::Vhost(id))
+        Ok(CommandReply::Vhost(id))
     }
 
     /// Everything in a virtual host goes with it: exchanges and bindings, queues with their messages, policies, and what users

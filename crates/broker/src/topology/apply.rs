@@ -26,14 +26,14 @@ use crate::ids::{PartitionId, QueueId, VhostId};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     /// The answer to whoever asked.
-    pub outcome: Result<Outcome, Refusal>,
+    pub outcome: Result<CommandReply, Refusal>,
     /// What the node has to do now; also after a refusal, though then it is empty today.
     pub effects: Vec<Effect>,
 }
 
 /// The answer to a command that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommandReply {
     /// The queue of a `DeclareQueue`, and whether it is new.
     Queue {
         /// Its id.
@@ -139,12 +139,12 @@ impl Topology {
             Command::DeclareQueue(declare) => self.declare_queue(declare, scope, &mut effects),
             Command::DeleteQueue(delete) => {
                 self.delete_queue(delete, scope, &mut effects);
-                Ok(Outcome::Done)
+                Ok(CommandReply::Done)
             }
             Command::Bind(binding) => self.bind(binding, scope),
             Command::Unbind(unbind) => {
                 self.unbind(unbind, scope, &mut effects);
-                Ok(Outcome::Done)
+                Ok(CommandReply::Done)
             }
             other => {
                 assert_eq!(scope, Scope::Replicated, "users, virtual hosts and policies are the same on every node");
@@ -159,7 +159,7 @@ impl Topology {
         declare: &DeclareExchange,
         scope: Scope,
         effects: &mut Vec<Effect>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<CommandReply, Refusal> {
         let vhost = self.vhost_name(declare.vhost)?.clone();
         let resource = exchange::resource(&declare.name, &vhost);
         let found = self.exchanges.find(declare.vhost, &declare.name);
@@ -167,7 +167,7 @@ impl Topology {
         if let Some(at) = equal {
             let flags = [declare.durable, declare.auto_delete, declare.internal];
             exchange::check_equivalent(&self.exchanges[at], resource, declare.kind, flags, &declare.arguments)?;
-            return Ok(Outcome::Done);
+            return Ok(CommandReply::Done);
         }
         let meaning = exchange::meaning(declare.kind, resource, &declare.arguments)?;
         assert_eq!(!declare.durable, scope == Scope::Local, "durable exchanges go through the log, others do not");
@@ -184,7 +184,7 @@ impl Topology {
         let policy_alternate = self.alternate_under(declare.vhost, policy.as_ref());
         let declared = Exchange::declared(declare, meaning, self.version);
         self.exchanges.insert(Exchange { policy, policy_alternate, ..declared });
-        Ok(Outcome::Done)
+        Ok(CommandReply::Done)
     }
 
     fn delete_exchange(
@@ -192,11 +192,11 @@ impl Topology {
         delete: &DeleteExchange,
         scope: Scope,
         effects: &mut Vec<Effect>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<CommandReply, Refusal> {
         let vhost = self.vhost_name(delete.vhost)?.clone();
         let found = self.exchanges.find(delete.vhost, &delete.name);
         let Some(at) = found.filter(|&at| self.exchanges[at].is_local() == (scope == Scope::Local)) else {
-            return Ok(Outcome::Done);
+            return Ok(CommandReply::Done);
         };
         let exchange = &self.exchanges[at];
         assert!(!exchange.is_predeclared(), "the check refuses to delete what came with the virtual host");
@@ -206,7 +206,7 @@ impl Topology {
             return Err(Refusal::precondition_failed(&format!("{resource} in use")));
         }
         self.remove_exchange(at, &delete.keep, effects);
-        Ok(Outcome::Done)
+        Ok(CommandReply::Done)
     }
 
     fn declare_queue(
@@ -214,12 +214,12 @@ impl Topology {
         declare: &DeclareQueue,
         scope: Scope,
         effects: &mut Vec<Effect>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<CommandReply, Refusal> {
         let found = self.queues.find(declare.vhost, &declare.name);
         let (displaced, equal) = scope.split(found, |at| self.queues[at].id.is_local());
         if let Some(at) = equal {
             self.check_queue_equivalent(&self.queues[at], declare)?;
-            return Ok(Outcome::Queue { id: self.queues[at].id, created: false });
+            return Ok(CommandReply::Queue { id: self.queues[at].id, created: false });
         }
         let [local, replicated] = self.queues.count_in(declare.vhost);
         // A replicated decision sees replicated queues only; the check before it saw all.
@@ -253,7 +253,7 @@ impl Topology {
         });
         self.version += 1;
         effects.push(Effect::QueueCreated { id, partition: declare.partition });
-        Ok(Outcome::Queue { id, created: true })
+        Ok(CommandReply::Queue { id, created: true })
     }
 
     /// What the declare asks for, validated. Errors: 406 as `arguments::settings`, or that there are too many queues.
@@ -296,13 +296,13 @@ impl Topology {
         }
     }
 
-    pub(super) fn bind(&mut self, spec: &Binding, scope: Scope) -> Result<Outcome, Refusal> {
+    pub(super) fn bind(&mut self, spec: &Binding, scope: Scope) -> Result<CommandReply, Refusal> {
         let (source, destination, local) = self.resolve(spec, scope)?;
         let queue = self.queue_type_of(destination);
         exchange_type::check_binding(self.exchanges[source].routes_as(), &spec.key, &spec.arguments, queue)?;
         let arguments = binding_arguments(&spec.arguments);
         if self.bindings.find(source, destination, &spec.key, &arguments).is_some() {
-            return Ok(Outcome::Done);
+            return Ok(CommandReply::Done);
         }
         if self.bindings.count(local) >= BINDINGS_MAX {
             let vhost = self.vhost_name(spec.vhost)?;
@@ -312,7 +312,7 @@ impl Topology {
             )));
         }
         self.add_binding(source, destination, spec.key.clone(), arguments, local);
-        Ok(Outcome::Done)
+        Ok(CommandReply::Done)
     }
 
     fn unbind(&mut self, unbind: &Unbind, scope: Scope, effects: &mut Vec<Effect>) {

@@ -14,6 +14,7 @@ mod administer;
 mod apply;
 mod arguments;
 mod binding;
+mod broker_event;
 mod check;
 mod command;
 mod destination;
@@ -25,7 +26,6 @@ mod headers;
 mod message_facts;
 mod message_headers;
 mod name;
-mod news;
 mod password;
 mod pattern;
 mod policy;
@@ -45,9 +45,10 @@ mod wording;
 
 use std::collections::BTreeMap;
 
-pub use apply::{Applied, Effect, Outcome};
+pub use apply::{Applied, CommandReply, Effect};
 pub use arguments::{DURABILITY_INTERVAL_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX, PRIORITY_MAX};
 pub use binding::BINDINGS_MAX;
+pub use broker_event::{BrokerEvent, Foresight};
 pub use check::{Actor, Checked, ExchangeDeclare, OpenConnections, Placement, QueueDeclare, QueueDeclared};
 pub use command::{
     Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, PutPolicy, Unbind,
@@ -57,7 +58,6 @@ pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use exchange_type::{BINDING_WEIGHT_MAX, ExchangeType, HISTORY_LENGTH_DEFAULT, HISTORY_LENGTH_MAX, HashOn};
 pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_hash};
 pub use name::{NAME_BYTES_MAX, Name};
-pub use news::{Foresight, News};
 pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};

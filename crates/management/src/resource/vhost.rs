@@ -5,7 +5,7 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object;
 use crate::{json, listing};
-use broker::topology::{Command, Name, Outcome, QueueType, Topology, Vhost, VhostDescription};
+use broker::topology::{Command, CommandReply, Name, QueueType, Topology, Vhost, VhostDescription};
 use broker::{QueueId, VhostId};
 use partition::QueueFigures;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
             // Who makes a virtual host may do everything in it, as in RabbitMQ.
             let (description, owner) = (wanted.clone(), cx.caller.name.clone());
             match cx.handle().change(Command::FoundVhost { name, description, owner }).await? {
-                Outcome::Vhost(vhost) => vhost,
+                CommandReply::Vhost(vhost) => vhost,
                 _ => return Err(Refused::NoAnswer),
             }
         }

@@ -9,7 +9,7 @@ use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
 use partition::command::{
-    Command, Delivery, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Selective,
+    Command, Delivery, Disposition, Durability, Effect, Level, Message, Outlets, Publish, Reply, RequestId, Selective,
     Target,
 };
 use partition::outputs::{Outputs, ReadAt, ReadBytes, ReadFailed, ReadPurpose, WalWrite};
@@ -207,7 +207,7 @@ impl Rig {
         self.command(Command::Consume { queue: QUEUE, consumer, request: RequestId(1) });
     }
 
-    pub(crate) fn settle(&mut self, number: u32, first: u64, count: u64, outcome: Outcome) {
+    pub(crate) fn settle(&mut self, number: u32, first: u64, count: u64, outcome: Disposition) {
         self.command(Command::Settle { queue: QUEUE, holder: consumer(number), first, count, outcome });
     }
 
@@ -303,7 +303,7 @@ impl Rig {
         }
     }
 
-    pub(crate) fn decide(&mut self, delivery: &Delivery, outcome: Outcome) {
+    pub(crate) fn decide(&mut self, delivery: &Delivery, outcome: Disposition) {
         let (holder, first) = (ConsumerKey::get(READER), delivery.seq);
         self.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome });
         self.run();

@@ -10,7 +10,7 @@ use crate::random;
 use crate::shard::transient_partition;
 use crate::topology_log::Answer;
 use broker::PartitionId;
-use broker::topology::{Command, Outcome, Refusal, Topology};
+use broker::topology::{Command, CommandReply, Refusal, Topology};
 use std::cell::Cell;
 use std::io::Read as _;
 use std::path::Path;
@@ -86,7 +86,7 @@ impl Shared {
         };
         // Until all is decided no other change makes the plan of a policy stale.
         let _turn = shared.pattern_turn.blocking_lock();
-        let (sender, decided) = mpsc::channel::<Result<Outcome, Refusal>>();
+        let (sender, decided) = mpsc::channel::<Result<CommandReply, Refusal>>();
         let (mut proposed, mut changes) = (0, 0);
         let wait_for = |proposed: &mut usize, done: &mut usize| -> Result<(), ImportError> {
             while *proposed > 0 {

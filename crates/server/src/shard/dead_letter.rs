@@ -1,6 +1,6 @@
 //! Dead letters: what a queue gave up goes to its dead-letter exchange, from the shard of the queue.
 //!
-//! Invariant: a letter that wants an answer gets one, `Buried`, once all queues that it goes to have confirmed it or one
+//! Invariant: a letter that wants an answer gets one, `DeadLetterAnswered`, once all queues that it goes to have confirmed it or one
 //! of them has not. Where there is no exchange, or no route, there is no place: at most once, the message is gone; at
 //! least once, its queue keeps it and tries again.
 
@@ -19,7 +19,7 @@ use session::PublishedFacts;
 use smallvec::SmallVec;
 
 /// A letter that its queue waits for.
-struct Burial {
+struct AwaitedDeadLetter {
     partition: PartitionId,
     queue: QueueId,
     seq: u64,
@@ -30,21 +30,22 @@ struct Burial {
 
 /// The letters of one shard that wait for confirms, by the number under which they were published.
 #[derive(Default)]
-pub(crate) struct Burials {
-    waiting: HashMap<u64, Burial, FixedState>,
+pub(crate) struct AwaitedDeadLetters {
+    waiting: HashMap<u64, AwaitedDeadLetter, FixedState>,
     last: u64,
 }
 
-impl Burials {
+impl AwaitedDeadLetters {
     /// Partitions confirmed, or refused, what the shard published. Gives the answers that this completes.
     pub(crate) fn answered(&mut self, first: u64, count: u64, is_safe: bool, done: &mut Vec<(PartitionId, Command)>) {
         for number in first..first + count {
-            let Some(burial) = self.waiting.get_mut(&number) else { continue };
-            burial.left -= 1;
-            burial.is_safe &= is_safe;
-            if burial.left == 0 {
-                let Burial { partition, queue, seq, is_safe, .. } = self.waiting.remove(&number).expect("found above");
-                done.push((partition, Command::Buried { queue, seq, is_safe }));
+            let Some(dead_letter) = self.waiting.get_mut(&number) else { continue };
+            dead_letter.left -= 1;
+            dead_letter.is_safe &= is_safe;
+            if dead_letter.left == 0 {
+                let AwaitedDeadLetter { partition, queue, seq, is_safe, .. } =
+                    self.waiting.remove(&number).expect("found above");
+                done.push((partition, Command::DeadLetterAnswered { queue, seq, is_safe }));
             }
         }
     }
@@ -58,7 +59,7 @@ struct Addressed {
 
 impl Local {
     /// Publishes a dead letter.
-    pub(crate) fn bury(&self, partition: PartitionId, letter: DeadLetter) {
+    pub(crate) fn send_dead_letter(&self, partition: PartitionId, letter: DeadLetter) {
         let addressed = self.address(&letter);
         let DeadLetter { queue, seq, wants_answer, .. } = letter;
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
@@ -67,13 +68,13 @@ impl Local {
         let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
         if wants_answer {
             if groups.is_empty() {
-                return self.push(partition, Command::Buried { queue, seq, is_safe: false });
+                return self.push(partition, Command::DeadLetterAnswered { queue, seq, is_safe: false });
             }
-            let mut burials = self.burials.borrow_mut();
-            burials.last += 1;
-            (channel, publish_seq) = (self.keys.borrow().own(), burials.last);
-            let burial = Burial { partition, queue, seq, left: groups.len(), is_safe: true };
-            burials.waiting.insert(publish_seq, burial);
+            let mut awaited = self.awaited.borrow_mut();
+            awaited.last += 1;
+            (channel, publish_seq) = (self.keys.borrow().own(), awaited.last);
+            let dead_letter = AwaitedDeadLetter { partition, queue, seq, left: groups.len(), is_safe: true };
+            awaited.waiting.insert(publish_seq, dead_letter);
         }
         let Some(Addressed { message, .. }) = addressed else { return };
         for (id, targets) in groups {

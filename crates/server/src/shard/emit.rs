@@ -7,7 +7,7 @@ use super::thread::Local;
 use crate::engine::wall_ms;
 use crate::random;
 use amqp::{Properties, Table, Value};
-use broker::topology::{DurabilityLevel, NAME_BYTES_MAX, News, RouteRequest, RouteTarget};
+use broker::topology::{BrokerEvent, DurabilityLevel, NAME_BYTES_MAX, RouteRequest, RouteTarget};
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
 use partition::command::Durability;
@@ -45,14 +45,14 @@ impl Local {
     }
 
     /// Tells the event exchange of something. Where it is not there, nobody asked.
-    pub(crate) fn emit_news(&self, news: &News) {
+    pub(crate) fn emit_event(&self, event: &BrokerEvent) {
         let name = self.shared.config.event_vhost.as_deref().unwrap_or_default();
         let Some(vhost) = self.shared.topology().vhost(name.as_bytes()) else { return };
         let now_ms = wall_ms();
-        let mut headers = news.headers.clone();
+        let mut headers = event.headers.clone();
         headers.push("timestamp_in_ms", Value::I64(i64::try_from(now_ms).unwrap_or(i64::MAX)));
         let properties = Properties { timestamp: Some(now_ms / 1000), delivery_mode: Some(2), ..Properties::default() };
-        self.emit_as(vhost, EVENT_EXCHANGE, news.key.as_bytes(), &headers, properties, Bytes::new());
+        self.emit_as(vhost, EVENT_EXCHANGE, event.key.as_bytes(), &headers, properties, Bytes::new());
     }
 
     fn emit_as(

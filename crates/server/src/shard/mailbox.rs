@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
 
-use broker::topology::{Name, News, Outcome, Refusal};
+use broker::topology::{BrokerEvent, CommandReply, Name, Refusal};
 
 /// What one shard, or another thread of the node, hands to a shard.
 pub(crate) enum Parcel {
@@ -44,7 +44,7 @@ pub(crate) enum Parcel {
         /// Its request.
         request: RequestId,
         /// What became of it.
-        outcome: Result<Outcome, Refusal>,
+        outcome: Result<CommandReply, Refusal>,
     },
     /// A partition wants a step although nobody sent it a command: the disk or a peer answered.
     Wake(PartitionId),
@@ -61,7 +61,7 @@ pub(crate) enum Parcel {
     /// Somebody looks at what this shard serves.
     Look(Look),
     /// Something happened that the event exchange is told.
-    News(Box<News>),
+    Event(Box<BrokerEvent>),
     /// A queue of one of this shard's partitions is to go.
     Delete(Box<Deletion>),
     /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is ready.

@@ -3,7 +3,7 @@
 //! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a task waits, and a
 //! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
 
-use super::dead_letter::Burials;
+use super::dead_letter::AwaitedDeadLetters;
 use super::deletion::{Deletion, Outsider};
 use super::outlets::{RemoteWindows, window_bytes};
 use super::{Arrival, Edge, Inbox, Look, Parcel, Seat, Shard, Wheel};
@@ -71,7 +71,7 @@ pub(crate) struct Local {
     /// What goes through here.
     pub(crate) tally: Tally,
     /// Dead letters that their queues wait for.
-    pub(crate) burials: RefCell<Burials>,
+    pub(crate) awaited: RefCell<AwaitedDeadLetters>,
 }
 
 impl Local {
@@ -174,9 +174,9 @@ impl Local {
     }
 
     /// Partitions answered for dead letters.
-    fn buried(&self, first: u64, count: u64, is_safe: bool) {
+    fn dead_letters_answered(&self, first: u64, count: u64, is_safe: bool) {
         let mut done = Vec::new();
-        self.burials.borrow_mut().answered(first, count, is_safe, &mut done);
+        self.awaited.borrow_mut().answered(first, count, is_safe, &mut done);
         done.into_iter().for_each(|(partition, command)| self.push(partition, command));
     }
 
@@ -335,7 +335,7 @@ impl Connections<'_> {
                     Effect::Lapsed { queue } => {
                         self.local.deletions.begin(Deletion::of_unused(queue, partition), &**self.local)
                     }
-                    Effect::DeadLetter(letter) => self.local.bury(partition, *letter),
+                    Effect::DeadLetter(letter) => self.local.send_dead_letter(partition, *letter),
                     _ => {}
                 }
                 continue;
@@ -357,8 +357,8 @@ impl Connections<'_> {
             if channel == own {
                 match &effect {
                     Effect::Reply { request, reply, .. } => self.local.handle_own_reply(*request, reply),
-                    Effect::Confirm { first, count, .. } => self.local.buried(*first, *count, true),
-                    Effect::Refuse { first, count, .. } => self.local.buried(*first, *count, false),
+                    Effect::Confirm { first, count, .. } => self.local.dead_letters_answered(*first, *count, true),
+                    Effect::Refuse { first, count, .. } => self.local.dead_letters_answered(*first, *count, false),
                     _ => {}
                 }
                 continue;
@@ -506,7 +506,7 @@ impl StepTask {
                 self.shard.survey(&mut figures);
                 let _ = answer.send(figures);
             }
-            Parcel::News(news) => local.emit_news(&news),
+            Parcel::Event(event) => local.emit_event(&event),
             Parcel::Delete(deletion) => local.deletions.begin(*deletion, &**local),
             Parcel::Purge(partition, queue, answer) => local.purge(partition, queue, answer),
             Parcel::Relieved => local.resume_paused(),
@@ -675,7 +675,7 @@ pub(crate) fn run(parts: Parts) {
             deletions: Deletions::default(),
             last_request: Cell::new(0),
             tally: Tally::default(),
-            burials: RefCell::default(),
+            awaited: RefCell::default(),
             shared: shared.clone(),
         });
         let step = StepTask {

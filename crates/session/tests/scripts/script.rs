@@ -13,7 +13,7 @@ use amqp::{
     Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
     Settle, Table, Value,
 };
-use broker::topology::{Applied, Command as Change, News, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::message::{Stamp, store};
@@ -208,7 +208,7 @@ impl Host for Node {
 
     fn count(&self, _: Count, _: u64) {}
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: BrokerEvent) {
         self.say(format!("event {}", news.key));
     }
 
@@ -521,7 +521,7 @@ impl Script {
             tags.pop_first();
         }
         let deliveries = deliveries(consumer, seq);
-        self.event(Event::Settle(Settle { channel, outcome: amqp::Outcome::Ack, deliveries }));
+        self.event(Event::Settle(Settle { channel, outcome: amqp::Settlement::Ack, deliveries }));
     }
 
     /// What was asked last.

@@ -1,7 +1,7 @@
 //! Transactions: publishes and acks wait for their commit, in their order.
 
 use crate::script::{Script, deliveries};
-use amqp::{Outcome, Request};
+use amqp::{Request, Settlement};
 
 #[test]
 fn a_commit_hands_on_the_publishes_then_the_acks_and_a_rollback_nothing() {
@@ -14,7 +14,7 @@ fn a_commit_hands_on_the_publishes_then_the_acks_and_a_rollback_nothing() {
     script.publish(1, "q", "a", 1);
     script.publish(1, "q", "b", 2);
     assert_eq!(script.said(), [""; 0]);
-    script.ask(1, Request::TxCommit { settles: vec![(Outcome::Ack, deliveries(1, 4))] });
+    script.ask(1, Request::TxCommit { settles: vec![(Settlement::Ack, deliveries(1, 4))] });
     let said = ["p1 <- publish a #1", "p1 <- publish b #2", "p1 <- ack 1 from 4 of 1", "1: ok"];
     assert_eq!(script.said(), said);
     script.publish(1, "q", "c", 3);

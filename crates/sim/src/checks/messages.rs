@@ -6,7 +6,7 @@
 
 use super::fate::{End, Fate};
 use super::{Expected, Published, id_of, violated};
-use crate::client::is_burial;
+use crate::client::is_dead_letter_channel;
 use crate::registry::name_of;
 use broker::queue::{DedupKey, Rules};
 use broker::{ChannelKey, QueueId};
@@ -83,7 +83,7 @@ pub enum Found {
         by_rule: bool,
     },
     /// A dead letter came into a queue for those.
-    Buried {
+    DeadLettered {
         /// The queue.
         queue: QueueId,
         /// The message.
@@ -280,7 +280,10 @@ impl Model {
             let seq = batch.first_publish_seq() + u64::from(message.publish_delta());
             let mut is_repeat = false;
             if channel != ChannelKey::NOBODY {
-                assert!(is_burial(channel) || (of.channel, of.seq) == (channel, seq), "a publish keeps its number");
+                assert!(
+                    is_dead_letter_channel(channel) || (of.channel, of.seq) == (channel, seq),
+                    "a publish keeps its number"
+                );
                 let last = self.publishers.entry(channel).or_insert(0);
                 is_repeat = seq <= *last;
                 *last = seq.max(*last);
@@ -314,7 +317,7 @@ impl Model {
             queue.live += 1;
             let is_new = queue.taken_in.insert(message);
             if is_grave {
-                found.push(Found::Buried { queue: id, id: message });
+                found.push(Found::DeadLettered { queue: id, id: message });
             } else if !is_new {
                 violated("duplicate", &format!("message {message} is in queue {} twice", id.0));
             }

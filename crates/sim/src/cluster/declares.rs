@@ -5,7 +5,7 @@
 //! one more change is asked for until it is decided, so that a group which does nothing any more is found out.
 
 use super::{Cluster, Event};
-use crate::node::Outcome;
+use crate::node::StepOutput;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND};
 use amqp::{Table, Value};
@@ -92,7 +92,7 @@ impl Cluster {
             return;
         }
         self.checks.topology.asked(token, change);
-        let mut out = Outcome::default();
+        let mut out = StepOutput::default();
         self.nodes[node].propose(token, change, &mut out);
         self.settle(node, out);
     }

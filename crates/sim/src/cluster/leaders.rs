@@ -25,7 +25,7 @@ pub(super) struct Hit {
     leader: usize,
     /// Those that still hear it.
     keepers: Vec<usize>,
-    /// When all links are mended.
+    /// When all links are healed.
     until: Micros,
 }
 
@@ -37,7 +37,7 @@ impl Cluster {
         }
         if let Some(hit) = self.hit.take_if(|hit| hit.until <= self.schedule.now()) {
             self.nodes[hit.leader].power_loss = PowerLoss::None;
-            self.network.mend();
+            self.network.heal();
             self.note(hit.leader, "can be heard by all");
         }
         if self.hit.is_none() && self.random.chance(HIT_PERCENT) {
@@ -58,7 +58,7 @@ impl Cluster {
         let serves = |node: &usize| self.nodes[*node].view(group).is_some_and(|view| view.serves);
         let Some(leader) = (0..count).find(serves) else { return };
         let mut keepers: Vec<usize> = (0..count).filter(|node| *node != leader).collect();
-        self.network.mend();
+        self.network.heal();
         while keepers.len() > count / 2 {
             let deaf = keepers.remove(self.random.below(keepers.len() as u64) as usize);
             self.network.cut(self.nodes[leader].id, self.nodes[deaf].id);
@@ -73,7 +73,7 @@ impl Cluster {
     /// A node lost its power.
     pub(super) fn note_power_loss(&mut self, node: usize) {
         let Some(hit) = self.hit.as_mut().filter(|hit| hit.leader == node) else { return };
-        self.network.mend();
+        self.network.heal();
         self.nodes[node].power_loss = PowerLoss::None;
         let seconds = self.random.between(2, 6);
         hit.until = self.schedule.now() + seconds * SECOND;

@@ -9,7 +9,7 @@
 use super::{Cluster, Event};
 use crate::bug::Bug;
 use crate::client::queue_of;
-use crate::node::{Known, Outcome};
+use crate::node::{Known, StepOutput};
 use crate::registry::name_of;
 use crate::schedule::{MS, Micros, SECOND};
 use broker::queue::Rules;
@@ -73,7 +73,7 @@ impl Cluster {
             Step::Tell { node, group, queue } => {
                 // Who is down hears of it with its start.
                 if self.nodes[node].is_up() && self.options.bug != Some(Bug::DeleteIsForgotten) {
-                    let mut out = Outcome::default();
+                    let mut out = StepOutput::default();
                     self.nodes[node].queue_deleted(group, queue, &mut out);
                     self.settle(node, out);
                 }
@@ -138,8 +138,8 @@ impl Cluster {
     /// Whoever leads now.
     fn tell_nodes(&mut self, group: usize, command: &Command) {
         for node in 0..self.nodes.len() {
-            let mut out = Outcome::default();
-            self.nodes[node].bury(group, command.clone(), &mut out);
+            let mut out = StepOutput::default();
+            self.nodes[node].enqueue(group, command.clone(), &mut out);
             self.settle(node, out);
         }
     }
@@ -168,7 +168,7 @@ impl Cluster {
         self.trace.line(now, || format!("queue {} is created", queue.0));
         for node in 0..self.nodes.len() {
             if self.nodes[node].is_up() {
-                let mut out = Outcome::default();
+                let mut out = StepOutput::default();
                 self.nodes[node].queue_created(group, queue, rules.clone(), &mut out);
                 self.settle(node, out);
             }

@@ -145,7 +145,7 @@ impl Cluster {
     fn cut_links(&mut self) {
         let ids: Vec<NodeId> = self.nodes.iter().map(|n| n.id).collect();
         let (one, other) = (*self.random.pick(&ids), *self.random.pick(&ids));
-        self.network.mend();
+        self.network.heal();
         match self.random.below(5) {
             // A cluster that is cut most of the time does little.
             0 | 1 => {}
@@ -213,7 +213,7 @@ impl Cluster {
         let now = self.schedule.now();
         self.trace.line(now, || "the faults are over".to_owned());
         self.hit = None;
-        self.network.mend();
+        self.network.heal();
         self.network.weather = Weather::FAIR;
         for node in 0..self.nodes.len() {
             let n = &mut self.nodes[node];

@@ -3,7 +3,7 @@
 //! Invariants: *synced* is told only after a sync that began after the write; an extent is synced before its partition
 //! hears of it, and a checkpoint before its partition gives anything up; any error but a full disk stops the node.
 
-use super::{Completion, Happening, Node, Outcome, PowerLoss, RETAINED_BYTES_MAX, Running, deadline, is_vote_only};
+use super::{Completion, Happening, Node, PowerLoss, RETAINED_BYTES_MAX, Running, StepOutput, deadline, is_vote_only};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use partition::cold_read::carry_out;
@@ -20,7 +20,7 @@ const FULL_RETRY: Micros = 100 * MS;
 
 impl Node {
     /// The log thread takes everything that waits: one write, and a sync behind it if one of them asked.
-    pub(super) fn write(&mut self, out: &mut Outcome) {
+    pub(super) fn write(&mut self, out: &mut StepOutput) {
         let (now, bug) = (self.now, self.settings.bug);
         let r = self.up();
         assert!(r.wal_busy, "the log thread writes only after it took up work");
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// What the log thread does next: sync if that is due, else write what came meanwhile, else wait.
-    fn next_log_work(&mut self, out: &mut Outcome) {
+    fn next_log_work(&mut self, out: &mut StepOutput) {
         let (now, slowness) = (self.now, self.disk_slowness);
         let (sync_takes, write_takes) =
             (self.random.between(200, 3_000) * slowness, self.random.between(10, 80) * slowness);
@@ -98,14 +98,14 @@ impl Node {
         }
     }
 
-    pub(super) fn sync_due(&mut self, out: &mut Outcome) {
+    pub(super) fn sync_due(&mut self, out: &mut StepOutput) {
         // A thread that is busy looks at the time itself when it is done.
         if !self.up().wal_busy && self.up().sync_at.is_some_and(|at| at <= self.now) {
             self.next_log_work(out);
         }
     }
 
-    pub(super) fn sync(&mut self, out: &mut Outcome) {
+    pub(super) fn sync(&mut self, out: &mut StepOutput) {
         if self.power_loss == PowerLoss::AtSync {
             self.disk.crash(Crash::Power);
         }
@@ -134,7 +134,7 @@ impl Node {
     }
 
     /// A new file was begun: partitions look whether they keep too much, and a spare is made for the next one.
-    fn note_roll(&mut self, out: &mut Outcome) {
+    fn note_roll(&mut self, out: &mut StepOutput) {
         let r = self.up();
         let file = r.wal.position().file;
         if file == r.last_file {
@@ -147,7 +147,7 @@ impl Node {
         self.want_turn(out);
     }
 
-    pub(super) fn spare(&mut self, out: &mut Outcome) {
+    pub(super) fn spare(&mut self, out: &mut StepOutput) {
         match self.up().spares.step() {
             Ok(Preparation::Worked) => out.later.push((self.random.between(1, 5) * MS, Happening::Spare)),
             Ok(Preparation::Idle) => {}
@@ -156,7 +156,7 @@ impl Node {
         }
     }
 
-    pub(super) fn read(&mut self, read: Read, out: &mut Outcome) {
+    pub(super) fn read(&mut self, read: Read, out: &mut StepOutput) {
         let disk = self.disk.clone();
         let (number, bug) = (self.partition_number(read.partition), self.settings.bug);
         let r = self.up();
@@ -166,7 +166,7 @@ impl Node {
         let found = carry_out(&read, &*disk, &r.wal.reader(), |id| {
             Extent::open(&*disk, id).map(|extent| &*opened.insert(extent))
         });
-        let is_claimed = bug == Some(Bug::LossIsClaimed) && matches!(read.purpose, ReadPurpose::Mending { .. });
+        let is_claimed = bug == Some(Bug::LossIsClaimed) && matches!(read.purpose, ReadPurpose::Repair { .. });
         let found = if is_claimed { Err(ReadFailed::Damaged("so it says".to_owned())) } else { found };
         let is_hidden = bug == Some(Bug::LostEntryIsHidden) && matches!(read.purpose, ReadPurpose::Entries { .. });
         let found = match found {
@@ -177,7 +177,7 @@ impl Node {
         self.want_turn(out);
     }
 
-    pub(super) fn job(&mut self, out: &mut Outcome) {
+    pub(super) fn job(&mut self, out: &mut StepOutput) {
         let (disk, folder_id, bug) = (self.disk.clone(), self.folder_id(), self.settings.bug);
         let slowness = self.disk_slowness;
         let takes = self.random.between(500, 20_000) * slowness;
@@ -224,7 +224,7 @@ impl Node {
     }
 
     /// The server ends at once on an error like this; so does the node.
-    fn fail(&mut self, what: &str, error: &StorageError, out: &mut Outcome) {
+    fn fail(&mut self, what: &str, error: &StorageError, out: &mut StepOutput) {
         out.stopped = Some(format!("{what}: {error}"));
     }
 }

@@ -4,7 +4,7 @@
 //! command to the partition's inbox, where it may meet the queue's end. A node that starts has the whole topology before it
 //! takes anything in. Invariant: a node never knows a queue again that it has forgotten.
 
-use super::{Node, Outcome, Running, Said, SessionId};
+use super::{Node, Running, Said, SessionId, StepOutput};
 use crate::bug::Bug;
 use crate::schedule::{Micros, SECOND};
 use broker::queue::Rules;
@@ -24,17 +24,17 @@ impl Node {
     }
 
     /// A queue was created.
-    pub fn queue_created(&mut self, partition: usize, queue: QueueId, rules: Option<Arc<Rules>>, out: &mut Outcome) {
+    pub fn queue_created(&mut self, partition: usize, queue: QueueId, rules: Option<Arc<Rules>>, out: &mut StepOutput) {
         self.known[partition].insert(queue, rules.clone());
         if let Some(rules) = rules {
-            self.bury(partition, Command::Configure { queue, rules: self.told(&rules) }, out);
+            self.enqueue(partition, Command::Configure { queue, rules: self.told(&rules) }, out);
         }
     }
 
     /// A queue was deleted.
-    pub fn queue_deleted(&mut self, partition: usize, queue: QueueId, out: &mut Outcome) {
+    pub fn queue_deleted(&mut self, partition: usize, queue: QueueId, out: &mut StepOutput) {
         self.known[partition].remove(&queue);
-        self.bury(partition, Command::Delete { queue }, out);
+        self.enqueue(partition, Command::Delete { queue }, out);
     }
 
     /// Whether a partition here takes messages for this queue.
@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// What is left of a command: a message goes where there are queues yet, a question about none is answered at once.
-    pub(super) fn look_up(&self, session: SessionId, mut command: Command, out: &mut Outcome) -> Option<Command> {
+    pub(super) fn look_up(&self, session: SessionId, mut command: Command, out: &mut StepOutput) -> Option<Command> {
         let r = self.running.as_ref()?;
         let Some(of) = r.sessions.get(&session).filter(|_| self.settings.turnover) else { return Some(command) };
         let (partition, at) = (&r.partitions[of.partition], of.partition);
@@ -96,7 +96,7 @@ impl Running {
                 continue;
             }
             let orphans = partition.queue_ids().into_iter().filter(|queue| !known[at].contains_key(queue));
-            self.buried.extend(orphans.map(|queue| (at, Command::Delete { queue })));
+            self.enqueued.extend(orphans.map(|queue| (at, Command::Delete { queue })));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
 
-use super::{Happening, Node, Outcome, Running, TOPOLOGY, topology};
+use super::{Happening, Node, Running, StepOutput, TOPOLOGY, topology};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use broker::{ConsumerKey, PartitionId};
@@ -52,7 +52,7 @@ impl Node {
     /// Comes up after a crash, or for the first time. What each partition found is handed back, in their order.
     ///
     /// - Errors: a crash in the middle of it; damage that nobody caused is a panic.
-    pub fn start(&mut self, now: Micros, out: &mut Outcome) -> Result<Vec<Restored>, StorageError> {
+    pub fn start(&mut self, now: Micros, out: &mut StepOutput) -> Result<Vec<Restored>, StorageError> {
         assert!(self.running.is_none(), "a node is started once a life");
         self.now = now;
         let (running, restored) = self.open_files()?;
@@ -187,7 +187,7 @@ impl Node {
             consumed: BTreeMap::new(),
             held_back: Vec::new(),
             kept: None,
-            buried: Vec::new(),
+            enqueued: Vec::new(),
             latest_ms: 0,
         };
         running.note_retained();

@@ -3,10 +3,10 @@
 //! Invariant: a change is applied before its proposer hears that it was decided, and in the order of the log. Where
 //! clients speak through sessions, all that they use comes from here; elsewhere what is declared shows that members agree, and nothing else.
 
-use super::{Completion, Node, Outcome, Running, View};
+use super::{Completion, Node, Running, StepOutput, View};
 use crate::bug::Bug;
 use broker::PartitionId;
-use broker::topology::{Command as Change, DeleteQueue, Effect as Followed, Outcome as Answer, Refusal, Topology};
+use broker::topology::{Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, Refusal, Topology};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
 use partition::log_partition::{AppliedEntry, Machine};
@@ -90,7 +90,7 @@ impl Member {
 
 impl Node {
     /// Somebody here wants a change of the topology; nothing happens if the node is down.
-    pub fn propose(&mut self, token: u64, change: &Change, out: &mut Outcome) {
+    pub fn propose(&mut self, token: u64, change: &Change, out: &mut StepOutput) {
         let Some(member) = self.running.as_mut().and_then(|r| r.topology.as_mut()) else { return };
         member.proposals.push((token, change.encode()));
         self.want_turn(out);
@@ -146,7 +146,7 @@ impl Running {
         &mut self,
         frames: &[(NodeId, usize, PeerFrame)],
         (ticks, now_ms, current_file, wal): (u32, u64, u32, Option<WalState>),
-        out: &mut Outcome,
+        out: &mut StepOutput,
     ) -> Option<u32> {
         let number = self.partitions.len();
         let member = self.topology.as_mut()?;

@@ -8,7 +8,7 @@ use crate::node::{EPOCH_MS, Node};
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
-use broker::topology::{Applied, Checked, Command as Change, Effect as Followed, News, Refusal, Topology};
+use broker::topology::{Applied, BrokerEvent, Checked, Command as Change, Effect as Followed, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::{Command, Effect, Reply, RequestId, TransientQueues};
@@ -308,7 +308,7 @@ impl Host for Desk<'_> {
 
     fn count(&self, _: Count, _: u64) {}
 
-    fn tell(&self, _: News) {}
+    fn tell(&self, _: BrokerEvent) {}
 
     fn emit(&self, _: VhostId, _: &'static str, _: &[u8], _: &Table, _: Bytes) {}
 }

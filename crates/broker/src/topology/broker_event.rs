@@ -17,32 +17,32 @@ use crate::ids::VhostId;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct News {
+pub struct BrokerEvent {
     /// The routing key, such as `queue.created`.
     pub key: &'static str,
     /// What happened to whom.
     pub headers: Table,
 }
 
-impl News {
+impl BrokerEvent {
     /// An event without headers.
-    pub fn new(key: &'static str) -> News {
-        News { key, headers: Table::new() }
+    pub fn new(key: &'static str) -> BrokerEvent {
+        BrokerEvent { key, headers: Table::new() }
     }
 
     /// Adds a text.
-    pub fn text(mut self, name: &'static str, text: &[u8]) -> News {
+    pub fn text(mut self, name: &'static str, text: &[u8]) -> BrokerEvent {
         self.headers.push(name, Value::LongString(Bytes::copy_from_slice(text)));
         self
     }
 
     /// Adds a boolean.
-    pub fn flag(self, name: &'static str, flag: bool) -> News {
+    pub fn flag(self, name: &'static str, flag: bool) -> BrokerEvent {
         self.value(name, Value::Bool(flag))
     }
 
     /// Adds a value of any type.
-    pub fn value(mut self, name: &'static str, value: Value) -> News {
+    pub fn value(mut self, name: &'static str, value: Value) -> BrokerEvent {
         self.headers.push(name, value);
         self
     }
@@ -51,7 +51,7 @@ impl News {
 /// What a change will tell if it is made: the state before it is gone afterwards.
 #[derive(Debug, Default)]
 pub struct Foresight {
-    news: Vec<News>,
+    events: Vec<BrokerEvent>,
     /// Bindings before. `Bind` and `Unbind` tell something only if there are more or less of them afterwards.
     bindings: Option<usize>,
     /// Auto-delete exchanges of a virtual host that loses bindings.
@@ -60,27 +60,27 @@ pub struct Foresight {
 
 impl Foresight {
     /// What there is to tell, now that the change was made.
-    pub fn told(self, applied: &Applied, after: &Topology) -> Vec<News> {
+    pub fn told(self, applied: &Applied, after: &Topology) -> Vec<BrokerEvent> {
         if applied.outcome.is_err() || self.bindings == Some(after.binding_count()) {
             return Vec::new();
         }
-        let mut news = self.news;
+        let mut events = self.events;
         for (vhost, name) in self.may_go {
             if after.find_exchange(vhost, &name).is_none() {
-                news.push(after.about_vhost("exchange.deleted", vhost).text("name", &name));
+                events.push(after.about_vhost("exchange.deleted", vhost).text("name", &name));
             }
         }
-        news
+        events
     }
 }
 
 impl Topology {
-    fn about_vhost(&self, key: &'static str, vhost: VhostId) -> News {
+    fn about_vhost(&self, key: &'static str, vhost: VhostId) -> BrokerEvent {
         let name = self.vhost_of(vhost).map_or(&b""[..], |vhost| &vhost.name);
-        News::new(key).text("vhost", name)
+        BrokerEvent::new(key).text("vhost", name)
     }
 
-    fn about_binding(&self, key: &'static str, binding: &Binding) -> News {
+    fn about_binding(&self, key: &'static str, binding: &Binding) -> BrokerEvent {
         self.about_vhost(key, binding.vhost)
             .text("source_name", &binding.source)
             .text("source_kind", b"exchange")
@@ -93,7 +93,7 @@ impl Topology {
     fn lost_bindings(&self, places: &[u32], foresight: &mut Foresight, vhost: VhostId) {
         for at in places {
             let binding = self.binding_by_names(&self.bindings[*at as usize]);
-            foresight.news.push(self.about_binding("binding.deleted", &binding));
+            foresight.events.push(self.about_binding("binding.deleted", &binding));
         }
         self.may_lose_exchanges(foresight, vhost);
     }
@@ -111,15 +111,15 @@ impl Topology {
         match command {
             Command::CreateVhost { name } => {
                 if self.vhost(name).is_none() {
-                    foresight.news.push(News::new("vhost.created").text("name", name));
+                    foresight.events.push(BrokerEvent::new("vhost.created").text("name", name));
                 }
             }
             Command::FoundVhost { name, owner, .. } => {
                 if self.vhost(name).is_none() {
-                    foresight.news.push(News::new("vhost.created").text("name", name));
+                    foresight.events.push(BrokerEvent::new("vhost.created").text("name", name));
                     if self.users.contains_key(owner) {
-                        let news = News::new("permission.created").text("vhost", name);
-                        foresight.news.push(tell_permission(news, owner, &Permission::everything()));
+                        let event = BrokerEvent::new("permission.created").text("vhost", name);
+                        foresight.events.push(tell_permission(event, owner, &Permission::everything()));
                     }
                 }
             }
@@ -127,64 +127,64 @@ impl Topology {
             Command::DescribeVhost { .. } => {}
             Command::PutUser { name, password, tags } => {
                 let before = self.users.get(name);
-                foresight.news.extend(match before {
-                    None => Some(News::new("user.created").text("name", name)),
+                foresight.events.extend(match before {
+                    None => Some(BrokerEvent::new("user.created").text("name", name)),
                     Some(user) if user.password != *password => {
-                        Some(News::new("user.password.changed").text("name", name))
+                        Some(BrokerEvent::new("user.password.changed").text("name", name))
                     }
                     Some(_) => None,
                 });
                 if before.map_or(!tags.is_empty(), |user| user.tags != *tags) {
                     let tags = tags.iter().map(|tag| Value::LongString(Bytes::copy_from_slice(tag))).collect();
-                    let news = News::new("user.tags.set").text("name", name).value("tags", Value::Array(tags));
-                    foresight.news.push(news);
+                    let event = BrokerEvent::new("user.tags.set").text("name", name).value("tags", Value::Array(tags));
+                    foresight.events.push(event);
                 }
             }
             Command::DeleteUser { name } => {
                 if self.users.contains_key(name) {
-                    foresight.news.push(News::new("user.deleted").text("name", name));
+                    foresight.events.push(BrokerEvent::new("user.deleted").text("name", name));
                 }
             }
             Command::PutPermission { user, vhost, permission } => {
-                let news = self.about_vhost("permission.created", *vhost);
-                foresight.news.push(tell_permission(news, user, permission));
+                let event = self.about_vhost("permission.created", *vhost);
+                foresight.events.push(tell_permission(event, user, permission));
             }
             Command::ClearPermission { user, vhost } => {
                 if self.users.get(user).is_some_and(|user| user.permissions.contains_key(vhost)) {
-                    foresight.news.push(self.about_vhost("permission.deleted", *vhost).text("user", user));
+                    foresight.events.push(self.about_vhost("permission.deleted", *vhost).text("user", user));
                 }
             }
             Command::PutTopicPermission { user, vhost, exchange, write, read } => {
-                let news = self.about_vhost("topic.permission.created", *vhost).text("user", user);
-                let news =
-                    news.text("exchange", exchange).text("write", write.as_bytes()).text("read", read.as_bytes());
-                foresight.news.push(news);
+                let event = self.about_vhost("topic.permission.created", *vhost).text("user", user);
+                let event =
+                    event.text("exchange", exchange).text("write", write.as_bytes()).text("read", read.as_bytes());
+                foresight.events.push(event);
             }
             Command::ClearTopicPermission { user, vhost, exchange } => {
                 let place = (*vhost, exchange.clone());
                 if self.users.get(user).is_some_and(|user| user.topic_permissions.contains_key(&place)) {
-                    let news = self.about_vhost("topic.permission.deleted", *vhost).text("user", user);
-                    foresight.news.push(news.text("exchange", exchange));
+                    let event = self.about_vhost("topic.permission.deleted", *vhost).text("user", user);
+                    foresight.events.push(event.text("exchange", exchange));
                 }
             }
             Command::SetUserLimits { user, limits } => {
                 let key = if *limits == UserLimits::default() { "user.limits.cleared" } else { "user.limits.set" };
-                foresight.news.push(News::new(key).text("name", user));
+                foresight.events.push(BrokerEvent::new(key).text("name", user));
             }
             Command::SetVhostLimits { vhost, limits } => {
                 let key = if *limits == VhostLimits::default() { "vhost.limits.cleared" } else { "vhost.limits.set" };
                 let name = self.vhost_of(*vhost).map_or(&b""[..], |vhost| &vhost.name);
-                foresight.news.push(News::new(key).text("name", name));
+                foresight.events.push(BrokerEvent::new(key).text("name", name));
             }
             Command::PutPolicy(put) => {
-                let news = self
+                let event = self
                     .about_vhost("policy.set", put.vhost)
                     .text("name", &put.name)
                     .text("pattern", put.policy.pattern.text().as_bytes())
                     .text("apply-to", put.policy.apply_to.word().as_bytes())
                     .value("priority", Value::I64(put.policy.priority))
                     .value("definition", Value::Table(put.policy.definition.clone()));
-                foresight.news.push(news);
+                foresight.events.push(event);
             }
             Command::DeletePolicy { vhost, operator, name } => {
                 let held = self.vhost_of(*vhost).map(|vhost| match operator {
@@ -192,12 +192,12 @@ impl Topology {
                     false => &vhost.policies,
                 });
                 if held.is_some_and(|policies| policies.contains_key(name)) {
-                    foresight.news.push(self.about_vhost("policy.cleared", *vhost).text("name", name));
+                    foresight.events.push(self.about_vhost("policy.cleared", *vhost).text("name", name));
                 }
             }
             Command::DeclareExchange(declare) => {
                 if self.find_exchange(declare.vhost, &declare.name).is_none() {
-                    let news = self
+                    let event = self
                         .about_vhost("exchange.created", declare.vhost)
                         .text("name", &declare.name)
                         .text("type", declare.kind.word().as_bytes())
@@ -205,7 +205,7 @@ impl Topology {
                         .flag("auto_delete", declare.auto_delete)
                         .flag("internal", declare.internal)
                         .value("arguments", Value::Table(declare.arguments.clone()));
-                    foresight.news.push(news);
+                    foresight.events.push(event);
                 }
             }
             Command::DeleteExchange(delete) => {
@@ -213,35 +213,35 @@ impl Topology {
                     let places = [&exchange.outgoing[..], &exchange.incoming[..]].concat();
                     self.lost_bindings(&places, &mut foresight, delete.vhost);
                     foresight.may_go.retain(|(_, name)| *name != delete.name);
-                    let news = self.about_vhost("exchange.deleted", delete.vhost).text("name", &delete.name);
-                    foresight.news.push(news);
+                    let event = self.about_vhost("exchange.deleted", delete.vhost).text("name", &delete.name);
+                    foresight.events.push(event);
                 }
             }
             Command::DeclareQueue(declare) => {
                 if self.find_queue(declare.vhost, &declare.name).is_none() {
-                    let news = self
+                    let event = self
                         .about_vhost("queue.created", declare.vhost)
                         .text("name", &declare.name)
                         .flag("durable", declare.durable)
                         .flag("auto_delete", declare.auto_delete)
                         .flag("exclusive", declare.exclusive.is_some())
                         .value("arguments", Value::Table(declare.arguments.clone()));
-                    foresight.news.push(news);
+                    foresight.events.push(event);
                 }
             }
             Command::DeleteQueue(delete) => {
                 if let Some(queue) = self.queue(delete.queue) {
                     self.lost_bindings(&queue.incoming, &mut foresight, queue.vhost);
-                    foresight.news.push(self.about_vhost("queue.deleted", queue.vhost).text("name", &queue.name));
+                    foresight.events.push(self.about_vhost("queue.deleted", queue.vhost).text("name", &queue.name));
                 }
             }
             Command::Bind(binding) => {
                 foresight.bindings = Some(self.binding_count());
-                foresight.news.push(self.about_binding("binding.created", binding));
+                foresight.events.push(self.about_binding("binding.created", binding));
             }
             Command::Unbind(unbind) => {
                 foresight.bindings = Some(self.binding_count());
-                foresight.news.push(self.about_binding("binding.deleted", &unbind.binding));
+                foresight.events.push(self.about_binding("binding.deleted", &unbind.binding));
                 self.may_lose_exchanges(&mut foresight, unbind.binding.vhost);
             }
         }
@@ -251,20 +251,21 @@ impl Topology {
     fn foresee_vhost_deleted(&self, vhost: VhostId, foresight: &mut Foresight) {
         let Some(gone) = self.vhost_of(vhost) else { return };
         for binding in self.bindings().filter(|binding| binding.vhost == vhost) {
-            foresight.news.push(self.about_binding("binding.deleted", &binding));
+            foresight.events.push(self.about_binding("binding.deleted", &binding));
         }
         for queue in self.queues().filter(|queue| queue.vhost == vhost) {
-            foresight.news.push(self.about_vhost("queue.deleted", vhost).text("name", &queue.name));
+            foresight.events.push(self.about_vhost("queue.deleted", vhost).text("name", &queue.name));
         }
         for exchange in self.exchanges().filter(|exchange| exchange.vhost == vhost) {
-            foresight.news.push(self.about_vhost("exchange.deleted", vhost).text("name", &exchange.name));
+            foresight.events.push(self.about_vhost("exchange.deleted", vhost).text("name", &exchange.name));
         }
-        foresight.news.push(News::new("vhost.deleted").text("name", &gone.name));
+        foresight.events.push(BrokerEvent::new("vhost.deleted").text("name", &gone.name));
     }
 }
 
-fn tell_permission(news: News, user: &[u8], permission: &Permission) -> News {
-    news.text("user", user)
+fn tell_permission(event: BrokerEvent, user: &[u8], permission: &Permission) -> BrokerEvent {
+    event
+        .text("user", user)
         .text("configure", permission.configure.text().as_bytes())
         .text("write", permission.write.text().as_bytes())
         .text("read", permission.read.text().as_bytes())
@@ -282,10 +283,11 @@ mod tests {
     fn tell(topology: &mut Topology, command: &Command) -> Vec<String> {
         let foresight = topology.foresee(command);
         let applied = topology.apply(command);
-        let about = |news: News| match news.headers.get("name").or_else(|| news.headers.get("destination_name")) {
-            Some(Value::LongString(name)) => format!("{} {}", news.key, String::from_utf8_lossy(name)),
-            _ => news.key.to_owned(),
-        };
+        let about =
+            |event: BrokerEvent| match event.headers.get("name").or_else(|| event.headers.get("destination_name")) {
+                Some(Value::LongString(name)) => format!("{} {}", event.key, String::from_utf8_lossy(name)),
+                _ => event.key.to_owned(),
+            };
         foresight.told(&applied, topology).into_iter().map(about).collect()
     }
 
@@ -329,8 +331,8 @@ mod tests {
     #[test]
     fn what_changes_is_told_once_and_what_was_so_before_is_not() {
         let mut topology = Topology::new();
-        let told = |topology: &mut Topology, command: Command, news: &[&str]| {
-            assert_eq!(tell(topology, &command), news, "{command:?}");
+        let told = |topology: &mut Topology, command: Command, event: &[&str]| {
+            assert_eq!(tell(topology, &command), event, "{command:?}");
             assert_eq!(tell(topology, &command), Vec::<String>::new(), "again: {command:?}");
         };
         told(&mut topology, queue("a"), &["queue.created a"]);

@@ -13,7 +13,7 @@
 //!
 //! Invariants: a message is set aside only when every member of the group has said, in answer to this very question, that it
 //! lost it; a member that does not answer may have it, so the queue waits. What is written anew is never referred to before it is
-//! synced. Memory is bounded: [`MENDINGS_MAX`] at a time, of [`MEND_BYTES_MAX`] and one batch or message each.
+//! synced. Memory is bounded: [`REPAIRS_MAX`] at a time, of [`REPAIR_BYTES_MAX`] and one batch or message each.
 
 use crate::deliver::batch_of;
 use crate::message::MessageView;
@@ -29,21 +29,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One answer brings about this much.
 const PART_BYTES: u32 = 256 << 10;
-/// Stretches of messages that are mended at the same time; others are met again later.
-const MENDINGS_MAX: usize = 8;
-/// Numbers that one mending of an extent covers: one answer names as many at most.
-const MEND_NUMBERS_MAX: u64 = 1024;
-/// Of an extent no more is gathered than this before it is written; a batch of the log is mended whole.
-const MEND_BYTES_MAX: usize = 1 << 20;
+/// Stretches of messages that are repaired at the same time; others are met again later.
+const REPAIRS_MAX: usize = 8;
+/// Numbers that one repair of an extent covers: one answer names as many at most.
+const REPAIR_NUMBERS_MAX: u64 = 1024;
+/// Of an extent no more is gathered than this before it is written; a batch of the log is repaired whole.
+const REPAIR_BYTES_MAX: usize = 1 << 20;
 /// A question without an answer goes to the next member after this many ticks.
 const ASK_TICKS: u32 = 2;
-/// A mending in which nothing moves for this many ticks makes room for another; its queue looks again later.
+/// A repair in which nothing moves for this many ticks makes room for another; its queue looks again later.
 const IDLE_TICKS_MAX: u32 = 20;
 /// Damaged places that are told once, and not at each look.
 const TOLD_MAX: usize = 1024;
 
 /// A stretch of messages of one run that cannot be read here.
-struct Mending {
+struct Repair {
     number: u64,
     queue: QueueId,
     place: Place,
@@ -65,25 +65,25 @@ struct Mending {
     is_set_aside: bool,
 }
 
-/// All mendings of one partition.
+/// All repairs of one partition.
 #[derive(Default)]
-pub(crate) struct Mendings {
-    running: Vec<Mending>,
+pub(crate) struct Repairs {
+    running: Vec<Repair>,
     begun: u64,
     /// Something came, or time went by.
     look: bool,
-    /// Places that were told to be damaged and are not mended yet.
+    /// Places that were told to be damaged and are not repaired yet.
     told: BTreeSet<Place>,
 }
 
-impl Mendings {
-    /// Whether an extent of mended messages is under way.
+impl Repairs {
+    /// Whether an extent of repaired messages is under way.
     pub(crate) fn is_writing(&self) -> bool {
         self.running.iter().any(|m| m.is_writing)
     }
 }
 
-/// How a mending goes on.
+/// How a repair goes on.
 enum Step {
     Waits,
     /// It came to nothing for now.
@@ -103,25 +103,25 @@ impl QueuePartition {
 
     /// Begins to fetch messages `first..past` of one run from the others: they were read twice in vain, the second time from the
     /// disk itself. False if there is no room for another stretch now.
-    pub(crate) fn mend(
+    pub(crate) fn repair(
         &mut self,
         (queue, place): (QueueId, Place),
         (first, past): (u64, u64),
         why: String,
         cx: &mut Context<'_>,
     ) -> bool {
-        let m = &mut self.mendings;
+        let m = &mut self.repairs;
         m.look = true;
-        let overlapping = |r: &Mending| (r.queue, r.place) == (queue, place) && r.first < past && first < r.past;
+        let overlapping = |r: &Repair| (r.queue, r.place) == (queue, place) && r.first < past && first < r.past;
         if m.running.iter().any(overlapping) {
             return true;
         }
-        if m.running.len() >= MENDINGS_MAX {
+        if m.running.len() >= REPAIRS_MAX {
             return false;
         }
         let past = match place {
             Place::Wal { .. } => past,
-            Place::Extent { .. } => past.min(first + MEND_NUMBERS_MAX),
+            Place::Extent { .. } => past.min(first + REPAIR_NUMBERS_MAX),
         };
         m.begun += 1;
         // An answer to a question of an earlier life of this node must not be taken for one to this.
@@ -130,7 +130,7 @@ impl QueuePartition {
             let messages = vec![(first, past - first)];
             cx.out.damage.push(Damage { queue, place, messages, why: why.clone(), fate: Fate::Asked });
         }
-        m.running.push(Mending {
+        m.running.push(Repair {
             number,
             queue,
             place,
@@ -151,7 +151,7 @@ impl QueuePartition {
     }
 
     /// The same for several stretches of a run; those for which there is no room are met again.
-    pub(crate) fn mend_stretches(
+    pub(crate) fn repair_stretches(
         &mut self,
         (queue, place): (QueueId, Place),
         stretches: Vec<(u64, u64)>,
@@ -161,46 +161,46 @@ impl QueuePartition {
         let run = |first| self.queues.queue(queue).and_then(|state| state.runs().covering(first));
         let whole = stretches.first().and_then(|(first, _)| run(*first)).map(|run| (run.first, run.past()));
         match (place, whole) {
-            (Place::Wal { .. }, Some(whole)) => _ = self.mend((queue, place), whole, why.to_owned(), cx),
+            (Place::Wal { .. }, Some(whole)) => _ = self.repair((queue, place), whole, why.to_owned(), cx),
             _ => {
                 for (first, count) in stretches {
-                    self.mend((queue, place), (first, first + count), why.to_owned(), cx);
+                    self.repair((queue, place), (first, first + count), why.to_owned(), cx);
                 }
             }
         }
     }
 
     /// A tick went by: questions without an answer are repeated, and given up at last.
-    pub(crate) fn mend_tick(&mut self) {
-        self.mendings.look |= !self.mendings.running.is_empty();
-        for m in &mut self.mendings.running {
+    pub(crate) fn repair_tick(&mut self) {
+        self.repairs.look |= !self.repairs.running.is_empty();
+        for m in &mut self.repairs.running {
             m.ask_in = m.ask_in.saturating_sub(1);
             m.idle_ticks += 1;
         }
     }
 
-    /// Takes every mending as far as it goes now.
-    pub(crate) fn mend_turn(&mut self, cx: &mut Context<'_>) {
-        if !std::mem::take(&mut self.mendings.look) {
+    /// Takes every repair as far as it goes now.
+    pub(crate) fn repair_turn(&mut self, cx: &mut Context<'_>) {
+        if !std::mem::take(&mut self.repairs.look) {
             return;
         }
-        let mut running = std::mem::take(&mut self.mendings.running);
+        let mut running = std::mem::take(&mut self.repairs.running);
         let mut is_writing = running.iter().any(|m| m.is_writing);
-        running.retain_mut(|m| match self.mend_on(m, &mut is_writing, cx) {
+        running.retain_mut(|m| match self.repair_on(m, &mut is_writing, cx) {
             Step::Waits => true,
             Step::GivenUp => {
                 self.look_later(m.queue, cx.now_ms);
                 false
             }
             Step::Gone => {
-                self.mended(m);
+                self.repaired(m);
                 false
             }
         });
-        self.mendings.running = running;
+        self.repairs.running = running;
     }
 
-    fn mend_on(&mut self, m: &mut Mending, is_writing: &mut bool, cx: &mut Context<'_>) -> Step {
+    fn repair_on(&mut self, m: &mut Repair, is_writing: &mut bool, cx: &mut Context<'_>) -> Step {
         if m.is_writing {
             return Step::Waits;
         }
@@ -254,7 +254,7 @@ impl QueuePartition {
     }
 
     /// What of a stretch is live and still lies where the damage is.
-    fn live_there(&self, m: &Mending) -> SeqRanges {
+    fn live_there(&self, m: &Repair) -> SeqRanges {
         let mut live = SeqRanges::new();
         let Some(state) = self.queues.queue(m.queue) else { return live };
         let runs = state.runs().iter_from(m.first).take_while(|run| run.first < m.past);
@@ -268,8 +268,8 @@ impl QueuePartition {
     }
 
     /// Its queue may go on: the messages are there again, or they have ended.
-    fn mended(&mut self, m: &Mending) {
-        self.mendings.told.remove(&m.place);
+    fn repaired(&mut self, m: &Repair) {
+        self.repairs.told.remove(&m.place);
         self.maintenance.put_back(m.place);
         if let Some(leader) = self.leader.as_deref_mut()
             && let Some(lq) = leader.queues.get_mut(&m.queue)
@@ -290,21 +290,21 @@ impl QueuePartition {
     }
 
     /// What was fetched is in an extent: from now on it lies there.
-    pub(crate) fn mend_written(&mut self, ready: Option<ExtentReady>) {
-        let at = self.mendings.running.iter().position(|m| m.is_writing).expect("an extent is written for somebody");
-        let m = self.mendings.running.remove(at);
+    pub(crate) fn repair_written(&mut self, ready: Option<ExtentReady>) {
+        let at = self.repairs.running.iter().position(|m| m.is_writing).expect("an extent is written for somebody");
+        let m = self.repairs.running.remove(at);
         if let Some(ready) = ready {
             self.queues.add_extent(ready.id, ready.messages, ready.bytes);
-            self.queues.mend_run(m.queue, m.place, (m.first, m.past), ready.id, &ready.runs);
-            self.mended_messages += ready.messages;
+            self.queues.repair_run(m.queue, m.place, (m.first, m.past), ready.id, &ready.runs);
+            self.repaired_messages += ready.messages;
         }
-        self.mendings.look = true;
-        self.mended(&m);
+        self.repairs.look = true;
+        self.repaired(&m);
     }
 
     /// How many messages this member has fetched from others since it started, because it could not read them.
-    pub fn messages_mended(&self) -> u64 {
-        self.mended_messages
+    pub fn messages_repaired(&self) -> u64 {
+        self.repaired_messages
     }
 
     /// Looks for the first of the numbers that lives here, and for what lies with it.
@@ -316,7 +316,7 @@ impl QueuePartition {
             // Ended here, or not here yet. Whoever asks hears of it, and asks again if it lives there. To a leader whose snapshot
             // stops at these very messages that is the last word: without it the two would wait for one another.
             let lost = match self.has_nothing_from(to, queue, from) {
-                Some(never_here) => never_here.max(from)..past.min(from + MEND_NUMBERS_MAX),
+                Some(never_here) => never_here.max(from)..past.min(from + REPAIR_NUMBERS_MAX),
                 None => 0..0,
             };
             let lost = lost.map(|seq| (seq, None)).collect();
@@ -324,17 +324,17 @@ impl QueuePartition {
             return;
         };
         let place = run.place;
-        let purpose = ReadPurpose::Mending { to, number, queue, from: seq, past, place };
+        let purpose = ReadPurpose::Repair { to, number, queue, from: seq, past, place };
         let at = match place {
             Place::Wal { file, offset, bytes } => {
                 let at = place.in_wal().expect("it lies in the log");
                 if let Some(cached) = cx.tail.get(file, offset, bytes) {
-                    return self.mending_read(purpose, Ok(ReadBytes::Batches(vec![(at, cached)])), cx);
+                    return self.repair_read(purpose, Ok(ReadBytes::Batches(vec![(at, cached)])), cx);
                 }
                 ReadAt::Batches(vec![at])
             }
             Place::Extent { id, run: number } => {
-                let past = run.past().min(past).min(seq + MEND_NUMBERS_MAX);
+                let past = run.past().min(past).min(seq + REPAIR_NUMBERS_MAX);
                 ReadAt::Extent { id, run: number, from: seq, past, bytes_max: PART_BYTES }
             }
         };
@@ -342,14 +342,14 @@ impl QueuePartition {
     }
 
     /// What another member asked for was read, or is lost here too.
-    pub(crate) fn mending_read(
+    pub(crate) fn repair_read(
         &mut self,
         purpose: ReadPurpose,
         found: Result<ReadBytes, ReadFailed>,
         cx: &mut Context<'_>,
     ) {
-        let ReadPurpose::Mending { to, number, queue, from, past, place } = purpose else {
-            unreachable!("asked for mendings only")
+        let ReadPurpose::Repair { to, number, queue, from, past, place } = purpose else {
+            unreachable!("asked for repairs only")
         };
         let run = self.queues.queue(queue).and_then(|state| state.runs().covering(from));
         let Some(run) = run.filter(|run| run.place == place && run.is_live(from)) else {
@@ -367,7 +367,7 @@ impl QueuePartition {
                 }
             }
             Ok(ReadBytes::Extent { messages, damage }) => {
-                past = past.min(from + MEND_NUMBERS_MAX);
+                past = past.min(from + REPAIR_NUMBERS_MAX);
                 // Without damage it may end early, because it is enough; with damage, after what is intact.
                 if let Some((last, _)) = messages.last() {
                     past = past.min(last + 1);
@@ -376,7 +376,7 @@ impl QueuePartition {
                 }
                 have.extend(messages);
             }
-            Err(ReadFailed::Damaged(_)) => past = past.min(from + MEND_NUMBERS_MAX),
+            Err(ReadFailed::Damaged(_)) => past = past.min(from + REPAIR_NUMBERS_MAX),
             Ok(_) | Err(ReadFailed::Refused(_)) => return,
         }
         let live = (from..past).filter(|seq| run.is_live(*seq));
@@ -388,8 +388,8 @@ impl QueuePartition {
     /// An answer came. One to another question is dropped.
     pub(crate) fn take_mending(&mut self, from: NodeId, missing: Missing, messages: Vec<(u64, Option<Bytes>)>) {
         let Missing { number, queue, from: first, past } = missing;
-        let mendings = &mut self.mendings;
-        let Some(m) = mendings.running.iter_mut().find(|m| m.number == number && m.queue == queue && !m.is_writing)
+        let repairs = &mut self.repairs;
+        let Some(m) = repairs.running.iter_mut().find(|m| m.number == number && m.queue == queue && !m.is_writing)
         else {
             return;
         };
@@ -410,7 +410,7 @@ impl QueuePartition {
                 moved = true;
             }
         }
-        if matches!(m.place, Place::Extent { .. }) && m.has_bytes >= MEND_BYTES_MAX {
+        if matches!(m.place, Place::Extent { .. }) && m.has_bytes >= REPAIR_BYTES_MAX {
             // The rest is met again.
             m.past = m.has.last_key_value().map_or(m.past, |(last, _)| last + 1);
         }
@@ -418,7 +418,7 @@ impl QueuePartition {
             m.idle_ticks = 0;
             m.ask_in = 0;
             m.helpful = Some(from);
-            mendings.look = true;
+            repairs.look = true;
         }
     }
 }

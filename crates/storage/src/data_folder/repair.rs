@@ -17,7 +17,7 @@ use super::{
 
 /// An identity of which something was made anew. The folder's lock is held as long as this value.
 #[derive(Debug)]
-pub struct MendedIdentity<D: Disk> {
+pub struct RepairedIdentity<D: Disk> {
     /// Whose folder it is.
     pub identity: FolderIdentity,
     /// Which node of its cluster.
@@ -36,12 +36,12 @@ pub struct MendedIdentity<D: Disk> {
 /// - `node_name` stands for a name that cannot be read any more, `unused_start` is a number of a start that was surely not used yet.
 /// - Cost: with damage, one look at the header of each file of the log.
 /// - Errors: the folder is in use; nothing says which folder it is; the name is needed and not given.
-pub fn mend_identity<D: Disk>(
+pub fn repair_identity<D: Disk>(
     disk: &Arc<D>,
     node_name: Option<&str>,
     unused_start: u32,
     mut aside: impl FnMut(&str) -> Result<String, StorageError>,
-) -> Result<Option<MendedIdentity<D>>, StorageError> {
+) -> Result<Option<RepairedIdentity<D>>, StorageError> {
     let contents = match disk.open(IDENTITY_NAME, OpenMode::Read) {
         Ok(file) => Some(read_whole(&file, IDENTITY_BYTES_MAX).map_err(at("read", IDENTITY_NAME))?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -110,7 +110,7 @@ pub fn mend_identity<D: Disk>(
     if broken.iter().any(|(name, _)| *name == IDENTITY_NAME) {
         write_identity(&**disk, &identity)?;
     }
-    Ok(Some(MendedIdentity { identity, node, damage, changed, aside: kept, _lock: lock }))
+    Ok(Some(RepairedIdentity { identity, node, damage, changed, aside: kept, _lock: lock }))
 }
 
 /// Why a file is no good that could not be decoded, or is not there.

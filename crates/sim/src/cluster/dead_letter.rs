@@ -7,7 +7,7 @@
 use super::{Cluster, Event};
 use crate::bug::Bug;
 use crate::checks::id_of;
-use crate::client::burial_channel;
+use crate::client::dead_letter_channel;
 use crate::registry::name_of;
 use crate::schedule::{MS, Micros, SECOND};
 use broker::{ChannelKey, QueueId};
@@ -35,7 +35,7 @@ pub(super) struct Origin {
 
 /// Letters that arrived and are not answered, by channel and number.
 #[derive(Default)]
-pub(super) struct Burials {
+pub(super) struct AwaitedDeadLetters {
     waiting: BTreeMap<(ChannelKey, u64), Origin>,
     last: u64,
 }
@@ -52,7 +52,8 @@ impl Cluster {
     /// A queue gave a message up.
     pub(super) fn send_letter(&mut self, node: usize, group: usize, letter: &DeadLetter) {
         let bug = self.options.bug;
-        let &(target, name) = self.plan.buried_in.get(&name_of(letter.queue)).expect("who buries has a place");
+        let &(target, name) =
+            self.plan.dead_letters_of.get(&name_of(letter.queue)).expect("what dead-letters has a place");
         let grave = self.registry.current(name);
         if let Some(id) = MessageView::parse(&letter.message).and_then(|view| id_of(view.body())) {
             self.checks.ends.letter(name, id, grave);
@@ -84,7 +85,7 @@ impl Cluster {
         let Some(after) = self.way(node, to) else { return };
         for _ in 0..copies {
             let step = Step::Arrives { to, group: target, queue, message: message.clone(), origin };
-            self.schedule.after(after, Event::Burial(step));
+            self.schedule.after(after, Event::DeadLetter(step));
         }
     }
 
@@ -98,11 +99,11 @@ impl Cluster {
     }
 
     fn answer(&mut self, after: Micros, origin: Origin, is_safe: bool) {
-        self.schedule.after(after, Event::Burial(Step::Answered { origin, is_safe }));
+        self.schedule.after(after, Event::DeadLetter(Step::Answered { origin, is_safe }));
     }
 
-    pub(super) fn bury(&mut self, step: Step) {
-        let mut out = crate::node::Outcome::default();
+    pub(super) fn dead_letter(&mut self, step: Step) {
+        let mut out = crate::node::StepOutput::default();
         let node = match step {
             Step::Arrives { to, group, queue, .. } if !self.nodes[to].knows_queue(group, queue) => {
                 // Its grave went meanwhile: it has no place.
@@ -114,19 +115,19 @@ impl Cluster {
             Step::Arrives { to, group, queue, message, origin } => {
                 let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
                 if let Some(origin) = origin {
-                    self.burials.last += 1;
-                    (channel, publish_seq) = (self.own_channel(to), self.burials.last);
-                    self.burials.waiting.insert((channel, publish_seq), origin);
+                    self.awaited.last += 1;
+                    (channel, publish_seq) = (self.own_channel(to), self.awaited.last);
+                    self.awaited.waiting.insert((channel, publish_seq), origin);
                 }
                 let target = Target { queue, durability: Durability::Level(Level::Synced), selective: None };
                 let targets = std::iter::once(target).collect();
                 let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message };
-                self.nodes[to].bury(group, Command::Publish(publish), &mut out);
+                self.nodes[to].enqueue(group, Command::Publish(publish), &mut out);
                 to
             }
             Step::Answered { origin: Origin { node, life, group, queue, seq }, is_safe } => {
                 if self.nodes[node].life == life {
-                    self.nodes[node].bury(group, Command::Buried { queue, seq, is_safe }, &mut out);
+                    self.nodes[node].enqueue(group, Command::DeadLetterAnswered { queue, seq, is_safe }, &mut out);
                 }
                 node
             }
@@ -136,21 +137,21 @@ impl Cluster {
 
     fn own_channel(&self, node: usize) -> ChannelKey {
         let NodeId(id) = self.nodes[node].id;
-        burial_channel(id, self.nodes[node].life)
+        dead_letter_channel(id, self.nodes[node].life)
     }
 
     /// Looks whether an effect is about letters that arrived here; if so, their queues hear of it.
-    pub(super) fn note_burial(&mut self, node: usize, effect: &Effect) -> bool {
+    pub(super) fn note_dead_letter(&mut self, node: usize, effect: &Effect) -> bool {
         let (channel, first, count, is_safe) = match effect {
             Effect::Confirm { channel, first, count } => (*channel, *first, *count, true),
             Effect::Refuse { channel, first, count } => (*channel, *first, *count, false),
             _ => return false,
         };
-        if !crate::client::is_burial(channel) {
+        if !crate::client::is_dead_letter_channel(channel) {
             return false;
         }
         for seq in first..first + count {
-            let Some(origin) = self.burials.waiting.remove(&(channel, seq)) else { continue };
+            let Some(origin) = self.awaited.waiting.remove(&(channel, seq)) else { continue };
             if let Some(after) = self.way(node, origin.node) {
                 self.answer(after, origin, is_safe);
             }

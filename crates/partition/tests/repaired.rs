@@ -6,7 +6,7 @@ use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
 use partition::command::{
-    Command, Durability, Effect, Level, Message, Outcome, Outlets, Publish, Reply, RequestId, Target,
+    Command, Disposition, Durability, Effect, Level, Message, Outlets, Publish, Reply, RequestId, Target,
 };
 use partition::outputs::{
     Damage, DamagedRun, ExtentReady, ExtentRun, Fate, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed,
@@ -377,7 +377,7 @@ fn a_leader_fetches_what_it_cannot_read_and_goes_on_in_order() {
     let asked = |seq| (Fate::Asked, vec![(seq, 1)]);
     assert_eq!(trio.fates(leader), [asked(2), asked(3), asked(5)]);
     let member = &trio.members[leader];
-    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (3, 0));
+    assert_eq!((member.partition.messages_repaired(), member.out.set_aside), (3, 0));
     assert!(
         [2, 3, 5].iter().all(|seq| matches!(member.run(*seq), Some(Place::Extent { .. }))),
         "they are written anew"
@@ -466,7 +466,7 @@ fn a_follower_mends_what_its_upkeep_could_not_copy() {
     trio.run();
     assert_eq!(trio.fates(one), [(Fate::Asked, vec![(2, 1)])]);
     assert!(matches!(trio.members[one].run(2), Some(Place::Extent { .. })));
-    assert_eq!(trio.members[one].partition.messages_mended(), 1);
+    assert_eq!(trio.members[one].partition.messages_repaired(), 1);
     trio.assert_equal();
 }
 
@@ -501,7 +501,7 @@ fn of_an_extent_only_what_is_damaged_is_fetched_and_only_what_nobody_has_is_set_
     let set_aside: Vec<_> = trio.fates(leader).into_iter().filter(|f| f.0 == Fate::SetAside).collect();
     assert_eq!(set_aside, [(Fate::SetAside, vec![(5, 1)])]);
     let member = &trio.members[leader];
-    assert_eq!(member.partition.messages_mended(), 4);
+    assert_eq!(member.partition.messages_repaired(), 4);
     let extent = |seq| match member.run(seq) {
         Some(Place::Extent { id, .. }) => id,
         place => panic!("{seq} lies at {place:?}"),
@@ -539,7 +539,7 @@ fn upkeep_mends_each_stretch_of_an_extent() {
         trio.tick();
     }
     let member = &trio.members[one];
-    assert_eq!(member.partition.messages_mended(), 3);
+    assert_eq!(member.partition.messages_repaired(), 3);
     let is_first = |seq| member.run(seq) == Some(place);
     assert_eq!((1..=9).filter(|seq| is_first(*seq)).collect::<Vec<_>>(), [1, 2, 3, 5, 8, 9]);
     assert_eq!(member.jobs, 3, "one extent that all went to, and one for each stretch");
@@ -553,13 +553,13 @@ fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
     trio.rot(leader, 1, &[5]);
     trio.consume();
     assert_eq!(trio.delivered(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    // Most of the first extent is settled: what is left on both sides of the mended message moves.
+    // Most of the first extent is settled: what is left on both sides of the repaired message moves.
     let holder = ConsumerKey { channel: READER, number: 1 };
     for (first, count) in [(2, 2), (6, 2)] {
-        trio.command(Command::Settle { queue: QUEUE, holder, first, count, outcome: Outcome::Ack });
+        trio.command(Command::Settle { queue: QUEUE, holder, first, count, outcome: Disposition::Ack });
     }
     for first in [8, 9] {
-        trio.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome: Outcome::Ack });
+        trio.command(Command::Settle { queue: QUEUE, holder, first, count: 1, outcome: Disposition::Ack });
     }
     let (now, jobs) = (trio.now, trio.members[leader].jobs);
     trio.members[leader]
@@ -604,7 +604,11 @@ fn a_follower_that_needs_an_entry_that_rotted_gets_a_snapshot() {
     let member = &trio.members[leader];
     let lost: Vec<_> = member.out.lost_entries.iter().map(|lost| lost.why.as_str()).collect();
     assert_eq!(lost, ["rot"], "it is told once");
-    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (1, 0), "the third member had the message");
+    assert_eq!(
+        (member.partition.messages_repaired(), member.out.set_aside),
+        (1, 0),
+        "the third member had the message"
+    );
     trio.publish(7..=7);
     trio.tick();
     assert_eq!(trio.members[behind].live(), 7, "the log goes on behind the snapshot");
@@ -635,7 +639,7 @@ fn who_waits_for_a_snapshot_gives_what_it_alone_has() {
     trio.cut = None;
     trio.ticks(60);
     let member = &trio.members[leader];
-    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (2, 0));
+    assert_eq!((member.partition.messages_repaired(), member.out.set_aside), (2, 0));
     assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
     trio.assert_equal();
 }
@@ -675,7 +679,7 @@ fn who_waits_for_a_snapshot_gives_what_it_did_not_know_to_be_committed() {
     trio.ticks(60);
     assert_eq!(trio.leader(), leader);
     let member = &trio.members[leader];
-    assert_eq!((member.partition.messages_mended(), member.out.set_aside), (1, 0), "it was the only one to have it");
+    assert_eq!((member.partition.messages_repaired(), member.out.set_aside), (1, 0), "it was the only one to have it");
     assert_eq!(trio.members[behind].partition.snapshots_installed(), 1);
     assert_eq!(trio.members[behind].live(), 6);
     trio.tick();
@@ -818,10 +822,10 @@ fn of_many_stretches_a_few_are_mended_at_a_time_and_each_is_written_alone() {
     assert_eq!(trio.fates(one).len(), 8, "there is room for so many");
     trio.cut = None;
     trio.ticks(4);
-    assert_eq!(trio.members[one].partition.messages_mended(), 8);
+    assert_eq!(trio.members[one].partition.messages_repaired(), 8);
     trio.runs_damaged(one, QUEUE, &all[8..]);
     trio.ticks(4);
-    assert_eq!(trio.members[one].partition.messages_mended(), 10);
+    assert_eq!(trio.members[one].partition.messages_repaired(), 10);
     trio.assert_equal();
 }
 
@@ -833,14 +837,14 @@ fn stretches_side_by_side_and_of_two_queues_are_different_ones() {
     trio.runs_damaged(one, QUEUE, &[&[(2, 1)]]);
     trio.runs_damaged(one, OTHER, &[&[(2, 1)]]);
     trio.ticks(2);
-    assert_eq!(trio.members[one].partition.messages_mended(), 2);
+    assert_eq!(trio.members[one].partition.messages_repaired(), 2);
     let mut trio = Trio::filled(9);
     trio.move_to_extents();
     let [one, _] = trio.followers();
     trio.rot(one, 1, &[3, 4, 6, 7]);
     trio.runs_damaged(one, QUEUE, &[&[(3, 1), (4, 1), (7, 1), (6, 1)]]);
     trio.ticks(4);
-    assert_eq!(trio.members[one].partition.messages_mended(), 4);
+    assert_eq!(trio.members[one].partition.messages_repaired(), 4);
 }
 
 #[test]
