@@ -64,7 +64,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "sim",
-        may_know: &["amqp", "broker", "consensus", "partition", "storage"],
+        may_know: &["amqp", "broker", "consensus", "partition", "session", "storage"],
         banned: &["std::net", "tokio::", "SystemTime"],
     },
     Layer { name: "cgroup", may_know: &[], banned: &["std::net", "tokio::", "SystemTime"] },

@@ -154,7 +154,7 @@ pub(super) fn declare(queue: &str, durable: bool, exclusive: bool, auto_delete: 
 
 /// A queue of its kind, by the first letter of its name.
 pub(super) fn declare_fleeting(number: u64) -> Method {
-    declare(&fleeting(number), number % 2 == 0, false, false, Table::new())
+    declare(&fleeting(number), number.is_multiple_of(2), false, false, Table::new())
 }
 
 impl Client {
@@ -731,7 +731,7 @@ impl Client {
             violated("prefetch", &what);
         }
         let mut until = now + self.random.between(1, 60) * MS;
-        if channel.limit > 0 && channel.key % 2 == 0 {
+        if channel.limit > 0 && channel.key.is_multiple_of(2) {
             // Some take their time, so that the limit is reached and stays so.
             until += 5_000 * MS;
         }
