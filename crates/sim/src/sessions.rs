@@ -13,6 +13,7 @@ mod audit;
 mod client;
 mod front;
 mod ledger;
+mod nodes;
 mod wire;
 
 use crate::bug::Bug;
@@ -30,7 +31,7 @@ use broker::{ChannelKey, ConsumerKey, PartitionId};
 use bytes::{Bytes, BytesMut};
 use client::{Client, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting, time_limit};
 use consensus::NodeId;
-use front::{ConnectionId, Desk, Front, PARTITIONS, Proposer, Sent, TRANSIENT};
+use front::{ConnectionId, Desk, Front, PARTITIONS, Sent, TRANSIENT};
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
 use partition::{Command, Effect, Outlets};
@@ -40,7 +41,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
-use storage::disk::{Crash, SurvivalUnit};
 
 /// Queues that are kept.
 const KEPT: u64 = 4;
@@ -48,6 +48,13 @@ const KEPT: u64 = 4;
 const PATIENCE: Micros = 120 * SECOND;
 /// What stands for the audit where a client is named.
 const AUDITOR: usize = usize::MAX;
+
+/// Something for a partition.
+#[allow(clippy::large_enum_variant)] // Nearly all are commands.
+enum Handed {
+    Command(Command),
+    Declare(broker::QueueId),
+}
 
 enum Event {
     Node {
@@ -60,16 +67,11 @@ enum Event {
         to: usize,
         packet: Bytes,
     },
-    Command {
+    Handed {
         node: usize,
         life: u32,
         partition: PartitionId,
-        command: Command,
-    },
-    Declare {
-        node: usize,
-        life: u32,
-        queue: broker::QueueId,
+        handed: Vec<Handed>,
     },
     Transient {
         node: usize,
@@ -305,22 +307,8 @@ impl Sessions {
                 }
                 self.settle(to, out);
             }
-            Event::Command { node, life, partition, command } if self.nodes[node].life == life => {
-                self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
-                if partition != TRANSIENT {
-                    let mut out = StepOutput::default();
-                    self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out);
-                    return self.settle(node, out);
-                }
-                self.wake_transient(node, now);
-                if let Some(front) = &mut self.fronts[node] {
-                    front.transient_commands.push(command);
-                }
-            }
-            Event::Declare { node, life, queue } if self.nodes[node].life == life => {
-                if let Some(front) = &mut self.fronts[node] {
-                    front.transient.declare(queue);
-                }
+            Event::Handed { node, life, partition, handed } if self.nodes[node].life == life => {
+                handed.into_iter().for_each(|handed| self.hand(node, partition, handed));
             }
             Event::Transient { node, life } if self.nodes[node].life == life => self.step_transient(node),
             Event::Effect { node, life, partition, effect } if self.nodes[node].life == life => {
@@ -552,20 +540,14 @@ impl Sessions {
     fn carry(&mut self, node: usize) {
         let (now, life) = (self.schedule.now(), self.nodes[node].life);
         let Some(front) = &self.fronts[node] else { return };
+        let mut batches: BTreeMap<PartitionId, Vec<Handed>> = BTreeMap::new();
         for sent in front.sent.take() {
             let delay = self.delay();
-            let Some(front) = &mut self.fronts[node] else { return };
             match sent {
                 Sent::Command(partition, command) => {
-                    let last = front.to_partition.entry(partition).or_default();
-                    *last = (now + delay).max(*last + 1);
-                    self.schedule.at(*last, Event::Command { node, life, partition, command });
+                    batches.entry(partition).or_default().push(Handed::Command(command))
                 }
-                Sent::Declare(queue) => {
-                    let last = front.to_partition.entry(TRANSIENT).or_default();
-                    *last = (now + delay).max(*last + 1);
-                    self.schedule.at(*last, Event::Declare { node, life, queue });
-                }
+                Sent::Declare(queue) => batches.entry(TRANSIENT).or_default().push(Handed::Declare(queue)),
                 Sent::Propose(token, change) => {
                     self.trace.line(now, || format!("n{} proposes {token} {change:?}", node + 1));
                     let mut out = StepOutput::default();
@@ -582,6 +564,31 @@ impl Sessions {
                 Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
             }
         }
+        // What one call leaves for a partition comes to it in one step, as on the server.
+        for (partition, handed) in batches {
+            let delay = self.delay();
+            let Some(front) = &mut self.fronts[node] else { return };
+            let last = front.to_partition.entry(partition).or_default();
+            *last = (now + delay).max(*last + 1);
+            self.schedule.at(*last, Event::Handed { node, life, partition, handed });
+        }
+    }
+
+    fn hand(&mut self, node: usize, partition: PartitionId, handed: Handed) {
+        let now = self.schedule.now();
+        let Some(front) = &mut self.fronts[node] else { return };
+        let command = match handed {
+            Handed::Command(command) => command,
+            Handed::Declare(queue) => return front.transient.declare(queue),
+        };
+        self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
+        if partition == TRANSIENT {
+            front.transient_commands.push(command);
+            return self.wake_transient(node, now);
+        }
+        let mut out = StepOutput::default();
+        self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out);
+        self.settle(node, out);
     }
 
     fn wake_transient(&mut self, node: usize, at: Micros) {
@@ -657,188 +664,6 @@ impl Sessions {
         };
         let Some((connection, number)) = self.channel(node, channel) else { return };
         self.with_session(connection, |session, cx| session.handle_effect((channel, number), effect, cx));
-    }
-
-    /// Carries out what came out of a step of a node.
-    fn settle(&mut self, node: usize, out: StepOutput) {
-        let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
-        for (after, happening) in out.later {
-            self.schedule.after(after, Event::Node { node, life, happening });
-        }
-        for (to, partition, frame) in out.frames {
-            let packet = network::pack(partition, &frame);
-            for after in self.network.send(id, to, &mut self.random) {
-                let (from, to) = (id, (to.0 - 1) as usize);
-                self.schedule.after(after, Event::Packet { from, to, packet: packet.clone() });
-            }
-        }
-        if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
-            Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 }.follow(&out.follows);
-            self.carry(node);
-        }
-        for (partition, _, effect) in out.effects {
-            self.say(node, partition, effect);
-        }
-        let lost = out.lost.into_iter().map(|token| (token, Err(Refusal::undecided())));
-        for (token, outcome) in out.answers.into_iter().chain(lost) {
-            self.decided(node, token, outcome);
-        }
-        self.open(node);
-        if let Some(why) = out.stopped {
-            self.trace.line(now, || format!("{id} stops: {why}"));
-            if why.contains("could not be synced") {
-                self.nodes[node].boot += 1;
-            }
-            self.fall(node);
-        } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
-            self.fall(node);
-        }
-    }
-
-    /// The topology decided about something that was proposed here, or never will.
-    fn decided(&mut self, node: usize, token: u64, outcome: Result<Decision, Refusal>) {
-        let (now, life) = (self.schedule.now(), self.nodes[node].life);
-        let Some(front) = &self.fronts[node] else { return };
-        let proposer = front.proposers.borrow_mut().remove(&token);
-        match proposer {
-            Some(Proposer::Channel(channel, request)) => {
-                let after = self.delay();
-                self.schedule.after(after, Event::Decided { node, life, channel, request, outcome });
-            }
-            Some(Proposer::Deletion(request)) => {
-                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
-                front.deletions.decided(request, outcome, &desk);
-                self.carry(node);
-            }
-            Some(Proposer::Nobody) | None => {}
-        }
-    }
-
-    /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the partitions before.
-    fn open(&mut self, node: usize) {
-        let serves = |view: Option<crate::node::View>| view.is_some_and(|view| view.serves);
-        let (Some(front), true) = (&self.fronts[node], serves(self.nodes[node].topology_view())) else { return };
-        let alone = self.nodes.len() == 1;
-        let all_lead = (0..PARTITIONS as usize).all(|group| serves(self.nodes[node].view(group)));
-        if front.is_open || alone && !all_lead {
-            return;
-        }
-        let mut orphans = Vec::new();
-        let known = self.nodes[node].topology().expect("it serves");
-        for group in 0..PARTITIONS as usize {
-            let partition = self.nodes[node].partition(group).expect("it is up");
-            let gone = partition.queue_ids().into_iter().filter(|queue| known.queue(*queue).is_none());
-            orphans.extend(gone.map(|queue| Sent::Command(partition.id(), Command::Delete { queue })));
-        }
-        let front = self.fronts[node].as_mut().expect("it is there");
-        front.is_open = true;
-        front.sent.borrow_mut().append(&mut orphans);
-        self.carry(node);
-    }
-
-    fn start(&mut self, node: usize) {
-        let (now, mut out) = (self.schedule.now(), StepOutput::default());
-        match self.nodes[node].start(now, &mut out) {
-            Ok(_) => {
-                self.trace.line(now, || format!("n{} starts", node + 1));
-                self.lives += 1;
-                self.ledger.figures.restarts += 1;
-                self.fronts[node] = Some(Front::new(self.lives, self.random.fork(), self.options.bug));
-                let front = self.fronts[node].as_ref().expect("it was just made");
-                let queues: Vec<_> =
-                    self.nodes[node].topology().into_iter().flat_map(|t| t.queues().map(|q| q.id)).collect();
-                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
-                queues.into_iter().for_each(|queue| desk.configure(queue, true));
-                self.carry(node);
-                self.settle(node, out);
-            }
-            Err(error) => {
-                self.trace.line(now, || format!("n{} fails to start: {error}", node + 1));
-                self.fall(node);
-            }
-        }
-    }
-
-    /// A node is down. Its sessions are gone with it, and what its sockets held; it comes back after a while.
-    fn fall(&mut self, node: usize) {
-        let now = self.schedule.now();
-        self.nodes[node].stop();
-        self.fronts[node] = None;
-        let crash = self.nodes[node].disk.down();
-        if crash.is_none() {
-            self.nodes[node].disk.crash(Crash::Process);
-        }
-        if crash == Some(Crash::Power) {
-            self.nodes[node].boot += 1;
-        }
-        self.trace.line(now, || format!("n{} is down: {crash:?}", node + 1));
-        let survival = *self.random.pick(&[SurvivalUnit::Nothing, SurvivalUnit::Sector, SurvivalUnit::Everything]);
-        self.nodes[node].disk.set_survival(survival);
-        self.nodes[node].disk.clear_faults();
-        self.nodes[node].disk.restart();
-        let gone: Vec<ConnectionId> = self.served.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect();
-        for connection in gone {
-            self.served.remove(&connection);
-            self.schedule.after(self.random.below(2 * MS), Event::Gone { connection });
-        }
-        let (after, life) = (self.random.between(20, 1_500) * MS, self.nodes[node].life);
-        self.schedule.after(after, Event::Restart { node, life });
-    }
-
-    /// Something goes wrong.
-    fn weather(&mut self) {
-        if self.phase != Phase::Works {
-            return;
-        }
-        self.schedule.after(self.random.between(100, 1_500) * MS, Event::Weather);
-        let faults = self.options.faults;
-        let node = self.random.below(self.nodes.len() as u64) as usize;
-        match self.random.below(100) {
-            0..20 if faults.crashes && self.nodes[node].is_up() => {
-                self.nodes[node].disk.crash(Crash::Process);
-                self.fall(node);
-            }
-            20..40 if faults.power && self.nodes[node].is_up() => {
-                self.nodes[node].disk.crash(Crash::Power);
-                self.fall(node);
-            }
-            40..55 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
-            55..70 if faults.pauses => {
-                self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
-            }
-            70..90 if faults.network => self.move_leaders(),
-            _ => {}
-        }
-    }
-
-    /// Somebody else is to lead the topology's group, or a partition.
-    fn move_leaders(&mut self) {
-        self.ledger.figures.leaders_moved += 1;
-        let to = self.nodes[self.random.below(self.nodes.len() as u64) as usize].id;
-        let group = self.random.below(u64::from(PARTITIONS) + 1) as usize;
-        for node in &mut self.nodes {
-            match group < PARTITIONS as usize {
-                true => node.transfer(group, to),
-                false => node.transfer_topology(to),
-            }
-        }
-    }
-
-    /// Nothing is forwarded between nodes: whoever decides on queues is to have them all.
-    fn gather_leaders(&mut self) {
-        let leads = |node: &&Node| node.topology_view().is_some_and(|view| view.serves);
-        let Some(to) = self.nodes.iter().find(leads).map(|node| node.id) else { return };
-        for node in self.nodes.iter_mut().filter(|node| node.id != to) {
-            (0..PARTITIONS as usize).for_each(|group| node.transfer(group, to));
-        }
-    }
-
-    fn heal(&mut self) {
-        self.late = 0;
-        self.clients.iter_mut().for_each(|client| client.is_done = true);
-        for node in &mut self.nodes {
-            (node.paused_until, node.disk_slowness) = (0, 1);
-        }
     }
 }
 

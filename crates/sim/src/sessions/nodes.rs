@@ -1,0 +1,198 @@
+//! The nodes behind the sessions: what comes out of their steps, how they start and fall, and what goes wrong with them.
+//!
+//! Invariant: with a node its sessions go, unheard; clients are let in once the node has read its log to the end.
+
+use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
+use super::{Event, Phase, Sessions};
+use crate::network;
+use crate::node::{Node, StepOutput, View};
+use crate::schedule::MS;
+use broker::topology::{CommandReply as Decision, Refusal};
+use partition::Command;
+use std::cell::RefCell;
+use storage::disk::{Crash, SurvivalUnit};
+
+impl Sessions {
+    /// Carries out what came out of a step of a node.
+    pub(super) fn settle(&mut self, node: usize, out: StepOutput) {
+        let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
+        for (after, happening) in out.later {
+            self.schedule.after(after, Event::Node { node, life, happening });
+        }
+        for (to, partition, frame) in out.frames {
+            let packet = network::pack(partition, &frame);
+            for after in self.network.send(id, to, &mut self.random) {
+                let (from, to) = (id, (to.0 - 1) as usize);
+                self.schedule.after(after, Event::Packet { from, to, packet: packet.clone() });
+            }
+        }
+        if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
+            Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 }.follow(&out.follows);
+            self.carry(node);
+        }
+        for (partition, _, effect) in out.effects {
+            self.say(node, partition, effect);
+        }
+        let lost = out.lost.into_iter().map(|token| (token, Err(Refusal::undecided())));
+        for (token, outcome) in out.answers.into_iter().chain(lost) {
+            self.decided(node, token, outcome);
+        }
+        self.open(node);
+        if let Some(why) = out.stopped {
+            self.trace.line(now, || format!("{id} stops: {why}"));
+            if why.contains("could not be synced") {
+                self.nodes[node].boot += 1;
+            }
+            self.fall(node);
+        } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
+            self.fall(node);
+        }
+    }
+
+    /// The topology decided about something that was proposed here, or never will.
+    pub(super) fn decided(&mut self, node: usize, token: u64, outcome: Result<Decision, Refusal>) {
+        let (now, life) = (self.schedule.now(), self.nodes[node].life);
+        let Some(front) = &self.fronts[node] else { return };
+        let proposer = front.proposers.borrow_mut().remove(&token);
+        match proposer {
+            Some(Proposer::Channel(channel, request)) => {
+                let after = self.delay();
+                self.schedule.after(after, Event::Decided { node, life, channel, request, outcome });
+            }
+            Some(Proposer::Deletion(request)) => {
+                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
+                front.deletions.decided(request, outcome, &desk);
+                self.carry(node);
+            }
+            Some(Proposer::Nobody) | None => {}
+        }
+    }
+
+    /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the partitions before.
+    pub(super) fn open(&mut self, node: usize) {
+        let serves = |view: Option<View>| view.is_some_and(|view| view.serves);
+        let (Some(front), true) = (&self.fronts[node], serves(self.nodes[node].topology_view())) else { return };
+        let alone = self.nodes.len() == 1;
+        let all_lead = (0..PARTITIONS as usize).all(|group| serves(self.nodes[node].view(group)));
+        if front.is_open || alone && !all_lead {
+            return;
+        }
+        let mut orphans = Vec::new();
+        let known = self.nodes[node].topology().expect("it serves");
+        for group in 0..PARTITIONS as usize {
+            let partition = self.nodes[node].partition(group).expect("it is up");
+            let gone = partition.queue_ids().into_iter().filter(|queue| known.queue(*queue).is_none());
+            orphans.extend(gone.map(|queue| Sent::Command(partition.id(), Command::Delete { queue })));
+        }
+        let front = self.fronts[node].as_mut().expect("it is there");
+        front.is_open = true;
+        front.sent.borrow_mut().append(&mut orphans);
+        self.carry(node);
+    }
+
+    pub(super) fn start(&mut self, node: usize) {
+        let (now, mut out) = (self.schedule.now(), StepOutput::default());
+        match self.nodes[node].start(now, &mut out) {
+            Ok(_) => {
+                self.trace.line(now, || format!("n{} starts", node + 1));
+                self.lives += 1;
+                self.ledger.figures.restarts += 1;
+                self.fronts[node] = Some(Front::new(self.lives, self.random.fork(), self.options.bug));
+                let front = self.fronts[node].as_ref().expect("it was just made");
+                let queues: Vec<_> =
+                    self.nodes[node].topology().into_iter().flat_map(|t| t.queues().map(|q| q.id)).collect();
+                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
+                queues.into_iter().for_each(|queue| desk.configure(queue, true));
+                self.carry(node);
+                self.settle(node, out);
+            }
+            Err(error) => {
+                self.trace.line(now, || format!("n{} fails to start: {error}", node + 1));
+                self.fall(node);
+            }
+        }
+    }
+
+    /// A node is down. Its sessions are gone with it, and what its sockets held; it comes back after a while.
+    pub(super) fn fall(&mut self, node: usize) {
+        let now = self.schedule.now();
+        self.nodes[node].stop();
+        self.fronts[node] = None;
+        let crash = self.nodes[node].disk.down();
+        if crash.is_none() {
+            self.nodes[node].disk.crash(Crash::Process);
+        }
+        if crash == Some(Crash::Power) {
+            self.nodes[node].boot += 1;
+        }
+        self.trace.line(now, || format!("n{} is down: {crash:?}", node + 1));
+        let survival = *self.random.pick(&[SurvivalUnit::Nothing, SurvivalUnit::Sector, SurvivalUnit::Everything]);
+        self.nodes[node].disk.set_survival(survival);
+        self.nodes[node].disk.clear_faults();
+        self.nodes[node].disk.restart();
+        let gone: Vec<super::ConnectionId> =
+            self.served.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id).collect();
+        for connection in gone {
+            self.served.remove(&connection);
+            self.schedule.after(self.random.below(2 * MS), Event::Gone { connection });
+        }
+        let (after, life) = (self.random.between(20, 1_500) * MS, self.nodes[node].life);
+        self.schedule.after(after, Event::Restart { node, life });
+    }
+
+    /// Something goes wrong.
+    pub(super) fn weather(&mut self) {
+        if self.phase != Phase::Works {
+            return;
+        }
+        self.schedule.after(self.random.between(100, 1_500) * MS, Event::Weather);
+        let faults = self.options.faults;
+        let node = self.random.below(self.nodes.len() as u64) as usize;
+        match self.random.below(100) {
+            0..20 if faults.crashes && self.nodes[node].is_up() => {
+                self.nodes[node].disk.crash(Crash::Process);
+                self.fall(node);
+            }
+            20..40 if faults.power && self.nodes[node].is_up() => {
+                self.nodes[node].disk.crash(Crash::Power);
+                self.fall(node);
+            }
+            40..55 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
+            55..70 if faults.pauses => {
+                self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
+            }
+            70..90 if faults.network => self.move_leaders(),
+            _ => {}
+        }
+    }
+
+    /// Somebody else is to lead the topology's group, or a partition.
+    pub(super) fn move_leaders(&mut self) {
+        self.ledger.figures.leaders_moved += 1;
+        let to = self.nodes[self.random.below(self.nodes.len() as u64) as usize].id;
+        let group = self.random.below(u64::from(PARTITIONS) + 1) as usize;
+        for node in &mut self.nodes {
+            match group < PARTITIONS as usize {
+                true => node.transfer(group, to),
+                false => node.transfer_topology(to),
+            }
+        }
+    }
+
+    /// Nothing is forwarded between nodes: whoever decides on queues is to have them all.
+    pub(super) fn gather_leaders(&mut self) {
+        let leads = |node: &&Node| node.topology_view().is_some_and(|view| view.serves);
+        let Some(to) = self.nodes.iter().find(leads).map(|node| node.id) else { return };
+        for node in self.nodes.iter_mut().filter(|node| node.id != to) {
+            (0..PARTITIONS as usize).for_each(|group| node.transfer(group, to));
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.late = 0;
+        self.clients.iter_mut().for_each(|client| client.is_done = true);
+        for node in &mut self.nodes {
+            (node.paused_until, node.disk_slowness) = (0, 1);
+        }
+    }
+}
