@@ -564,13 +564,17 @@ impl Sessions {
                 Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
             }
         }
-        // What one call leaves for a partition comes to it in one step, as on the server.
-        for (partition, handed) in batches {
-            let delay = self.delay();
-            let Some(front) = &mut self.fronts[node] else { return };
-            let last = front.to_partition.entry(partition).or_default();
-            *last = (now + delay).max(*last + 1);
-            self.schedule.at(*last, Event::Handed { node, life, partition, handed });
+        // What one call leaves for a partition comes to it in one step, as on the server. Who lets gets go ahead takes steps between.
+        let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
+        for (partition, mut left) in batches {
+            while !left.is_empty() {
+                let handed = left.drain(..left.len().min(at_once)).collect();
+                let delay = self.delay();
+                let Some(front) = &mut self.fronts[node] else { return };
+                let last = front.to_partition.entry(partition).or_default();
+                *last = (now + delay).max(*last + 1);
+                self.schedule.at(*last, Event::Handed { node, life, partition, handed });
+            }
         }
     }
 

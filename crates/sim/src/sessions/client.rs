@@ -465,7 +465,8 @@ impl Client {
         } else if self.random.chance(30) {
             self.consume(number, &queue, false, now, ledger);
         }
-        let own = self.channels[&number].consumers.keys().next().cloned();
+        // A queue that comes and goes may be another one by now, and its consumer not have heard yet.
+        let own = self.channels[&number].consumers.keys().next().filter(|_| ledger.kept.contains(&queue)).cloned();
         let get = Method::BasicGet { ticket: 0, queue: name(&queue), no_ack };
         self.ask(number, Asked::Get(queue, no_ack, own), get, now, ledger);
     }
