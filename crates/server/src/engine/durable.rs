@@ -4,12 +4,11 @@
 //! sync serve every partition that had something to say.
 
 use super::Started;
-use super::completions::{Completion, Completions};
-use super::upkeep_thread::Task;
 use super::wal_thread::WalHandle;
 use crate::shard::Partition;
 use amqp::Millis;
 use broker::QueueId;
+use node::{Completion, Completions, Task};
 use partition::extent_copy::Copied;
 use partition::outputs::{Read, WalWrite};
 use partition::{Command, Context, Effect, Outlets, Outputs, QueueFigures, QueuePartition, Tail, WalState};

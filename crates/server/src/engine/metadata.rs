@@ -3,7 +3,6 @@
 //! Invariant: a command is applied to the node's topology before its proposer hears of it, and in the order of the log.
 
 use super::Started;
-use super::completions::{Completion, Completions};
 use super::durable::{Turn, wall_ms};
 use crate::node::PartitionWaker;
 use crate::shard::Partition;
@@ -12,6 +11,7 @@ use amqp::Millis;
 use broker::QueueId;
 use broker::topology::{Command as Change, Topology};
 use bytes::Bytes;
+use node::{Completion, Completions};
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::{Command, Effect, LogPartition, Outlets, Outputs, Reply};
 use std::collections::BTreeMap;

@@ -10,29 +10,26 @@
 //! Invariant: when [`open`] returns, every partition leads and has applied all of its log, so that the first client sees
 //! everything that was ever confirmed; nothing was written but what a new term costs.
 
-mod completions;
 mod durable;
 #[cfg(test)]
 mod hanging_sync;
-mod log_writer;
 mod metadata;
 mod opening;
 mod reader_thread;
 mod repair;
-mod sync_times;
 mod uncounted;
 mod upkeep_thread;
 mod wal_thread;
 
 use crate::node::{MakePartitions, Wiring};
-use crate::shard::{Mailbox, Partition};
+use crate::shard::{Mailbox, Parcel, Partition};
 use crate::topology_log::TopologyLog;
 use broker::topology::Topology;
 use broker::{NodeLife, PartitionId};
-use completions::Completions;
 use consensus::NodeId;
 use durable::{DurablePartition, Turn};
 use metadata::{MetadataLog, MetadataPartition, Proposals};
+use node::{Completion, Completions, Listener, LogWriter, Reader, Task, Upkeep};
 use opening::{Brought, Started};
 use partition::{LogPartition, QueuePartition, Recovery, Tail};
 use std::cell::{Cell, RefCell};
@@ -41,6 +38,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use storage::inspect::Needs;
 use storage::wal::Recovery as WalReport;
 use storage::{
@@ -48,8 +46,8 @@ use storage::{
 };
 
 pub(crate) use durable::wall_ms;
+pub use node::SyncTimes;
 pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
-pub use sync_times::SyncTimes;
 pub use uncounted::Uncounted;
 use wal_thread::WalHandle;
 
@@ -185,6 +183,26 @@ pub struct Engine {
     folder: DataFolder<RealDisk>,
 }
 
+/// Whom a partition's completions go to, for the log.
+struct Route {
+    completions: Completions,
+    shard: usize,
+}
+
+/// The same, for threads that tell one partition at a time.
+struct Routes(BTreeMap<PartitionId, (Completions, Mailbox)>);
+
+impl Listener for Routes {
+    fn tell(&mut self, partition: PartitionId, completion: Completion, is_awaited: bool) {
+        let (completions, mailbox) = &self.0[&partition];
+        if !is_awaited {
+            completions.put(completion);
+        } else if completions.put_awaited(completion) {
+            mailbox.send(Parcel::Wake(partition));
+        }
+    }
+}
+
 /// Ends the process: what was promised to be on the disk may not be, and only a restart finds out.
 fn fatal(what: &str, error: &StorageError) -> ! {
     tracing::error!(%error, "{what}: the process ends here, a restart recovers what is on the disk");
@@ -248,39 +266,32 @@ impl Opened {
         let mailbox = |id: PartitionId| wiring.mailbox(id).expect("a partition runs where it was placed");
         let lists: BTreeMap<PartitionId, Completions> =
             placement.iter().map(|(id, _)| (*id, Completions::default())).collect();
-        let routes = || -> BTreeMap<PartitionId, (Completions, Mailbox)> {
-            lists.iter().map(|(id, list)| (*id, (list.clone(), mailbox(*id)))).collect()
+        let routes = || -> Routes {
+            let to = |(id, list): (&PartitionId, &Completions)| (*id, (list.clone(), mailbox(*id)));
+            Routes(lists.iter().map(to).collect())
         };
-        let (reader, spares) = (wal.reader(), wal.spare_preparer());
-        let upkeep = upkeep_thread::UpkeepThread {
-            disk: folder.disk().clone(),
-            folder_id: folder.identity().folder_id,
-            wal: reader.clone(),
-            spares,
-            checkpoints,
-            next_extent,
-            on_quiet: config.on_quiet,
-            routes: routes(),
-        };
+        let (reader, spares, epoch) = (wal.reader(), wal.spare_preparer(), Instant::now());
+        let disk = (folder.disk().clone(), folder.identity().folder_id);
+        let upkeep = Upkeep::new(disk, reader.clone(), spares, checkpoints, next_extent);
+        let upkeep = upkeep_thread::UpkeepThread { upkeep, epoch, on_quiet: config.on_quiet, routes: routes() };
         let (tasks, run_upkeep) = upkeep.prepare();
-        let reads = reader_thread::ReaderThread { disk: folder.disk().clone(), wal: reader, routes: routes() };
-        let (reads, run_reads) = reads.prepare();
+        let (reads, run_reads) = reader_thread::prepare(Reader::new(folder.disk().clone(), reader), routes());
         let prepare = {
             let tasks = Mutex::new(tasks.clone());
             Box::new(move || {
                 let tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
                 // Without the thread there are no spares; the log makes its files itself then.
-                let _ = tasks.send(upkeep_thread::Task::PrepareSpares);
+                let _ = tasks.send(Task::PrepareSpares);
             })
         };
-        let wal_routes = placement
-            .iter()
-            .map(|(id, shard)| (*id, log_writer::Route { completions: lists[id].clone(), shard: *shard }));
-        let parts = log_writer::LogParts {
-            wal,
+        let wal_routes =
+            placement.iter().map(|(id, shard)| (*id, Route { completions: lists[id].clone(), shard: *shard }));
+        let members = placement.iter().map(|(id, _)| *id).collect();
+        let parts = wal_thread::LogParts {
+            writer: LogWriter::new(wal, members, config.wal_retained_bytes, Arc::default()),
             routes: wal_routes.collect(),
             mailboxes: wiring.mailboxes(),
-            retained_bytes_max: config.wal_retained_bytes,
+            epoch,
             on_quiet: config.on_quiet,
             prepare,
         };

@@ -3,27 +3,24 @@
 //! ```text
 //!                      small, and syncs are quick: the shard itself, once it has nothing else to do
 //!                    ┌──────────────────────────────────────────────────────────────┐
-//! shards ──put──▶ waiting ──wake──▶ wal thread ──▶ append (one pwritev) ──▶ fdatasync, if one of them asked ──▶ synced
+//! shards ──put──▶ LogQueue ──wake──▶ wal thread ──▶ append (one pwritev) ──▶ fdatasync, if one of them asked ──▶ synced
 //!                    ▲ what arrives meanwhile is the next batch; nothing lingers
 //! ```
 //!
-//! A shard that has told its clients everything would only sleep until its batch is on the disk. If the batch is small
-//! and the disk is quick, it writes and syncs it then and there: that saves two hand-overs between threads (each about
-//! 5 us of CPU) and the wake-ups for what arrives meanwhile, which is the next batch anyway. A large batch, a slow disk,
-//! a full one, or a log that somebody else is writing is the thread's business, and the shard goes on serving.
-//!
-//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
-//! sync is due; the thread is not woken for it but sleeps until then.
+//! [`LogQueue`] decides who writes, [`LogWriter`] writes. Here are the locks, the thread, and what wakes whom.
 //!
 //! Invariants: writes reach the log in the order in which they were put; whoever writes holds the writer and takes all
-//! that waits; what nobody waits for is synced within its own deadline.
+//! that waits; what nobody waits for is synced within its own deadline. A sync that fails ends the process at once.
 
-use super::log_writer::{Batch, DiskFull, LogParts, LogWriter};
-use super::sync_times::SyncClock;
+use super::{Route, fatal};
+use crate::shard::{Mailbox, Parcel};
+use node::{Batch, Completion, Listener, LogGauges, LogQueue, LogWriter};
 use partition::outputs::WalWrite;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use storage::RealDisk;
 
 use broker::PartitionId;
 
@@ -31,104 +28,132 @@ use broker::PartitionId;
 const FULL_RETRY: Duration = Duration::from_millis(100);
 /// How often it is tried after the broker was told to end: no consumer is left who could make room.
 const FULL_RETRIES_AT_END: u32 = 10;
-/// What nobody waits for is written once it is this much.
-const HELD_BYTES_MAX: usize = 256 << 10;
-/// The largest batch that a shard writes itself: above, work for the shard arrives faster than it is worth to stand still.
-const OWN_BATCH_BYTES_MAX: usize = 32 << 10;
-/// A turn that brought more commands than this was a busy one, and the next is about to come.
-const OWN_COMMANDS_MAX: usize = 64;
-/// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served.
-const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
-/// Bytes in the page cache that a shard is willing to bring to the disk on the way.
-const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
 
-/// What is asked of the log.
-#[derive(Default)]
-struct Waiting {
-    batch: Batch,
-    /// The oldest file that a partition needs, where that changed.
-    needs: Vec<(PartitionId, u32)>,
-    stop: bool,
-    /// Somebody waits for the batch, and the thread has to write it.
-    is_thread_wanted: bool,
-    /// When the writer has something to do by itself.
-    writer_due: Option<Instant>,
-    rest: Rest,
+/// The disk has no room for a batch; nothing of it is written.
+#[derive(Debug)]
+struct DiskFull;
+
+/// What the log's thread is made of.
+pub(crate) struct LogParts {
+    pub(crate) writer: LogWriter<RealDisk>,
+    pub(crate) routes: BTreeMap<PartitionId, Route>,
+    pub(crate) mailboxes: Vec<Mailbox>,
+    /// When the writer's times began.
+    pub(crate) epoch: Instant,
+    /// Called when traffic ends.
+    pub(crate) on_quiet: fn(),
+    /// Called at each new file, to have spares made.
+    pub(crate) prepare: Box<dyn Fn() + Send>,
 }
 
-/// What the thread is doing.
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Rest {
-    /// It will look at what waits before it sleeps.
-    #[default]
-    Awake,
-    /// It sleeps until this time, or until it is woken.
-    Until(Option<Instant>),
+/// The log, and the shards that hear of it once a round is over.
+struct Writer {
+    log: LogWriter<RealDisk>,
+    listener: LogListener,
+    epoch: Instant,
+    on_quiet: fn(),
+    prepare: Box<dyn Fn() + Send>,
+    #[cfg(test)]
+    before_syncs: Option<super::hanging_sync::Hook>,
 }
 
-impl Waiting {
-    /// When the thread has something to do, if nobody asks it before.
-    fn due(&self) -> Option<Instant> {
-        self.writer_due.into_iter().chain(self.batch.due).min()
-    }
+/// Completions are put at once, their partitions woken together.
+struct LogListener {
+    routes: BTreeMap<PartitionId, Route>,
+    mailboxes: Vec<Mailbox>,
+    parcels: Vec<Vec<Parcel>>,
+}
 
-    /// The thread is asked to do something.
-    fn is_thread_asked(&self) -> bool {
-        self.is_thread_wanted || self.stop || !self.needs.is_empty() || self.batch.bytes >= HELD_BYTES_MAX
-    }
-
-    /// The thread has something to do.
-    fn has_work(&self) -> bool {
-        self.is_thread_asked() || self.due().is_some_and(|due| due <= Instant::now())
-    }
-
-    /// The thread sleeps, and would do so too long.
-    fn oversleeps(&self) -> bool {
-        let Rest::Until(until) = self.rest else { return false };
-        self.is_thread_asked() || self.due().is_some_and(|due| until.is_none_or(|until| due < until))
+impl Listener for LogListener {
+    fn tell(&mut self, partition: PartitionId, completion: Completion, is_awaited: bool) {
+        let route = &self.routes[&partition];
+        if !is_awaited {
+            route.completions.put(completion);
+        } else if route.completions.put_awaited(completion) {
+            self.parcels[route.shard].push(Parcel::Wake(partition));
+        }
     }
 }
 
-/// Figures about the log, for metrics and upkeep.
-#[derive(Default)]
-pub(crate) struct WalGauges {
-    /// The newest file of which something is durable.
-    pub(crate) durable_file: AtomicU32,
-    /// Files up to this one are to be given up; 0 for none.
-    pub(crate) retire_through: AtomicU32,
-    /// Bytes written, headers and padding included.
-    pub(crate) written_bytes: AtomicU64,
-    /// Bytes of entries that shards gave up while somebody was still to get them.
-    pub(crate) pushed_out_bytes: AtomicU64,
-    /// Syncs made.
-    pub(crate) syncs: AtomicU64,
-    /// How long they took.
-    pub(crate) sync_times: SyncClock,
-    /// The disk is full and writes wait.
-    pub(crate) is_full: AtomicU32,
+impl Writer {
+    fn new(parts: LogParts) -> Writer {
+        let LogParts { writer: log, routes, mailboxes, epoch, on_quiet, prepare } = parts;
+        let parcels = mailboxes.iter().map(|_| Vec::new()).collect();
+        Writer {
+            log,
+            listener: LogListener { routes, mailboxes, parcels },
+            epoch,
+            on_quiet,
+            prepare,
+            #[cfg(test)]
+            before_syncs: super::hanging_sync::hook_of_this_thread(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn write(&mut self, batch: &mut Batch) -> Result<(), DiskFull> {
+        match self.log.write(batch, self.epoch.elapsed(), &mut self.listener) {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_full() => Err(DiskFull),
+            Err(error) => fatal("the log could not be written", &error),
+        }
+    }
+
+    fn sync(&mut self) {
+        let begin = Instant::now();
+        #[cfg(test)]
+        if let Some(hook) = &self.before_syncs {
+            hook();
+        }
+        if let Err(error) = self.log.sync(&mut self.listener) {
+            fatal("the log could not be synced", &error);
+        }
+        self.log.gauges().sync_times.note(begin.elapsed());
+    }
+
+    /// Wakes the shards of those that were told something, and has spare files made.
+    fn post(&mut self) {
+        let LogListener { mailboxes, parcels, .. } = &mut self.listener;
+        for (mailbox, parcels) in mailboxes.iter().zip(parcels) {
+            mailbox.send_all(parcels, 0);
+        }
+        if self.log.take_wants_spares() {
+            (self.prepare)();
+        }
+    }
+
+    fn note(&mut self, is_last: bool) {
+        match self.log.note(self.epoch.elapsed(), is_last) {
+            Ok(true) => (self.on_quiet)(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the note of the log's durable end could not be written; nothing is lost by it");
+            }
+        }
+    }
 }
 
 struct Inner {
-    waiting: Mutex<Waiting>,
+    queue: Mutex<LogQueue>,
     arrived: Condvar,
-    /// Locked before `waiting` where both are.
-    writer: Mutex<LogWriter>,
-    gauges: Arc<WalGauges>,
-    /// The longest that anything written stays unsynced, whatever it asked for.
-    sync_delay_ms: u64,
+    /// Locked before `queue` where both are.
+    writer: Mutex<Writer>,
+    gauges: Arc<LogGauges>,
+    epoch: Instant,
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LogQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the thread if it would sleep too long.
-    fn rouse(&self, mut waiting: MutexGuard<'_, Waiting>) {
-        if waiting.oversleeps() {
-            // Once is enough, however long it takes to get up.
-            waiting.rest = Rest::Awake;
-            drop(waiting);
+    fn rouse(&self, mut queue: MutexGuard<'_, LogQueue>) {
+        if queue.rouse() {
+            drop(queue);
             self.arrived.notify_one();
         }
     }
@@ -149,10 +174,10 @@ pub(crate) struct WalHandle {
 impl WalHandle {
     /// A handle, and the loop to run on a thread of its own. Nothing stays unsynced for longer than `sync_delay_ms`.
     pub(crate) fn prepare(parts: LogParts, sync_delay_ms: u64) -> (WalHandle, impl FnOnce() + Send) {
-        let gauges = Arc::new(WalGauges::default());
-        let writer = Mutex::new(LogWriter::new(parts, gauges.clone()));
-        let waiting = Mutex::default();
-        let inner = Arc::new(Inner { waiting, arrived: Condvar::new(), writer, gauges, sync_delay_ms });
+        let (gauges, epoch) = (parts.writer.gauges().clone(), parts.epoch);
+        let queue = Mutex::new(LogQueue::new(Duration::from_millis(sync_delay_ms), gauges.clone()));
+        let writer = Mutex::new(Writer::new(parts));
+        let inner = Arc::new(Inner { queue, arrived: Condvar::new(), writer, gauges, epoch });
         (WalHandle { inner: inner.clone() }, move || run(&inner))
     }
 
@@ -163,26 +188,10 @@ impl WalHandle {
         if writes.is_empty() {
             return false;
         }
-        let mut waiting = self.inner.lock();
-        waiting.batch.add(writes, self.inner.sync_delay_ms);
-        let is_awaited = waiting.batch.is_awaited();
-        let is_quiet = commands <= OWN_COMMANDS_MAX && waiting.rest != Rest::Awake;
-        let is_left = is_awaited && is_quiet && self.is_for_shards(&waiting);
-        waiting.is_thread_wanted |= is_awaited && !is_left;
-        self.inner.rouse(waiting);
+        let mut queue = self.inner.lock();
+        let is_left = queue.put(writes, commands, self.inner.epoch.elapsed());
+        self.inner.rouse(queue);
         is_left
-    }
-
-    /// A shard may stand still for what waits.
-    fn is_for_shards(&self, waiting: &Waiting) -> bool {
-        let batch = &waiting.batch;
-        let gauges = &self.inner.gauges;
-        !waiting.is_thread_wanted
-            && batch.bytes <= OWN_BATCH_BYTES_MAX
-            // Who waits for the write alone is not kept until the sync of others.
-            && batch.is_write_awaited != batch.is_sync_awaited
-            && gauges.sync_times.recent() <= OWN_SYNC_MAX
-            && gauges.is_full.load(Ordering::Relaxed) == 0
     }
 
     /// Writes what waits and syncs it if somebody waits for that, on this thread; or has the log's thread do it.
@@ -194,16 +203,12 @@ impl WalHandle {
             Err(TryLockError::WouldBlock) => return self.want_thread(None),
             Err(TryLockError::Poisoned(_)) => half_written(),
         };
-        let mut waiting = inner.lock();
-        if !waiting.batch.is_awaited() {
-            return;
-        }
-        if !self.is_for_shards(&waiting) || writer.unsynced_bytes() > OWN_UNSYNCED_BYTES_MAX {
-            drop(waiting);
-            return self.want_thread(None);
-        }
-        let mut batch = std::mem::take(&mut waiting.batch);
-        drop(waiting);
+        let mut queue = inner.lock();
+        let Some(mut batch) = queue.take_for_shard(writer.log.unsynced_bytes()) else {
+            drop(writer);
+            return inner.rouse(queue);
+        };
+        drop(queue);
         let is_sync_awaited = batch.is_sync_awaited;
         if let Err(DiskFull) = writer.write(&mut batch) {
             return self.want_thread(Some(batch));
@@ -212,26 +217,17 @@ impl WalHandle {
             writer.sync();
         }
         writer.post();
-        let mut waiting = inner.lock();
-        waiting.writer_due = writer.due();
-        waiting.is_thread_wanted |= writer.is_sync_due();
-        if waiting.batch.writes.is_empty() {
-            // Its memory is wanted again.
-            waiting.batch.writes = batch.writes;
-        }
+        let mut queue = inner.lock();
+        queue.shard_wrote(batch, writer.log.due(), writer.log.is_sync_due(writer.now()));
         drop(writer);
-        inner.rouse(waiting);
+        inner.rouse(queue);
     }
 
     /// Leaves to the thread what waits, after what could not be written.
     fn want_thread(&self, unwritten: Option<Batch>) {
-        let mut waiting = self.inner.lock();
-        if let Some(batch) = unwritten {
-            waiting.batch.put_back(batch);
-        }
-        // Somebody else may have taken all of it in the meantime.
-        waiting.is_thread_wanted |= waiting.batch.is_awaited();
-        self.inner.rouse(waiting);
+        let mut queue = self.inner.lock();
+        queue.want_thread(unwritten);
+        self.inner.rouse(queue);
     }
 
     /// Tells that a shard gave up entries before they were delivered: they will be read from the log.
@@ -243,21 +239,21 @@ impl WalHandle {
 
     /// Tells the oldest file that a partition needs.
     pub(crate) fn needs(&self, partition: PartitionId, file: u32) {
-        let mut waiting = self.inner.lock();
-        waiting.needs.push((partition, file));
-        self.inner.rouse(waiting);
+        let mut queue = self.inner.lock();
+        queue.needs(partition, file);
+        self.inner.rouse(queue);
     }
 
     /// Figures about the log.
-    pub(crate) fn gauges(&self) -> &WalGauges {
+    pub(crate) fn gauges(&self) -> &LogGauges {
         &self.inner.gauges
     }
 
     /// Syncs what is written and ends the thread.
     pub(crate) fn stop(&self) {
-        let mut waiting = self.inner.lock();
-        waiting.stop = true;
-        self.inner.rouse(waiting);
+        let mut queue = self.inner.lock();
+        queue.stop();
+        self.inner.rouse(queue);
     }
 }
 
@@ -267,23 +263,13 @@ fn run(inner: &Inner) {
     loop {
         sleep(inner);
         let mut writer = inner.writer.lock().unwrap_or_else(|_| half_written());
-        let is_sync_due = writer.is_sync_due();
+        let is_sync_due = writer.log.is_sync_due(writer.now());
         let stop = {
-            let mut waiting = inner.lock();
-            let now = Instant::now();
-            let is_ripe = waiting.is_thread_wanted
-                || waiting.stop
-                || waiting.batch.bytes >= HELD_BYTES_MAX
-                || is_sync_due
-                || waiting.batch.due.is_some_and(|due| due <= now);
-            if is_ripe {
-                std::mem::swap(&mut waiting.batch, &mut batch);
-                waiting.is_thread_wanted = false;
-            }
-            std::mem::swap(&mut waiting.needs, &mut needs);
-            waiting.stop
+            let mut queue = inner.lock();
+            queue.take_for_thread(inner.epoch.elapsed(), is_sync_due, &mut batch, &mut needs);
+            queue.is_stopped()
         };
-        writer.release(&mut needs);
+        writer.log.release(&mut needs);
         let is_sync_awaited = batch.is_sync_awaited;
         // Nothing that was taken in is given up: on a full disk it waits for room, as long as the broker runs.
         let mut tries_at_end = 0;
@@ -291,11 +277,11 @@ fn run(inner: &Inner) {
             std::thread::sleep(FULL_RETRY);
             // Old files may be given up meanwhile, which makes room.
             let stop = {
-                let mut waiting = inner.lock();
-                std::mem::swap(&mut waiting.needs, &mut needs);
-                waiting.stop
+                let mut queue = inner.lock();
+                queue.take_needs(&mut needs);
+                queue.is_stopped()
             };
-            writer.release(&mut needs);
+            writer.log.release(&mut needs);
             tries_at_end += u32::from(stop);
             if tries_at_end > FULL_RETRIES_AT_END {
                 tracing::error!(
@@ -307,12 +293,12 @@ fn run(inner: &Inner) {
         }
         // Who waits for the write alone does not wait for the sync.
         writer.post();
-        if is_sync_awaited || stop || writer.is_sync_due() {
+        if is_sync_awaited || stop || writer.log.is_sync_due(writer.now()) {
             writer.sync();
         }
         writer.post();
         writer.note(stop);
-        inner.lock().writer_due = writer.due();
+        inner.lock().thread_wrote(writer.log.due());
         if stop {
             return;
         }
@@ -321,28 +307,23 @@ fn run(inner: &Inner) {
 
 /// Sleeps until the thread has something to do.
 fn sleep(inner: &Inner) {
-    let mut waiting = inner.lock();
-    while !waiting.has_work() {
-        let until = waiting.due();
-        waiting.rest = Rest::Until(until);
-        waiting = match until {
-            None => inner.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+    let mut queue = inner.lock();
+    while let Some(until) = queue.rest(inner.epoch.elapsed()) {
+        queue = match until {
+            None => inner.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner),
             Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
-                inner.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
+                let left = until.saturating_sub(inner.epoch.elapsed());
+                inner.arrived.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0
             }
         };
     }
-    waiting.rest = Rest::Awake;
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::completions::{Completion, Completions};
-    use super::super::log_writer::Route;
     use super::*;
-    use crate::shard::{Mailbox, Parcel};
     use bytes::Bytes;
+    use node::{Completions, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
     use partition::outputs::{SyncWish, Ticket};
     use std::task::Waker;
     use storage::wal::{GroupId, WalOptions, WalPosition};
@@ -370,16 +351,21 @@ mod tests {
                 storage::recover(&disk, 7, WalOptions::new(7), FileNo(0), WalPosition::START, &mut |_, _| {})
                     .expect("an empty log");
             let (completions, mailbox) = (Completions::default(), Mailbox::default());
+            let writer = LogWriter::new(wal, [PARTITION].into(), 1 << 30, Arc::default());
             let parts = LogParts {
-                wal,
+                writer,
                 routes: [(PARTITION, Route { completions: completions.clone(), shard: 0 })].into(),
                 mailboxes: vec![mailbox.clone()],
-                retained_bytes_max: 1 << 30,
+                epoch: Instant::now(),
                 on_quiet: || {},
                 prepare: Box::new(|| {}),
             };
             let (handle, run) = WalHandle::prepare(parts, AN_HOUR_MS.into());
-            handle.inner.lock().rest = Rest::Until(Some(Instant::now()));
+            let mut queue = handle.inner.lock();
+            queue.thread_wrote(Some(Duration::from_nanos(1)));
+            queue.rest(Duration::ZERO).expect("there is nothing to do yet");
+            queue.thread_wrote(None);
+            drop(queue);
             (Lab { handle, completions, mailbox, ticket: 0, _folder: folder }, run)
         }
 
@@ -434,7 +420,7 @@ mod tests {
         }
 
         fn is_thread_wanted(&self) -> bool {
-            self.handle.inner.lock().is_thread_wanted
+            self.handle.inner.lock().is_thread_wanted()
         }
     }
 
@@ -459,7 +445,7 @@ mod tests {
         lab.commit();
         assert_eq!(lab.told(), (vec![1], vec![]));
         assert!(lab.is_shard_woken());
-        let due = lab.handle.inner.lock().writer_due;
+        let due = lab.handle.inner.lock().writer_due();
         assert!(due.is_some(), "its sync has a time");
         assert!(lab.put(100, SyncWish::Within(AN_HOUR_MS), true));
         assert!(!lab.put(100, SyncWish::Now, false), "two that wait for different things");
@@ -477,16 +463,20 @@ mod tests {
         assert_eq!(lab.told(), (vec![1, 2], vec![]));
         // In a batch before, which its partition has not taken.
         lab.put(100, SyncWish::Within(AN_HOUR_MS), false);
-        lab.put(100, SyncWish::Now, false);
-        lab.commit();
-        assert!(lab.is_shard_woken());
+        let (mut batch, when_due) = (Batch::default(), Duration::from_millis(2 * u64::from(AN_HOUR_MS)));
+        lab.handle.inner.lock().take_for_thread(when_due, false, &mut batch, &mut Vec::new());
+        let mut writer = lab.handle.inner.writer.lock().expect("nobody panicked");
+        writer.write(&mut batch).expect("there is room");
+        writer.post();
+        drop(writer);
+        assert!(!lab.is_shard_woken(), "nobody waits for it");
         assert!(lab.put(100, SyncWish::Within(AN_HOUR_MS), true));
         lab.commit();
         assert!(lab.is_shard_woken(), "what lies there was told, this was not");
         lab.put(100, SyncWish::Within(AN_HOUR_MS), true);
         lab.commit();
         assert!(!lab.is_shard_woken(), "once is enough until it looks");
-        assert_eq!(lab.told().0, [3, 4, 5, 6]);
+        assert_eq!(lab.told().0, [3, 4, 5]);
     }
 
     #[test]
@@ -501,7 +491,8 @@ mod tests {
         lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
         assert!(!lab.put(100, SyncWish::Now, false));
         let (mut lab, _run) = Lab::new();
-        lab.handle.inner.lock().rest = Rest::Awake;
+        lab.handle.inner.lock().stop();
+        assert!(lab.handle.inner.lock().rouse(), "it is woken");
         assert!(!lab.put(100, SyncWish::Now, false), "the thread is at it and will look again");
     }
 
@@ -536,23 +527,5 @@ mod tests {
         thread.join().expect("it ends by itself");
         let (written, synced) = lab.told();
         assert_eq!((written, synced.last()), (vec![2, 3], Some(&3)));
-    }
-
-    #[test]
-    fn what_could_not_be_written_goes_before_what_came_meanwhile() {
-        let write = |ticket| WalWrite {
-            partition: PARTITION,
-            ticket: Ticket(ticket),
-            records: Vec::new(),
-            sync: SyncWish::Within(5),
-            report_written: ticket == 1,
-        };
-        let (mut first, mut later) = (Batch::default(), Batch::default());
-        first.add(&mut vec![write(1), write(2)], 10);
-        later.add(&mut vec![write(3)], 10);
-        let due = first.due;
-        later.put_back(first);
-        assert_eq!(later.writes.iter().map(|w| w.ticket.0).collect::<Vec<_>>(), [1, 2, 3]);
-        assert!(later.is_write_awaited && !later.is_sync_awaited && later.due == due);
     }
 }

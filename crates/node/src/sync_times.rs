@@ -9,8 +9,8 @@ use std::time::Duration;
 const BOUNDS_US: [u64; 12] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_000_000];
 
 /// Where syncs of the log are noted.
-#[derive(Default)]
-pub(crate) struct SyncClock {
+#[derive(Debug, Default)]
+pub struct SyncClock {
     /// One for each bound, and one for what is above all of them.
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     total_us: AtomicU64,
@@ -23,7 +23,7 @@ const RECENT_SYNCS: u64 = 8;
 
 impl SyncClock {
     /// Notes one sync.
-    pub(crate) fn note(&self, took: Duration) {
+    pub fn note(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let at = BOUNDS_US.partition_point(|bound| *bound < us);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
@@ -33,18 +33,17 @@ impl SyncClock {
     }
 
     /// How long syncs take at present: an average in which the newest weigh most, zero before the first.
-    pub(crate) fn recent(&self) -> Duration {
+    pub fn recent(&self) -> Duration {
         Duration::from_micros(self.recent_us.load(Ordering::Relaxed))
     }
 
-    /// As if the disk were quick.
-    #[cfg(test)]
-    pub(crate) fn forget(&self) {
+    /// From now on it is as if the disk had always been quick.
+    pub fn forget(&self) {
         self.recent_us.store(0, Ordering::Relaxed);
     }
 
     /// What was noted so far.
-    pub(crate) fn read(&self) -> SyncTimes {
+    pub fn read(&self) -> SyncTimes {
         let bounds = BOUNDS_US.into_iter().map(|us| us as f64 / 1e6).chain([f64::INFINITY]);
         SyncTimes {
             buckets: bounds.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect(),

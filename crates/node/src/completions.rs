@@ -1,4 +1,4 @@
-//! What the disk's threads report back to partitions.
+//! What the disk reports back to partitions.
 //!
 //! Invariant: a partition's completions are taken in the order in which they were put. Whoever puts one that somebody waits
 //! for wakes the partition afterwards, once for however many since it took some last. That others lie there already says
@@ -11,7 +11,7 @@ use storage::Location;
 
 /// Something that a partition asked for is done.
 #[derive(Debug)]
-pub(crate) enum Completion {
+pub enum Completion {
     /// A write is with the operating system; the places of its entries.
     Written(Ticket, Vec<Location>),
     /// All writes up to this one are on the disk.
@@ -28,13 +28,13 @@ pub(crate) enum Completion {
     Rolled,
 }
 
-/// The list of one partition.
-#[derive(Clone, Default)]
-pub(crate) struct Completions {
+/// The list of one partition, shared by all who report to it.
+#[derive(Clone, Debug, Default)]
+pub struct Completions {
     list: Arc<Mutex<List>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct List {
     completions: Vec<Completion>,
     /// Somebody wakes the partition, which has not taken anything since.
@@ -47,20 +47,20 @@ impl Completions {
     }
 
     /// Adds one and wakes nobody: nobody waits for it, or the caller wakes the partition in any case.
-    pub(crate) fn put(&self, completion: Completion) {
+    pub fn put(&self, completion: Completion) {
         self.lock().completions.push(completion);
     }
 
     /// Adds one that somebody waits for; true if the caller has to wake the partition.
     #[must_use]
-    pub(crate) fn put_awaited(&self, completion: Completion) -> bool {
+    pub fn put_awaited(&self, completion: Completion) -> bool {
         let mut list = self.lock();
         list.completions.push(completion);
         !std::mem::replace(&mut list.is_woken, true)
     }
 
     /// Takes all into `taken`, which is empty.
-    pub(crate) fn take(&self, taken: &mut Vec<Completion>) {
+    pub fn take(&self, taken: &mut Vec<Completion>) {
         assert!(taken.is_empty(), "what was taken before is handled before more is taken");
         let mut list = self.lock();
         list.is_woken = false;

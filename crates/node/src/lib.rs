@@ -1,0 +1,29 @@
+//! A node between its sockets and its disk, sans-io: who writes the log and when, what becomes of reads and upkeep, whose
+//! turn it is.
+//!
+//! ```text
+//! partitions ──WalWrite──▶ LogQueue ──Batch──▶ LogWriter ──Written, Synced──▶ Completions ──▶ partitions
+//!            ──Read──────▶ Reader ─────────────Read─────────────────────────▶
+//!            ──Job───────▶ Upkeep ─────────────Extent, Checkpoint───────────▶
+//! ```
+//!
+//! The server gives each part a thread, a lock and a real disk; the simulator gives them virtual time and a faulty one.
+//! Invariant: no part here waits, sleeps, knows the time but from its caller, or ends the process.
+
+mod batch;
+mod completions;
+mod gauges;
+mod log_queue;
+mod log_writer;
+mod reader;
+mod sync_times;
+mod upkeep;
+
+pub use batch::Batch;
+pub use completions::{Completion, Completions};
+pub use gauges::LogGauges;
+pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
+pub use log_writer::{Listener, LogWriter};
+pub use reader::Reader;
+pub use sync_times::{SyncClock, SyncTimes};
+pub use upkeep::{Task, Upkeep, UpkeepFailed};

@@ -1,0 +1,218 @@
+//! What waits for the log, and the decision who writes it: the shard that brought it, or the log's own thread.
+//!
+//! A shard that has told its clients everything would only sleep until its batch is on the disk. If the batch is small
+//! and the disk is quick, it writes and syncs it then and there: that saves two hand-overs between threads (each about
+//! 5 us of CPU) and the wake-ups for what arrives meanwhile, which is the next batch anyway. A large batch, a slow disk,
+//! a full one, or a log that somebody else is writing is the thread's business, and the shard goes on serving.
+//!
+//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
+//! sync is due; the thread is not woken for it but sleeps until then.
+//!
+//! Invariant: what is put leaves in the order in which it was put, all of it at once. Whoever changes something here asks
+//! [`LogQueue::rouse`] afterwards whether the thread has to be woken.
+
+use crate::batch::Batch;
+use crate::gauges::LogGauges;
+use broker::PartitionId;
+use partition::outputs::WalWrite;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What nobody waits for is written once it is this much.
+const HELD_BYTES_MAX: usize = 256 << 10;
+/// The largest batch that a shard writes itself: above, work for the shard arrives faster than it is worth to stand still.
+pub const OWN_BATCH_BYTES_MAX: usize = 32 << 10;
+/// A turn that brought more commands than this was a busy one, and the next is about to come.
+pub const OWN_COMMANDS_MAX: usize = 64;
+/// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served.
+pub const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
+/// Bytes in the page cache that a shard is willing to bring to the disk on the way.
+const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
+
+/// What is asked of the log. Times are since the node's start.
+#[derive(Debug)]
+pub struct LogQueue {
+    batch: Batch,
+    /// The oldest file that a partition needs, where that changed.
+    needs: Vec<(PartitionId, u32)>,
+    is_stopped: bool,
+    /// Somebody waits for the batch, and the thread has to write it.
+    is_thread_wanted: bool,
+    /// When the writer has something to do by itself.
+    writer_due: Option<Duration>,
+    rest: Rest,
+    /// The longest that anything written stays unsynced, whatever it asked for.
+    sync_delay: Duration,
+    gauges: Arc<LogGauges>,
+}
+
+/// What the thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rest {
+    /// It will look at what waits before it sleeps.
+    Awake,
+    /// It sleeps until this time, or until it is woken.
+    Until(Option<Duration>),
+}
+
+impl LogQueue {
+    /// Nothing waits, and the thread is about to look. Nothing stays unsynced for longer than `sync_delay`.
+    pub fn new(sync_delay: Duration, gauges: Arc<LogGauges>) -> LogQueue {
+        LogQueue {
+            batch: Batch::default(),
+            needs: Vec::new(),
+            is_stopped: false,
+            is_thread_wanted: false,
+            writer_due: None,
+            rest: Rest::Awake,
+            sync_delay,
+            gauges,
+        }
+    }
+
+    /// Takes the writes of a turn that brought so many commands, in order; `writes` is empty afterwards and keeps some
+    /// room. True if they are left to the shard, which asks for them with [`LogQueue::take_for_shard`] once it has nothing
+    /// better to do, and soon.
+    #[must_use]
+    pub fn put(&mut self, writes: &mut Vec<WalWrite>, commands: usize, now: Duration) -> bool {
+        self.batch.add(writes, now, self.sync_delay);
+        let is_awaited = self.batch.is_awaited();
+        let is_quiet = commands <= OWN_COMMANDS_MAX && self.rest != Rest::Awake;
+        let is_left = is_awaited && is_quiet && self.is_for_shards();
+        self.is_thread_wanted |= is_awaited && !is_left;
+        is_left
+    }
+
+    /// A shard may stand still for what waits.
+    fn is_for_shards(&self) -> bool {
+        let batch = &self.batch;
+        !self.is_thread_wanted
+            && batch.bytes <= OWN_BATCH_BYTES_MAX
+            // Who waits for the write alone is not kept until the sync of others.
+            && batch.is_write_awaited != batch.is_sync_awaited
+            && self.gauges.sync_times.recent() <= OWN_SYNC_MAX
+            && self.gauges.is_full.load(Ordering::Relaxed) == 0
+    }
+
+    /// What a shard shall write now, and sync if somebody waits for that. `unsynced_bytes` are in the page cache already.
+    /// `None`: somebody else took it, or it is the thread's business.
+    pub fn take_for_shard(&mut self, unsynced_bytes: u64) -> Option<Batch> {
+        if !self.batch.is_awaited() {
+            return None;
+        }
+        if !self.is_for_shards() || unsynced_bytes > OWN_UNSYNCED_BYTES_MAX {
+            self.is_thread_wanted = true;
+            return None;
+        }
+        Some(std::mem::take(&mut self.batch))
+    }
+
+    /// A shard wrote what it had taken; `batch` is empty. The writer has something to do by itself at `due`, or now.
+    pub fn shard_wrote(&mut self, batch: Batch, due: Option<Duration>, is_sync_due: bool) {
+        self.writer_due = due;
+        self.is_thread_wanted |= is_sync_due;
+        if self.batch.writes.is_empty() {
+            // Its memory is wanted again.
+            self.batch.writes = batch.writes;
+        }
+    }
+
+    /// Leaves to the thread what waits, after what a shard could not write.
+    pub fn want_thread(&mut self, unwritten: Option<Batch>) {
+        if let Some(batch) = unwritten {
+            self.batch.put_back(batch);
+        }
+        // Somebody else may have taken all of it in the meantime.
+        self.is_thread_wanted |= self.batch.is_awaited();
+    }
+
+    /// Notes the oldest file that a partition needs.
+    pub fn needs(&mut self, partition: PartitionId, file: u32) {
+        self.needs.push((partition, file));
+    }
+
+    /// The thread is to write what waits, sync it and end.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Whether the thread is to end once it has written what waits.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    /// When the thread has something to do, if nobody asks it before.
+    fn due(&self) -> Option<Duration> {
+        self.writer_due.into_iter().chain(self.batch.due).min()
+    }
+
+    /// The thread is asked to do something.
+    fn is_thread_asked(&self) -> bool {
+        self.is_thread_wanted || self.is_stopped || !self.needs.is_empty() || self.batch.bytes >= HELD_BYTES_MAX
+    }
+
+    /// Whether the thread has to be woken, as it would sleep too long. It is, once, however long it takes to get up.
+    #[must_use]
+    pub fn rouse(&mut self) -> bool {
+        let Rest::Until(until) = self.rest else { return false };
+        let oversleeps = self.is_thread_asked() || self.due().is_some_and(|due| until.is_none_or(|until| due < until));
+        if oversleeps {
+            self.rest = Rest::Awake;
+        }
+        oversleeps
+    }
+
+    /// The thread has nothing to do and sleeps, until the time that it is given or until somebody is told to rouse it.
+    /// `None`: it has something to do now.
+    pub fn rest(&mut self, now: Duration) -> Option<Option<Duration>> {
+        let until = self.due();
+        if self.is_thread_asked() || until.is_some_and(|due| due <= now) {
+            self.rest = Rest::Awake;
+            return None;
+        }
+        self.rest = Rest::Until(until);
+        Some(until)
+    }
+
+    /// The thread is up: it takes what is to be written into `batch`, which is empty, and what partitions need into `needs`.
+    /// `is_sync_due`: the writer has to sync anyway.
+    pub fn take_for_thread(
+        &mut self,
+        now: Duration,
+        is_sync_due: bool,
+        batch: &mut Batch,
+        needs: &mut Vec<(PartitionId, u32)>,
+    ) {
+        let is_ripe = self.is_thread_wanted
+            || self.is_stopped
+            || self.batch.bytes >= HELD_BYTES_MAX
+            || is_sync_due
+            || self.batch.due.is_some_and(|due| due <= now);
+        if is_ripe {
+            std::mem::swap(&mut self.batch, batch);
+            self.is_thread_wanted = false;
+        }
+        self.take_needs(needs);
+    }
+
+    /// Takes what partitions need into `needs`, which is empty.
+    pub fn take_needs(&mut self, needs: &mut Vec<(PartitionId, u32)>) {
+        std::mem::swap(&mut self.needs, needs);
+    }
+
+    /// The thread wrote; the writer has something to do by itself at `due`.
+    pub fn thread_wrote(&mut self, due: Option<Duration>) {
+        self.writer_due = due;
+    }
+
+    /// Somebody waits for the batch, and the thread has to write it.
+    pub fn is_thread_wanted(&self) -> bool {
+        self.is_thread_wanted
+    }
+
+    /// When the writer has something to do by itself.
+    pub fn writer_due(&self) -> Option<Duration> {
+        self.writer_due
+    }
+}
