@@ -1,7 +1,7 @@
 //! One node: partitions over a faulty disk, and a shell that carries out what they want as the server's threads do.
 //!
 //! ```text
-//! inbox ──turn──▶ partitions ──WalWrite──▶ log thread: append ▸ written ▸ sync ▸ synced ──┐
+//! inbox ──turn──▶ partitions ──WalWrite──▶ log: append ▸ written ▸ sync ▸ synced ─────────┐
 //!   ▲               │  │ └──Read──▶ reader thread ────────────────────────────────────────┤
 //!   │               │  └──Job──▶ upkeep thread: extents, checkpoints ─────────────────────┤
 //!   └───────────────┴──────────────── completions ◀───────────────────────────────────────┘
@@ -18,13 +18,14 @@ use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
+use node::{Batch, Completion, LogQueue, LogWriter, Reader, Task, Upkeep};
 use partition::extent_copy::Copied;
-use partition::outputs::{Fate, Job, Outputs, Read, ReadBytes, ReadFailed, ReadPurpose, SyncWish, Ticket, WalWrite};
+use partition::outputs::{Fate, Outputs, Read, ReadPurpose};
 use partition::{Command, Context, Effect, Outlets, PeerFrame, QueuePartition, Tail, WalState};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use storage::wal::SparePreparer;
-use storage::{CheckpointStore, DataFolder, FaultyDisk, FileNo, Life, Location, Record, RecordKind, StorageError, Wal};
+use std::sync::atomic::Ordering;
+use storage::{DataFolder, FaultyDisk, Life, Record, RecordKind, StorageError};
 
 mod files;
 mod queues;
@@ -94,33 +95,22 @@ impl Settings {
 pub enum Happening {
     /// The shard takes what is in its inbox.
     Turn,
-    /// The log thread writes what waits.
+    /// The shard has nothing better to do than to write what was left to it.
+    Commit,
+    /// The log's thread looks what there is to do.
+    LogDue,
+    /// Whoever holds the log has written.
     Write,
-    /// The log thread syncs.
+    /// Whoever holds the log has synced.
     Sync,
-    /// A sync nobody asked for is due, if it was not made meanwhile.
-    SyncDue,
     /// A read is done.
     Read(Read),
-    /// The upkeep thread did its first job.
-    Job,
-    /// A slice of work on spare log files.
-    Spare,
+    /// The upkeep thread did something.
+    Upkeep,
     /// 150 ms are over.
     Tick,
     /// Partitions look after their logs, and the log notes how far it is durable.
     Maintain,
-}
-
-/// What a partition waits for.
-#[derive(Debug)]
-enum Completion {
-    Written(Ticket, Vec<Location>),
-    Synced(Ticket),
-    Read(ReadPurpose, Result<ReadBytes, ReadFailed>),
-    Extent(Copied),
-    Received(Option<partition::outputs::ExtentReady>),
-    Checkpoint,
 }
 
 /// What came out of a step of a node.
@@ -217,10 +207,21 @@ struct Session {
 struct Running {
     folder: DataFolder<FaultyDisk>,
     folder_life: Life,
-    wal: Wal<FaultyDisk>,
-    spares: SparePreparer<FaultyDisk>,
-    checkpoints: CheckpointStore<FaultyDisk>,
-    next_extent: u32,
+    queue: LogQueue,
+    writer: LogWriter<FaultyDisk>,
+    /// Who holds the log, and what it has taken.
+    author: Option<files::Author>,
+    batch: Batch,
+    /// What was said and is not yet where it belongs.
+    told: files::Told,
+    /// The fastest and the slowest sync of its disk.
+    sync_takes: (Micros, Micros),
+    reader: Reader<FaultyDisk>,
+    upkeep: Upkeep<FaultyDisk>,
+    tasks: VecDeque<Task>,
+    is_upkeep_due: bool,
+    /// What each partition, the topology's behind them, said last that it needs of the log.
+    told_needs: Vec<Option<u32>>,
     partitions: Vec<QueuePartition>,
     topology: Option<topology::Member>,
     /// The terms in which they took commands last, to notice a change.
@@ -233,15 +234,7 @@ struct Running {
     ticks: u32,
     look: bool,
     turn_due: bool,
-    waiting: Vec<WalWrite>,
-    wal_busy: bool,
     bug: Option<Bug>,
-    unsynced: BTreeMap<PartitionId, Ticket>,
-    sync_at: Option<Micros>,
-    last_file: FileNo,
-    durable_file: FileNo,
-    retire_through: u32,
-    jobs: VecDeque<Job>,
     reading: u32,
     sessions: BTreeMap<SessionId, Session>,
     channels: BTreeMap<ChannelKey, SessionId>,
@@ -401,7 +394,7 @@ impl Node {
         if let Some(view) = self.topology_view() {
             text += &format!(" topology {view:?}");
         }
-        text + &format!(" waiting {} busy {} reading {} jobs {}", r.waiting.len(), r.wal_busy, r.reading, r.jobs.len())
+        text + &format!(" log {:?} held by {:?} reading {} tasks {}", r.queue, r.author, r.reading, r.tasks.len())
     }
 
     /// A frame of another node arrives.
@@ -459,13 +452,15 @@ impl Node {
             return;
         }
         match happening {
+            // It stands still: whoever it waits for calls it.
+            Happening::Turn if self.up().author == Some(files::Author::Shard) => self.up().turn_due = false,
             Happening::Turn => self.turn(out),
+            Happening::Commit => self.commit(out),
+            Happening::LogDue => self.look_at_log(out),
             Happening::Write => self.write(out),
             Happening::Sync => self.sync(out),
-            Happening::SyncDue => self.sync_due(out),
             Happening::Read(read) => self.read(read, out),
-            Happening::Job => self.job(out),
-            Happening::Spare => self.spare(out),
+            Happening::Upkeep => self.upkeep(out),
             Happening::Tick => {
                 out.later.push((150 * MS, Happening::Tick));
                 self.up().ticks += 1;
@@ -478,13 +473,7 @@ impl Node {
             }
             Happening::Maintain => {
                 out.later.push((UPKEEP_EVERY, Happening::Maintain));
-                let r = self.up();
-                r.look = true;
-                let noted = r.wal.note_durable();
-                if noted.is_err() && self.disk.down().is_some() {
-                    out.stopped = Some("crashed while it noted the durable end".to_owned());
-                    return;
-                }
+                self.up().look = true;
                 self.want_turn(out);
             }
         }
@@ -529,8 +518,10 @@ impl Node {
             r.turn_due = true;
             out.later.push((20, Happening::Turn));
         }
-        let mut needs = u32::MAX;
-        let current_file = partition::place::file_u32(r.told_file());
+        let gauges = r.writer.gauges();
+        let current_file = gauges.durable_file.load(Ordering::Relaxed);
+        let retire_through = gauges.retire_through.load(Ordering::Relaxed);
+        let handed = commands.len();
         for at in 0..r.partitions.len() {
             let mut room =
                 Room { random: &mut self.random, full: self.full_outlets, partition: at, stalled: &mut r.stalled };
@@ -541,7 +532,7 @@ impl Node {
             let gives_up = self.settings.gives_up[at];
             let mut look = look;
             for completion in r.completions[at].drain(..) {
-                look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint);
+                look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint | Completion::Rolled);
                 let repaired_before = partition.messages_repaired();
                 complete(partition, completion, &mut cx);
                 out.repaired += partition.messages_repaired() - repaired_before;
@@ -552,7 +543,7 @@ impl Node {
             for _ in 0..ticks {
                 partition.tick(&mut cx);
             }
-            break_streams(&cx.out.effects, gives_up, &r.channels, &mut r.sessions);
+            break_streams(&cx.out.effects, gives_up, &mut r.sessions);
             for (_, command) in r.enqueued.extract_if(.., |(of, _)| *of == at) {
                 partition.command(command, &mut cx);
             }
@@ -579,7 +570,7 @@ impl Node {
                 if let Some(command) = spoil(command, bug) {
                     partition.command(command, &mut cx);
                 }
-                break_streams(&cx.out.effects, gives_up, &r.channels, &mut r.sessions);
+                break_streams(&cx.out.effects, gives_up, &mut r.sessions);
             }
             partition.flush(&mut cx);
             if upkeep && look {
@@ -587,14 +578,17 @@ impl Node {
                 let index_bytes_kept = if partition.id().0 % 2 == 1 { INDEX_BYTES_KEPT } else { u64::MAX };
                 let wal = WalState {
                     current_file,
-                    retire_through: r.retire_through,
+                    retire_through,
                     checkpoint_lag_files: 1,
                     index_bytes_kept,
                     index_bytes_idle: index_bytes_kept,
                 };
                 partition.maintain(wal, &mut cx);
             }
-            needs = needs.min(partition.needs_file(current_file));
+            let needs = partition.needs_file(current_file);
+            if upkeep && look && r.told_needs[at].replace(needs) != Some(needs) {
+                r.queue.needs(partition.id(), needs);
+            }
             // Whoever was told that its connection is full hears that there is room again.
             let status = partition.replica().group().status();
             let said = Said {
@@ -608,18 +602,13 @@ impl Node {
             };
             r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
         }
-        let calm =
-            WalState { current_file, retire_through: r.retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
-        let wal = (upkeep && look).then_some(calm);
-        needs = needs.min(r.topology_turn(&frames, (ticks, now_ms, current_file, wal), out).unwrap_or(needs));
-        if upkeep && look && needs != u32::MAX {
-            r.wal.release_before(FileNo(u64::from(needs)));
-        }
-        self.carry_out(out);
+        let calm = WalState { current_file, retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
+        r.topology_turn(&frames, (ticks, now_ms, look && upkeep), calm, out);
+        self.carry_out(handed, out);
     }
 
     /// Sends out what the partitions left.
-    fn carry_out(&mut self, out: &mut StepOutput) {
+    fn carry_out(&mut self, handed: usize, out: &mut StepOutput) {
         let (bug, has_rot) = (self.settings.bug, self.settings.has_rot);
         let slowness = self.disk_slowness;
         let r = self.running.as_mut().expect("only a node that is up is asked");
@@ -629,7 +618,7 @@ impl Node {
                 out.appended.push(entry);
             }
         }
-        r.waiting.append(&mut r.out.wal);
+        let is_left = !r.out.wal.is_empty() && r.queue.put(&mut r.out.wal, handed, files::time(self.now));
         out.frames.append(&mut r.out.frames);
         for read in r.out.reads.drain(..) {
             let is_lost = match bug {
@@ -656,11 +645,7 @@ impl Node {
             assert!(has_rot, "nothing is damaged here: {lost}");
             out.lost_entries += 1;
         }
-        let idle = r.jobs.is_empty();
-        r.jobs.extend(r.out.jobs.drain(..));
-        if idle && !r.jobs.is_empty() {
-            out.later.push((self.random.between(500, 20_000) * slowness, Happening::Job));
-        }
+        let jobs = std::mem::take(&mut r.out.jobs);
         let mut said: Vec<_> = r.held_back.drain(..).map(|(at, said, e)| (r.partitions[at].id(), said, e)).collect();
         if let Some(bug) = bug {
             spoil_effects(&mut said, bug, &mut self.random);
@@ -684,15 +669,15 @@ impl Node {
                 r.commands.push_back((*session, Input::Command(command)));
             }
         }
-        let start = !r.waiting.is_empty() && !r.wal_busy;
         if (!r.commands.is_empty() || !r.enqueued.is_empty()) && !r.turn_due {
             r.turn_due = true;
             out.later.push((self.random.between(500, 5_000), Happening::Turn));
         }
-        if start {
-            r.wal_busy = true;
-            out.later.push((self.random.between(10, 80) * slowness, Happening::Write));
+        jobs.into_iter().for_each(|job| self.task(Task::Job(job), out));
+        if is_left {
+            out.later.push((self.random.between(1, 20), Happening::Commit));
         }
+        self.rouse(out);
     }
 }
 
@@ -753,21 +738,17 @@ fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Con
         }
         Completion::Received(ready) => partition.received_written(ready),
         Completion::Checkpoint => partition.checkpoint_saved(cx),
+        Completion::Rolled => {}
     }
 }
 
 /// A refused publish breaks its channel's stream: what follows it there must not be taken in before it, or the log would
-/// take the refused one for a repeat when it comes again. Not so where it does not come again.
-fn break_streams(
-    effects: &[Effect],
-    gives_up: bool,
-    channels: &BTreeMap<ChannelKey, SessionId>,
-    sessions: &mut BTreeMap<SessionId, Session>,
-) {
+/// take the refused one for a repeat when it comes again. Not so where it does not come again. A client that came back while
+/// the node was paused has two sessions here, and its stream breaks in both.
+fn break_streams(effects: &[Effect], gives_up: bool, sessions: &mut BTreeMap<SessionId, Session>) {
     for effect in effects.iter().filter(|_| !gives_up) {
         if let Effect::Refuse { channel, .. } = effect {
-            let session = channels.get(channel).and_then(|id| sessions.get_mut(id));
-            session.into_iter().for_each(|s| s.broken = true);
+            sessions.values_mut().filter(|session| session.channel == *channel).for_each(|s| s.broken = true);
         }
     }
 }
@@ -870,12 +851,4 @@ fn bring_back(
 /// Whether a write holds a term or a vote and nothing else.
 fn is_vote_only(records: &[Record]) -> bool {
     !records.is_empty() && records.iter().all(|r| r.kind == RecordKind::HardState)
-}
-
-/// When a write wants to be synced.
-fn deadline(wish: SyncWish, now: Micros) -> Micros {
-    match wish {
-        SyncWish::Now => now,
-        SyncWish::Within(ms) => now + (Micros::from(ms) * MS).min(SYNC_DELAY_MAX),
-    }
 }

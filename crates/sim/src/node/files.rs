@@ -1,107 +1,136 @@
-//! The threads of a node that touch its disk: log, reader, upkeep. They do what the server's threads do, in virtual time.
+//! The threads of a node that touch its disk, in virtual time: the log's, the reader's, that of upkeep; and the shard, when it
+//! writes the log itself. What they do is the node's; how long they take, and who is busy meanwhile, is said here.
 //!
-//! Invariants: *synced* is told only after a sync that began after the write; an extent is synced before its partition
-//! hears of it, and a checkpoint before its partition gives anything up; any error but a full disk stops the node.
+//! Invariants: each thread does one thing at a time; whoever has taken a batch holds the log until it is written and synced;
+//! any error but a full disk stops the node.
 
-use super::{Completion, Happening, Node, PowerLoss, RETAINED_BYTES_MAX, Running, StepOutput, deadline, is_vote_only};
+use super::{Happening, Node, PowerLoss, Running, StepOutput, is_vote_only};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
-use partition::cold_read::carry_out;
-use partition::extent_copy::{copy_runs, write_received};
-use partition::outputs::{Job, Read, ReadFailed, ReadPurpose, SyncWish};
+use broker::PartitionId;
+use node::{Batch, Completion, Listener, Task, UpkeepFailed};
+use partition::outputs::{Job, Read, ReadFailed, ReadPurpose, Ticket};
 use partition::place::file_u32;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use storage::StorageError;
 use storage::disk::Crash;
-use storage::extent::{remove_extent, sync_extent_removals};
-use storage::wal::Preparation;
-use storage::{Extent, ExtentId, FileNo, GroupId, Location, Record, RecordKind, StorageError, WalPosition, WriteWay};
 
 /// How long to wait before a write is tried again on a full disk.
 const FULL_RETRY: Micros = 100 * MS;
 
+/// Who has taken a batch of the log and is not done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Author {
+    /// The log's thread.
+    Thread,
+    /// The shard, which stands still for it.
+    Shard,
+}
+
+/// What partitions are told, and whether one of them waited for it.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) completions: BTreeMap<PartitionId, Vec<Completion>>,
+    is_awaited: bool,
+}
+
+impl Listener for Told {
+    fn tell(&mut self, partition: PartitionId, completion: Completion, is_awaited: bool) {
+        self.completions.entry(partition).or_default().push(completion);
+        self.is_awaited |= is_awaited;
+    }
+}
+
+pub(super) fn time(now: Micros) -> Duration {
+    Duration::from_micros(now)
+}
+
 impl Node {
-    /// The log thread takes everything that waits: one write, and a sync behind it if one of them asked.
+    /// The log's thread looks what there is to do, unless somebody holds the log: who does looks when it is done.
+    pub(super) fn look_at_log(&mut self, out: &mut StepOutput) {
+        let (now, slowness) = (self.now, self.disk_slowness);
+        let takes = self.random.between(10, 80) * slowness;
+        let r = self.up();
+        if r.author.is_some() {
+            return;
+        }
+        if let Some(until) = r.queue.rest(time(now)) {
+            if let Some(until) = until {
+                let after = u64::try_from(until.as_micros()).expect("a run is short") - now;
+                out.later.push((after, Happening::LogDue));
+            }
+            return;
+        }
+        let (is_sync_due, mut needs) = (r.writer.is_sync_due(time(now)), Vec::new());
+        r.queue.take_for_thread(time(now), is_sync_due, &mut r.batch, &mut needs);
+        r.writer.release(&mut needs);
+        r.author = Some(Author::Thread);
+        out.later.push((takes, Happening::Write));
+    }
+
+    /// Something changed that may concern the log's thread.
+    pub(super) fn rouse(&mut self, out: &mut StepOutput) {
+        let after = self.random.between(5, 30);
+        if self.up().queue.rouse() {
+            out.later.push((after, Happening::LogDue));
+        }
+    }
+
+    /// The shard has told everybody what its turn brought: it writes what was left to it, or leaves it to the thread.
+    pub(super) fn commit(&mut self, out: &mut StepOutput) {
+        let takes = self.random.between(10, 80) * self.disk_slowness;
+        let r = self.up();
+        if r.author.is_some() {
+            r.queue.want_thread(None);
+        } else if let Some(batch) = r.queue.take_for_shard(r.writer.unsynced_bytes()) {
+            (r.batch, r.author) = (batch, Some(Author::Shard));
+            out.later.push((takes, Happening::Write));
+            return;
+        }
+        self.rouse(out);
+    }
+
+    /// Whoever holds the log writes what it has taken: one write, and a sync behind it if one of them asked.
     pub(super) fn write(&mut self, out: &mut StepOutput) {
         let (now, bug) = (self.now, self.settings.bug);
         let r = self.up();
-        assert!(r.wal_busy, "the log thread writes only after it took up work");
-        let writes = std::mem::take(&mut r.waiting);
-        let records: Vec<Record> = writes.iter().flat_map(|w| w.records.iter().cloned()).collect();
-        let mut places = Vec::with_capacity(records.len());
-        // As the server's log thread chooses, but for what its readers were busy with.
-        let now_wanted = writes.iter().any(|w| w.sync == SyncWish::Now);
-        let way = if now_wanted { WriteWay::Direct } else { WriteWay::Cached };
-        match r.wal.append_by(way, &records, &mut places) {
-            Ok(_) => {}
-            Err(StorageError::Full { .. }) => {
-                r.waiting.splice(0..0, writes);
+        let author = r.author.expect("who writes has taken something");
+        let lies = lies(&mut r.batch, bug);
+        let is_sync_awaited = r.batch.is_sync_awaited;
+        match r.writer.write(&mut r.batch, time(now), &mut r.told) {
+            Ok(()) => {}
+            Err(error) if error.is_full() && author == Author::Shard => {
+                let batch = std::mem::take(&mut r.batch);
+                r.author = None;
+                r.queue.want_thread(Some(batch));
+                return self.rouse(out);
+            }
+            Err(error) if error.is_full() => {
+                let mut needs = Vec::new();
+                r.queue.take_needs(&mut needs);
+                r.writer.release(&mut needs);
                 out.later.push((FULL_RETRY, Happening::Write));
                 return;
             }
             Err(error) => return self.fail("the log could not be written", &error, out),
         }
+        lies.into_iter().for_each(|(partition, ticket)| r.told.tell(partition, Completion::Synced(ticket), true));
+        r.hurry_roll();
         if self.power_loss == PowerLoss::AfterWrite {
             self.power_loss = PowerLoss::AtSync;
         }
-        let (mut at, mut wake) = (0, false);
-        for write in writes {
-            let here = at..at + write.records.len();
-            at = here.end;
-            let bodies: Vec<Location> =
-                here.clone().filter(|i| records[*i].kind == RecordKind::Entry).map(|i| places[i]).collect();
-            let due = deadline(write.sync, now);
-            let number = self.partition_number(write.partition);
-            let r = self.up();
-            r.completions[number].push(Completion::Written(write.ticket, bodies));
-            let lie = match bug {
-                Some(Bug::SyncIsALie) => true,
-                Some(Bug::VoteIsNotSynced) => {
-                    is_vote_only(&write.records) && !r.unsynced.contains_key(&write.partition)
-                }
-                _ => false,
-            };
-            if lie {
-                r.completions[number].push(Completion::Synced(write.ticket));
-                wake = true;
-                continue;
-            }
-            r.sync_at = Some(r.sync_at.map_or(due, |at| at.min(due)));
-            r.unsynced.insert(write.partition, write.ticket);
-            wake |= write.report_written && due > now;
-        }
-        if wake {
-            self.want_turn(out);
-        }
-        self.note_roll(out);
-        self.next_log_work(out);
-    }
-
-    /// What the log thread does next: sync if that is due, else write what came meanwhile, else wait.
-    fn next_log_work(&mut self, out: &mut StepOutput) {
-        let (now, slowness) = (self.now, self.disk_slowness);
-        let (sync_takes, write_takes) =
-            (self.random.between(200, 3_000) * slowness, self.random.between(10, 80) * slowness);
-        let r = self.up();
-        match r.sync_at {
-            Some(at) if at <= now => {
-                r.wal_busy = true;
-                out.later.push((sync_takes, Happening::Sync));
-            }
-            at => {
-                r.wal_busy = !r.waiting.is_empty();
-                if r.wal_busy {
-                    out.later.push((write_takes, Happening::Write));
-                }
-                if let Some(at) = at {
-                    out.later.push((at - now, Happening::SyncDue));
-                }
-            }
-        }
-    }
-
-    pub(super) fn sync_due(&mut self, out: &mut StepOutput) {
-        // A thread that is busy looks at the time itself when it is done.
-        if !self.up().wal_busy && self.up().sync_at.is_some_and(|at| at <= self.now) {
-            self.next_log_work(out);
+        self.spread(out);
+        let is_lie = bug == Some(Bug::SyncIsALie);
+        let is_due = author == Author::Thread && self.up().writer.is_sync_due(time(now));
+        if (is_sync_awaited || is_due) && !is_lie {
+            let (fastest, slowest) = self.up().sync_takes;
+            let took = self.random.between(fastest, slowest) * self.disk_slowness;
+            self.up().writer.gauges().sync_times.note(Duration::from_micros(took));
+            out.later.push((took, Happening::Sync));
+        } else {
+            self.wrote(out);
         }
     }
 
@@ -109,118 +138,125 @@ impl Node {
         if self.power_loss == PowerLoss::AtSync {
             self.disk.crash(Crash::Power);
         }
-        if let Err(error) = self.up().wal.sync() {
+        let r = self.up();
+        if let Err(error) = r.writer.sync(&mut r.told) {
             return self.fail("the log could not be synced", &error, out);
         }
+        r.hurry_roll();
+        self.spread(out);
+        self.wrote(out);
+    }
+
+    /// Whoever held the log is done with it.
+    fn wrote(&mut self, out: &mut StepOutput) {
+        let now = time(self.now);
+        let is_lie = self.settings.bug == Some(Bug::SyncIsALie);
         let r = self.up();
-        r.sync_at = None;
-        let synced = std::mem::take(&mut r.unsynced);
-        for (partition, ticket) in &synced {
-            let number = self.partition_number(*partition);
-            self.up().completions[number].push(Completion::Synced(*ticket));
+        let author = r.author.take().expect("somebody wrote");
+        let due = r.writer.due().filter(|_| !is_lie);
+        match author {
+            Author::Thread => {
+                let noted = r.writer.note(now, false);
+                if noted.is_err() && self.disk.down().is_some() {
+                    out.stopped = Some("crashed while it noted the durable end".to_owned());
+                    return;
+                }
+                let r = self.up();
+                let due = r.writer.due().filter(|_| !is_lie);
+                r.queue.thread_wrote(due);
+                self.look_at_log(out);
+            }
+            Author::Shard => {
+                let (batch, is_sync_due) = (std::mem::take(&mut r.batch), r.writer.is_sync_due(now) && !is_lie);
+                r.queue.shard_wrote(batch, due, is_sync_due);
+                // The thread found the log held, or sleeps.
+                let _ = r.queue.rouse();
+                self.look_at_log(out);
+                self.want_turn(out);
+            }
         }
+    }
+
+    /// Hands what was told to who waits for it, and has spare files made.
+    pub(super) fn spread(&mut self, out: &mut StepOutput) {
         let r = self.up();
-        if std::mem::replace(&mut r.durable_file, r.wal.durable_file()) != r.wal.durable_file() {
-            r.look = true;
+        let is_awaited = std::mem::take(&mut r.told.is_awaited);
+        for (partition, mut told) in std::mem::take(&mut r.told.completions) {
+            let number = self.settings.number_of(partition).expect("a partition of this node");
+            self.up().completions[number].append(&mut told);
         }
-        if !synced.is_empty() || self.up().look {
+        if self.up().writer.take_wants_spares() {
+            self.task(Task::PrepareSpares, out);
+        }
+        if is_awaited {
             self.want_turn(out);
-        }
-        self.next_log_work(out);
-    }
-
-    fn partition_number(&self, partition: broker::PartitionId) -> usize {
-        self.settings.number_of(partition).expect("a partition of this node")
-    }
-
-    /// A new file was begun: partitions look whether they keep too much, and a spare is made for the next one.
-    fn note_roll(&mut self, out: &mut StepOutput) {
-        let r = self.up();
-        let file = r.wal.position().file;
-        if file == r.last_file {
-            return;
-        }
-        r.last_file = file;
-        r.note_retained();
-        r.look = true;
-        out.later.push((MS, Happening::Spare));
-        self.want_turn(out);
-    }
-
-    pub(super) fn spare(&mut self, out: &mut StepOutput) {
-        match self.up().spares.step() {
-            Ok(Preparation::Worked) => out.later.push((self.random.between(1, 5) * MS, Happening::Spare)),
-            Ok(Preparation::Idle) => {}
-            Err(error) if error.is_full() => {}
-            Err(error) => self.fail("a spare log file could not be made", &error, out),
         }
     }
 
     pub(super) fn read(&mut self, read: Read, out: &mut StepOutput) {
-        let disk = self.disk.clone();
-        let (number, bug) = (self.partition_number(read.partition), self.settings.bug);
+        let bug = self.settings.bug;
+        let number = self.settings.number_of(read.partition).expect("a partition of this node");
         let r = self.up();
         r.reading -= 1;
-        let mut opened = None;
+        let is_repair = matches!(read.purpose, ReadPurpose::Repair { .. });
+        let is_entry = matches!(read.purpose, ReadPurpose::Entries { .. });
         // Given up because its messages moved: the partition knows where they are now, and says so if they should be there.
-        let found = carry_out(&read, &*disk, &r.wal.reader(), |id| {
-            Extent::open(&*disk, id).map(|extent| &*opened.insert(extent))
-        });
-        let is_claimed = bug == Some(Bug::LossIsClaimed) && matches!(read.purpose, ReadPurpose::Repair { .. });
-        let found = if is_claimed { Err(ReadFailed::Damaged("so it says".to_owned())) } else { found };
-        let is_hidden = bug == Some(Bug::LostEntryIsHidden) && matches!(read.purpose, ReadPurpose::Entries { .. });
-        let found = match found {
-            Err(ReadFailed::Damaged(why)) if is_hidden => Err(ReadFailed::Refused(why)),
-            found => found,
-        };
-        r.completions[number].push(Completion::Read(read.purpose, found));
+        let mut completion = r.reader.read(read);
+        if let Completion::Read(_, found) = &mut completion {
+            match (bug, found.as_ref()) {
+                (Some(Bug::LossIsClaimed), _) if is_repair => {
+                    *found = Err(ReadFailed::Damaged("so it says".to_owned()));
+                }
+                (Some(Bug::LostEntryIsHidden), Err(ReadFailed::Damaged(why))) if is_entry => {
+                    *found = Err(ReadFailed::Refused(why.clone()));
+                }
+                _ => {}
+            }
+        }
+        r.completions[number].push(completion);
         self.want_turn(out);
     }
 
-    pub(super) fn job(&mut self, out: &mut StepOutput) {
-        let (disk, folder_id, bug) = (self.disk.clone(), self.folder_id(), self.settings.bug);
-        let slowness = self.disk_slowness;
-        let takes = self.random.between(500, 20_000) * slowness;
+    /// Something for the thread of upkeep.
+    pub(super) fn task(&mut self, task: Task, out: &mut StepOutput) {
+        let takes = self.random.between(500, 20_000) * self.disk_slowness;
+        let is_kept = self.settings.bug == Some(Bug::SpaceIsKept);
         let r = self.up();
-        let done = match r.jobs.front().expect("the upkeep thread has a job") {
-            Job::WriteExtent { partition, runs } => {
-                let id = ExtentId(u64::from(r.next_extent));
-                r.next_extent += 1;
-                let copied = copy_runs(&disk, folder_id, &r.wal.reader(), id, runs);
-                copied.map(|copied| Some((*partition, Completion::Extent(copied))))
-            }
-            Job::SaveCheckpoint { partition, payload, replay_file, .. } => {
-                let replay_from = WalPosition { file: FileNo(u64::from(*replay_file)), offset: 0 };
-                let saved = r.checkpoints.save(GroupId(partition.0), replay_from, payload);
-                saved.map(|_| Some((*partition, Completion::Checkpoint)))
-            }
-            Job::WriteReceived { partition, messages } => {
-                let id = ExtentId(u64::from(r.next_extent));
-                r.next_extent += 1;
-                let written = write_received(&disk, folder_id, id, messages);
-                written.map(|ready| Some((*partition, Completion::Received(ready))))
-            }
-            Job::DropExtent { .. } if bug == Some(Bug::SpaceIsKept) => Ok(None),
-            Job::DropExtent { id } => {
-                let removed = remove_extent(&*disk, ExtentId(u64::from(*id)));
-                removed.and_then(|()| sync_extent_removals(&*disk)).map(|()| None)
-            }
-        };
-        match done {
-            Ok(completion) => {
-                r.jobs.pop_front();
-                if let Some((partition, completion)) = completion {
-                    let number = self.partition_number(partition);
-                    self.up().completions[number].push(completion);
-                    self.want_turn(out);
-                }
-            }
-            Err(error) if error.is_full() => {}
-            Err(error) => return self.fail("upkeep failed", &error, out),
+        if is_kept && matches!(task, Task::Job(Job::DropExtent { .. })) {
+            return;
         }
-        if !self.up().jobs.is_empty() {
-            out.later.push((takes, Happening::Job));
+        r.tasks.push_back(task);
+        if !std::mem::replace(&mut r.is_upkeep_due, true) {
+            out.later.push((takes, Happening::Upkeep));
         }
+    }
+
+    /// The thread of upkeep does its next task, or a slice of what it has begun.
+    pub(super) fn upkeep(&mut self, out: &mut StepOutput) {
+        let now = self.now;
+        let takes = self.random.between(500, 20_000) * self.disk_slowness;
+        let slice = self.random.between(1, 5) * MS;
+        let r = self.up();
+        let task = r.tasks.pop_front();
+        let is_idle = task.is_none();
+        let begun = task.map_or(Ok(()), |task| r.upkeep.begin(task, time(now), &mut r.told));
+        if let Err(UpkeepFailed { what, error }) = begun.and_then(|()| r.upkeep.go_on(is_idle, time(now), &mut r.told))
+        {
+            return self.fail(what, &error, out);
+        }
+        let patience = r.upkeep.patience(time(now));
+        r.is_upkeep_due = true;
+        match patience {
+            _ if !r.tasks.is_empty() => out.later.push((takes, Happening::Upkeep)),
+            Some(patience) => {
+                let after = u64::try_from(patience.as_micros()).expect("a run is short");
+                // A task that comes meanwhile does not wait for that.
+                r.is_upkeep_due = after == 0;
+                out.later.push((after.max(slice), Happening::Upkeep));
+            }
+            None => r.is_upkeep_due = false,
+        }
+        self.spread(out);
     }
 
     /// The server ends at once on an error like this; so does the node.
@@ -229,26 +265,31 @@ impl Node {
     }
 }
 
-impl Running {
-    /// The file of the log that partitions are told of: the newest of which something is durable.
-    pub(super) fn told_file(&self) -> FileNo {
-        match self.bug {
-            Some(Bug::RollIsHasty) => self.wal.position().file,
-            _ => self.wal.durable_file(),
-        }
+/// The writes of a batch that a wrong shell says to be synced as soon as they are written.
+fn lies(batch: &mut Batch, bug: Option<Bug>) -> Vec<(PartitionId, Ticket)> {
+    let is_lie = |write: &partition::outputs::WalWrite| match bug {
+        Some(Bug::SyncIsALie) => true,
+        Some(Bug::VoteIsNotSynced) => is_vote_only(&write.records),
+        _ => false,
+    };
+    let lies: Vec<_> = batch.writes.iter().filter(|w| is_lie(w)).map(|w| (w.partition, w.ticket)).collect();
+    if !lies.is_empty() && lies.len() == batch.writes.len() {
+        batch.is_sync_awaited = false;
     }
+    lies
+}
 
-    /// Up to which file the log is to be given up, because too much of it is kept.
-    pub(super) fn note_retained(&mut self) {
-        let closed: Vec<_> = self.wal.closed_files().collect();
-        let mut over = closed.iter().map(|c| c.1).sum::<u64>().saturating_sub(RETAINED_BYTES_MAX);
-        self.retire_through = 0;
-        for (file, bytes) in closed {
-            if over == 0 {
-                break;
+impl Running {
+    /// A wrong shell tells partitions of a new file before anything of it is durable.
+    fn hurry_roll(&mut self) {
+        if self.bug != Some(Bug::RollIsHasty) {
+            return;
+        }
+        let file = file_u32(self.writer.wal().position().file);
+        if self.writer.gauges().durable_file.swap(file, Ordering::Relaxed) != file {
+            for partition in &self.partitions {
+                self.told.tell(partition.id(), Completion::Rolled, true);
             }
-            self.retire_through = file_u32(file);
-            over = over.saturating_sub(bytes);
         }
     }
 }

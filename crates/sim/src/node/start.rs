@@ -2,16 +2,19 @@
 //!
 //! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
 
-use super::{Happening, Node, Running, StepOutput, TOPOLOGY, topology};
+use super::files::{self, time};
+use super::{Happening, Node, RETAINED_BYTES_MAX, Running, SYNC_DELAY_MAX, StepOutput, TOPOLOGY, topology};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
+use node::{Batch, LogGauges, LogQueue, LogWriter, Reader, Upkeep};
 use partition::checkpoint::CheckpointDamaged;
 use partition::place::file_u32;
-use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
+use partition::{Command, Context, Outlets, Outputs, QueuePartition, Recovery, Tail};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use storage::extent::{list_extents, remove_extent};
 use storage::wal::has_log;
 use storage::{
@@ -61,6 +64,7 @@ impl Node {
         out.later.push((first, Happening::Tick));
         out.later.push((first + 50 * MS, Happening::Maintain));
         self.want_turn(out);
+        self.look_at_log(out);
         Ok(restored)
     }
 
@@ -151,15 +155,24 @@ impl Node {
             })
             .collect();
         let count = partitions.len();
-        let (last_file, durable_file) = (wal.position().file, wal.durable_file());
-        let spares = wal.spare_preparer();
-        let mut running = Running {
+        let (disk, gauges) = (self.disk.clone(), Arc::new(LogGauges::default()));
+        let (reader, spares) = (wal.reader(), wal.spare_preparer());
+        let mut members: BTreeSet<PartitionId> = partitions.iter().map(QueuePartition::id).collect();
+        members.extend(topology.as_ref().map(|_| TOPOLOGY));
+        let running = Running {
             folder,
             folder_life: life,
-            wal,
-            spares,
-            checkpoints,
-            next_extent,
+            queue: LogQueue::new(time(SYNC_DELAY_MAX), gauges.clone()),
+            writer: LogWriter::new(wal, members, RETAINED_BYTES_MAX, gauges),
+            author: None,
+            batch: Batch::default(),
+            told: files::Told::default(),
+            sync_takes: if self.random.chance(50) { (200, 3_000) } else { (50, 600) },
+            reader: Reader::new(disk.clone(), reader.clone()),
+            upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, next_extent),
+            tasks: VecDeque::new(),
+            is_upkeep_due: false,
+            told_needs: vec![None; count + 1],
             partitions,
             topology,
             serving: vec![None; count],
@@ -171,15 +184,7 @@ impl Node {
             ticks: 0,
             look: false,
             turn_due: false,
-            waiting: Vec::new(),
-            wal_busy: false,
             bug: self.settings.bug,
-            unsynced: BTreeMap::new(),
-            sync_at: None,
-            last_file,
-            durable_file,
-            retire_through: 0,
-            jobs: VecDeque::new(),
             reading: 0,
             sessions: BTreeMap::new(),
             channels: BTreeMap::new(),
@@ -190,7 +195,6 @@ impl Node {
             enqueued: Vec::new(),
             latest_ms: 0,
         };
-        running.note_retained();
         Ok((running, restored))
     }
 

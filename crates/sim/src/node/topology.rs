@@ -3,12 +3,13 @@
 //! Invariant: a change is applied before its proposer hears that it was decided, and in the order of the log. Where
 //! clients speak through sessions, all that they use comes from here; elsewhere what is declared shows that members agree, and nothing else.
 
-use super::{Completion, Node, Running, StepOutput, View};
+use super::{Node, Running, StepOutput, View};
 use crate::bug::Bug;
 use broker::PartitionId;
 use broker::topology::{Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, Refusal, Topology};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
+use node::Completion;
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::{LogPartition, PeerFrame, WalState};
 
@@ -135,29 +136,30 @@ impl Node {
     /// How many files of the log the topology's group keeps here, before the one that is written.
     pub fn topology_keeps_files(&self) -> u32 {
         let Some(r) = &self.running else { return 0 };
-        let current_file = partition::place::file_u32(r.wal.durable_file());
+        let current_file = partition::place::file_u32(r.writer.wal().durable_file());
         r.topology.as_ref().map_or(0, |member| current_file.saturating_sub(member.log.needs_file(current_file)))
     }
 }
 
 impl Running {
-    /// The topology's part of a turn; hands back the oldest file of the log that it needs.
+    /// The topology's part of a turn.
     pub(super) fn topology_turn(
         &mut self,
         frames: &[(NodeId, usize, PeerFrame)],
-        (ticks, now_ms, current_file, wal): (u32, u64, u32, Option<WalState>),
+        (ticks, now_ms, look): (u32, u64, bool),
+        wal: WalState,
         out: &mut StepOutput,
-    ) -> Option<u32> {
+    ) {
         let number = self.partitions.len();
-        let member = self.topology.as_mut()?;
-        let Member { log, decided, proposals } = member;
-        let (bug, mut wal) = (decided.bug, wal);
+        let Some(Member { log, decided, proposals }) = self.topology.as_mut() else { return };
+        let (bug, mut look) = (decided.bug, look);
         for completion in self.completions[number].drain(..) {
             match completion {
                 Completion::Written(ticket, bodies) => log.wal_written(ticket, &bodies, &mut self.out),
                 Completion::Synced(ticket) => log.wal_synced(ticket, &mut self.out),
                 Completion::Read(purpose, found) => log.read_done(purpose, found, &mut self.out),
                 Completion::Checkpoint => log.checkpoint_saved(decided, &mut self.out),
+                Completion::Rolled => {}
                 Completion::Extent(_) | Completion::Received(_) => unreachable!("the topology writes no extents"),
             }
         }
@@ -175,16 +177,17 @@ impl Running {
             }
         }
         log.flush(now_ms, decided, &mut self.out);
-        if bug == Some(Bug::TopologyIsKept) {
-            wal = None;
-        }
-        if let Some(wal) = wal {
+        look &= bug != Some(Bug::TopologyIsKept);
+        if look {
             log.maintain(wal, now_ms, decided, &mut self.out);
+            let needs = log.needs_file(wal.current_file);
+            if self.told_needs[number].replace(needs) != Some(needs) {
+                self.queue.needs(TOPOLOGY, needs);
+            }
         }
         out.decided.append(&mut decided.decided);
         out.answers.append(&mut decided.answers);
         out.follows.append(&mut decided.follows);
         out.lost.append(&mut decided.lost);
-        Some(log.needs_file(current_file))
     }
 }
