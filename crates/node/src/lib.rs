@@ -15,15 +15,34 @@ mod completions;
 mod gauges;
 mod log_queue;
 mod log_writer;
+mod queue_member;
 mod reader;
+mod shard;
+mod share;
 mod sync_times;
+mod topology_member;
 mod upkeep;
+mod waits;
 
 pub use batch::Batch;
 pub use completions::{Completion, Completions};
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
 pub use log_writer::{Listener, LogWriter};
+pub use queue_member::QueueMember;
 pub use reader::Reader;
+pub use shard::{Edge, Member, Now, Partition, Shard};
+pub use share::{Share, ShareLimits};
 pub use sync_times::{SyncClock, SyncTimes};
+pub use topology_member::{Proposer, TopologyMember};
 pub use upkeep::{Task, Upkeep, UpkeepFailed};
+pub use waits::{Intake, Waiting, Waits};
+
+/// Milliseconds since the node started.
+pub type Millis = u64;
+
+/// When what has no time is due.
+const NEVER: Millis = Millis::MAX;
+
+/// How long a tick of a group's clock is: 10 of them without a leader begin an election.
+pub const TICK_MS: Millis = 150;

@@ -400,3 +400,19 @@ pub struct Outputs {
     /// For other members.
     pub frames: Vec<(NodeId, PartitionId, PeerFrame)>,
 }
+
+impl Outputs {
+    /// Adds what came out of another step, after what is here.
+    pub fn append(&mut self, mut more: Outputs) {
+        self.effects.append(&mut more.effects);
+        self.wal.append(&mut more.wal);
+        self.reads.append(&mut more.reads);
+        self.jobs.append(&mut more.jobs);
+        self.damage.append(&mut more.damage);
+        self.set_aside += more.set_aside;
+        self.lost_entries.append(&mut more.lost_entries);
+        self.halted.append(&mut more.halted);
+        self.refused_images.append(&mut more.refused_images);
+        self.frames.append(&mut more.frames);
+    }
+}

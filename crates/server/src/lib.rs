@@ -29,9 +29,10 @@ pub mod tls;
 pub mod topology_log;
 mod turn;
 
+pub use ::node::Partition;
 pub use handle::Handle;
 pub use listener::bind;
-pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, StartError, Wiring};
+pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, ShardParts, StartError, Wiring};
 pub use session::{LoginLimits, SYNC_EXCHANGE, Stamp, Stamps, report};
-pub use shard::{Partition, transient_partition};
+pub use shard::transient_partition;
 pub use topology_log::{Answer, Changes, MemoryLog, TopologyLog};

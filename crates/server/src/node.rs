@@ -4,9 +4,10 @@
 //! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
 
 use crate::acceptor;
+use crate::engine::{Decided, ShardDisk};
 use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
-use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, Partition, SHARDS_MAX, transient_partition};
+use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, SHARDS_MAX, transient_partition};
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
@@ -14,6 +15,7 @@ use broker::topology::{
     Applied, BrokerEvent, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, Topology,
 };
 use broker::{ChannelKey, NodeLife, PartitionId, VhostId};
+use node::{Member, Partition, Share};
 use partition::{Command, RequestId};
 use session::{Common, Histories, Limits, LoginLimits, Logins, Settings, Stamps, Sums};
 use std::net::{SocketAddr, TcpListener};
@@ -493,8 +495,24 @@ pub struct Node {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Makes the durable partitions of a shard, on its thread, in the order of [`NodeConfig::placement`].
-pub type MakePartitions = Arc<dyn Fn(usize) -> Vec<(PartitionId, Box<dyn Partition>)> + Send + Sync>;
+/// Makes the durable partitions of a shard, on its thread.
+pub type MakePartitions = Arc<dyn Fn(usize) -> ShardParts + Send + Sync>;
+
+/// What a shard begins with.
+pub struct ShardParts {
+    /// Its durable partitions, in the order of [`NodeConfig::placement`].
+    pub(crate) members: Vec<(PartitionId, Member<Decided>)>,
+    pub(crate) share: Share,
+    pub(crate) disk: Option<ShardDisk>,
+}
+
+impl ShardParts {
+    /// A shard that writes nothing, with these partitions of the caller's own.
+    pub fn without_log(partitions: Vec<(PartitionId, Box<dyn Partition>)>) -> ShardParts {
+        let members = partitions.into_iter().map(|(id, partition)| (id, Member::Other(partition))).collect();
+        ShardParts { members, share: Share::without_log(), disk: None }
+    }
+}
 
 /// Wakes a partition from another thread: the disk or a peer has news for it.
 #[derive(Clone)]
@@ -550,7 +568,7 @@ impl Node {
     pub fn start_transient(config: NodeConfig) -> Result<Node, StartError> {
         Node::start(config, Topology::new(), |wiring| {
             let log: Arc<dyn TopologyLog> = Arc::new(MemoryLog::new(wiring.changes()));
-            (log, Arc::new(|_| Vec::new()))
+            (log, Arc::new(|_| ShardParts::without_log(Vec::new())))
         })
     }
 

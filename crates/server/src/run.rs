@@ -7,7 +7,7 @@ use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
-use crate::node::{Alarm, Node, NodeConfig, StartError};
+use crate::node::{Alarm, Node, NodeConfig, ShardParts, StartError};
 use crate::tls::TlsError;
 use amqp::{ConnectionConfig, Table, Value};
 use session::LoginLimits;
@@ -138,7 +138,7 @@ pub fn run<G>(
             failed = Some(error);
             let log: Arc<dyn crate::topology_log::TopologyLog> =
                 Arc::new(crate::topology_log::MemoryLog::new(wiring.changes()));
-            (log, Arc::new(|_| Vec::new()))
+            (log, Arc::new(|_| ShardParts::without_log(Vec::new())))
         }
     })?;
     if let Some(error) = failed {

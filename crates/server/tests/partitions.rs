@@ -9,7 +9,7 @@ use broker::topology::Topology;
 use broker::{PartitionId, QueueId};
 use partition::command::{Durability, Selective};
 use partition::{Command, Effect, Level, Outlets, Publish, Reply, RequestId, TransientQueues};
-use server::{MemoryLog, Node, NodeConfig, Partition, TopologyLog, Wiring};
+use server::{MemoryLog, Node, NodeConfig, Partition, ShardParts, TopologyLog, Wiring};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -96,12 +96,12 @@ impl HeldNode {
             let log: Arc<dyn TopologyLog> = Arc::new(MemoryLog::new(wiring.changes()));
             let make = move |shard: usize| {
                 let mine = [(1, first), (2, second)].into_iter().filter(|(_, at)| *at == shard);
-                mine.map(|(id, _)| {
+                let held = mine.map(|(id, _)| {
                     let hand = given[id - 1].clone();
                     let held: Box<dyn Partition> = Box::new(Held { inner: TransientQueues::new(), hand });
                     (PartitionId(id as u32), held)
-                })
-                .collect()
+                });
+                ShardParts::without_log(held.collect())
             };
             (log, Arc::new(make))
         });

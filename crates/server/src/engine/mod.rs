@@ -10,31 +10,31 @@
 //! Invariant: when [`open`] returns, every partition leads and has applied all of its log, so that the first client sees
 //! everything that was ever confirmed; nothing was written but what a new term costs.
 
-mod durable;
 #[cfg(test)]
 mod hanging_sync;
 mod metadata;
 mod opening;
 mod reader_thread;
 mod repair;
+mod shard_disk;
 mod uncounted;
 mod upkeep_thread;
 mod wal_thread;
 
-use crate::node::{MakePartitions, Wiring};
-use crate::shard::{Mailbox, Parcel, Partition};
+use crate::node::{MakePartitions, ShardParts, Wiring};
+use crate::shard::{Mailbox, Parcel};
 use crate::topology_log::TopologyLog;
 use broker::topology::Topology;
 use broker::{NodeLife, PartitionId};
 use consensus::NodeId;
-use durable::{DurablePartition, Turn};
-use metadata::{MetadataLog, MetadataPartition, Proposals};
-use node::{Completion, Completions, Listener, LogWriter, Reader, Task, Upkeep};
+use metadata::{MetadataLog, Proposals};
+use node::{
+    Completion, Completions, Listener, LogGauges, LogWriter, Member, QueueMember, Reader, Share, ShareLimits, Task,
+    TopologyMember, Upkeep,
+};
 use opening::{Brought, Started};
 use partition::{LogPartition, QueuePartition, Recovery, Tail};
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -45,9 +45,10 @@ use storage::{
     CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, NodeRecord, RealDisk, StorageError, Wal, WalOptions,
 };
 
-pub(crate) use durable::wall_ms;
+pub(crate) use metadata::Decided;
 pub use node::SyncTimes;
 pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
+pub(crate) use shard_disk::{ShardDisk, wall_ms};
 pub use uncounted::Uncounted;
 use wal_thread::WalHandle;
 
@@ -184,13 +185,13 @@ pub struct Engine {
 }
 
 /// Whom a partition's completions go to, for the log.
-struct Route {
+pub(crate) struct Route {
     completions: Completions,
     shard: usize,
 }
 
 /// The same, for threads that tell one partition at a time.
-struct Routes(BTreeMap<PartitionId, (Completions, Mailbox)>);
+pub(crate) struct Routes(BTreeMap<PartitionId, (Completions, Mailbox)>);
 
 impl Listener for Routes {
     fn tell(&mut self, partition: PartitionId, completion: Completion, is_awaited: bool) {
@@ -287,8 +288,9 @@ impl Opened {
         let wal_routes =
             placement.iter().map(|(id, shard)| (*id, Route { completions: lists[id].clone(), shard: *shard }));
         let members = placement.iter().map(|(id, _)| *id).collect();
+        let gauges = Arc::new(LogGauges::default());
         let parts = wal_thread::LogParts {
-            writer: LogWriter::new(wal, members, config.wal_retained_bytes, Arc::default()),
+            writer: LogWriter::new(wal, members, config.wal_retained_bytes, gauges.clone()),
             routes: wal_routes.collect(),
             mailboxes: wiring.mailboxes(),
             epoch,
@@ -318,40 +320,30 @@ impl Opened {
         let checkpoint_lag_files = u32::try_from(lag_files).unwrap_or(u32::MAX);
         let make: MakePartitions = Arc::new(move |shard| {
             let (reads, upkeep) = senders.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let turn = Rc::new(Turn {
-                wal: handle.clone(),
-                reads,
-                upkeep,
+            let limits = ShareLimits {
                 checkpoint_lag_files,
-                tail: RefCell::new(Tail::new(cache_bytes).with_read_bytes_max(read_bytes_max)),
                 index_bytes_max,
                 partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
-                index_bytes: Cell::new(0),
-                writes: RefCell::new(Vec::new()),
-                commands: Cell::new(0),
-                is_left: Cell::new(false),
-                set_aside: told_aside.clone(),
-            });
+            };
+            let tail = Tail::new(cache_bytes).with_read_bytes_max(read_bytes_max);
+            let share = Share::new(tail, limits, gauges.clone());
+            let set_aside = told_aside.clone();
+            let disk = Some(ShardDisk { wal: handle.clone(), reads, upkeep, is_left: false, set_aside });
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut made: Vec<(PartitionId, Box<dyn Partition>)> = Vec::new();
+            let mut members = Vec::new();
             if shard == 0 {
-                let log = parts.0.take().expect("shard 0 is made once");
-                let list = lists[&TOPOLOGY].clone();
-                let topology = MetadataPartition::new(log, turn.clone(), list, proposals.clone(), changes.clone());
-                made.push((TOPOLOGY, Box::new(topology)));
+                let Started { partition, out } = parts.0.take().expect("shard 0 is made once");
+                let decided = Decided::new(changes.clone(), proposals.clone());
+                let member = TopologyMember::new(partition, out, decided, lists[&TOPOLOGY].clone(), false);
+                members.push((TOPOLOGY, Member::Topology(Box::new(member))));
             }
             let here: BTreeSet<PartitionId> = placement.iter().filter(|p| p.1 == shard).map(|p| p.0).collect();
-            let (mine, others): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut parts.1).into_iter().partition(|s| here.contains(&s.partition.id()));
-            parts.1 = others;
-            for started in mine {
-                let id = started.partition.id();
-                made.push((
-                    id,
-                    Box::new(DurablePartition::new(started, turn.clone(), lists[&id].clone(), at_risk[&id].clone())),
-                ));
+            for Started { partition, out } in parts.1.extract_if(.., |s| here.contains(&s.partition.id())) {
+                let id = partition.id();
+                let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk[&id].clone(), false);
+                members.push((id, Member::Queues(Box::new(member))));
             }
-            made
+            ShardParts { members, share, disk }
         });
         let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk: folder.disk().clone(), set_aside };
         Ok((Engine { gauges, threads, folder }, log, make))

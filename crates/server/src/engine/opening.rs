@@ -9,7 +9,7 @@
 //! Invariants: nothing is deleted before everything was read and found whole; what either of a partition's two checkpoints
 //! needs stays; no partition is begun anew that a queue was placed in, and none comes back that has ended here.
 
-use super::durable::wall_ms;
+use super::shard_disk::wall_ms;
 use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
 use broker::topology::{Command as Change, Topology};
 use broker::{ConsumerKey, NodeLife, PartitionId, QueueId};

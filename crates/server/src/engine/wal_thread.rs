@@ -17,7 +17,6 @@ use crate::shard::{Mailbox, Parcel};
 use node::{Batch, Completion, Listener, LogGauges, LogQueue, LogWriter};
 use partition::outputs::WalWrite;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use storage::RealDisk;
@@ -230,13 +229,6 @@ impl WalHandle {
         self.inner.rouse(queue);
     }
 
-    /// Tells that a shard gave up entries before they were delivered: they will be read from the log.
-    pub(crate) fn note_pushed_out(&self, bytes: u64) {
-        if bytes > 0 {
-            self.inner.gauges.pushed_out_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-    }
-
     /// Tells the oldest file that a partition needs.
     pub(crate) fn needs(&self, partition: PartitionId, file: u32) {
         let mut queue = self.inner.lock();
@@ -325,6 +317,7 @@ mod tests {
     use bytes::Bytes;
     use node::{Completions, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
     use partition::outputs::{SyncWish, Ticket};
+    use std::sync::atomic::Ordering;
     use std::task::Waker;
     use storage::wal::{GroupId, WalOptions, WalPosition};
     use storage::{FileNo, RealDisk, Record, RecordKind};

@@ -6,6 +6,7 @@
 
 use super::mailbox::{Mailbox, Parcel};
 use broker::{PartitionId, QueueId};
+use node::Waits;
 use partition::{Command, Message};
 use std::sync::Arc;
 use std::task::Waker;
@@ -64,29 +65,11 @@ impl Directory {
     }
 }
 
-/// What waits for one partition of this shard.
-#[derive(Default)]
-pub(crate) struct Waiting {
-    pub(crate) declared: Vec<QueueId>,
-    pub(crate) commands: Vec<Command>,
-    is_due: bool,
-}
-
-impl Waiting {
-    /// Gives the memory of a burst back.
-    pub(crate) fn trim(&mut self) {
-        self.declared.shrink_to(0);
-        self.commands.shrink_to(0);
-    }
-}
-
 /// What waits for partitions, here and on other shards.
 pub(crate) struct Inbox {
     shard: usize,
     directory: Directory,
-    waiting: Vec<Waiting>,
-    /// Places of partitions that have something waiting.
-    due: Vec<usize>,
+    waits: Waits,
     remote: Vec<Vec<Parcel>>,
     /// Bytes of the messages in `remote`.
     remote_bytes: Vec<u64>,
@@ -100,19 +83,15 @@ impl Inbox {
     pub(crate) fn new(shard: usize, directory: Directory, members: usize) -> Self {
         let remote = (0..directory.shards).map(|_| Vec::new()).collect();
         let remote_bytes = vec![0; directory.shards];
-        let waiting = (0..members).map(|_| Waiting::default()).collect();
-        let (due, has_remote, waker, is_woken) = (Vec::new(), false, None, false);
-        Inbox { shard, directory, waiting, due, remote, remote_bytes, has_remote, waker, is_woken }
+        let (waits, has_remote, waker, is_woken) = (Waits::new(members), false, None, false);
+        Inbox { shard, directory, waits, remote, remote_bytes, has_remote, waker, is_woken }
     }
 
     /// Queues a command. One for a partition that does not run here is dropped: its queue cannot be declared here.
     #[inline]
     pub(crate) fn push(&mut self, partition: PartitionId, command: Command) {
         match self.directory.find(partition) {
-            Some((shard, place)) if shard == self.shard => {
-                self.waiting[place].commands.push(command);
-                self.make_due(place);
-            }
+            Some((shard, place)) if shard == self.shard => self.waits.push(place, command),
             Some((shard, _)) => {
                 if let Command::Publish(publish) = &command {
                     self.remote_bytes[shard] += bytes_of(&publish.message);
@@ -127,10 +106,7 @@ impl Inbox {
     /// Tells a partition that a queue exists.
     pub(crate) fn declare(&mut self, partition: PartitionId, queue: QueueId) {
         match self.directory.find(partition) {
-            Some((shard, place)) if shard == self.shard => {
-                self.waiting[place].declared.push(queue);
-                self.make_due(place);
-            }
+            Some((shard, place)) if shard == self.shard => self.waits.declare(place, queue),
             Some((shard, _)) => self.push_parcel(shard, Parcel::Declare(partition, queue)),
             None => {}
         }
@@ -141,7 +117,7 @@ impl Inbox {
     pub(crate) fn wake_partition(&mut self, partition: PartitionId) {
         if let Some((shard, place)) = self.directory.find(partition) {
             assert!(shard == self.shard, "a partition is woken on its own shard");
-            self.make_due(place);
+            self.waits.wake(place);
         }
     }
 
@@ -176,21 +152,6 @@ impl Inbox {
         }
     }
 
-    /// Takes the places of all partitions that are to be stepped into `due`, which is empty.
-    pub(crate) fn take_due(&mut self, due: &mut Vec<usize>) {
-        assert!(due.is_empty(), "one step at a time");
-        std::mem::swap(&mut self.due, due);
-        due.iter().for_each(|place| self.waiting[*place].is_due = false);
-    }
-
-    /// Swaps what waits for the partition at `place` with `empty`, whose memory is used for what comes next.
-    pub(crate) fn swap(&mut self, place: usize, empty: &mut Waiting) {
-        assert!(empty.commands.is_empty() && empty.declared.is_empty(), "a step takes all that it was given");
-        let waiting = &mut self.waiting[place];
-        std::mem::swap(&mut waiting.commands, &mut empty.commands);
-        std::mem::swap(&mut waiting.declared, &mut empty.declared);
-    }
-
     /// Sends what is for other shards.
     pub(crate) fn post(&mut self, mailboxes: &[Mailbox]) {
         if !std::mem::take(&mut self.has_remote) {
@@ -203,18 +164,14 @@ impl Inbox {
 
     /// Gives the memory of a burst back.
     pub(crate) fn trim(&mut self) {
-        for waiting in &mut self.waiting {
-            waiting.trim();
-        }
+        self.waits.trim();
         self.remote.iter_mut().for_each(|parcels| parcels.shrink_to(0));
     }
 
-    fn make_due(&mut self, place: usize) {
-        let waiting = &mut self.waiting[place];
-        if !waiting.is_due {
-            waiting.is_due = true;
-            self.due.push(place);
-        }
+    /// What waits for the partitions of this shard.
+    #[inline]
+    pub(crate) fn waits(&mut self) -> &mut Waits {
+        &mut self.waits
     }
 }
 
@@ -227,6 +184,7 @@ fn bytes_of(message: &Message) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use node::Waiting;
 
     #[test]
     fn every_partition_is_found_where_it_was_placed() {
@@ -252,9 +210,9 @@ mod tests {
         inbox.push(PartitionId(1), Command::Delete { queue: QueueId(4) });
         inbox.push(PartitionId(7), Command::Delete { queue: QueueId(5) });
         let (mut due, mut waiting) = (Vec::new(), Waiting::default());
-        inbox.take_due(&mut due);
+        inbox.waits().take_due(&mut due);
         assert_eq!(due, [0]);
-        inbox.swap(0, &mut waiting);
+        inbox.waits().swap(0, &mut waiting);
         let queues: Vec<u64> =
             waiting.commands.iter().map(|c| if let Command::Delete { queue } = c { queue.0 } else { 0 }).collect();
         assert_eq!(queues, [1, 2, 3]);

@@ -6,18 +6,20 @@
 use super::dead_letter::AwaitedDeadLetters;
 use super::deletion::{Deletion, Outsider};
 use super::outlets::{RemoteWindows, window_bytes};
-use super::{Arrival, Edge, Inbox, Look, Parcel, Seat, Shard, Wheel};
+use super::{Arrival, Inbox, Look, Parcel, Seat, Wheel, transient_partition};
 use crate::channel_key::ChannelKeys;
 use crate::connection::{Client, ConnectionTask};
+use crate::engine::{Decided, ShardDisk, wall_ms};
 use crate::listener::{self, Door, Room};
-use crate::node::{MakePartitions, Shared};
+use crate::node::{MakePartitions, ShardParts, Shared};
 use crate::stream::Stream;
 use amqp::Millis;
 use broker::topology::{Command as Change, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use partition::{Command, Effect, Outlets, Reply, RequestId};
+use node::{Edge, Intake, Now, Shard, Waits};
+use partition::{Command, Effect, Outlets, QueuePartition, Reply, RequestId};
 use session::{Deletions, Peer, Tally};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -371,8 +373,15 @@ impl Connections<'_> {
     }
 }
 
+impl Intake for Local {
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(&mut Waits) -> R) -> R {
+        f(self.inbox.borrow_mut().waits())
+    }
+}
+
 impl Edge for Connections<'_> {
-    fn take_effects(&mut self, partition: PartitionId, effects: &mut Vec<Effect>) {
+    fn take_effects(&mut self, partition: PartitionId, _: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         for client in self.reserved.drain(..) {
             client.settle_reserved();
         }
@@ -387,7 +396,9 @@ impl Edge for Connections<'_> {
 /// before, so that one step carries what all of them had.
 struct StepTask {
     local: Rc<Local>,
-    shard: Shard,
+    shard: Shard<Decided>,
+    /// Where what the partitions want done goes; `None` if nothing here is durable.
+    disk: Option<ShardDisk>,
     parcels: Vec<Parcel>,
     due: Vec<Seat>,
     reserved: Vec<Rc<Client>>,
@@ -609,14 +620,20 @@ impl Future for StepTask {
         this.local.inbox.borrow_mut().start_step(cx.waker());
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
-        let StepTask { local, shard, reserved, reserved_remote, .. } = &mut *this;
-        shard.step(now, &local.inbox, &mut Connections { local, reserved, reserved_remote });
+        let StepTask { local, shard, disk, reserved, reserved_remote, .. } = &mut *this;
+        let time = Now { ms: now, wall_ms: wall_ms() };
+        shard.step(time, &**local, &mut Connections { local, reserved, reserved_remote });
+        if let Some(disk) = disk {
+            disk.end_turn(shard.share());
+        }
         // Before anything is written, so that who reads the answer finds the gauges that go with it.
         this.publish_gauges();
         this.flush(now);
         this.publish_gauges();
         this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
-        this.shard.commit();
+        if let Some(disk) = &mut this.disk {
+            disk.commit();
+        }
         let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
         if let Some(until) = this.drain_until
             && (this.local.clients.borrow().is_empty() || is_over(until))
@@ -657,7 +674,8 @@ pub(crate) fn run(parts: Parts) {
         }
     };
     runtime.block_on(async move {
-        let shard = Shard::new(index, make_partitions(index));
+        let ShardParts { members, share, disk } = make_partitions(index);
+        let shard = Shard::new(transient_partition(index), members, share);
         let local = Rc::new(Local {
             index,
             inbox: RefCell::new(Inbox::new(index, shared.directory.clone(), shard.len())),
@@ -681,6 +699,7 @@ pub(crate) fn run(parts: Parts) {
         let step = StepTask {
             local,
             shard,
+            disk,
             parcels: Vec::new(),
             due: Vec::new(),
             reserved: Vec::new(),

@@ -1,0 +1,166 @@
+//! This node's member of a group of queues: commands, frames, ticks and completions in; effects, writes, reads and jobs out.
+
+use crate::completions::{Completion, Completions};
+use crate::shard::{Edge, Now};
+use crate::share::Share;
+use crate::waits::Waiting;
+use crate::{Millis, TICK_MS};
+use partition::extent_copy::Copied;
+use partition::{Context, Outputs, QueueFigures, QueuePartition};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often a partition that is not quiet looks after its log.
+const UPKEEP_EVERY_MS: u64 = 500;
+
+/// See the module.
+pub struct QueueMember {
+    partition: QueuePartition,
+    completions: Completions,
+    taken: Vec<Completion>,
+    /// What it has asked for before its shard ran.
+    first: Option<Box<Outputs>>,
+    /// When its group's clock ticks next, if there is anybody to hear from.
+    tick_at: Option<Millis>,
+    upkeep_at: Option<Millis>,
+    /// When a queue wants to be looked at.
+    due_at: Option<Millis>,
+    told_needs: Option<u32>,
+    /// The value at risk of its selective queues, for whoever asks the node.
+    at_risk: Arc<AtomicU64>,
+    /// What its index took after the last step.
+    index_bytes: u64,
+}
+
+impl QueueMember {
+    /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has members on other nodes.
+    pub fn new(
+        partition: QueuePartition,
+        first: Outputs,
+        completions: Completions,
+        at_risk: Arc<AtomicU64>,
+        has_peers: bool,
+    ) -> QueueMember {
+        QueueMember {
+            partition,
+            completions,
+            taken: Vec::new(),
+            first: Some(Box::new(first)),
+            tick_at: has_peers.then_some(0),
+            upkeep_at: Some(0),
+            due_at: None,
+            told_needs: None,
+            at_risk,
+            index_bytes: 0,
+        }
+    }
+
+    /// The partition itself.
+    pub fn partition(&self) -> &QueuePartition {
+        &self.partition
+    }
+
+    /// The partition itself, to hand its leadership over.
+    pub fn partition_mut(&mut self) -> &mut QueuePartition {
+        &mut self.partition
+    }
+
+    fn complete(&mut self, completion: Completion, cx: &mut Context<'_>) -> bool {
+        let partition = &mut self.partition;
+        match completion {
+            Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
+            Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
+            Completion::Read(purpose, found) => partition.read_done(purpose, found, cx),
+            Completion::Extent(Copied { ready, damaged }) => {
+                partition.runs_damaged(damaged, cx);
+                match ready {
+                    Some(ready) => partition.extent_ready(&ready),
+                    None => partition.extent_abandoned(),
+                }
+                return true;
+            }
+            Completion::Received(ready) => partition.received_written(ready),
+            Completion::Checkpoint => {
+                partition.checkpoint_saved(cx);
+                return true;
+            }
+            Completion::Rolled => return true,
+        }
+        false
+    }
+
+    /// Carries out all that waits, in order. What follows is in `share`.
+    pub(crate) fn step<E: Edge>(&mut self, now: Now, waiting: &mut Waiting, share: &mut Share, edge: &mut E) {
+        if let Some(first) = self.first.take() {
+            share.out.append(*first);
+        }
+        let mut look = self.upkeep_at.is_some_and(|at| at <= now.ms);
+        let mut taken = std::mem::take(&mut self.taken);
+        self.completions.take(&mut taken);
+        share.commands += waiting.commands.len();
+        {
+            let Share { tail, out, .. } = share;
+            let mut cx = Context { now_ms: now.wall_ms, tail, outlets: edge, out };
+            for completion in taken.drain(..) {
+                look |= self.complete(completion, &mut cx);
+            }
+            for (from, frame) in waiting.frames.drain(..) {
+                self.partition.step(from, frame, &mut cx);
+            }
+            while let Some(at) = self.tick_at.filter(|at| *at <= now.ms) {
+                self.partition.tick(&mut cx);
+                // A shard that stood still makes up for the last tick that it missed, not for all.
+                self.tick_at = Some((at + TICK_MS).max((now.ms + 1).saturating_sub(TICK_MS)));
+            }
+        }
+        for command in waiting.commands.drain(..) {
+            let Share { tail, out, .. } = &mut *share;
+            if edge.admits(self.partition.id(), &command, &out.effects) {
+                let mut cx = Context { now_ms: now.wall_ms, tail, outlets: edge, out };
+                self.partition.command(command, &mut cx);
+            }
+        }
+        self.taken = taken;
+        let Share { tail, out, .. } = &mut *share;
+        self.partition.flush(&mut Context { now_ms: now.wall_ms, tail, outlets: edge, out });
+        share.count_index(&mut self.index_bytes, self.partition.index_bytes());
+        look |= share.index_bytes_kept(self.index_bytes) < self.index_bytes && self.partition.can_leave_the_log();
+        if look {
+            self.look_after_log(now, share, edge);
+        }
+        self.upkeep_at = match self.upkeep_at {
+            _ if !self.partition.wants_maintenance() => None,
+            Some(at) if !look && at > now.ms => Some(at),
+            _ => Some(now.ms + UPKEEP_EVERY_MS),
+        };
+        // At least a millisecond later: what is due now was looked at.
+        self.due_at = self.partition.due_ms().map(|due_ms| now.ms + due_ms.saturating_sub(now.wall_ms).max(1));
+        self.at_risk.store(self.partition.values_at_risk(), Ordering::Relaxed);
+    }
+
+    fn look_after_log<E: Edge>(&mut self, now: Now, share: &mut Share, edge: &mut E) {
+        let wal = share.wal_state(self.index_bytes);
+        let Share { tail, out, .. } = &mut *share;
+        self.partition.maintain(wal, &mut Context { now_ms: now.wall_ms, tail, outlets: edge, out });
+        let needs = self.partition.needs_file(wal.current_file);
+        share.note_needs(self.partition.id(), &mut self.told_needs, needs);
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Millis> {
+        self.upkeep_at.into_iter().chain(self.due_at).chain(self.tick_at).min()
+    }
+
+    pub(crate) fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        self.partition.survey(figures);
+    }
+
+    pub(crate) fn unwritten_bytes(&self, share: &Share) -> u64 {
+        // Index beyond its budget is memory that waits for the disk like what is not written yet, and holds publishers back
+        // with it. Where all is well extents are written long before.
+        self.partition.in_flight_bytes() as u64 + share.index_bytes_over(self.index_bytes)
+    }
+
+    pub(crate) fn trim(&mut self) {
+        self.partition.trim();
+    }
+}

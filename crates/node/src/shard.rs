@@ -1,0 +1,409 @@
+//! The partitions of one thread, and whose turn it is. Nothing here is shared, so nothing is locked.
+//!
+//! Invariant: the sums and the earliest time are those of the members' last words, so that a turn costs what it steps and
+//! not what there is: a node may have hundreds of partitions and one busy one.
+
+use crate::queue_member::QueueMember;
+use crate::share::Share;
+use crate::topology_member::{Proposer, TopologyMember};
+use crate::waits::{Intake, Waiting};
+use crate::{Millis, NEVER};
+use broker::{PartitionId, QueueId};
+use partition::{Command, Effect, Outlets, QueueFigures, QueuePartition, TransientQueues};
+
+/// What time it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds since the node started; never goes back.
+    pub ms: Millis,
+    /// Milliseconds since the epoch, as the wall clock has it.
+    pub wall_ms: u64,
+}
+
+/// A partition of the caller's own making, as its shard sees it. It lives on one thread and is never called from another.
+pub trait Partition {
+    /// The topology says that this queue is here now. Comes before the first command for it, possibly twice.
+    fn declare(&mut self, queue: QueueId);
+
+    /// Carries out all of `commands` in order and appends what follows to `effects`. Called without commands when its
+    /// time has come or something woke it.
+    ///
+    /// `outlets.room(consumer)` hands out bytes for this step only, in portions: ask again when a portion is used up, and
+    /// pass the consumer over (stalled) when it gives 0. What is left over at the end of the step is taken back.
+    fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets);
+
+    /// When it wants to be stepped, if nothing comes before.
+    fn poll_timeout(&self) -> Option<Millis> {
+        None
+    }
+
+    /// Bytes that were proposed and are not yet written: the gauge that holds publishers back.
+    fn unwritten_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Appends what is in each queue that something is known of; one that is missing is empty and unused.
+    fn survey(&self, _figures: &mut Vec<QueueFigures>) {}
+}
+
+/// A partition of a shard.
+pub enum Member<M> {
+    /// The queues in the shard's memory.
+    Transient(Box<TransientQueues>),
+    /// A member of a group of queues.
+    Queues(Box<QueueMember>),
+    /// A member of the group that decides about the topology.
+    Topology(Box<TopologyMember<M>>),
+    /// Something else.
+    Other(Box<dyn Partition>),
+}
+
+/// Where a shard's effects go: to the connections, or in a test to a list.
+pub trait Edge: Outlets {
+    /// A partition is about to be stepped. `queues`: it is a member of a group of queues.
+    fn begin(&mut self, _partition: PartitionId, _queues: Option<&QueuePartition>) {}
+
+    /// Whether a command is still to be carried out, now that these effects came of those before it.
+    #[inline]
+    fn admits(&mut self, _partition: PartitionId, _command: &Command, _effects: &[Effect]) -> bool {
+        true
+    }
+
+    /// Takes all `effects` of one step of `partition`. Commands that follow from them wait for the next step.
+    fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>);
+}
+
+impl<M: Proposer> Member<M> {
+    fn queues(&self) -> Option<&QueuePartition> {
+        match self {
+            Member::Queues(member) => Some(member.partition()),
+            _ => None,
+        }
+    }
+
+    fn step<E: Edge>(&mut self, now: Now, waiting: &mut Waiting, share: &mut Share, edge: &mut E) {
+        match self {
+            Member::Transient(queues) => {
+                waiting.declared.drain(..).for_each(|queue| queues.declare(queue));
+                queues.step(now.ms, &mut waiting.commands, &mut share.out.effects, edge);
+            }
+            // A durable queue costs nothing here until a message or a consumer comes.
+            Member::Queues(member) => {
+                waiting.declared.clear();
+                member.step(now, waiting, share, edge);
+            }
+            Member::Topology(member) => {
+                waiting.declared.clear();
+                member.step(now, waiting, share);
+            }
+            Member::Other(partition) => {
+                waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
+                waiting.frames.clear();
+                partition.step(now.ms, &mut waiting.commands, &mut share.out.effects, edge);
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Millis> {
+        match self {
+            Member::Transient(queues) => queues.due_ms(),
+            Member::Queues(member) => member.poll_timeout(),
+            Member::Topology(member) => member.poll_timeout(),
+            Member::Other(partition) => partition.poll_timeout(),
+        }
+    }
+
+    fn unwritten_bytes(&self, share: &Share) -> u64 {
+        match self {
+            Member::Queues(member) => member.unwritten_bytes(share),
+            Member::Other(partition) => partition.unwritten_bytes(),
+            Member::Transient(_) | Member::Topology(_) => 0,
+        }
+    }
+
+    /// Memory that messages pin here, which counts against the node's budget of messages in memory. Durable bodies leave
+    /// memory as the tail's budget says; nothing there grows with a backlog.
+    fn memory_bytes(&self) -> u64 {
+        if let Member::Transient(queues) = self { queues.bytes() } else { 0 }
+    }
+
+    fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        match self {
+            Member::Transient(queues) => queues.survey(figures),
+            Member::Queues(member) => member.survey(figures),
+            Member::Topology(_) => {}
+            Member::Other(partition) => partition.survey(figures),
+        }
+    }
+
+    fn trim(&mut self) {
+        match self {
+            Member::Queues(member) => member.trim(),
+            Member::Topology(member) => member.trim(),
+            Member::Transient(_) | Member::Other(_) => {}
+        }
+    }
+}
+
+/// A partition and what it said of itself after its last step.
+struct Seated<M> {
+    id: PartitionId,
+    member: Member<M>,
+    timeout: Millis,
+    unwritten_bytes: u64,
+}
+
+/// See the module.
+pub struct Shard<M> {
+    members: Vec<Seated<M>>,
+    share: Share,
+    unwritten_bytes: u64,
+    memory_bytes: u64,
+    earliest: Millis,
+    due: Vec<usize>,
+    waiting: Waiting,
+}
+
+/// The place of a shard's transient queues among its partitions.
+const TRANSIENT_PLACE: usize = 0;
+
+impl<M: Proposer> Shard<M> {
+    /// The shard with its transient queues, under this number, and these durable partitions, in the order of their places.
+    pub fn new(transient: PartitionId, durable: Vec<(PartitionId, Member<M>)>, share: Share) -> Self {
+        let transient = (transient, Member::Transient(Box::new(TransientQueues::new())));
+        let all = std::iter::once(transient).chain(durable);
+        let seated = |(id, member)| Seated { id, member, timeout: NEVER, unwritten_bytes: 0 };
+        let mut shard = Shard {
+            members: all.map(seated).collect(),
+            share,
+            unwritten_bytes: 0,
+            memory_bytes: 0,
+            earliest: NEVER,
+            due: Vec::new(),
+            waiting: Waiting::default(),
+        };
+        (0..shard.members.len()).for_each(|place| shard.note(place));
+        shard
+    }
+
+    /// How many partitions there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Never: the transient queues are there.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// One turn: every partition that something waits for is stepped once, and its effects are handed on before the next
+    /// one is asked, so that no two of them count the same room at a connection twice. What the turn wants written, read, sent
+    /// and done is in [`Shard::share`] afterwards, for the caller to take.
+    pub fn step<E: Edge>(&mut self, now: Now, intake: &impl Intake, edge: &mut E) {
+        let mut due = std::mem::take(&mut self.due);
+        due.clear();
+        intake.with(|waits| {
+            if self.earliest <= now.ms {
+                let late = self.members.iter().enumerate().filter(|(_, seated)| seated.timeout <= now.ms);
+                late.for_each(|(place, _)| waits.wake(place));
+            }
+            waits.take_due(&mut due);
+        });
+        for &place in &due {
+            let Shard { members, share, waiting, .. } = self;
+            let Seated { id, member, .. } = &mut members[place];
+            intake.with(|waits| waits.swap(place, waiting));
+            edge.begin(*id, member.queues());
+            member.step(now, waiting, share, edge);
+            assert!(waiting.commands.is_empty(), "a step carries out all of its commands");
+            edge.take_effects(*id, member.queues(), &mut share.out.effects);
+            assert!(share.out.effects.is_empty(), "the edge takes all effects");
+        }
+        due.iter().for_each(|place| self.note(*place));
+        if !due.is_empty() {
+            self.share.end_turn();
+        }
+        self.due = due;
+    }
+
+    /// Takes down what a partition says of itself now.
+    fn note(&mut self, place: usize) {
+        let Shard { members, share, .. } = self;
+        let seated = &mut members[place];
+        let unwritten = seated.member.unwritten_bytes(share);
+        self.unwritten_bytes = self.unwritten_bytes - seated.unwritten_bytes + unwritten;
+        seated.unwritten_bytes = unwritten;
+        if place == TRANSIENT_PLACE {
+            self.memory_bytes = seated.member.memory_bytes();
+        }
+        let before = std::mem::replace(&mut seated.timeout, seated.member.poll_timeout().unwrap_or(NEVER));
+        if seated.timeout <= self.earliest {
+            self.earliest = seated.timeout;
+        } else if before == self.earliest {
+            self.earliest = self.members.iter().map(|seated| seated.timeout).min().unwrap_or(NEVER);
+        }
+    }
+
+    /// What the partitions want done.
+    pub fn share(&mut self) -> &mut Share {
+        &mut self.share
+    }
+
+    /// The member of a group of queues at a place.
+    pub fn queues(&self, place: usize) -> Option<&QueueMember> {
+        match &self.members.get(place)?.member {
+            Member::Queues(member) => Some(member),
+            _ => None,
+        }
+    }
+
+    /// The member of a group of queues at a place.
+    pub fn queues_mut(&mut self, place: usize) -> Option<&mut QueueMember> {
+        match &mut self.members.get_mut(place)?.member {
+            Member::Queues(member) => Some(member),
+            _ => None,
+        }
+    }
+
+    /// The member of the topology's group, if it is at this place.
+    pub fn topology(&self, place: usize) -> Option<&TopologyMember<M>> {
+        match &self.members.get(place)?.member {
+            Member::Topology(member) => Some(member),
+            _ => None,
+        }
+    }
+
+    /// The member of the topology's group, if it is at this place.
+    pub fn topology_mut(&mut self, place: usize) -> Option<&mut TopologyMember<M>> {
+        match &mut self.members.get_mut(place)?.member {
+            Member::Topology(member) => Some(member),
+            _ => None,
+        }
+    }
+
+    /// Appends what is in the queues of all partitions.
+    pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
+        self.members.iter().for_each(|seated| seated.member.survey(figures));
+    }
+
+    /// Gives the memory of a burst back; for when nothing is going on.
+    pub fn trim(&mut self) {
+        self.waiting.trim();
+        self.share.out.effects = Vec::new();
+        self.members.iter_mut().for_each(|seated| seated.member.trim());
+    }
+
+    /// When a partition wants its next step.
+    pub fn poll_timeout(&self) -> Option<Millis> {
+        (self.earliest != NEVER).then_some(self.earliest)
+    }
+
+    /// Proposed and not yet written, all partitions together.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.unwritten_bytes
+    }
+
+    /// Memory that messages in the transient queues pin. It falls between steps too, when a socket has taken the last slice of
+    /// a batch.
+    pub fn memory_bytes(&mut self) -> u64 {
+        self.note(TRANSIENT_PLACE);
+        self.memory_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::waits::Waits;
+    use broker::ConsumerKey;
+    use bytes::Bytes;
+    use partition::log_partition::{AppliedEntry, Machine};
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
+    /// A partition that says what it is told to say, and counts its steps.
+    #[derive(Clone, Default)]
+    struct Told {
+        timeout: Rc<Cell<Option<Millis>>>,
+        bytes: Rc<Cell<u64>>,
+        steps: Rc<Cell<u32>>,
+    }
+
+    impl Partition for Told {
+        fn declare(&mut self, _: QueueId) {}
+
+        fn step(&mut self, _: Millis, commands: &mut Vec<Command>, _: &mut Vec<Effect>, _: &mut dyn Outlets) {
+            commands.clear();
+            self.steps.set(self.steps.get() + 1);
+        }
+
+        fn poll_timeout(&self) -> Option<Millis> {
+            self.timeout.get()
+        }
+
+        fn unwritten_bytes(&self) -> u64 {
+            self.bytes.get()
+        }
+    }
+
+    struct Nobody;
+    impl Outlets for Nobody {
+        fn room(&mut self, _: ConsumerKey) -> usize {
+            0
+        }
+    }
+    impl Edge for Nobody {
+        fn take_effects(&mut self, _: PartitionId, _: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
+            effects.clear();
+        }
+    }
+
+    /// Nothing is decided here.
+    struct NoTopology;
+    impl Machine for NoTopology {
+        fn apply(&mut self, _: AppliedEntry) {}
+        fn lost(&mut self, _: u64) {}
+        fn snapshot(&self) -> Vec<u8> {
+            Vec::new()
+        }
+        fn can_read(&self, _: &Bytes) -> bool {
+            false
+        }
+        fn install(&mut self, _: &Bytes) {}
+    }
+    impl Proposer for NoTopology {
+        fn next_proposal(&mut self) -> Option<(Bytes, u64)> {
+            None
+        }
+    }
+
+    #[test]
+    fn partitions_are_stepped_for_commands_and_at_their_time_and_their_sums_follow() {
+        let told: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+        told[1].timeout.set(Some(50));
+        let other = |t: &Told| Member::<NoTopology>::Other(Box::new(t.clone()));
+        let durable = (1..).map(PartitionId).zip(told.iter().map(other)).collect();
+        let mut shard = Shard::new(PartitionId(1 << 31), durable, Share::without_log());
+        let waits = RefCell::new(Waits::new(shard.len()));
+        let steps = || told.iter().map(|t| t.steps.get()).collect::<Vec<_>>();
+        let at = |ms| Now { ms, wall_ms: 0 };
+        assert_eq!(shard.poll_timeout(), Some(50));
+        told[0].bytes.set(100);
+        waits.borrow_mut().push(1, Command::Reopen { queue: QueueId(1) });
+        shard.step(at(49), &waits, &mut Nobody);
+        assert_eq!((steps(), shard.unwritten_bytes()), (vec![1, 0, 0], 100));
+        told[1].timeout.set(Some(70));
+        told[1].bytes.set(7);
+        shard.step(at(50), &waits, &mut Nobody);
+        assert_eq!((steps(), shard.unwritten_bytes(), shard.poll_timeout()), (vec![1, 1, 0], 107, Some(70)));
+        told[0].bytes.set(0);
+        told[0].timeout.set(Some(60));
+        waits.borrow_mut().push(1, Command::Reopen { queue: QueueId(1) });
+        shard.step(at(51), &waits, &mut Nobody);
+        assert_eq!((shard.unwritten_bytes(), shard.poll_timeout()), (7, Some(60)));
+        told[0].timeout.set(None);
+        told[1].timeout.set(None);
+        shard.step(at(80), &waits, &mut Nobody);
+        assert_eq!((steps(), shard.poll_timeout()), (vec![3, 2, 0], None));
+    }
+}

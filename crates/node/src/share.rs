@@ -1,0 +1,103 @@
+//! What the partitions of one shard share: the newest entries in memory, a budget for indexes, and what they want done.
+//!
+//! Invariant: the writes of one turn leave together at its end, so that one write and one sync serve every partition that had
+//! something to say.
+
+use crate::gauges::LogGauges;
+use broker::PartitionId;
+use partition::{Outputs, Tail, WalState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a shard may use.
+#[derive(Clone, Copy, Debug)]
+pub struct ShareLimits {
+    /// Log files that a replay may have to read beyond the one being written.
+    pub checkpoint_lag_files: u32,
+    /// What the indexes of the shard's partitions may take, in bytes.
+    pub index_bytes_max: u64,
+    /// How many partitions the shard has.
+    pub partitions: u64,
+}
+
+/// See the module.
+pub struct Share {
+    /// The newest entries.
+    pub tail: Tail,
+    /// What the partitions stepped in this turn want done; its effects are handed on after each of them.
+    pub out: Outputs,
+    /// Commands that this turn brought.
+    pub commands: usize,
+    /// The oldest file of the log that a partition needs, where that changed in this turn.
+    pub needs: Vec<(PartitionId, u32)>,
+    limits: ShareLimits,
+    gauges: Arc<LogGauges>,
+    /// What the indexes take now.
+    index_bytes: u64,
+}
+
+impl Share {
+    /// Nothing is wanted yet.
+    pub fn new(tail: Tail, limits: ShareLimits, gauges: Arc<LogGauges>) -> Share {
+        Share { tail, out: Outputs::default(), commands: 0, needs: Vec::new(), limits, gauges, index_bytes: 0 }
+    }
+
+    /// For a shard without anything durable.
+    pub fn without_log() -> Share {
+        let limits = ShareLimits { checkpoint_lag_files: 1, index_bytes_max: 0, partitions: 0 };
+        Share::new(Tail::new(0), limits, Arc::default())
+    }
+
+    /// The turn is over.
+    pub(crate) fn end_turn(&mut self) {
+        let pushed_out = self.tail.take_pushed_out_bytes();
+        if pushed_out > 0 {
+            self.gauges.pushed_out_bytes.fetch_add(pushed_out, Ordering::Relaxed);
+        }
+    }
+
+    /// What one partition may keep of the index in any case: all of them together stay within half of it.
+    fn index_bytes_share(&self) -> u64 {
+        self.limits.index_bytes_max / (2 * self.limits.partitions.max(1))
+    }
+
+    /// To what a partition's index shall shrink now. From three quarters of the budget on, those that are large give up what
+    /// brings all of them back to half.
+    pub(crate) fn index_bytes_kept(&self, own: u64) -> u64 {
+        let (now, max) = (self.index_bytes, self.limits.index_bytes_max);
+        if now <= max / 4 * 3 {
+            return u64::MAX;
+        }
+        let proportion = u128::from(own) * u128::from(max / 2) / u128::from(now);
+        self.index_bytes_share().max(proportion as u64)
+    }
+
+    /// A partition's index takes `now` bytes after a step, and took `own` before.
+    pub(crate) fn count_index(&mut self, own: &mut u64, now: u64) {
+        self.index_bytes = self.index_bytes - *own + now;
+        *own = now;
+    }
+
+    /// Bytes by which a partition's index is too large, while all of them together are.
+    pub(crate) fn index_bytes_over(&self, own: u64) -> u64 {
+        let over = if self.index_bytes > self.limits.index_bytes_max { own } else { 0 };
+        over.saturating_sub(self.index_bytes_share())
+    }
+
+    pub(crate) fn wal_state(&self, own_index_bytes: u64) -> WalState {
+        WalState {
+            current_file: self.gauges.durable_file.load(Ordering::Relaxed),
+            retire_through: self.gauges.retire_through.load(Ordering::Relaxed),
+            checkpoint_lag_files: self.limits.checkpoint_lag_files,
+            index_bytes_kept: self.index_bytes_kept(own_index_bytes),
+            index_bytes_idle: self.index_bytes_share(),
+        }
+    }
+
+    /// Takes down what a partition needs of the log, if that changed.
+    pub(crate) fn note_needs(&mut self, partition: PartitionId, told: &mut Option<u32>, needs: u32) {
+        if told.replace(needs) != Some(needs) {
+            self.needs.push((partition, needs));
+        }
+    }
+}

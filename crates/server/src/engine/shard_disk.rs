@@ -1,0 +1,74 @@
+//! What a shard's partitions want done, on its way to the threads that do it.
+//!
+//! Invariant: all writes of one turn of the shard leave together at its end, so that one write and one sync serve every
+//! partition that had something to say.
+
+use super::wal_thread::WalHandle;
+use node::{Share, Task};
+use partition::outputs::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The wall clock, milliseconds since the epoch.
+pub(crate) fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+/// See the module. Lives on the shard's thread.
+pub(crate) struct ShardDisk {
+    pub(crate) wal: WalHandle,
+    pub(crate) reads: Sender<Read>,
+    pub(crate) upkeep: Sender<Task>,
+    /// The shard writes the log itself before it sleeps.
+    pub(crate) is_left: bool,
+    /// Messages set aside because their bytes are damaged, on the whole node since its start.
+    pub(crate) set_aside: Arc<AtomicU64>,
+}
+
+impl ShardDisk {
+    /// The shard's turn is over: what its partitions want written waits for the log from now on.
+    pub(crate) fn end_turn(&mut self, share: &mut Share) {
+        self.is_left |= self.wal.put(&mut share.out.wal, std::mem::take(&mut share.commands));
+        for (partition, file) in share.needs.drain(..) {
+            self.wal.needs(partition, file);
+        }
+        for read in share.out.reads.drain(..) {
+            // The threads outlive the shards; if one is gone the process is on its way down.
+            let _ = self.reads.send(read);
+        }
+        for job in share.out.jobs.drain(..) {
+            let _ = self.upkeep.send(Task::Job(job));
+        }
+        assert!(share.out.frames.is_empty(), "a group of one has nobody to talk to");
+        self.tell(share);
+    }
+
+    /// Tells the operator what partitions met.
+    fn tell(&self, share: &mut Share) {
+        let out = &mut share.out;
+        for damage in out.damage.drain(..) {
+            tracing::error!(queue = damage.queue.0, messages = damage.count(), "DAMAGED: {damage}");
+        }
+        for lost in out.lost_entries.drain(..) {
+            tracing::error!(partition = lost.partition.0, entry = lost.index.0, "DAMAGED: {lost}");
+        }
+        for refused in out.refused_images.drain(..) {
+            tracing::error!(partition = refused.partition.0, "{refused}");
+        }
+        for halted in out.halted.drain(..) {
+            tracing::error!(partition = halted.partition.0, "HALTED: {halted}");
+        }
+        if out.set_aside > 0 {
+            self.set_aside.fetch_add(std::mem::take(&mut out.set_aside), Ordering::Relaxed);
+        }
+    }
+
+    /// The shard has told everybody what this turn brought, and would sleep now.
+    pub(crate) fn commit(&mut self) {
+        if std::mem::take(&mut self.is_left) {
+            self.wal.commit();
+        }
+    }
+}
