@@ -18,13 +18,12 @@ use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
-use node::{Batch, Completion, LogQueue, LogWriter, Reader, Task, Upkeep};
-use partition::extent_copy::Copied;
-use partition::outputs::{Fate, Outputs, Read, ReadPurpose};
-use partition::{Command, Context, Effect, Outlets, PeerFrame, QueuePartition, Tail, WalState};
+use node::{Batch, Completions, Edge, LogQueue, LogWriter, Millis, Now, Reader, Shard, Task, Upkeep, Waits};
+use partition::outputs::{Fate, Read, ReadPurpose};
+use partition::{Command, Effect, Outlets, PeerFrame, QueuePartition};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use storage::{DataFolder, FaultyDisk, Life, Record, RecordKind, StorageError};
 
 mod files;
@@ -40,12 +39,14 @@ pub use topology::TOPOLOGY;
 const TURN_BYTES_MAX: usize = 48 << 10;
 /// Closed log files are kept up to this many bytes before live messages are copied out of them.
 const RETAINED_BYTES_MAX: u64 = 1 << 20;
-/// What a partition with a small budget keeps of its index of the log: about fifty batches.
-const INDEX_BYTES_KEPT: u64 = 2 << 10;
+/// A small budget for an index of the log: about fifty batches a partition.
+const INDEX_BYTES: u64 = 4 << 10;
 /// The node's setting for how long anything stays unsynced.
 const SYNC_DELAY_MAX: Micros = 10 * MS;
-/// How often a partition looks after its log.
-const UPKEEP_EVERY: Micros = 500 * MS;
+/// How often the node notes what may be forgotten.
+const FORGOT_EVERY: Micros = 150 * MS;
+/// The queues in the node's memory.
+pub(crate) const TRANSIENT: PartitionId = PartitionId(1 << 31);
 /// Wall clock of the cluster at the start of a run, milliseconds.
 pub(crate) const EPOCH_MS: u64 = 1_700_000_000_000;
 
@@ -83,10 +84,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Where a partition stands among a node's: the topology's behind all others.
-    fn number_of(&self, partition: PartitionId) -> Option<usize> {
+    /// Where a partition stands on a node's shard: behind the queues in memory, the topology's behind all others.
+    fn place_of(&self, partition: PartitionId) -> Option<usize> {
+        if partition == TRANSIENT {
+            return Some(0);
+        }
         let number = self.partitions.iter().position(|p| *p == partition);
-        number.or_else(|| (self.declares && partition == TOPOLOGY).then_some(self.partitions.len()))
+        let number = number.or_else(|| (self.declares && partition == TOPOLOGY).then_some(self.partitions.len()));
+        number.map(|number| number + 1)
     }
 }
 
@@ -107,10 +112,10 @@ pub enum Happening {
     Read(Read),
     /// The upkeep thread did something.
     Upkeep,
-    /// 150 ms are over.
-    Tick,
-    /// Partitions look after their logs, and the log notes how far it is durable.
-    Maintain,
+    /// A partition wants a turn now, whether or not anything came for it.
+    Due,
+    /// The node notes which partitions have not caught up since the end of their log was in doubt.
+    Forgot,
 }
 
 /// What came out of a step of a node.
@@ -220,31 +225,25 @@ struct Running {
     upkeep: Upkeep<FaultyDisk>,
     tasks: VecDeque<Task>,
     is_upkeep_due: bool,
-    /// What each partition, the topology's behind them, said last that it needs of the log.
-    told_needs: Vec<Option<u32>>,
-    partitions: Vec<QueuePartition>,
-    topology: Option<topology::Member>,
-    /// The terms in which they took commands last, to notice a change.
+    shard: Shard<topology::Decided>,
+    waits: RefCell<Waits>,
+    /// Whose commands wait, in their order, by place; nobody's are the node's own.
+    senders: Vec<VecDeque<Option<SessionId>>>,
+    lists: BTreeMap<PartitionId, Completions>,
+    /// The terms in which partitions took commands last, to notice a change.
     serving: Vec<Option<Term>>,
-    tail: Tail,
-    out: Outputs,
-    completions: Vec<Vec<Completion>>,
-    frames: Vec<(NodeId, usize, PeerFrame)>,
     commands: VecDeque<(SessionId, Input)>,
-    ticks: u32,
-    look: bool,
     turn_due: bool,
+    /// When a partition wants a turn.
+    due_at: Option<Millis>,
     bug: Option<Bug>,
     reading: u32,
     sessions: BTreeMap<SessionId, Session>,
     channels: BTreeMap<ChannelKey, SessionId>,
     stalled: BTreeSet<(usize, ConsumerKey)>,
     consumed: BTreeMap<ConsumerKey, QueueId>,
-    held_back: Vec<(usize, Said, Effect)>,
     /// A delivery that a wrong shell sends once more, and since when.
     kept: Option<(Micros, PartitionId, Effect)>,
-    /// Dead letters for this node's partitions, and answers to those of its own.
-    enqueued: Vec<(usize, Command)>,
     /// The latest that its clock showed.
     latest_ms: u64,
 }
@@ -290,20 +289,83 @@ pub struct Node {
     now: Micros,
 }
 
-struct Room<'a> {
+/// What a turn says, on its way to the clients.
+struct Mouth<'a> {
     random: &'a mut Random,
     full: u64,
-    partition: usize,
+    gives_up: &'a [bool],
+    now_ms: u64,
+    latest_ms: u64,
+    sessions: &'a mut BTreeMap<SessionId, Session>,
+    senders: &'a mut Vec<VecDeque<Option<SessionId>>>,
     stalled: &'a mut BTreeSet<(usize, ConsumerKey)>,
+    said: Vec<(PartitionId, Said, Effect)>,
+    repaired: u64,
+    repaired_before: u64,
+    /// The place of the partition whose turn it is, and what it had applied, whether it led, in which term.
+    place: usize,
+    before: (LogIndex, bool, Term),
+    partitions: &'a [PartitionId],
 }
 
-impl Outlets for Room<'_> {
+impl Outlets for Mouth<'_> {
     fn room(&mut self, consumer: ConsumerKey) -> usize {
-        if self.random.chance(self.full) {
-            self.stalled.insert((self.partition, consumer));
+        if self.place > 0 && self.random.chance(self.full) {
+            self.stalled.insert((self.place - 1, consumer));
             return 0;
         }
         usize::MAX
+    }
+}
+
+impl Mouth<'_> {
+    /// Whether a refusal in one of the partition's streams is final.
+    fn gives_up(&self) -> bool {
+        self.gives_up.get(self.place.wrapping_sub(1)).copied().unwrap_or(true)
+    }
+}
+
+impl Edge for Mouth<'_> {
+    fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
+        let place = self.partitions.iter().position(|partition| *partition == id).map(|number| number + 1);
+        self.place = place.unwrap_or(if id == TRANSIENT { 0 } else { self.partitions.len() + 1 });
+        if let Some(partition) = queues {
+            let term = partition.replica().group().status().term;
+            self.before = (partition.applied(), partition.is_leading(), term);
+            self.repaired_before = partition.messages_repaired();
+        }
+    }
+
+    fn admits(&mut self, _: PartitionId, command: &Command, effects: &[Effect]) -> bool {
+        break_streams(effects, self.gives_up(), self.sessions);
+        match self.senders[self.place].pop_front() {
+            Some(Some(session)) => {
+                let is_publish = matches!(command, Command::Publish(_));
+                self.sessions.get(&session).is_some_and(|session| !(is_publish && session.broken))
+            }
+            _ => true,
+        }
+    }
+
+    fn take_effects(&mut self, id: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
+        let (now_ms, latest_ms) = (self.now_ms, self.latest_ms);
+        break_streams(effects, self.gives_up(), self.sessions);
+        let said = match queues {
+            Some(partition) => {
+                self.repaired += partition.messages_repaired() - self.repaired_before;
+                let (applied_before, led_before, term_before) = self.before;
+                let term = partition.replica().group().status().term;
+                let serves = led_before && partition.is_leading() && term_before == term;
+                let applied = partition.applied();
+                Said { term, applied, applied_before, led_before, serves, now_ms, latest_ms }
+            }
+            None => {
+                let (term, applied) = (Term(0), LogIndex(0));
+                let applied_before = applied;
+                Said { term, applied, applied_before, led_before: true, serves: true, now_ms, latest_ms }
+            }
+        };
+        self.said.extend(effects.drain(..).map(|effect| (id, said, effect)));
     }
 }
 
@@ -343,7 +405,7 @@ impl Node {
 
     /// How a partition stands, if the node is up.
     pub fn view(&self, partition: usize) -> Option<View> {
-        let p = &self.running.as_ref()?.partitions[partition];
+        let p = self.running.as_ref()?.queues(partition);
         let status = p.replica().group().status();
         Some(View {
             term: status.term,
@@ -360,14 +422,15 @@ impl Node {
 
     /// A partition itself, for looking at its state.
     pub fn partition(&self, partition: usize) -> Option<&QueuePartition> {
-        self.running.as_ref().map(|r| &r.partitions[partition])
+        self.running.as_ref().map(|r| r.queues(partition))
     }
 
     /// Hands leadership to another member, if it leads.
     pub fn transfer(&mut self, partition: usize, to: NodeId) {
         if let Some(r) = &mut self.running {
             // Refused where it does not lead, or hands it over already.
-            let _ = r.partitions[partition].replica_mut().group_mut().transfer_leadership(to);
+            let member = r.shard.queues_mut(partition + 1).expect("a partition of this node");
+            let _ = member.partition_mut().replica_mut().group_mut().transfer_leadership(to);
         }
     }
 
@@ -375,7 +438,7 @@ impl Node {
     pub fn describe(&self) -> String {
         let Some(r) = &self.running else { return format!("{}: down", self.id) };
         let mut text = format!("{}:", self.id);
-        for p in &r.partitions {
+        for p in r.all_queues() {
             let s = p.replica().group().status();
             text += &format!(
                 " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} forgetful {} | {:?}",
@@ -399,10 +462,13 @@ impl Node {
 
     /// A frame of another node arrives.
     pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: PeerFrame, out: &mut StepOutput) {
-        let Some(at) = self.settings.number_of(partition) else { return };
-        let Some(r) = &mut self.running else { return };
-        r.frames.push((from, at, frame));
-        self.want_turn(out);
+        let Some(place) = self.settings.place_of(partition) else { return };
+        let is_lost = partition == TOPOLOGY && matches!(frame, PeerFrame::PullImage { .. });
+        let Some(r) = &self.running else { return };
+        if self.settings.bug != Some(Bug::PullsAreLost) || !is_lost {
+            r.waits.borrow_mut().receive(place, from, frame);
+            self.want_turn(out);
+        }
     }
 
     /// A client connects; false if nobody listens.
@@ -421,10 +487,26 @@ impl Node {
         self.want_turn(out);
     }
 
-    /// A dead letter arrives for a partition, or the answer to one of its own. Lost if the node is down.
+    /// Something comes for a partition, whether from here or elsewhere. Lost if the node is down.
     pub fn enqueue(&mut self, partition: usize, command: Command, out: &mut StepOutput) {
+        self.enqueue_at(partition + 1, command, out);
+    }
+
+    /// Something comes for the queues in memory.
+    pub fn enqueue_transient(&mut self, command: Command, out: &mut StepOutput) {
+        self.enqueue_at(0, command, out);
+    }
+
+    /// A queue in memory exists from now on.
+    pub fn declare_transient(&mut self, queue: QueueId) {
+        if let Some(r) = &self.running {
+            r.waits.borrow_mut().declare(0, queue);
+        }
+    }
+
+    fn enqueue_at(&mut self, place: usize, command: Command, out: &mut StepOutput) {
         let Some(r) = &mut self.running else { return };
-        r.enqueued.push((partition, command));
+        r.send(place, None, command);
         self.want_turn(out);
     }
 
@@ -461,20 +543,21 @@ impl Node {
             Happening::Sync => self.sync(out),
             Happening::Read(read) => self.read(read, out),
             Happening::Upkeep => self.upkeep(out),
-            Happening::Tick => {
-                out.later.push((150 * MS, Happening::Tick));
-                self.up().ticks += 1;
+            Happening::Due => {
+                let is_it = self.up().due_at.is_some_and(|at| at <= now / MS);
+                if is_it {
+                    self.up().due_at = None;
+                    self.want_turn(out);
+                }
+            }
+            Happening::Forgot => {
+                out.later.push((FORGOT_EVERY, Happening::Forgot));
                 match self.up().note_forgot() {
                     Err(error) if !error.is_full() => {
                         out.stopped = Some(format!("what is forgotten could not be noted: {error}"));
                     }
                     _ => self.want_turn(out),
                 }
-            }
-            Happening::Maintain => {
-                out.later.push((UPKEEP_EVERY, Happening::Maintain));
-                self.up().look = true;
-                self.want_turn(out);
             }
         }
     }
@@ -499,7 +582,7 @@ impl Node {
     /// The shard's turn: everything that came in, partition by partition.
     fn turn(&mut self, out: &mut StepOutput) {
         let now_ms = self.wall_ms();
-        let (bug, upkeep) = (self.settings.bug, self.settings.upkeep);
+        let bug = self.settings.bug;
         let told_ms = match bug {
             Some(Bug::ClockRunsFast) => now_ms + 3 * (now_ms - EPOCH_MS),
             Some(Bug::ClockIsCoarse) => now_ms - now_ms % 8_000,
@@ -508,8 +591,6 @@ impl Node {
         let r = self.running.as_mut().expect("only a node that is up is asked");
         r.latest_ms = r.latest_ms.max(now_ms);
         r.turn_due = false;
-        let (ticks, look) = (std::mem::take(&mut r.ticks), std::mem::take(&mut r.look));
-        let frames = std::mem::take(&mut r.frames);
         let mut commands = r.take_commands();
         if bug == Some(Bug::PublishesSwap) {
             swap_publishes(&mut commands);
@@ -518,109 +599,48 @@ impl Node {
             r.turn_due = true;
             out.later.push((20, Happening::Turn));
         }
-        let gauges = r.writer.gauges();
-        let current_file = gauges.durable_file.load(Ordering::Relaxed);
-        let retire_through = gauges.retire_through.load(Ordering::Relaxed);
-        let handed = commands.len();
-        for at in 0..r.partitions.len() {
-            let mut room =
-                Room { random: &mut self.random, full: self.full_outlets, partition: at, stalled: &mut r.stalled };
-            let mut cx = Context { now_ms: told_ms, tail: &mut r.tail, outlets: &mut room, out: &mut r.out };
-            let partition = &mut r.partitions[at];
-            let (applied_before, serving_before) = (partition.applied(), partition.is_leading());
-            let term_before = partition.replica().group().status().term;
-            let gives_up = self.settings.gives_up[at];
-            let mut look = look;
-            for completion in r.completions[at].drain(..) {
-                look |= matches!(completion, Completion::Extent(_) | Completion::Checkpoint | Completion::Rolled);
-                let repaired_before = partition.messages_repaired();
-                complete(partition, completion, &mut cx);
-                out.repaired += partition.messages_repaired() - repaired_before;
-            }
-            for (from, _, frame) in frames.iter().filter(|f| f.1 == at) {
-                partition.step(*from, frame.clone(), &mut cx);
-            }
-            for _ in 0..ticks {
-                partition.tick(&mut cx);
-            }
-            break_streams(&cx.out.effects, gives_up, &mut r.sessions);
-            for (_, command) in r.enqueued.extract_if(.., |(of, _)| *of == at) {
-                partition.command(command, &mut cx);
-            }
-            for (session, input) in &commands {
-                let Some(known) = r.sessions.get_mut(session).filter(|s| s.partition == at) else { continue };
-                let (channel, broken) = (known.channel, known.broken);
-                let command = match input {
-                    Input::Command(Command::Publish(_)) if broken => continue,
-                    Input::Command(command) => command.clone(),
-                    Input::ChannelEnds | Input::SessionEnds => {
-                        r.sessions.remove(session);
-                        if r.channels.get(&channel) == Some(session) {
-                            r.channels.remove(&channel);
-                        }
-                        if matches!(input, Input::SessionEnds) {
-                            continue;
-                        }
-                        Command::Detach { channel }
-                    }
-                };
-                if let Command::Consume { queue, consumer, .. } = &command {
-                    r.consumed.insert(consumer.key, *queue);
-                }
-                if let Some(command) = spoil(command, bug) {
-                    partition.command(command, &mut cx);
-                }
-                break_streams(&cx.out.effects, gives_up, &mut r.sessions);
-            }
-            partition.flush(&mut cx);
-            if upkeep && look {
-                // Every other partition has a small budget for its index: it copies out of the file that is written.
-                let index_bytes_kept = if partition.id().0 % 2 == 1 { INDEX_BYTES_KEPT } else { u64::MAX };
-                let wal = WalState {
-                    current_file,
-                    retire_through,
-                    checkpoint_lag_files: 1,
-                    index_bytes_kept,
-                    index_bytes_idle: index_bytes_kept,
-                };
-                partition.maintain(wal, &mut cx);
-            }
-            let needs = partition.needs_file(current_file);
-            if upkeep && look && r.told_needs[at].replace(needs) != Some(needs) {
-                r.queue.needs(partition.id(), needs);
-            }
-            // Whoever was told that its connection is full hears that there is room again.
-            let status = partition.replica().group().status();
-            let said = Said {
-                term: status.term,
-                applied: partition.applied(),
-                applied_before,
-                led_before: serving_before,
-                serves: serving_before && partition.is_leading() && term_before == status.term,
-                now_ms,
-                latest_ms: r.latest_ms,
-            };
-            r.held_back.extend(r.out.effects.drain(..).map(|effect| (at, said, effect)));
-        }
-        let calm = WalState { current_file, retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
-        r.topology_turn(&frames, (ticks, now_ms, look && upkeep), calm, out);
-        self.carry_out(handed, out);
+        let ended = r.hand_out(commands);
+        let mut mouth = Mouth {
+            random: &mut self.random,
+            full: self.full_outlets,
+            gives_up: &self.settings.gives_up,
+            now_ms,
+            latest_ms: r.latest_ms,
+            sessions: &mut r.sessions,
+            senders: &mut r.senders,
+            stalled: &mut r.stalled,
+            said: Vec::new(),
+            repaired: 0,
+            repaired_before: 0,
+            place: 0,
+            before: (LogIndex(0), false, Term(0)),
+            partitions: &self.settings.partitions,
+        };
+        r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
+        out.repaired += mouth.repaired;
+        let said = mouth.said;
+        ended.into_iter().for_each(|session| r.end_session(session));
+        r.topology_said(out);
+        self.carry_out(said, out);
     }
 
     /// Sends out what the partitions left.
-    fn carry_out(&mut self, handed: usize, out: &mut StepOutput) {
+    fn carry_out(&mut self, mut said: Vec<(PartitionId, Said, Effect)>, out: &mut StepOutput) {
         let (bug, has_rot) = (self.settings.bug, self.settings.has_rot);
         let slowness = self.disk_slowness;
         let r = self.running.as_mut().expect("only a node that is up is asked");
-        for write in &r.out.wal {
+        let share = r.shard.share();
+        for write in &share.out.wal {
             for record in write.records.iter().filter(|record| record.kind == RecordKind::Entry) {
                 let entry = (write.partition, Term(record.term), LogIndex(record.index), record.body.clone());
                 out.appended.push(entry);
             }
         }
-        let is_left = !r.out.wal.is_empty() && r.queue.put(&mut r.out.wal, handed, files::time(self.now));
-        out.frames.append(&mut r.out.frames);
-        for read in r.out.reads.drain(..) {
+        let commands = std::mem::take(&mut share.commands);
+        let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, commands, files::time(self.now));
+        share.needs.drain(..).for_each(|(partition, file)| r.queue.needs(partition, file));
+        out.frames.append(&mut share.out.frames);
+        for read in share.out.reads.drain(..) {
             let is_lost = match bug {
                 Some(Bug::ReadIsLost) => matches!(read.purpose, ReadPurpose::Messages { .. }),
                 Some(Bug::AskingIsInVain) => matches!(read.purpose, ReadPurpose::Repair { .. }),
@@ -632,21 +652,20 @@ impl Node {
             r.reading += 1;
             out.later.push((self.random.between(20, 400) * slowness, Happening::Read(read)));
         }
-        for damage in r.out.damage.drain(..) {
+        for damage in share.out.damage.drain(..) {
             assert!(has_rot, "nothing is damaged here: {damage}");
             if damage.fate != Fate::Asked {
                 violated("set aside", &format!("the others have them: {damage}"));
             }
         }
-        if let Some(halted) = r.out.halted.pop() {
+        if let Some(halted) = share.out.halted.pop() {
             violated("halted", &format!("{}: {halted}", self.id));
         }
-        for lost in r.out.lost_entries.drain(..) {
+        for lost in share.out.lost_entries.drain(..) {
             assert!(has_rot, "nothing is damaged here: {lost}");
             out.lost_entries += 1;
         }
-        let jobs = std::mem::take(&mut r.out.jobs);
-        let mut said: Vec<_> = r.held_back.drain(..).map(|(at, said, e)| (r.partitions[at].id(), said, e)).collect();
+        let jobs = std::mem::take(&mut share.out.jobs);
         if let Some(bug) = bug {
             spoil_effects(&mut said, bug, &mut self.random);
             match bug {
@@ -658,10 +677,12 @@ impl Node {
             }
         }
         out.effects.append(&mut said);
+        let mut again = false;
         if self.settings.turnover && bug != Some(Bug::DeleteIsForgotten) {
-            r.delete_orphans(&self.known);
+            again = r.delete_orphans(&self.known);
         }
         r.note_serving(&mut out.resets);
+        // Whoever was told that its connection is full hears that there is room again.
         for (at, key) in std::mem::take(&mut r.stalled) {
             let (Some(session), Some(queue)) = (r.channels.get(&key.channel), r.consumed.get(&key)) else { continue };
             if r.sessions.get(session).is_some_and(|s| s.partition == at) {
@@ -669,9 +690,14 @@ impl Node {
                 r.commands.push_back((*session, Input::Command(command)));
             }
         }
-        if (!r.commands.is_empty() || !r.enqueued.is_empty()) && !r.turn_due {
+        if (!r.commands.is_empty() || again) && !r.turn_due {
             r.turn_due = true;
             out.later.push((self.random.between(500, 5_000), Happening::Turn));
+        }
+        let next = r.shard.poll_timeout();
+        if let Some(at) = next.filter(|at| r.due_at.is_none_or(|due| *at < due)) {
+            r.due_at = Some(at);
+            out.later.push(((at * MS).saturating_sub(self.now).max(1), Happening::Due));
         }
         jobs.into_iter().for_each(|job| self.task(Task::Job(job), out));
         if is_left {
@@ -684,8 +710,57 @@ impl Node {
 impl Running {
     /// Notes which partitions have not caught up since the end of the log was in doubt.
     fn note_forgot(&mut self) -> Result<(), StorageError> {
-        let in_doubt = self.partitions.iter().filter(|p| p.replica().may_have_forgotten()).map(|p| p.id().0).collect();
+        let in_doubt = self.all_queues().filter(|p| p.replica().may_have_forgotten()).map(|p| p.id().0).collect();
         self.folder.note_forgot(&mut self.folder_life, in_doubt)
+    }
+
+    /// A partition of queues.
+    fn queues(&self, partition: usize) -> &QueuePartition {
+        self.shard.queues(partition + 1).expect("a partition of this node").partition()
+    }
+
+    fn all_queues(&self) -> impl Iterator<Item = &QueuePartition> {
+        (1..self.shard.len()).map_while(|place| Some(self.shard.queues(place)?.partition()))
+    }
+
+    /// Puts a command where its partition finds it.
+    fn send(&mut self, place: usize, sender: Option<SessionId>, command: Command) {
+        self.senders[place].push_back(sender);
+        self.waits.borrow_mut().push(place, command);
+    }
+
+    /// Hands commands to their partitions; those who sent the last of theirs are named.
+    fn hand_out(&mut self, commands: Vec<(SessionId, Input)>) -> Vec<SessionId> {
+        let mut ended = Vec::new();
+        for (session, input) in commands {
+            let Some(known) = self.sessions.get(&session) else { continue };
+            let (partition, channel) = (known.partition, known.channel);
+            let command = match input {
+                Input::Command(command) => command,
+                Input::ChannelEnds => {
+                    ended.push(session);
+                    Command::Detach { channel }
+                }
+                Input::SessionEnds => {
+                    ended.push(session);
+                    continue;
+                }
+            };
+            if let Command::Consume { queue, consumer, .. } = &command {
+                self.consumed.insert(consumer.key, *queue);
+            }
+            if let Some(command) = spoil(command, self.bug) {
+                self.send(partition + 1, Some(session), command);
+            }
+        }
+        ended
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        if self.channels.get(&session.channel) == Some(&id) {
+            self.channels.remove(&session.channel);
+        }
     }
 
     /// Commands for one turn: all that came, up to some bytes.
@@ -705,7 +780,8 @@ impl Running {
 
     /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach again where the leader is.
     fn note_serving(&mut self, resets: &mut Vec<SessionId>) {
-        for (at, partition) in self.partitions.iter().enumerate() {
+        for at in 0..self.serving.len() {
+            let partition = self.queues(at);
             let term = partition.replica().group().status().term;
             let now = partition.is_leading().then_some(term);
             let before = std::mem::replace(&mut self.serving[at], now);
@@ -713,32 +789,9 @@ impl Running {
                 continue;
             }
             let gone: Vec<_> = self.sessions.iter().filter(|(_, s)| s.partition == at).map(|(id, _)| *id).collect();
-            for id in gone {
-                let session = self.sessions.remove(&id).expect("it was listed");
-                if self.channels.get(&session.channel) == Some(&id) {
-                    self.channels.remove(&session.channel);
-                }
-                resets.push(id);
-            }
+            gone.iter().for_each(|id| self.end_session(*id));
+            resets.extend(gone);
         }
-    }
-}
-
-fn complete(partition: &mut QueuePartition, completion: Completion, cx: &mut Context<'_>) {
-    match completion {
-        Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
-        Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
-        Completion::Read(purpose, found) => partition.read_done(purpose, found, cx),
-        Completion::Extent(Copied { ready, damaged }) => {
-            partition.runs_damaged(damaged, cx);
-            match ready {
-                Some(ready) => partition.extent_ready(&ready),
-                None => partition.extent_abandoned(),
-            }
-        }
-        Completion::Received(ready) => partition.received_written(ready),
-        Completion::Checkpoint => partition.checkpoint_saved(cx),
-        Completion::Rolled => {}
     }
 }
 

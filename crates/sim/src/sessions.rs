@@ -19,7 +19,7 @@ mod wire;
 use crate::bug::Bug;
 use crate::checks::violated;
 use crate::network::{self, Network};
-use crate::node::{Happening, Node, Settings, StepOutput, TOPOLOGY};
+use crate::node::{Happening, Node, Settings, StepOutput, TOPOLOGY, TRANSIENT};
 use crate::plan::Options;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND, Schedule};
@@ -27,14 +27,14 @@ use crate::trace::Trace;
 use amqp::{Connection, ConnectionConfig};
 use audit::{Audit, Task};
 use broker::topology::{CommandReply as Decision, Refusal};
-use broker::{ChannelKey, ConsumerKey, PartitionId};
+use broker::{ChannelKey, PartitionId};
 use bytes::{Bytes, BytesMut};
 use client::{Client, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting, time_limit};
 use consensus::NodeId;
-use front::{ConnectionId, Desk, Front, PARTITIONS, Sent, TRANSIENT};
+use front::{ConnectionId, Desk, Front, PARTITIONS, Sent};
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
-use partition::{Command, Effect, Outlets};
+use partition::{Command, Effect};
 use session::report::ConnectionNumber;
 use session::{Cx, Host, Peer, Session};
 use std::cell::RefCell;
@@ -72,10 +72,6 @@ enum Event {
         life: u32,
         partition: PartitionId,
         handed: Vec<Handed>,
-    },
-    Transient {
-        node: usize,
-        life: u32,
     },
     Effect {
         node: usize,
@@ -161,14 +157,6 @@ pub struct Sessions {
     lives: u64,
     /// Of a hundred commands and answers so many are late.
     late: u64,
-}
-
-struct Anybody;
-
-impl Outlets for Anybody {
-    fn room(&mut self, _: ConsumerKey) -> usize {
-        usize::MAX
-    }
 }
 
 impl Sessions {
@@ -310,7 +298,6 @@ impl Sessions {
             Event::Handed { node, life, partition, handed } if self.nodes[node].life == life => {
                 handed.into_iter().for_each(|handed| self.hand(node, partition, handed));
             }
-            Event::Transient { node, life } if self.nodes[node].life == life => self.step_transient(node),
             Event::Effect { node, life, partition, effect } if self.nodes[node].life == life => {
                 self.hear(node, partition, effect);
             }
@@ -580,41 +567,17 @@ impl Sessions {
 
     fn hand(&mut self, node: usize, partition: PartitionId, handed: Handed) {
         let now = self.schedule.now();
-        let Some(front) = &mut self.fronts[node] else { return };
         let command = match handed {
             Handed::Command(command) => command,
-            Handed::Declare(queue) => return front.transient.declare(queue),
+            Handed::Declare(queue) => return self.nodes[node].declare_transient(queue),
         };
         self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
-        if partition == TRANSIENT {
-            front.transient_commands.push(command);
-            return self.wake_transient(node, now);
-        }
         let mut out = StepOutput::default();
-        self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out);
+        match partition {
+            TRANSIENT => self.nodes[node].enqueue_transient(command, &mut out),
+            _ => self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out),
+        }
         self.settle(node, out);
-    }
-
-    fn wake_transient(&mut self, node: usize, at: Micros) {
-        let life = self.nodes[node].life;
-        let Some(front) = &mut self.fronts[node] else { return };
-        if at < front.transient_at {
-            front.transient_at = at;
-            self.schedule.at(at, Event::Transient { node, life });
-        }
-    }
-
-    fn step_transient(&mut self, node: usize) {
-        let ms = self.schedule.now() / MS;
-        let Some(front) = &mut self.fronts[node] else { return };
-        front.transient_at = Micros::MAX;
-        let mut effects = Vec::new();
-        front.transient.step(ms, &mut front.transient_commands, &mut effects, &mut Anybody);
-        let due = front.transient.due_ms();
-        effects.into_iter().for_each(|effect| self.say(node, TRANSIENT, effect));
-        if let Some(due) = due {
-            self.wake_transient(node, due * MS);
-        }
     }
 
     /// A partition says something: it comes to the sessions, in its order.

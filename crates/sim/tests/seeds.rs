@@ -30,7 +30,7 @@ fn run_all(seeds: std::ops::Range<u64>, options: Options) -> Figures {
 
 #[test]
 fn rules_of_queues_hold_in_all_weathers() {
-    let total = run_all(5_000..5_050, Options { rules: true, ..Options::default() });
+    let total = run_all(5_000..5_060, Options { rules: true, ..Options::default() });
     assert!(
         total.ended_by_rule > 1_000 && total.dead_letters > 300,
         "runs in which nothing ends show nothing: {total:?}"

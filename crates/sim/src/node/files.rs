@@ -4,7 +4,7 @@
 //! Invariants: each thread does one thing at a time; whoever has taken a batch holds the log until it is written and synced;
 //! any error but a full disk stops the node.
 
-use super::{Happening, Node, PowerLoss, Running, StepOutput, is_vote_only};
+use super::{Happening, Node, PowerLoss, Running, StepOutput, TOPOLOGY, is_vote_only};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use broker::PartitionId;
@@ -29,17 +29,15 @@ pub(super) enum Author {
     Shard,
 }
 
-/// What partitions are told, and whether one of them waited for it.
+/// What partitions are told, and whether they waited for it.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) completions: BTreeMap<PartitionId, Vec<Completion>>,
-    is_awaited: bool,
-}
+pub(super) struct Told(BTreeMap<PartitionId, (Vec<Completion>, bool)>);
 
 impl Listener for Told {
     fn tell(&mut self, partition: PartitionId, completion: Completion, is_awaited: bool) {
-        self.completions.entry(partition).or_default().push(completion);
-        self.is_awaited |= is_awaited;
+        let (completions, was_awaited) = self.0.entry(partition).or_default();
+        completions.push(completion);
+        *was_awaited |= is_awaited;
     }
 }
 
@@ -179,23 +177,26 @@ impl Node {
 
     /// Hands what was told to who waits for it, and has spare files made.
     pub(super) fn spread(&mut self, out: &mut StepOutput) {
-        let r = self.up();
-        let is_awaited = std::mem::take(&mut r.told.is_awaited);
-        for (partition, mut told) in std::mem::take(&mut r.told.completions) {
-            let number = self.settings.number_of(partition).expect("a partition of this node");
-            self.up().completions[number].append(&mut told);
+        let r = self.running.as_mut().expect("only a node that is up is asked");
+        let mut is_any_awaited = false;
+        for (partition, (told, is_awaited)) in std::mem::take(&mut r.told.0) {
+            told.into_iter().for_each(|completion| r.lists[&partition].put(completion));
+            is_any_awaited |= is_awaited;
+            if is_awaited {
+                r.waits.borrow_mut().wake(self.settings.place_of(partition).expect("a partition of this node"));
+            }
         }
         if self.up().writer.take_wants_spares() {
             self.task(Task::PrepareSpares, out);
         }
-        if is_awaited {
+        if is_any_awaited {
             self.want_turn(out);
         }
     }
 
     pub(super) fn read(&mut self, read: Read, out: &mut StepOutput) {
         let bug = self.settings.bug;
-        let number = self.settings.number_of(read.partition).expect("a partition of this node");
+        let partition = read.partition;
         let r = self.up();
         r.reading -= 1;
         let is_repair = matches!(read.purpose, ReadPurpose::Repair { .. });
@@ -213,18 +214,19 @@ impl Node {
                 _ => {}
             }
         }
-        r.completions[number].push(completion);
-        self.want_turn(out);
+        r.told.tell(partition, completion, true);
+        self.spread(out);
     }
 
     /// Something for the thread of upkeep.
     pub(super) fn task(&mut self, task: Task, out: &mut StepOutput) {
         let takes = self.random.between(500, 20_000) * self.disk_slowness;
-        let is_kept = self.settings.bug == Some(Bug::SpaceIsKept);
-        let r = self.up();
-        if is_kept && matches!(task, Task::Job(Job::DropExtent { .. })) {
-            return;
+        match (self.settings.bug, &task) {
+            (Some(Bug::SpaceIsKept), Task::Job(Job::DropExtent { .. })) => return,
+            (Some(Bug::TopologyIsKept), Task::Job(Job::SaveCheckpoint { partition: TOPOLOGY, .. })) => return,
+            _ => {}
         }
+        let r = self.up();
         r.tasks.push_back(task);
         if !std::mem::replace(&mut r.is_upkeep_due, true) {
             out.later.push((takes, Happening::Upkeep));
@@ -287,8 +289,8 @@ impl Running {
         }
         let file = file_u32(self.writer.wal().position().file);
         if self.writer.gauges().durable_file.swap(file, Ordering::Relaxed) != file {
-            for partition in &self.partitions {
-                self.told.tell(partition.id(), Completion::Rolled, true);
+            for partition in self.lists.keys() {
+                self.told.tell(*partition, Completion::Rolled, true);
             }
         }
     }

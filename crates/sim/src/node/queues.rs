@@ -60,7 +60,7 @@ impl Node {
     pub(super) fn look_up(&self, session: SessionId, mut command: Command, out: &mut StepOutput) -> Option<Command> {
         let r = self.running.as_ref()?;
         let Some(of) = r.sessions.get(&session).filter(|_| self.settings.turnover) else { return Some(command) };
-        let (partition, at) = (&r.partitions[of.partition], of.partition);
+        let (partition, at) = (r.queues(of.partition), of.partition);
         let answer = match &mut command {
             Command::Publish(publish) => {
                 publish.targets.retain(|target| self.knows_queue(at, target.queue));
@@ -88,16 +88,20 @@ impl Node {
 }
 
 impl Running {
-    /// Who begins to lead deletes what is left of queues that are gone: whoever led before may not have come to it.
-    pub(super) fn delete_orphans(&mut self, known: &[Known]) {
-        for (at, partition) in self.partitions.iter().enumerate() {
+    /// Who begins to lead deletes what is left of queues that are gone: whoever led before may not have come to it. True if
+    /// there is something.
+    pub(super) fn delete_orphans(&mut self, known: &[Known]) -> bool {
+        let mut orphans = Vec::new();
+        for (at, partition) in self.all_queues().enumerate() {
             let term = partition.replica().group().status().term;
-            if !partition.is_leading() || self.serving[at] == Some(term) {
-                continue;
+            if partition.is_leading() && self.serving[at] != Some(term) {
+                let gone = partition.queue_ids().into_iter().filter(|queue| !known[at].contains_key(queue));
+                orphans.extend(gone.map(|queue| (at, queue)));
             }
-            let orphans = partition.queue_ids().into_iter().filter(|queue| !known[at].contains_key(queue));
-            self.enqueued.extend(orphans.map(|queue| (at, Command::Delete { queue })));
         }
+        let is_any = !orphans.is_empty();
+        orphans.into_iter().for_each(|(at, queue)| self.send(at + 1, None, Command::Delete { queue }));
+        is_any
     }
 }
 
@@ -129,14 +133,14 @@ pub(super) fn outlive(
         r.kept = said.iter().find(|s| is_meant(&s.2)).map(|(id, _, effect)| (now, *id, effect.clone()));
         return;
     };
-    let at = r.partitions.iter().position(|partition| partition.id() == *id).expect("one of this node");
+    let at = r.all_queues().position(|partition| partition.id() == *id).expect("one of this node");
     if queue_of(effect).is_some_and(|queue| known[at].contains_key(&queue)) {
         // Another one may go sooner.
         if now > since + SECOND {
             r.kept = None;
         }
     } else if now > since + 2 * SECOND {
-        said.push((*id, said_now(&r.partitions[at], r), effect.clone()));
+        said.push((*id, said_now(r.queues(at), r), effect.clone()));
         r.kept = None;
     }
 }

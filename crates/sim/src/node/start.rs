@@ -3,16 +3,23 @@
 //! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
 
 use super::files::{self, time};
-use super::{Happening, Node, RETAINED_BYTES_MAX, Running, SYNC_DELAY_MAX, StepOutput, TOPOLOGY, topology};
+use super::{
+    Happening, INDEX_BYTES, Node, RETAINED_BYTES_MAX, Running, SYNC_DELAY_MAX, StepOutput, TOPOLOGY, TRANSIENT,
+    topology,
+};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
-use node::{Batch, LogGauges, LogQueue, LogWriter, Reader, Upkeep};
+use node::{
+    Batch, Completions, LogGauges, LogQueue, LogWriter, Member, QueueMember, Reader, Shard, Share, ShareLimits,
+    TopologyMember, Upkeep, Waits,
+};
 use partition::checkpoint::CheckpointDamaged;
 use partition::place::file_u32;
 use partition::{Command, Context, Outlets, Outputs, QueuePartition, Recovery, Tail};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use storage::extent::{list_extents, remove_extent};
@@ -61,9 +68,9 @@ impl Node {
         let (running, restored) = self.open_files()?;
         self.running = Some(running);
         let first = self.random.below(150) * MS;
-        out.later.push((first, Happening::Tick));
-        out.later.push((first + 50 * MS, Happening::Maintain));
-        self.want_turn(out);
+        out.later.push((first, Happening::Forgot));
+        // The ticks of the members' clocks begin with the first turn.
+        out.later.push((first, Happening::Turn));
         self.look_at_log(out);
         Ok(restored)
     }
@@ -117,8 +124,8 @@ impl Node {
             shown.truncate(shown.len() - shown.len().min(3));
         }
         for (group, kind, term, index, body, at) in shown {
-            let number = self.settings.number_of(PartitionId(group.0)).expect("a partition of this node");
-            recoveries[number].record(kind, term, index, body, at);
+            let place = self.settings.place_of(PartitionId(group.0)).expect("a partition of this node");
+            recoveries[place - 1].record(kind, term, index, body, at);
         }
         let next_extent = self.sweep_extents(&recoveries)?;
         for recovery in recoveries.iter_mut().filter(|r| r.id() != TOPOLOGY) {
@@ -134,7 +141,7 @@ impl Node {
                 .finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members)
                 .expect("what was written is sound");
             log.log_is_at(file_u32(wal.durable_file()));
-            topology::Member::new(log, state, self.settings.bug)
+            (log, topology::Decided::new(state.as_ref(), self.settings.bug))
         });
         let partitions: Vec<_> = recoveries
             .into_iter()
@@ -154,16 +161,35 @@ impl Node {
                 partition
             })
             .collect();
-        let count = partitions.len();
         let (disk, gauges) = (self.disk.clone(), Arc::new(LogGauges::default()));
         let (reader, spares) = (wal.reader(), wal.spare_preparer());
-        let mut members: BTreeSet<PartitionId> = partitions.iter().map(QueuePartition::id).collect();
-        members.extend(topology.as_ref().map(|_| TOPOLOGY));
+        let ids = partitions.iter().map(QueuePartition::id).chain(topology.as_ref().map(|_| TOPOLOGY));
+        let lists: BTreeMap<PartitionId, Completions> = ids.map(|id| (id, Completions::default())).collect();
+        let count = partitions.len();
+        // Where nothing is looked after, the log never has to be kept short.
+        let (index, lag, retained) = match self.settings.upkeep {
+            true if self.random.chance(50) => (INDEX_BYTES * count as u64, 1, RETAINED_BYTES_MAX),
+            true => (u64::MAX, 1, RETAINED_BYTES_MAX),
+            false => (u64::MAX, u32::MAX, u64::MAX),
+        };
+        let limits = ShareLimits { checkpoint_lag_files: lag, index_bytes_max: index, partitions: count as u64 };
+        let share = Share::new(Tail::new(self.settings.tail_bytes), limits, gauges.clone());
+        let queues = partitions.into_iter().map(|partition| {
+            let (id, at_risk) = (partition.id(), Arc::default());
+            let member = QueueMember::new(partition, Outputs::default(), lists[&id].clone(), at_risk, true);
+            (id, Member::Queues(Box::new(member)))
+        });
+        let topology = topology.map(|(log, decided)| {
+            let list = lists[&TOPOLOGY].clone();
+            let member = TopologyMember::new(log, Outputs::default(), decided, list, true);
+            (TOPOLOGY, Member::Topology(Box::new(member)))
+        });
+        let shard = Shard::new(TRANSIENT, queues.chain(topology).collect(), share);
         let running = Running {
             folder,
             folder_life: life,
             queue: LogQueue::new(time(SYNC_DELAY_MAX), gauges.clone()),
-            writer: LogWriter::new(wal, members, RETAINED_BYTES_MAX, gauges),
+            writer: LogWriter::new(wal, lists.keys().copied().collect(), retained, gauges),
             author: None,
             batch: Batch::default(),
             told: files::Told::default(),
@@ -172,27 +198,21 @@ impl Node {
             upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, next_extent),
             tasks: VecDeque::new(),
             is_upkeep_due: false,
-            told_needs: vec![None; count + 1],
-            partitions,
-            topology,
+            waits: RefCell::new(Waits::new(shard.len())),
+            senders: (0..shard.len()).map(|_| VecDeque::new()).collect(),
+            shard,
+            lists,
             serving: vec![None; count],
-            tail: Tail::new(self.settings.tail_bytes),
-            out: Outputs::default(),
-            completions: (0..=count).map(|_| Vec::new()).collect(),
-            frames: Vec::new(),
             commands: VecDeque::new(),
-            ticks: 0,
-            look: false,
-            turn_due: false,
+            turn_due: true,
+            due_at: None,
             bug: self.settings.bug,
             reading: 0,
             sessions: BTreeMap::new(),
             channels: BTreeMap::new(),
             stalled: BTreeSet::new(),
             consumed: BTreeMap::new(),
-            held_back: Vec::new(),
             kept: None,
-            enqueued: Vec::new(),
             latest_ms: 0,
         };
         Ok((running, restored))

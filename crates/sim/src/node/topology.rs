@@ -9,23 +9,19 @@ use broker::PartitionId;
 use broker::topology::{Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, Refusal, Topology};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
-use node::Completion;
+use node::{Proposer, TopologyMember};
 use partition::log_partition::{AppliedEntry, Machine};
-use partition::{LogPartition, PeerFrame, WalState};
+use std::collections::VecDeque;
 
 /// The topology's group.
 pub const TOPOLOGY: PartitionId = PartitionId(0);
 
-/// A member of the topology's group.
-pub(super) struct Member {
-    log: LogPartition,
-    decided: Decided,
-    proposals: Vec<(u64, Bytes)>,
-}
-
-/// The topology, and what became of this node's proposals since somebody looked.
-struct Decided {
+/// The topology, what this node wants of it, and what became of that since somebody looked.
+pub(super) struct Decided {
     topology: Topology,
+    proposals: VecDeque<(u64, Bytes)>,
+    /// Those that a wrong shell says to be decided as soon as they are proposed.
+    hasty: Vec<u64>,
     decided: Vec<(u64, LogIndex)>,
     answers: Vec<(u64, Result<Answer, Refusal>)>,
     follows: Vec<Followed>,
@@ -34,6 +30,21 @@ struct Decided {
 }
 
 impl Decided {
+    /// The machine over what its node's disk holds.
+    pub(super) fn new(state: Option<&Bytes>, bug: Option<Bug>) -> Decided {
+        let topology = match state {
+            Some(state) => Topology::decode_snapshot(state).expect("a checkpoint that was saved can be read"),
+            None => Topology::new(),
+        };
+        let (proposals, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (answers, follows, lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut decided = Decided { topology, proposals, hasty, decided, answers, follows, lost, bug };
+        if state.is_some() {
+            decided.spoil(Bug::StateIsAltered);
+        }
+        decided
+    }
+
     /// What a wrong shell makes of a state that it takes over.
     fn spoil(&mut self, bug: Bug) {
         if self.bug == Some(bug)
@@ -41,6 +52,16 @@ impl Decided {
         {
             self.topology.apply(&Change::DeleteQueue(DeleteQueue { queue, keep: Vec::new() }));
         }
+    }
+}
+
+impl Proposer for Decided {
+    fn next_proposal(&mut self) -> Option<(Bytes, u64)> {
+        let (token, change) = self.proposals.pop_front()?;
+        if self.bug == Some(Bug::DecisionIsEarly) {
+            self.hasty.push(token);
+        }
+        Some((change, token))
     }
 }
 
@@ -73,63 +94,48 @@ impl Machine for Decided {
     }
 }
 
-impl Member {
-    /// A member over what its node's disk holds.
-    pub(super) fn new(log: LogPartition, state: Option<Bytes>, bug: Option<Bug>) -> Member {
-        let topology = match &state {
-            Some(state) => Topology::decode_snapshot(state).expect("a checkpoint that was saved can be read"),
-            None => Topology::new(),
-        };
-        let (decided, answers, follows, lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut decided = Decided { topology, decided, answers, follows, lost, bug };
-        if state.is_some() {
-            decided.spoil(Bug::StateIsAltered);
-        }
-        Member { log, decided, proposals: Vec::new() }
-    }
-}
-
 impl Node {
     /// Somebody here wants a change of the topology; nothing happens if the node is down.
     pub fn propose(&mut self, token: u64, change: &Change, out: &mut StepOutput) {
-        let Some(member) = self.running.as_mut().and_then(|r| r.topology.as_mut()) else { return };
-        member.proposals.push((token, change.encode()));
+        let Some(r) = self.running.as_mut() else { return };
+        let Some((member, place)) = r.topology_mut() else { return };
+        member.machine_mut().proposals.push_back((token, change.encode()));
+        r.waits.borrow_mut().wake(place);
         self.want_turn(out);
     }
 
     /// How the topology's group stands here, if the node is up and has one.
     pub fn topology_view(&self) -> Option<View> {
-        let member = self.running.as_ref()?.topology.as_ref()?;
-        let status = member.log.replica().group().status();
+        let log = self.running.as_ref()?.topology()?.log();
+        let status = log.replica().group().status();
         Some(View {
             term: status.term,
             leads: status.role == Role::Leader,
-            serves: member.log.is_leading(),
+            serves: log.is_leading(),
             leader: status.leader,
-            applied: member.log.applied(),
+            applied: log.applied(),
             compacted: status.compacted.index,
             last: status.last.index,
-            may_have_forgotten: member.log.replica().may_have_forgotten(),
-            gave_up_waiting: member.log.replica().group().gave_up_waiting(),
+            may_have_forgotten: log.replica().may_have_forgotten(),
+            gave_up_waiting: log.replica().group().gave_up_waiting(),
         })
     }
 
     /// The topology as it is known here.
     pub fn topology(&self) -> Option<&Topology> {
-        let member = self.running.as_ref()?.topology.as_ref()?;
-        Some(&member.decided.topology)
+        Some(&self.running.as_ref()?.topology()?.machine().topology)
     }
 
     /// The same, for changes that concern this node only.
     pub fn topology_mut(&mut self) -> Option<&mut Topology> {
-        let member = self.running.as_mut()?.topology.as_mut()?;
-        Some(&mut member.decided.topology)
+        let (member, _) = self.running.as_mut()?.topology_mut()?;
+        Some(&mut member.machine_mut().topology)
     }
 
     /// Hands leadership of the topology's group to another member, if this one leads it.
     pub fn transfer_topology(&mut self, to: NodeId) {
-        if let Some(member) = self.running.as_mut().and_then(|r| r.topology.as_mut()) {
-            let _ = member.log.replica_mut().group_mut().transfer_leadership(to);
+        if let Some((member, _)) = self.running.as_mut().and_then(Running::topology_mut) {
+            let _ = member.log_mut().replica_mut().group_mut().transfer_leadership(to);
         }
     }
 
@@ -137,54 +143,27 @@ impl Node {
     pub fn topology_keeps_files(&self) -> u32 {
         let Some(r) = &self.running else { return 0 };
         let current_file = partition::place::file_u32(r.writer.wal().durable_file());
-        r.topology.as_ref().map_or(0, |member| current_file.saturating_sub(member.log.needs_file(current_file)))
+        r.topology().map_or(0, |member| current_file.saturating_sub(member.log().needs_file(current_file)))
     }
 }
 
 impl Running {
-    /// The topology's part of a turn.
-    pub(super) fn topology_turn(
-        &mut self,
-        frames: &[(NodeId, usize, PeerFrame)],
-        (ticks, now_ms, look): (u32, u64, bool),
-        wal: WalState,
-        out: &mut StepOutput,
-    ) {
-        let number = self.partitions.len();
-        let Some(Member { log, decided, proposals }) = self.topology.as_mut() else { return };
-        let (bug, mut look) = (decided.bug, look);
-        for completion in self.completions[number].drain(..) {
-            match completion {
-                Completion::Written(ticket, bodies) => log.wal_written(ticket, &bodies, &mut self.out),
-                Completion::Synced(ticket) => log.wal_synced(ticket, &mut self.out),
-                Completion::Read(purpose, found) => log.read_done(purpose, found, &mut self.out),
-                Completion::Checkpoint => log.checkpoint_saved(decided, &mut self.out),
-                Completion::Rolled => {}
-                Completion::Extent(_) | Completion::Received(_) => unreachable!("the topology writes no extents"),
-            }
-        }
-        for (from, _, frame) in frames.iter().filter(|f| f.1 == number) {
-            if bug != Some(Bug::PullsAreLost) || !matches!(frame, PeerFrame::PullImage { .. }) {
-                log.step(*from, frame.clone(), decided, &mut self.out);
-            }
-        }
-        (0..ticks).for_each(|_| log.tick());
-        for (token, change) in proposals.drain(..) {
-            if !log.propose(&change, token, decided) {
-                decided.lost.push(token);
-            } else if bug == Some(Bug::DecisionIsEarly) {
-                decided.decided.push((token, log.replica().group().status().last.index));
-            }
-        }
-        log.flush(now_ms, decided, &mut self.out);
-        look &= bug != Some(Bug::TopologyIsKept);
-        if look {
-            log.maintain(wal, now_ms, decided, &mut self.out);
-            let needs = log.needs_file(wal.current_file);
-            if self.told_needs[number].replace(needs) != Some(needs) {
-                self.queue.needs(TOPOLOGY, needs);
-            }
-        }
+    pub(super) fn topology(&self) -> Option<&TopologyMember<Decided>> {
+        self.shard.topology(self.shard.len() - 1)
+    }
+
+    fn topology_mut(&mut self) -> Option<(&mut TopologyMember<Decided>, usize)> {
+        let place = self.shard.len() - 1;
+        Some((self.shard.topology_mut(place)?, place))
+    }
+
+    /// Hands on what the topology decided in a turn.
+    pub(super) fn topology_said(&mut self, out: &mut StepOutput) {
+        let Some((member, _)) = self.topology_mut() else { return };
+        let last = member.log().replica().group().status().last.index;
+        let decided = member.machine_mut();
+        let lost = &decided.lost;
+        out.decided.extend(decided.hasty.drain(..).filter(|token| !lost.contains(token)).map(|token| (token, last)));
         out.decided.append(&mut decided.decided);
         out.answers.append(&mut decided.answers);
         out.follows.append(&mut decided.follows);

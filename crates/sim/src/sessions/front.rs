@@ -4,14 +4,14 @@
 //! leaves waits in a list: the world carries it to the partitions, at once or late.
 
 use crate::bug::Bug;
-use crate::node::{EPOCH_MS, Node};
+use crate::node::{EPOCH_MS, Node, TRANSIENT};
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Checked, Command as Change, Effect as Followed, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
-use partition::{Command, Effect, Reply, RequestId, TransientQueues};
+use partition::{Command, Effect, Reply, RequestId};
 use session::{
     Asker, Common, Count, DeleteQueue, Deleter, Deletion, Deletions, Histories, Host, Limits, LoginLimits, Logins,
     Settings, Sums,
@@ -21,8 +21,6 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The partition of the queues in a node's memory.
-pub(super) const TRANSIENT: PartitionId = PartitionId(1 << 31);
 /// Durable partitions of a node.
 pub(super) const PARTITIONS: u32 = 3;
 
@@ -62,9 +60,6 @@ pub(super) struct Front {
     consumers: RefCell<Vec<(QueueId, ConsumerKey)>>,
     pub(super) proposers: RefCell<BTreeMap<u64, Proposer>>,
     pub(super) sent: RefCell<Vec<Sent>>,
-    pub(super) transient: TransientQueues,
-    pub(super) transient_commands: Vec<Command>,
-    pub(super) transient_at: Micros,
     /// Clients are let in.
     pub(super) is_open: bool,
     /// When what was handed to a partition last arrives there, and what it said last at the sessions.
@@ -99,9 +94,6 @@ impl Front {
             consumers: RefCell::default(),
             proposers: RefCell::default(),
             sent: RefCell::default(),
-            transient: TransientQueues::new(),
-            transient_commands: Vec::new(),
-            transient_at: Micros::MAX,
             is_open: false,
             to_partition: BTreeMap::new(),
             from_partition: BTreeMap::new(),
