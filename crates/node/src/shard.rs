@@ -198,8 +198,8 @@ impl<M: Proposer> Shard<M> {
 
     /// One turn: every partition that something waits for is stepped once, and its effects are handed on before the next
     /// one is asked, so that no two of them count the same room at a connection twice. What the turn wants written, read, sent
-    /// and done is in [`Shard::share`] afterwards, for the caller to take.
-    pub fn step<E: Edge>(&mut self, now: Now, intake: &impl Intake, edge: &mut E) {
+    /// and done is in [`Shard::share`] afterwards, for the caller to take. False if nothing waited for anybody.
+    pub fn step<E: Edge>(&mut self, now: Now, intake: &impl Intake, edge: &mut E) -> bool {
         let mut due = std::mem::take(&mut self.due);
         due.clear();
         intake.with(|waits| {
@@ -220,10 +220,12 @@ impl<M: Proposer> Shard<M> {
             assert!(share.out.effects.is_empty(), "the edge takes all effects");
         }
         due.iter().for_each(|place| self.note(*place));
-        if !due.is_empty() {
+        let is_any = !due.is_empty();
+        if is_any {
             self.share.end_turn();
         }
         self.due = due;
+        is_any
     }
 
     /// Takes down what a partition says of itself now.

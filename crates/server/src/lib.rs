@@ -15,6 +15,7 @@ mod channel_key;
 pub mod config;
 mod connection;
 pub mod definitions;
+mod drain;
 pub mod engine;
 pub mod handle;
 mod listener;

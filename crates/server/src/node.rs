@@ -4,6 +4,7 @@
 //! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
 
 use crate::acceptor;
+use crate::drain::{self, DrainStep};
 use crate::engine::{Decided, ShardDisk};
 use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
@@ -743,13 +744,17 @@ impl Node {
     }
 
     /// Ends the node gracefully: no new connections, `connection.close` with 320 to all there are, what they were owed
-    /// is written, then the threads end. Blocks until that is done, at most a little more than [`DRAIN_TIMEOUT_MS`].
+    /// is written; what they set in motion comes to rest; then the threads end. Blocks until that is done, at most a little
+    /// more than [`DRAIN_TIMEOUT_MS`] for the clients, and as long again where something does not come to rest.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Release);
         self.shared.door_closes.notify_one();
-        let until = self.shared.now() + DRAIN_TIMEOUT_MS;
-        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Drain { until }));
         let threads = std::mem::take(&mut *self.lock_threads());
+        let mailboxes = &self.shared.mailboxes[..threads.len()];
+        let until = self.shared.now() + DRAIN_TIMEOUT_MS;
+        drain::clients(mailboxes, until, Duration::from_millis(DRAIN_TIMEOUT_MS));
+        drain::rest(mailboxes);
+        mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Drain(DrainStep::End)));
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a shard thread panicked");

@@ -18,7 +18,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode, RealDisk, read_whole};
+use crate::disk::{Disk, DiskFile, FolderLock, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
@@ -66,6 +66,7 @@ pub struct DataFolder<D: Disk> {
     node: NodeRecord,
     founded: bool,
     _lock: D::File,
+    _folder_lock: FolderLock,
 }
 
 impl DataFolder<RealDisk> {
@@ -126,7 +127,7 @@ impl<D: Disk> DataFolder<D> {
                 return Err(StorageError::NotADataFolder { folder, found });
             }
         }
-        let lock = take_lock(&*disk, &folder, process_id)?;
+        let (lock, folder_lock) = take_lock(&*disk, &folder, process_id)?;
         let identity = read_identity(&*disk).map_err(|error| match error.is_damage() {
             true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
             false => error,
@@ -137,7 +138,7 @@ impl<D: Disk> DataFolder<D> {
             let node = node.started()?;
             node::write(&*disk, &node)?;
             write_identity(&*disk, &founding)?;
-            return Ok(DataFolder { disk, identity: founding, node, founded: true, _lock: lock });
+            return Ok(DataFolder { disk, identity: founding, node, founded: true, _lock: lock, _folder_lock: folder_lock });
         };
         if identity.node_name != founding.node_name {
             return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
@@ -159,7 +160,7 @@ impl<D: Disk> DataFolder<D> {
         if version == 1 {
             write_identity(&*disk, &identity)?;
         }
-        Ok(DataFolder { disk, identity, node, founded: false, _lock: lock })
+        Ok(DataFolder { disk, identity, node, founded: false, _lock: lock, _folder_lock: folder_lock })
     }
 
     /// Who it belongs to.
@@ -200,21 +201,27 @@ fn unwritable(folder: &str, source: io::Error) -> StorageError {
     }
 }
 
-fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<D::File, StorageError> {
+/// A folder in use is locked twice: on a file that names the process, and as a folder, because people remove files that look
+/// like left-overs.
+type Locks<D> = (<D as Disk>::File, FolderLock);
+
+fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<Locks<D>, StorageError> {
     let lock = disk.open(LOCK_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
-    if !lock.try_lock().map_err(at("lock", LOCK_NAME))? {
+    let folder_lock = disk.lock_folder().map_err(|source| unwritable(folder, source))?;
+    let is_free = lock.try_lock().map_err(at("lock", LOCK_NAME))?;
+    let (true, Some(folder_lock)) = (is_free, folder_lock) else {
         let holder = read_whole(&lock, 64).unwrap_or_default();
         let pid = String::from_utf8_lossy(&holder).trim().to_owned();
         let pid = if pid.is_empty() { "unknown".to_owned() } else { pid };
         return Err(StorageError::Locked { folder: folder.to_owned(), pid });
-    }
+    };
     let text = format!("{process_id}\n");
     // An idle restart of the same process id writes nothing.
     if read_whole(&lock, 64).unwrap_or_default() != text.as_bytes() {
         lock.set_len(0).map_err(at("write", LOCK_NAME))?;
         lock.write_at(text.as_bytes(), 0).map_err(at("write", LOCK_NAME))?;
     }
-    Ok(lock)
+    Ok((lock, folder_lock))
 }
 
 /// What the log's folder looks like in a folder without an identity.

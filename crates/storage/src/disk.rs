@@ -43,6 +43,9 @@ pub enum Advice {
     DontNeed,
 }
 
+/// Held as long as nobody else may use a data folder.
+pub type FolderLock = Box<dyn std::any::Any + Send + Sync>;
+
 /// One data folder.
 pub trait Disk: Send + Sync + 'static {
     /// An open file.
@@ -69,6 +72,12 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Room that is left for this user, in bytes.
     fn free_bytes(&self) -> io::Result<u64>;
+
+    /// Locks the data folder itself until the lock is dropped, beside the lock on a file in it, which somebody may take for
+    /// a left-over and remove. `None`: another process has it. A disk that locks no folders gives a lock that keeps nobody out.
+    fn lock_folder(&self) -> io::Result<Option<FolderLock>> {
+        Ok(Some(Box::new(())))
+    }
 
     /// What to call the folder in messages to people.
     fn describe(&self) -> String;

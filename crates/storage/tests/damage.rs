@@ -438,6 +438,18 @@ fn inspection_misses_an_extent_that_the_newest_checkpoint_needs() {
 }
 
 #[test]
+fn a_folder_in_use_stays_locked_when_its_lock_file_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = || Arc::new(RealDisk::create(folder.path()).unwrap());
+    let first = DataFolder::open(disk(), identity("a@host"), 11).unwrap();
+    std::fs::remove_file(folder.path().join("lock")).unwrap();
+    let second = DataFolder::open(disk(), identity("a@host"), 12);
+    assert!(matches!(second, Err(StorageError::Locked { .. })), "two processes would write one log");
+    drop(first);
+    DataFolder::open(disk(), identity("a@host"), 12).expect("a lock ends with its holder");
+}
+
+#[test]
 fn inspection_misses_a_log_file_between_two_and_one_before_a_group_that_has_nothing_else() {
     let whole = || {
         let (disk, _) = written(false);

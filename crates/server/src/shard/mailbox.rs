@@ -5,7 +5,7 @@
 //! shown what became of them: senders look at them before they read more from publishers.
 
 use super::deletion::Deletion;
-use amqp::Millis;
+use crate::drain::DrainStep;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use partition::{Command, Effect, QueueFigures, Reply, RequestId};
 use session::report::{ConnectionNumber, ConnectionReport};
@@ -75,11 +75,8 @@ pub(crate) enum Parcel {
     },
     /// Another shard's gauge fell: connections that waited for it may read again.
     Relieved,
-    /// Close all connections and end.
-    Drain {
-        /// When those that do not answer are cut off.
-        until: Millis,
-    },
+    /// The node ends, step by step.
+    Drain(DrainStep),
 }
 
 /// What is looked at, and where the answer goes. Nobody waits on the shard's side: an answer that nobody takes is dropped.

@@ -9,6 +9,7 @@ use super::outlets::{RemoteWindows, window_bytes};
 use super::{Arrival, Inbox, Look, Parcel, Seat, Wheel, transient_partition};
 use crate::channel_key::ChannelKeys;
 use crate::connection::{Client, ConnectionTask};
+use crate::drain::Drain;
 use crate::engine::{Decided, ShardDisk, wall_ms};
 use crate::listener::{self, Door, Room};
 use crate::node::{MakePartitions, ShardParts, Shared};
@@ -405,7 +406,7 @@ struct StepTask {
     reserved_remote: Vec<ChannelKey>,
     /// The channel of each effect parcel's connection is looked up once for a run of them.
     arrived: Vec<Effect>,
-    drain_until: Option<Millis>,
+    drain: Drain,
     was_loaded: bool,
     /// Bytes that came by the mailbox and are not in the gauge yet.
     taken_bytes: u64,
@@ -423,6 +424,9 @@ impl StepTask {
             }
             let mut parcels = std::mem::take(&mut self.parcels);
             for parcel in parcels.drain(..) {
+                if !matches!(parcel, Parcel::Drain(_)) {
+                    self.drain.note_activity();
+                }
                 if let Parcel::Effect(effect) = parcel {
                     self.arrived.push(effect);
                     continue;
@@ -477,9 +481,9 @@ impl StepTask {
                 let accept = listener::accept(listener, Door::default(), local.shared.clone(), room);
                 tokio::task::spawn_local(accept);
             }
-            Parcel::Accepted(arrival) => match self.drain_until {
-                None => local.accept(*arrival),
-                Some(_) => {
+            Parcel::Accepted(arrival) => match self.drain.is_begun() {
+                false => local.accept(*arrival),
+                true => {
                     local.shared.gauges[local.index].connections.fetch_sub(1, Ordering::Relaxed);
                 }
             },
@@ -521,9 +525,9 @@ impl StepTask {
             Parcel::Delete(deletion) => local.deletions.begin(*deletion, &**local),
             Parcel::Purge(partition, queue, answer) => local.purge(partition, queue, answer),
             Parcel::Relieved => local.resume_paused(),
-            Parcel::Drain { until } => {
-                self.drain_until = Some(until);
-                for client in local.all_clients() {
+            Parcel::Drain(step) => {
+                let is_for_clients = self.drain.begin(step, Now { ms: now, wall_ms: wall_ms() });
+                for client in local.all_clients().into_iter().filter(|_| is_for_clients) {
                     client.close(local, now);
                     local.flush_later(&client);
                 }
@@ -539,7 +543,7 @@ impl StepTask {
                 self.local.flush_later(&client);
             }
         }
-        if self.drain_until.is_some_and(|until| until <= now) {
+        if self.drain.cut_off_at().is_some_and(|at| at <= now) {
             for client in self.local.all_clients() {
                 client.cut_off();
             }
@@ -588,7 +592,8 @@ impl StepTask {
     fn next_time(&self, now: Millis) -> Option<Millis> {
         // Another shard may hold the last slice of what this one counts.
         let alarm = self.local.shared.has_memory_alarm().then_some(now + ALARM_LOOK_MS);
-        [self.local.wheel.borrow().next(), self.shard.poll_timeout(), self.trim_at, self.drain_until, alarm]
+        let partitions = self.shard.poll_timeout().filter(|_| !self.drain.stands_still());
+        [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm]
             .into_iter()
             .flatten()
             .min()
@@ -620,9 +625,11 @@ impl Future for StepTask {
         this.local.inbox.borrow_mut().start_step(cx.waker());
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
-        let StepTask { local, shard, disk, reserved, reserved_remote, .. } = &mut *this;
-        let time = Now { ms: now, wall_ms: wall_ms() };
-        shard.step(time, &**local, &mut Connections { local, reserved, reserved_remote });
+        let StepTask { local, shard, disk, drain, reserved, reserved_remote, .. } = &mut *this;
+        let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
+        if shard.step(time, &**local, &mut Connections { local, reserved, reserved_remote }) {
+            drain.note_activity();
+        }
         if let Some(disk) = disk {
             disk.end_turn(shard.share());
         }
@@ -634,10 +641,9 @@ impl Future for StepTask {
         if let Some(disk) = &mut this.disk {
             disk.commit();
         }
-        let is_over = |at: Millis| at + DRAIN_GRACE_MS <= now;
-        if let Some(until) = this.drain_until
-            && (this.local.clients.borrow().is_empty() || is_over(until))
-        {
+        let has_clients = !this.local.clients.borrow().is_empty();
+        let is_busy = this.shard.unwritten_bytes() > 0 || this.local.inbox.borrow().is_woken();
+        if this.drain.end_turn(now, has_clients, is_busy) {
             return Poll::Ready(());
         }
         match this.trim_at {
@@ -658,9 +664,6 @@ impl Future for StepTask {
         Poll::Pending
     }
 }
-
-/// How long after the end of a drain a shard waits for the tasks of connections that were cut off.
-const DRAIN_GRACE_MS: Millis = 500;
 
 /// Runs a shard until it is drained.
 pub(crate) fn run(parts: Parts) {
@@ -705,7 +708,7 @@ pub(crate) fn run(parts: Parts) {
             reserved: Vec::new(),
             reserved_remote: Vec::new(),
             arrived: Vec::new(),
-            drain_until: None,
+            drain: Drain::default(),
             was_loaded: false,
             taken_bytes: 0,
             trim_at: None,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole};
+use crate::disk::{Disk, DiskFile, FolderLock, OpenMode, read_whole};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::folder_ids;
 
@@ -29,6 +29,7 @@ pub struct RepairedIdentity<D: Disk> {
     /// Damaged files, and where they are kept.
     pub aside: Vec<(String, String)>,
     _lock: D::File,
+    _folder_lock: FolderLock,
 }
 
 /// Makes those of the files `identity` and `node` anew that are damaged or missing; `None`, and nothing changed, if both are whole.
@@ -95,7 +96,7 @@ pub fn repair_identity<D: Disk>(
     if broken.is_empty() {
         return Ok(None);
     }
-    let lock = take_lock(&**disk, &disk.describe(), std::process::id())?;
+    let (lock, folder_lock) = take_lock(&**disk, &disk.describe(), std::process::id())?;
     let mut kept = Vec::new();
     for (name, contents) in &broken {
         if let Some(contents) = contents {
@@ -110,7 +111,7 @@ pub fn repair_identity<D: Disk>(
     if broken.iter().any(|(name, _)| *name == IDENTITY_NAME) {
         write_identity(&**disk, &identity)?;
     }
-    Ok(Some(RepairedIdentity { identity, node, damage, changed, aside: kept, _lock: lock }))
+    Ok(Some(RepairedIdentity { identity, node, damage, changed, aside: kept, _lock: lock, _folder_lock: folder_lock }))
 }
 
 /// Why a file is no good that could not be decoded, or is not there.

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Advice, Disk, DiskFile, OpenMode, check_alignment};
+use super::{Advice, Disk, DiskFile, FolderLock, OpenMode, check_alignment};
 
 /// Slices handed to one `pwritev`. Linux takes 1024 and fails above.
 const SLICES_MAX: usize = 1024;
@@ -98,6 +98,15 @@ impl Disk for RealDisk {
             other => other.into(),
         })?;
         Ok(RealFile { file: file.into(), path, direct: OnceLock::new(), is_writable: mode != OpenMode::Read })
+    }
+
+    fn lock_folder(&self) -> io::Result<Option<FolderLock>> {
+        let folder = File::open(self.path(""))?;
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            // Some file systems of the network lock no folders: there the lock on the file has to do.
+            Ok(()) | Err(_) => Ok(Some(Box::new(folder))),
+        }
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {

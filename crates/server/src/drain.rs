@@ -1,0 +1,143 @@
+//! The graceful end of a node: first its clients go, then what they set in motion comes to rest, then its shards end.
+//!
+//! A message whose end is in the log may be a dead letter that is not: its partition hands it on with a later turn, maybe on
+//! another shard. So shards go on once the last client is gone, at a time that stands still, so that nothing else expires
+//! meanwhile, until all of them say twice in a row that nothing has happened and nothing is under way.
+//!
+//! Invariant: nothing is on its way between two shards after such a second round: whoever sent it would have had something to
+//! do since the first, and so would whoever got it.
+
+use crate::shard::{Mailbox, Parcel};
+use amqp::Millis;
+use node::Now;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long what clients set in motion may take to come to rest. A disk that stands still, or is full, takes longer.
+const REST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often shards are asked while they do not rest.
+const ASK_EVERY: Duration = Duration::from_micros(500);
+/// How long after the end of their time the tasks of clients that were cut off may take to end.
+const GRACE_MS: Millis = 500;
+
+/// What a shard is asked while its node drains.
+pub(crate) enum DrainStep {
+    /// Tell all clients to go, and cut off those that are there at this time. Answered once none is left.
+    Clients(Millis, Sender<()>),
+    /// Answered with whether nothing has happened since this was last asked, and nothing is under way.
+    Rest(Sender<bool>),
+    /// End.
+    End,
+}
+
+/// Has the clients of all shards told to go; they have until `until`, which is `patience` from now.
+pub(crate) fn clients(mailboxes: &[Mailbox], until: Millis, patience: Duration) {
+    let (answer, answers) = channel();
+    for mailbox in mailboxes {
+        mailbox.send(Parcel::Drain(DrainStep::Clients(until, answer.clone())));
+    }
+    drop(answer);
+    let deadline = Instant::now() + patience + Duration::from_millis(2 * GRACE_MS);
+    // Who cannot answer any more has no clients.
+    mailboxes
+        .iter()
+        .map_while(|_| answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok())
+        .count();
+}
+
+/// Waits until nothing is under way on any shard.
+pub(crate) fn rest(mailboxes: &[Mailbox]) {
+    let deadline = Instant::now() + REST_TIMEOUT;
+    let mut rounds = 0;
+    while rounds < 2 {
+        let (answer, answers) = channel();
+        for mailbox in mailboxes {
+            mailbox.send(Parcel::Drain(DrainStep::Rest(answer.clone())));
+        }
+        drop(answer);
+        let wait = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let quiet = mailboxes.iter().map_while(|_| wait().ok()).filter(|is_quiet| *is_quiet).count();
+        rounds = if quiet == mailboxes.len() { rounds + 1 } else { 0 };
+        if rounds == 0 {
+            if Instant::now() >= deadline {
+                tracing::warn!(
+                    "shards still had something to do after {} s: dead letters on their way may be missing",
+                    REST_TIMEOUT.as_secs()
+                );
+                return;
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+    }
+}
+
+/// How far a shard has come with it.
+#[derive(Default)]
+pub(crate) struct Drain {
+    /// When clients are cut off, and who hears that none is left.
+    clients: Option<(Millis, Option<Sender<()>>)>,
+    asked: Option<Sender<bool>>,
+    /// Something happened since that was asked last.
+    is_active: bool,
+    /// The time that partitions are told from now on.
+    standing: Option<Now>,
+    is_over: bool,
+}
+
+impl Drain {
+    /// Takes up what is asked; true if it is the clients' turn to hear of it.
+    pub(crate) fn begin(&mut self, step: DrainStep, now: Now) -> bool {
+        match step {
+            DrainStep::Clients(until, answer) => {
+                self.clients = Some((until, Some(answer)));
+                return true;
+            }
+            DrainStep::Rest(answer) => {
+                self.standing.get_or_insert(now);
+                self.asked = Some(answer);
+            }
+            DrainStep::End => self.is_over = true,
+        }
+        false
+    }
+
+    /// Whether the node drains: nobody comes in any more.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.clients.is_some()
+    }
+
+    /// When clients that are left are cut off.
+    pub(crate) fn cut_off_at(&self) -> Option<Millis> {
+        self.clients.as_ref().filter(|(_, answer)| answer.is_some()).map(|(until, _)| *until)
+    }
+
+    /// Something happens.
+    pub(crate) fn note_activity(&mut self) {
+        self.is_active = true;
+    }
+
+    /// The time that partitions are told.
+    pub(crate) fn time(&self, now: Now) -> Now {
+        self.standing.unwrap_or(now)
+    }
+
+    /// Whether time stands still.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.standing.is_some()
+    }
+
+    /// A turn is over. `has_clients`, `is_busy`: clients are there, something is under way. True if the shard ends.
+    pub(crate) fn end_turn(&mut self, now: Millis, has_clients: bool, is_busy: bool) -> bool {
+        if let Some((until, answer)) = &mut self.clients
+            && (!has_clients || *until + GRACE_MS <= now)
+            && let Some(answer) = answer.take()
+        {
+            // Who does not wait any more does not need it.
+            let _ = answer.send(());
+        }
+        if let Some(answer) = self.asked.take() {
+            let _ = answer.send(!std::mem::take(&mut self.is_active) && !is_busy);
+        }
+        self.is_over
+    }
+}
