@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use broker::topology::{MACHINE_VERSION, MachineVersions, SoleNode, Topology};
+use broker::{NodeNumber, PartitionId};
 use storage::checkpoint::CheckpointStore;
 use storage::data_folder::{DataFolder, FolderIdentity, NODE_FILE};
 use storage::disk::{Disk, FaultyDisk};
@@ -15,7 +17,7 @@ use storage::wal::{FILE_BYTES_MIN, FileNo, GroupId, Record, RecordKind, WalOptio
 
 fn main() {
     let root = std::env::args().nth(1).expect("a folder for the seeds");
-    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500), node()] {
+    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500), node(), topology(false), topology(true)] {
         let folder = Path::new(&root).join(target);
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         std::fs::write(folder.join(name), bytes).expect("the seed can be written");
@@ -64,6 +66,18 @@ fn node() -> (&'static str, String, Vec<u8>) {
     let founding = FolderIdentity { node_name: "leveret@hare".to_owned(), cluster_id: 1, folder_id: FUZZ_FOLDER_ID };
     DataFolder::open(disk.clone(), founding, 1).expect("no fault is scheduled");
     ("node", "seed".to_owned(), disk.contents(NODE_FILE).expect("it was written"))
+}
+
+/// A state with a map, or a command of it; the first byte says which.
+fn topology(is_state: bool) -> (&'static str, String, Vec<u8>) {
+    let (number, partitions) = (NodeNumber(1), [PartitionId(1), PartitionId(2)]);
+    let can = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+    let sole = SoleNode { number, name: "leveret@hare", can, partitions: &partitions, ended: &[], wanted: 2 };
+    let mut topology = Topology::new();
+    let commands = topology.commands_of(&sole);
+    commands.iter().for_each(|command| drop(topology.apply(command)));
+    let bytes = if is_state { topology.encode_snapshot() } else { commands[0].encode() };
+    ("topology", format!("seed-{is_state}"), [&[u8::from(is_state)][..], &bytes].concat())
 }
 
 fn only_file(disk: &FaultyDisk, folder: &str) -> Vec<u8> {

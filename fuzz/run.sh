@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(frames tables properties connection handshake wal extent checkpoint node peer)
+[ ${#targets[@]} -gt 0 ] || targets=(frames tables properties connection handshake wal extent checkpoint node topology peer)
 out=${FUZZ_OUT:-$PWD/target/fuzz}
 host=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

@@ -8,4 +8,4 @@ pub mod properties;
 pub mod queue;
 pub mod topology;
 
-pub use ids::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId, VhostId};
+pub use ids::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, PoolId, QueueId, VhostId};

@@ -15,6 +15,9 @@ use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use storage::Location;
 
+/// The newest version of the machine that this build carries out. Folders that do not say imply version 1.
+pub const MACHINE_VERSION: u32 = 1;
+
 /// A map whose hash is the same in every run: simulations replay.
 pub type FixedMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 

@@ -241,6 +241,8 @@ pub(crate) struct Shared {
     /// What the sessions of all shards have in common.
     pub(crate) sessions: Common,
     next_partition: AtomicUsize,
+    /// The partitions here in which a new durable queue may be placed, as the topology's map says.
+    open_partitions: RwLock<Vec<PartitionId>>,
     start: Instant,
 }
 
@@ -278,6 +280,9 @@ impl Shared {
         let foresight = self.tells_events().then(|| topology.foresee(change));
         let applied = apply(&mut topology, change);
         self.version.store(topology.version(), Ordering::Release);
+        if matches!(change, Change::PutPool { .. } | Change::PutPartition { .. } | Change::RaiseVersion { .. }) {
+            self.note_partitions(&topology);
+        }
         let news = foresight.map_or_else(Vec::new, |foresight| foresight.told(&applied, &topology));
         drop(topology);
         news.into_iter().for_each(|news| self.tell(news));
@@ -290,7 +295,14 @@ impl Shared {
         let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
         let effects = topology.install_snapshot(snapshot)?;
         self.version.store(topology.version(), Ordering::Release);
+        self.note_partitions(&topology);
         Ok(effects)
+    }
+
+    /// Takes over from the map where queues may be placed from now on.
+    fn note_partitions(&self, topology: &Topology) {
+        let here = self.directory.durable().filter(|id| id.0 != 0 && topology.may_place_in(*id, None));
+        *self.open_partitions.write().unwrap_or_else(PoisonError::into_inner) = here.collect();
     }
 
     /// Whether there is an event exchange.
@@ -372,9 +384,10 @@ impl Shared {
 
     /// The partition for a new durable queue; `None` on a node without durable partitions.
     pub(crate) fn place_queue(&self) -> Option<PartitionId> {
-        let count = self.directory.durable().filter(|id| id.0 != 0).count();
-        let at = self.next_partition.fetch_add(1, Ordering::Relaxed).checked_rem(count)?;
-        self.directory.durable().filter(|id| id.0 != 0).nth(at)
+        // The topology is looked at by who asks, and a lock that is waited for must not be taken twice.
+        let open = self.open_partitions.read().unwrap_or_else(PoisonError::into_inner);
+        let at = self.next_partition.fetch_add(1, Ordering::Relaxed).checked_rem(open.len())?;
+        open.get(at).copied()
     }
 
     /// The partition that answers a sync for the whole node.
@@ -647,9 +660,11 @@ impl Node {
                 },
             },
             next_partition: AtomicUsize::new(0),
+            open_partitions: RwLock::default(),
             start: Instant::now(),
             config,
         });
+        shared.note_partitions(&shared.topology());
         let (log, make_partitions) = make(Wiring { shared: shared.clone() });
         assert!(shared.log.set(log).is_ok(), "the log is set once");
         let node = Node { shared, addresses, listeners: Mutex::new(listeners), threads: Mutex::new(Vec::new()) };

@@ -146,6 +146,13 @@ impl Topology {
                 self.unbind(unbind, scope, &mut effects);
                 Ok(CommandReply::Done)
             }
+            Command::PutNode { .. }
+            | Command::PutPool { .. }
+            | Command::PutPartition { .. }
+            | Command::RaiseVersion { .. } => {
+                assert_eq!(scope, Scope::Replicated, "the map of the cluster is the same on every node");
+                self.change_cluster(command)
+            }
             other => {
                 assert_eq!(scope, Scope::Replicated, "users, virtual hosts and policies are the same on every node");
                 self.administer(other, &mut effects)
@@ -227,6 +234,12 @@ impl Topology {
         let shape = self.queue_shape(declare)?;
         let is_local = declare.is_local();
         assert_eq!(is_local, scope == Scope::Local, "durable queues go through the log, all others do not");
+        if !is_local && !self.may_place_in(declare.partition, Some(shape.queue_type)) {
+            return Err(Refusal::precondition_failed(&format!(
+                "cannot declare queue '{}': partition {} takes no such queues",
+                declare.name, declare.partition.0
+            )));
+        }
         if let Some(at) = displaced {
             self.remove_queue(at, &[], effects);
         }

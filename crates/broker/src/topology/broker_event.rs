@@ -124,7 +124,11 @@ impl Topology {
                 }
             }
             Command::DeleteVhost { vhost } => self.foresee_vhost_deleted(*vhost, &mut foresight),
-            Command::DescribeVhost { .. } => {}
+            Command::DescribeVhost { .. }
+            | Command::PutNode { .. }
+            | Command::PutPool { .. }
+            | Command::PutPartition { .. }
+            | Command::RaiseVersion { .. } => {}
             Command::PutUser { name, password, tags } => {
                 let before = self.users.get(name);
                 foresight.events.extend(match before {

@@ -11,6 +11,7 @@
 use amqp::Table;
 use bytes::Bytes;
 
+use super::cluster::{self, ClusterNode, MACHINE_VERSION, PartitionPool, PoolPartition};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange_type::ExchangeType;
 use super::name::Name;
@@ -21,7 +22,7 @@ use super::refusal::Kind;
 use super::settings::QueueType;
 use super::user::{Permission, TopicPermission, User, UserLimits};
 use super::vhost::{Vhost, VhostDescription, VhostLimits};
-use crate::ids::{PartitionId, QueueId, VhostId};
+use crate::ids::{NodeNumber, PartitionId, PoolId, QueueId, VhostId};
 
 /// The version that this build writes, and the highest that it reads.
 pub const COMMAND_VERSION: u8 = 1;
@@ -146,6 +147,32 @@ pub enum Command {
     Bind(Binding),
     /// Removes a binding, if it is there.
     Unbind(Unbind),
+    /// Adds a node to the cluster, or says what it is now.
+    PutNode {
+        /// Its number, which no other node ever has.
+        number: NodeNumber,
+        /// All of it.
+        node: ClusterNode,
+    },
+    /// Makes a pool of partitions, or says what it is now.
+    PutPool {
+        /// Its number.
+        id: PoolId,
+        /// All of it.
+        pool: PartitionPool,
+    },
+    /// Makes a partition, or says what it is now.
+    PutPartition {
+        /// Its number, which no other partition ever has.
+        id: PartitionId,
+        /// All of it.
+        partition: PoolPartition,
+    },
+    /// Carries commands out by this version of the state machine from here on. Proposed once every member can.
+    RaiseVersion {
+        /// The version.
+        version: u32,
+    },
 }
 
 /// See `Command::PutPolicy`.
@@ -252,7 +279,7 @@ fn flags<const N: usize>(flags: [bool; N]) -> u8 {
 }
 
 impl Reader<'_> {
-    fn flags<const N: usize>(&mut self, what: &'static str) -> Result<[bool; N], Malformed> {
+    pub(super) fn flags<const N: usize>(&mut self, what: &'static str) -> Result<[bool; N], Malformed> {
         let byte = self.byte(what)?;
         if N < 8 && byte >> N != 0 {
             return Err(self.malformed(what));
@@ -266,6 +293,15 @@ impl Reader<'_> {
             names.push(self.name(what)?);
         }
         Ok(names)
+    }
+
+    /// A version of the state machine that this build knows: nothing is carried out by another one.
+    pub(super) fn machine_version(&mut self) -> Result<u32, Malformed> {
+        let version = self.number_u32("machine version")?;
+        match version {
+            1..=MACHINE_VERSION => Ok(version),
+            _ => Err(self.malformed("machine version, raised by a newer leveret,")),
+        }
     }
 
     fn vhost(&mut self) -> Result<VhostId, Malformed> {
@@ -394,6 +430,22 @@ impl Command {
                 write_binding(&mut writer, &unbind.binding);
                 writer.names(&unbind.keep);
             }
+            Command::PutNode { number, node } => {
+                writer.byte(40);
+                cluster::write_node(&mut writer, *number, node);
+            }
+            Command::PutPool { id, pool } => {
+                writer.byte(41);
+                cluster::write_pool(&mut writer, *id, pool);
+            }
+            Command::PutPartition { id, partition } => {
+                writer.byte(42);
+                cluster::write_partition(&mut writer, *id, partition);
+            }
+            Command::RaiseVersion { version } => {
+                writer.byte(43);
+                writer.number((*version).into());
+            }
         }
         writer.finish()
     }
@@ -473,6 +525,19 @@ impl Command {
                 description: read_description(reader)?,
                 owner: reader.name("user")?,
             },
+            40 => {
+                let (number, node) = cluster::read_node(reader)?;
+                Command::PutNode { number, node }
+            }
+            41 => {
+                let (id, pool) = cluster::read_pool(reader)?;
+                Command::PutPool { id, pool }
+            }
+            42 => {
+                let (id, partition) = cluster::read_partition(reader)?;
+                Command::PutPartition { id, partition }
+            }
+            43 => Command::RaiseVersion { version: reader.machine_version()? },
             _ => return Err(reader.malformed("command tag")),
         };
         reader.end()?;

@@ -1,5 +1,5 @@
 //! Who exists on this broker and where a message goes: virtual hosts, users and their rights, policies, exchanges, queues
-//! (as records), bindings.
+//! (as records), bindings; and the map of the cluster: nodes, pools, partitions.
 //!
 //! Invariant: the replicated part changes only by `apply`, and is a function of the commands applied; what lives on
 //! this node only changes by `apply_local`, and is in no log, no snapshot and no replicated decision. Reads never
@@ -16,6 +16,7 @@ mod arguments;
 mod binding;
 mod broker_event;
 mod check;
+mod cluster;
 mod command;
 mod destination;
 mod encoding;
@@ -50,6 +51,10 @@ pub use arguments::{DURABILITY_INTERVAL_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX, P
 pub use binding::BINDINGS_MAX;
 pub use broker_event::{BrokerEvent, Foresight};
 pub use check::{Actor, Checked, ExchangeDeclare, OpenConnections, Placement, QueueDeclare, QueueDeclared};
+pub use cluster::{
+    ClusterNode, FIRST_MACHINE_VERSION, FIRST_POOL, MACHINE_VERSION, MachineVersions, NODES_EVER_MAX, NodeStanding,
+    PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition, SoleNode,
+};
 pub use command::{
     Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, PutPolicy, Unbind,
 };
@@ -109,6 +114,10 @@ pub struct Topology {
     redeclaration: Redeclaration,
     /// Grows with every change of a policy; of this process, as `version` is.
     policies_version: u64,
+    /// Nodes, pools and partitions; replicated.
+    cluster: cluster::Cluster,
+    /// The version of the state machine that commands are carried out by; replicated.
+    machine_version: u32,
     /// Whom the next change of a policy leaves with what, worked out before: see `policy_plan.rs`.
     policy_plan: Option<PolicyPlan>,
 }
@@ -159,7 +168,16 @@ impl Topology {
             redeclaration: Redeclaration::Strict,
             policies_version: 0,
             policy_plan: None,
+            cluster: cluster::Cluster::default(),
+            machine_version: FIRST_MACHINE_VERSION,
         }
+    }
+
+    /// Whether nothing was ever declared: there is what a fresh broker has, whatever nodes and partitions it has.
+    pub fn is_untouched(&self) -> bool {
+        let (cluster, machine_version) = (self.cluster.clone(), self.machine_version);
+        let fresh = Topology { cluster, machine_version, ..Topology::new() };
+        self.encode_snapshot() == fresh.encode_snapshot()
     }
 
     /// Chooses how a redeclare is compared from now on.
@@ -202,6 +220,7 @@ impl Topology {
         let held = self.policies_matching(vhost, &name, shape.queue_type);
         let rules = self.rules_under(vhost, &held, &shape);
         let incoming = Vec::new();
+        self.adopt_partition(partition);
         self.queues.insert(Queue { id, vhost, name, partition, exclusive: None, held, rules, shape, incoming });
         self.pass_over_queue_ids(id);
         true

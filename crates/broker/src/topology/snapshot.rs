@@ -4,7 +4,7 @@
 //! them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (3), number next queue id,
+//! snapshot = "LVTO", 1 byte version (4), number machine version, number next queue id,
 //!            number virtual hosts ever, per host by id: flag (0 gone, 1 there and then) bytes name, 2 limits, number policies,
 //!              number operator policies, description
 //!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
@@ -12,12 +12,14 @@
 //!            number exchanges, by virtual host and name: as in DeclareExchange
 //!            number queues, by id: number id, as in DeclareQueue
 //!            number bindings, by their bytes: as in Bind
+//!            number nodes, pools, partitions, each by number: as in PutNode, PutPool, PutPartition
 //! ```
 
 use bytes::Bytes;
 
 use super::Topology;
 use super::apply::{Effect, Loss, Scope};
+use super::cluster::FIRST_MACHINE_VERSION;
 use super::command::{self, Command, DeclareExchange, DeclareQueue};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::{Exchange, Meaning};
@@ -26,7 +28,7 @@ use super::vhost::{Vhost, VhostLimits};
 use crate::ids::QueueId;
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 3;
+pub const SNAPSHOT_VERSION: u8 = 4;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -35,6 +37,7 @@ impl Topology {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
         writer.byte(SNAPSHOT_VERSION);
+        writer.number(self.machine_version.into());
         writer.number(self.queue_next);
         writer.length(self.vhosts.len());
         for vhost in &self.vhosts {
@@ -71,6 +74,7 @@ impl Topology {
         for binding in bindings {
             writer.raw(&binding);
         }
+        self.cluster.write(&mut writer);
         writer.finish()
     }
 
@@ -87,6 +91,7 @@ impl Topology {
             return Err(reader.malformed("snapshot version"));
         }
         let mut topology = Self::empty();
+        let machine_version = if version > 3 { reader.machine_version()? } else { FIRST_MACHINE_VERSION };
         let queue_next = reader.number("next queue id")?;
         let mut limits = Vec::new();
         for _ in 0..reader.count("virtual hosts")? {
@@ -139,6 +144,11 @@ impl Topology {
             let binding = command::read_binding(reader)?;
             topology.replay(&Command::Bind(binding), reader)?;
         }
+        if version > 3 {
+            topology.read_cluster(reader)?;
+        }
+        // Rules about where a queue may be placed do not ask whether it may stay.
+        topology.machine_version = machine_version;
         if QueueId(queue_next).is_local() || queue_next < topology.queue_next {
             return Err(reader.malformed("next queue id"));
         }

@@ -55,8 +55,8 @@ pub(crate) fn plan(
     salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
 ) -> Result<Plan, WrongDefinitions> {
     let document = Node::document(text)?;
-    let is_fresh = was_fresh || *snapshot == *Topology::new().encode_snapshot();
     let copy = Topology::decode_snapshot(snapshot).expect("a topology reads what it wrote");
+    let is_fresh = was_fresh || copy.is_untouched();
     let mut planner = Planner { copy, plan: Plan::default(), place, salt, meter: Meter::of_change() };
     planner.read(&document, is_fresh)?;
     Ok(Plan { is_fresh, ..planner.plan })

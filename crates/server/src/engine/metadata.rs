@@ -68,7 +68,10 @@ impl Proposer for Decided {
 impl Machine for Decided {
     fn apply(&mut self, entry: AppliedEntry) {
         let change = Change::decode(&entry.data).unwrap_or_else(|error| {
-            panic!("topology entry {}: {error:?}; the log is kept as it is", entry.index);
+            panic!(
+                "topology entry {}: {error}; start the version of leveret that wrote it: the log is kept as it is",
+                entry.index
+            );
         });
         let applied = self.changes.apply(&change);
         let answer = entry.token.and_then(|token| self.answers.remove(&token));

@@ -1,7 +1,10 @@
 //! Bringing back what a data folder holds: which partitions there are, where their logs begin, and what may go.
 //!
-//! The settings only add partitions. Those that a folder has it names itself: by its checkpoints, by what they say of the
-//! folder, and by the log. A partition without a checkpoint has all of its state in the log, from the log's first file on.
+//! The map of the topology says which partitions there are, and the settings only add to it. Beside it a
+//! folder names its groups itself: by its checkpoints, by what they say of the folder, and by the log. What the
+//! map does not have of it yet is put into it by commands: everything at a first start and in a folder of an
+//! earlier build, what was added where more are set. Only then is a queue placed there.
+//! A partition without a checkpoint has all of its state in the log, from the log's first file on.
 //! So one that is added to a folder whose first file was given back is *founded*: it gets a checkpoint with nothing in it,
 //! which replays from the log's present. That is durable before the partition writes its first record and before a queue
 //! can be placed in it; a crash on the way leaves a folder with some of the new partitions.
@@ -11,8 +14,8 @@
 
 use super::shard_disk::wall_ms;
 use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
-use broker::topology::{Command as Change, Topology};
-use broker::{ConsumerKey, NodeLife, PartitionId, QueueId};
+use broker::topology::{Command as Change, MACHINE_VERSION, MachineVersions, PartitionStage, SoleNode, Topology};
+use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
 use partition::ending::{NO_REPLAY, ended_checkpoint};
@@ -91,16 +94,20 @@ pub(super) fn bring_back<D: Disk>(
         partition.log_is_at(current_file);
         Ok(Started::new(partition))
     });
-    let partitions = finished.collect::<Result<_, OpenError>>()?;
+    let started = finished.collect::<Result<_, OpenError>>()?;
     let metadata = Started::new(metadata);
     let life = NodeLife { node: node.id, start: node.start };
-    let mut brought = Brought { wal, checkpoints, metadata, partitions, topology, life, next_extent, report };
+    let mut brought = Brought { wal, checkpoints, metadata, partitions: started, topology, life, next_extent, report };
     brought.take_office()?;
     let is_home = |partition: PartitionId| partition.0 <= last.0 && !gone.contains(&partition.0);
     let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && !is_home(queue.partition));
-    if let Some(partition) = homeless.map(|queue| queue.partition) {
+    let homeless = homeless.map(|queue| queue.partition);
+    let unfounded =
+        brought.topology.partitions().find(|(id, put)| put.stage == PartitionStage::Serving && id.0 > last.0);
+    if let Some(partition) = homeless.or(unfounded.map(|(id, _)| id)) {
         return Err(lost(partition));
     }
+    brought.put_into_map(&folder.identity().node_name, partitions, &gone)?;
     // Each of them has a checkpoint, or its first records are durable now.
     brought.checkpoints.note_last_group(last);
     folder.become_member(node.id)?;
@@ -274,7 +281,9 @@ pub(super) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) 
         let change = Change::decode(&command).map_err(|why| OpenError::Topology(why.to_string()))?;
         topology.apply(&change);
     }
-    let placed = topology.queues().filter(|queue| !queue.id.is_local()).map(|queue| queue.partition.0);
+    let placed = topology.queues().filter(|queue| !queue.id.is_local()).map(|queue| queue.partition);
+    let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving).map(|(id, _)| id);
+    let placed = placed.chain(serving).map(|partition| partition.0);
     let blank = groups.values().filter(|recovery| recovery.is_blank() && !has_beginning);
     Ok(placed.filter(|id| !groups.contains_key(id)).chain(blank.map(|recovery| recovery.id().0)).collect())
 }
@@ -433,6 +442,32 @@ impl<D: Disk> Brought<D> {
                 });
             }
         }
+    }
+
+    /// Has the map say what the folder shows, as far as it does not yet; see [`Topology::commands_of`]. Then the
+    /// topology works by the newest version of its machine that all of its members can carry out: this node.
+    fn put_into_map(&mut self, name: &str, wanted: u32, gone: &BTreeSet<u32>) -> Result<(), OpenError> {
+        let number = NodeNumber(self.life.node);
+        let partitions: Vec<_> = self.partitions.iter().map(|started| started.partition.id()).collect();
+        let ended: Vec<_> = gone.iter().map(|id| PartitionId(*id)).collect();
+        let can = MachineVersions { topology: MACHINE_VERSION, queues: partition::machine::MACHINE_VERSION };
+        let sole = SoleNode { number, name, can, partitions: &partitions, ended: &ended, wanted };
+        self.change(self.topology.commands_of(&sole))?;
+        self.change(self.topology.raise_for([number]).into_iter().collect())?;
+        if let Some(missing) = self.topology.commands_of(&sole).first() {
+            return Err(contradictory(TOPOLOGY, &format_args!("its map refuses {missing:?}")));
+        }
+        Ok(())
+    }
+
+    /// Decides these changes: they are synced and applied when it returns. Nothing is written for none.
+    fn change(&mut self, changes: Vec<Change>) -> Result<(), OpenError> {
+        let mut replay = Replay { topology: &mut self.topology, refused: None };
+        for change in &changes {
+            let is_leading = self.metadata.partition.propose(&change.encode(), 0, &mut replay);
+            assert!(is_leading, "a group of one leads itself");
+        }
+        if changes.is_empty() { Ok(()) } else { self.come_to_rest(true) }
     }
 
     /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a delete.

@@ -6,7 +6,7 @@
 use super::*;
 use broker::ChannelKey;
 use broker::VhostId;
-use broker::topology::{DeclareQueue, Name};
+use broker::topology::{DeclareQueue, Name, NodeStanding, PartitionPool, PoolPartition};
 use partition::command::{Durability, Level, Message, Publish, RequestId, Target};
 use partition::extent_copy::copy_runs;
 use partition::outputs::Job;
@@ -69,6 +69,26 @@ impl Lab {
         assert!(self.all.metadata.partition.propose(&change, 1, &mut replay), "a group of one leads itself");
         self.all.come_to_rest(true)?;
         Ok(self.all.topology.queues().find(|queue| queue.name == name).expect("it was declared").id)
+    }
+
+    /// The map says that one more partition serves, of which the disk has nothing.
+    fn serve(&mut self, partition: u32) -> Result<(), OpenError> {
+        let (id, pool) = self.all.topology.pools().next().expect("a start writes it");
+        let pool = PartitionPool { target: pool.target + 1, ..pool.clone() };
+        let (members, stage) = (vec![NodeNumber(NodeRecord::FOUNDER)], PartitionStage::Serving);
+        let put =
+            Change::PutPartition { id: PartitionId(partition), partition: PoolPartition { pool: id, members, stage } };
+        self.all.change(vec![Change::PutPool { id, pool }, put])
+    }
+
+    /// What the map says: the machine's version, what the pool is to have, the partitions that serve.
+    fn map(&self) -> (u32, u32, Vec<u32>) {
+        let topology = &self.all.topology;
+        let nodes: Vec<_> = topology.nodes().map(|(number, node)| (number.0, &node.name[..], node.standing)).collect();
+        assert_eq!(nodes, [(NodeRecord::FOUNDER, &b"a@host"[..], NodeStanding::Member)]);
+        let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
+        let target = topology.pools().map(|(_, pool)| pool.target).sum();
+        (topology.machine_version(), target, serving.map(|(id, _)| id.0).collect())
     }
 
     /// Publishes so many messages of so many bytes; they are confirmed when it returns.
@@ -332,6 +352,7 @@ fn partitions_without_a_checkpoint_are_found_in_the_log_of_a_build_that_did_not_
 fn a_queue_of_a_partition_of_which_nothing_is_left_is_not_begun_anew_in_silence() {
     let (disk, _) = rolled_folder();
     let mut lab = open(&disk, 2).unwrap();
+    lab.serve(3).unwrap();
     lab.declare("lost", 3).unwrap();
     drop(lab);
     for partitions in [2, 3] {
@@ -537,6 +558,91 @@ fn a_folder_of_an_earlier_build_opens_and_is_a_members_from_then_on() {
     assert!(other.starts_with(b"leveret data folder\nformat 2\n"), "an older build refuses it with one line");
 }
 
+#[test]
+fn the_map_of_partitions_is_written_once_and_grows_with_the_setting() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut applied = 0;
+    for (wanted, partitions, is_new) in [
+        (2, 2, true),
+        (2, 2, false),
+        (4, 4, true),
+        (4, 4, false),
+        // A smaller number takes nothing away.
+        (1, 4, false),
+    ] {
+        let lab = open(&disk, wanted).unwrap();
+        assert_eq!(lab.map(), (MACHINE_VERSION, partitions, (1..=partitions).collect()), "{wanted} are set");
+        let now = lab.all.metadata.partition.applied().0;
+        // The entry with which a leader begins its term is always there.
+        assert_eq!(now > applied + 1, is_new, "{wanted} are set: {applied} entries before, {now} now");
+        applied = now;
+    }
+}
+
+/// A state of the topology as a build saved it that knew no map, in a checkpoint.
+fn without_map(payload: &[u8], topology: &Topology) -> Vec<u8> {
+    let at = payload.windows(5).position(|bytes| bytes == b"LVTO\x04").unwrap();
+    let nodes = topology.nodes().map(|(number, node)| Change::PutNode { number, node: node.clone() });
+    let pools = topology.pools().map(|(id, pool)| Change::PutPool { id, pool: pool.clone() });
+    let partitions = topology.partitions().map(|(id, put)| Change::PutPartition { id, partition: put.clone() });
+    // Behind the version and the tag a command is as a snapshot has it; beside them three short counts.
+    let map: usize = 3 + nodes.chain(pools).chain(partitions).map(|change| change.encode().len() - 2).sum::<usize>();
+    [&payload[..at], b"LVTO\x03", &payload[at + 6..payload.len() - map]].concat()
+}
+
+#[test]
+fn a_folder_without_a_map_gets_one_that_says_what_it_shows_wherever_a_crash_fell() {
+    let mut points = 0;
+    for at in 0.. {
+        let (disk, queues) = rolled_folder();
+        let mut lab = open(&disk, 2).unwrap();
+        let mut out = Outputs::default();
+        let current_file = file_u32(lab.all.wal.durable_file());
+        let wal = WalState { current_file, retire_through: current_file, checkpoint_lag_files: 0, ..WalState::CALM };
+        lab.declare("another", 2).unwrap();
+        lab.begin_files(2).unwrap();
+        let wal = WalState { current_file: file_u32(lab.all.wal.durable_file()), ..wal };
+        let replay = Replay { topology: &mut lab.all.topology, refused: None };
+        lab.all.metadata.partition.maintain(wal, wall_ms(), &replay, &mut out);
+        let Some(Job::SaveCheckpoint { payload, replay_file, .. }) = out.jobs.pop() else { panic!("{:?}", out.jobs) };
+        let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
+        let payload = without_map(&payload, &lab.all.topology);
+        for _ in 0..2 {
+            lab.all.checkpoints.save(GroupId(TOPOLOGY.0), replay_from, &payload).unwrap();
+        }
+        drop(lab);
+        disk.schedule(disk.operations() + at, Fault::Crash(Crash::Power));
+        let first = open(&disk, 3).map(|lab| lab.map());
+        let has_crashed = disk.down().is_some();
+        assert_eq!(first.is_err(), has_crashed, "at {at}: {:?}", first.err());
+        disk.clear_faults();
+        disk.restart();
+        let lab = open(&disk, 3).unwrap_or_else(|error| panic!("at {at}: {error}"));
+        assert_eq!(lab.map(), (MACHINE_VERSION, 3, vec![1, 2, 3]), "at {at}");
+        assert_eq!(queues.iter().zip([1, 2]).map(|(queue, p)| lab.live(p, *queue)).sum::<u64>(), 6);
+        points = points.max(at);
+        if !has_crashed {
+            break;
+        }
+    }
+    assert!(points > 5, "there is something between the folder and its map: {points}");
+}
+
+#[test]
+fn a_topology_that_a_newer_build_raised_is_refused_with_what_to_do() {
+    let disk = Arc::new(FaultyDisk::new(3));
+    let mut lab = open(&disk, 1).unwrap();
+    let newer = Change::RaiseVersion { version: MACHINE_VERSION + 1 }.encode();
+    let mut replay = Replay { topology: &mut lab.all.topology, refused: None };
+    assert!(lab.all.metadata.partition.propose(&newer, 1, &mut replay));
+    let why = lab.all.come_to_rest(true).unwrap_err().to_string();
+    drop(lab);
+    for why in [why, open(&disk, 1).err().unwrap().to_string()] {
+        assert!(why.contains("machine version, raised by a newer leveret,"), "{why}");
+        assert!(why.contains("start the version that wrote it"), "{why}");
+    }
+}
+
 /// What a member of a group writes that ends here.
 fn end_group(lab: &mut Lab, partition: u32) -> Result<(), OpenError> {
     let (group, kind, body) = (GroupId(partition), RecordKind::Tombstone, Bytes::new());
@@ -610,6 +716,7 @@ fn a_repair_brings_no_group_back_that_has_ended_here() {
     let (disk, queues) = rolled_folder();
     let mut lab = open(&disk, 3).unwrap();
     end_group(&mut lab, 3).unwrap();
+    lab.serve(4).unwrap();
     lab.declare("lost", 4).unwrap();
     drop(lab);
     assert!(open(&disk, 3).is_err(), "nothing is there of a partition that has a queue");

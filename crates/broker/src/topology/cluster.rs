@@ -1,0 +1,469 @@
+//! Which nodes the cluster has, which pools of partitions, and which partitions with which members.
+//!
+//! Invariants: a number of a node or a partition is given out once, for what is gone stays here as gone; standings and
+//! stages only go forward; members of a partition are nodes that are not gone; a command that is refused has changed
+//! nothing, and the same command again changes nothing either.
+//!
+//! ```text
+//! node       = number node, name, address (a name), 1 byte standing, number topology version, number queues version
+//! pool       = number pool, name, number replication factor, number target, flags (classic, quorum)
+//! partition  = number partition, number pool, 1 byte stage, number members, per member: number node, rising
+//! standing   = 0 joining | 1 member | 2 leaving | 3 gone
+//! stage      = 0 creating | 1 serving | 2 retired
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::Topology;
+use super::apply::CommandReply;
+use super::arguments::GROUP_SIZE_MAX;
+use super::command::Command;
+use super::encoding::{Malformed, Reader, Writer};
+use super::name::Name;
+use super::queue::Queue;
+use super::refusal::Refusal;
+use super::settings::QueueType;
+use crate::ids::{NodeNumber, PartitionId, PoolId};
+
+/// The newest version of the topology's state machine that this build carries out.
+///
+/// - 1: what folders imply that say nothing. A durable queue may be placed in any partition that is not retired.
+/// - 2: a durable queue is placed in a partition that serves, of a pool that serves its type.
+pub const MACHINE_VERSION: u32 = 2;
+/// The version of a topology that does not say which it works by.
+pub const FIRST_MACHINE_VERSION: u32 = 1;
+/// The version from which on the map of partitions decides where queues may be.
+const MAP_DECIDES: u32 = 2;
+
+/// Nodes that a cluster may ever have: one that is gone keeps its record.
+pub const NODES_EVER_MAX: usize = 1 << 12;
+/// Pools of one cluster.
+pub const POOLS_MAX: usize = 1 << 8;
+/// Partitions that a cluster may ever have: one that is retired keeps its record.
+pub const PARTITIONS_EVER_MAX: usize = 1 << 16;
+
+/// Where a node is on its way through the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeStanding {
+    /// It has a number, and no group counts on it yet.
+    Joining,
+    /// Groups may have it as their member.
+    Member,
+    /// Its groups are moving to others.
+    Leaving,
+    /// It is no node of this cluster any more, and its number is never given out again.
+    Gone,
+}
+
+/// The newest versions of state machines that a node can carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineVersions {
+    /// Of the topology.
+    pub topology: u32,
+    /// Of the queues of a partition.
+    pub queues: u32,
+}
+
+/// One node of the cluster. How often it was started is not here: that is in its data folder and in the keys of its
+/// channels, and would cost an entry of the log at every start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// Its name, as in `--node-name`.
+    pub name: Name,
+    /// Where the other nodes find it; empty for a node that listens for none.
+    pub address: Name,
+    /// Where it is on its way.
+    pub standing: NodeStanding,
+    /// What it can carry out, as it said when it was started last.
+    pub can: MachineVersions,
+}
+
+/// Partitions of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionPool {
+    /// Its name.
+    pub name: Name,
+    /// How many members each of its partitions is to have.
+    pub replication_factor: u32,
+    /// How many partitions it is to have. Only ever raised: queues live in every one of them.
+    pub target: u32,
+    /// Classic queues may be placed in it.
+    pub serves_classic: bool,
+    /// Quorum queues may be placed in it.
+    pub serves_quorum: bool,
+}
+
+/// Where a partition is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartitionStage {
+    /// Its members found its group. No queue is placed in it yet.
+    Creating,
+    /// It takes queues.
+    Serving,
+    /// It has ended, and its number is never given out again.
+    Retired,
+}
+
+/// One partition of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPartition {
+    /// The pool that it belongs to.
+    pub pool: PoolId,
+    /// The nodes that have its group, in rising order; none once it is retired.
+    pub members: Vec<NodeNumber>,
+    /// Where it is on its way.
+    pub stage: PartitionStage,
+}
+
+/// Nodes, pools and partitions, each by its number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cluster {
+    nodes: BTreeMap<NodeNumber, ClusterNode>,
+    pools: BTreeMap<PoolId, PartitionPool>,
+    partitions: BTreeMap<PartitionId, PoolPartition>,
+}
+
+/// What a node that is alone has, as its data folder shows it.
+#[derive(Clone, Debug)]
+pub struct SoleNode<'a> {
+    /// Its number.
+    pub number: NodeNumber,
+    /// Its name.
+    pub name: &'a str,
+    /// What it can carry out.
+    pub can: MachineVersions,
+    /// The partitions whose groups it has.
+    pub partitions: &'a [PartitionId],
+    /// The partitions whose groups have ended.
+    pub ended: &'a [PartitionId],
+    /// How many partitions are set.
+    pub wanted: u32,
+}
+
+/// The pool that a node which is alone puts its partitions into.
+pub const FIRST_POOL: PoolId = PoolId(1);
+
+impl Topology {
+    /// The version of its state machine that the topology works by.
+    pub fn machine_version(&self) -> u32 {
+        self.machine_version
+    }
+
+    /// Every node that the cluster ever had, by number.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeNumber, &ClusterNode)> {
+        self.cluster.nodes.iter().map(|(number, node)| (*number, node))
+    }
+
+    /// The pools, by number.
+    pub fn pools(&self) -> impl Iterator<Item = (PoolId, &PartitionPool)> {
+        self.cluster.pools.iter().map(|(id, pool)| (*id, pool))
+    }
+
+    /// Every partition that the cluster ever had, by number.
+    pub fn partitions(&self) -> impl Iterator<Item = (PartitionId, &PoolPartition)> {
+        self.cluster.partitions.iter().map(|(id, partition)| (*id, partition))
+    }
+
+    /// Whether a new durable queue may be placed in this partition: of this type, or, with none, of some type.
+    pub fn may_place_in(&self, partition: PartitionId, queue_type: Option<QueueType>) -> bool {
+        let found = self.cluster.partitions.get(&partition);
+        if self.machine_version < MAP_DECIDES {
+            // Builds that knew this version alone retired none.
+            return found.is_none_or(|found| found.stage != PartitionStage::Retired);
+        }
+        let Some(found) = found else { return false };
+        let Some(pool) = self.cluster.pools.get(&found.pool) else { return false };
+        let serves = match queue_type {
+            None => pool.serves_classic || pool.serves_quorum,
+            Some(QueueType::Classic) => pool.serves_classic,
+            Some(QueueType::Quorum) => pool.serves_quorum,
+        };
+        found.stage == PartitionStage::Serving && serves
+    }
+
+    /// The version that the topology's machine can be raised to, if that is above what it works by: the newest that
+    /// every one of these members of its group has said that it can carry out.
+    pub fn raise_for(&self, members: impl IntoIterator<Item = NodeNumber>) -> Option<Command> {
+        let can = |member| self.cluster.nodes.get(&member).map_or(FIRST_MACHINE_VERSION, |node| node.can.topology);
+        let version = members.into_iter().map(can).min()?;
+        (version > self.machine_version).then_some(Command::RaiseVersion { version })
+    }
+
+    /// What a node that is alone has to say of itself and its partitions, as far as the topology does not hold it yet.
+    /// Nothing at most starts; everything in a folder of a build that did not write such commands.
+    pub fn commands_of(&self, sole: &SoleNode<'_>) -> Vec<Command> {
+        let Cluster { nodes, pools, partitions } = &self.cluster;
+        let mut commands = Vec::new();
+        let before = nodes.get(&sole.number);
+        let node = ClusterNode {
+            name: Name::from(sole.name),
+            address: before.map_or_else(|| Name::from(""), |node| node.address.clone()),
+            standing: NodeStanding::Member,
+            can: sole.can,
+        };
+        if before != Some(&node) {
+            commands.push(Command::PutNode { number: sole.number, node });
+        }
+        let has = u32::try_from(sole.partitions.len()).expect("their number is limited");
+        let pool = pools.get(&FIRST_POOL).cloned().unwrap_or(PartitionPool {
+            name: Name::from("default"),
+            replication_factor: 1,
+            target: 0,
+            serves_classic: true,
+            serves_quorum: true,
+        });
+        let target = pool.target.max(sole.wanted).max(has);
+        if target != pool.target {
+            commands.push(Command::PutPool { id: FIRST_POOL, pool: PartitionPool { target, ..pool } });
+        }
+        let mut put = |id: PartitionId, members: &[NodeNumber], stage| {
+            let before = partitions.get(&id);
+            let pool = before.map_or(FIRST_POOL, |partition| partition.pool);
+            if before.is_none_or(|partition| partition.stage < stage) {
+                let partition = PoolPartition { pool, members: members.to_vec(), stage };
+                commands.push(Command::PutPartition { id, partition });
+            }
+        };
+        sole.ended.iter().for_each(|id| put(*id, &[], PartitionStage::Retired));
+        sole.partitions.iter().for_each(|id| put(*id, &[sole.number], PartitionStage::Serving));
+        commands
+    }
+
+    /// Carries out a command of this file. Errors: 406 for what is not lawful, and nothing has changed.
+    pub(super) fn change_cluster(&mut self, command: &Command) -> Result<CommandReply, Refusal> {
+        match command {
+            Command::PutNode { number, node } => self.put_node(*number, node)?,
+            Command::PutPool { id, pool } => self.put_pool(*id, pool)?,
+            Command::PutPartition { id, partition } => self.put_partition(*id, partition)?,
+            Command::RaiseVersion { version } => self.raise_version(*version)?,
+            _ => unreachable!("other commands are carried out elsewhere"),
+        }
+        self.version += 1;
+        Ok(CommandReply::Done)
+    }
+
+    fn put_node(&mut self, number: NodeNumber, node: &ClusterNode) -> Result<(), Refusal> {
+        let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot put node {}: {why}", number.0)));
+        let before = self.cluster.nodes.get(&number);
+        if before == Some(node) {
+            return Ok(());
+        }
+        let is_gone = node.standing == NodeStanding::Gone;
+        match before {
+            _ if number.0 == 0 => return refused("nodes are counted from 1"),
+            Some(before) if before.standing == NodeStanding::Gone => return refused("it is gone for ever"),
+            Some(before) if before.standing > node.standing => return refused("it has gone further than that"),
+            None if self.cluster.nodes.len() >= NODES_EVER_MAX => return refused("there are too many"),
+            _ if !is_gone && node.can.topology < self.machine_version => {
+                return refused("it cannot carry out what the topology works by");
+            }
+            _ => {}
+        }
+        if is_gone && self.cluster.partitions.values().any(|partition| partition.members.contains(&number)) {
+            return refused("partitions have it as their member");
+        }
+        self.cluster.nodes.insert(number, node.clone());
+        Ok(())
+    }
+
+    fn put_pool(&mut self, id: PoolId, pool: &PartitionPool) -> Result<(), Refusal> {
+        let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot put pool {}: {why}", id.0)));
+        let before = self.cluster.pools.get(&id);
+        if id.0 == 0 || !is_group_size(pool.replication_factor) || pool.target as usize > PARTITIONS_EVER_MAX {
+            return refused("a number is out of its range");
+        }
+        if before.is_none() && self.cluster.pools.len() >= POOLS_MAX {
+            return refused("there are too many");
+        }
+        if before.is_some_and(|before| before.target > pool.target) {
+            return refused("it has more partitions than that, and queues live in each");
+        }
+        if self.cluster.pools.iter().any(|(other, found)| *other != id && found.name == pool.name) {
+            return refused("another one has that name");
+        }
+        self.cluster.pools.insert(id, pool.clone());
+        Ok(())
+    }
+
+    fn put_partition(&mut self, id: PartitionId, partition: &PoolPartition) -> Result<(), Refusal> {
+        let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot put partition {}: {why}", id.0)));
+        let Cluster { nodes, pools, partitions } = &self.cluster;
+        let before = partitions.get(&id);
+        if before == Some(partition) {
+            return Ok(());
+        }
+        let is_retired = partition.stage == PartitionStage::Retired;
+        let Some(pool) = pools.get(&partition.pool) else { return refused("its pool is not there") };
+        match before {
+            _ if id.0 == 0 => return refused("that is the topology's group"),
+            Some(before) if before.stage == PartitionStage::Retired => return refused("it is retired for ever"),
+            Some(before) if before.stage > partition.stage => return refused("it has gone further than that"),
+            Some(before) if before.pool != partition.pool => return refused("it belongs to another pool"),
+            None if partitions.len() >= PARTITIONS_EVER_MAX => return refused("there are too many"),
+            None if !is_retired && self.partitions_in(partition.pool) >= pool.target => {
+                return refused("its pool is to have no more than it has");
+            }
+            _ => {}
+        }
+        let members = &partition.members;
+        let is_node = |member| nodes.get(member).is_some_and(|node: &ClusterNode| node.standing != NodeStanding::Gone);
+        if is_retired != members.is_empty() || !members.is_sorted_by(|a, b| a < b) || !members.iter().all(is_node) {
+            return refused("its members are nodes of the cluster, each once, and none when it is retired");
+        }
+        if !is_retired && !u32::try_from(members.len()).is_ok_and(is_group_size) {
+            return refused("a number is out of its range");
+        }
+        if is_retired && self.queues().any(|queue| !queue.id.is_local() && queue.partition == id) {
+            return refused("queues live in it");
+        }
+        self.cluster.partitions.insert(id, partition.clone());
+        Ok(())
+    }
+
+    /// Partitions of a pool that are not retired.
+    fn partitions_in(&self, pool: PoolId) -> u32 {
+        let partitions = self.cluster.partitions.values();
+        let there = partitions.filter(|p| p.pool == pool && p.stage != PartitionStage::Retired);
+        u32::try_from(there.count()).expect("their number is limited")
+    }
+
+    /// Other rules hold from here on. A version that this build does not know was refused when the command was read.
+    fn raise_version(&mut self, version: u32) -> Result<(), Refusal> {
+        assert!(version <= MACHINE_VERSION, "a command that raises to version {version} is not read by this build");
+        let is_placed = |partition| {
+            let found = self.cluster.partitions.get(&partition);
+            found.is_some_and(|found: &PoolPartition| found.stage == PartitionStage::Serving)
+        };
+        let may_stay = |queue: &Queue| queue.id.is_local() || is_placed(queue.partition);
+        if version >= MAP_DECIDES && !self.queues().all(may_stay) {
+            return Err(Refusal::precondition_failed(&format!(
+                "cannot raise the topology to version {version}: a queue lives in a partition that does not serve"
+            )));
+        }
+        // Said twice, or behind a higher one: it is as high already.
+        self.machine_version = self.machine_version.max(version);
+        Ok(())
+    }
+
+    /// A repair found messages of a queue in this partition: it serves, whatever the map has lost.
+    pub(super) fn adopt_partition(&mut self, id: PartitionId) {
+        let members = |node: (&NodeNumber, &ClusterNode)| (node.1.standing != NodeStanding::Gone).then_some(*node.0);
+        let members: Vec<_> = self.cluster.nodes.iter().filter_map(members).take(1).collect();
+        let is_known = self.cluster.partitions.contains_key(&id);
+        let Some(pool) = self.cluster.pools.get_mut(&FIRST_POOL).filter(|_| !is_known && !members.is_empty()) else {
+            return;
+        };
+        pool.target += 1;
+        let serving = PoolPartition { pool: FIRST_POOL, members, stage: PartitionStage::Serving };
+        self.cluster.partitions.insert(id, serving);
+    }
+}
+
+fn is_group_size(members: u32) -> bool {
+    (1..=GROUP_SIZE_MAX).contains(&i64::from(members))
+}
+
+impl Cluster {
+    /// All of it, as a snapshot holds it.
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.length(self.nodes.len());
+        self.nodes.iter().for_each(|(number, node)| write_node(writer, *number, node));
+        writer.length(self.pools.len());
+        self.pools.iter().for_each(|(id, pool)| write_pool(writer, *id, pool));
+        writer.length(self.partitions.len());
+        self.partitions.iter().for_each(|(id, partition)| write_partition(writer, *id, partition));
+    }
+}
+
+impl Topology {
+    /// See `Cluster::write`. What the rules refuse is malformed, and so is a number that does not rise.
+    pub(super) fn read_cluster(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let replay = |topology: &mut Self, command: Command, last: &mut u32, number: u32| {
+            let rises = std::mem::replace(last, number) < number;
+            let refused = "node, pool or partition that the rules refuse";
+            let applied = topology.change_cluster(&command).is_ok();
+            if rises && applied { Ok(()) } else { Err(refused) }
+        };
+        let mut last = 0;
+        for _ in 0..reader.count("nodes")? {
+            let (number, node) = read_node(reader)?;
+            replay(self, Command::PutNode { number, node }, &mut last, number.0).map_err(|w| reader.malformed(w))?;
+        }
+        last = 0;
+        for _ in 0..reader.count("pools")? {
+            let (id, pool) = read_pool(reader)?;
+            replay(self, Command::PutPool { id, pool }, &mut last, id.0).map_err(|w| reader.malformed(w))?;
+        }
+        last = 0;
+        for _ in 0..reader.count("partitions")? {
+            let (id, partition) = read_partition(reader)?;
+            replay(self, Command::PutPartition { id, partition }, &mut last, id.0).map_err(|w| reader.malformed(w))?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn write_node(writer: &mut Writer, number: NodeNumber, node: &ClusterNode) {
+    writer.number(number.0.into());
+    writer.bytes(&node.name);
+    writer.bytes(&node.address);
+    writer.byte(node.standing as u8);
+    writer.number(node.can.topology.into());
+    writer.number(node.can.queues.into());
+}
+
+pub(super) fn read_node(reader: &mut Reader<'_>) -> Result<(NodeNumber, ClusterNode), Malformed> {
+    let number = NodeNumber(reader.number_u32("node")?);
+    let (name, address) = (reader.name("node name")?, reader.name("address")?);
+    let standing = match reader.byte("standing of a node")? {
+        0 => NodeStanding::Joining,
+        1 => NodeStanding::Member,
+        2 => NodeStanding::Leaving,
+        3 => NodeStanding::Gone,
+        _ => return Err(reader.malformed("standing of a node")),
+    };
+    let what = "machine version";
+    let can = MachineVersions { topology: reader.number_u32(what)?, queues: reader.number_u32(what)? };
+    Ok((number, ClusterNode { name, address, standing, can }))
+}
+
+pub(super) fn write_pool(writer: &mut Writer, id: PoolId, pool: &PartitionPool) {
+    writer.number(id.0.into());
+    writer.bytes(&pool.name);
+    writer.number(pool.replication_factor.into());
+    writer.number(pool.target.into());
+    writer.byte(u8::from(pool.serves_classic) | u8::from(pool.serves_quorum) << 1);
+}
+
+pub(super) fn read_pool(reader: &mut Reader<'_>) -> Result<(PoolId, PartitionPool), Malformed> {
+    let id = PoolId(reader.number_u32("pool")?);
+    let name = reader.name("pool name")?;
+    let replication_factor = reader.number_u32("replication factor")?;
+    let target = reader.number_u32("target")?;
+    let [serves_classic, serves_quorum] = reader.flags("types of queues")?;
+    Ok((id, PartitionPool { name, replication_factor, target, serves_classic, serves_quorum }))
+}
+
+pub(super) fn write_partition(writer: &mut Writer, id: PartitionId, partition: &PoolPartition) {
+    writer.number(id.0.into());
+    writer.number(partition.pool.0.into());
+    writer.byte(partition.stage as u8);
+    writer.length(partition.members.len());
+    partition.members.iter().for_each(|member| writer.number(member.0.into()));
+}
+
+pub(super) fn read_partition(reader: &mut Reader<'_>) -> Result<(PartitionId, PoolPartition), Malformed> {
+    let id = PartitionId(reader.number_u32("partition")?);
+    let pool = PoolId(reader.number_u32("pool")?);
+    let stage = match reader.byte("stage of a partition")? {
+        0 => PartitionStage::Creating,
+        1 => PartitionStage::Serving,
+        2 => PartitionStage::Retired,
+        _ => return Err(reader.malformed("stage of a partition")),
+    };
+    let mut members = Vec::new();
+    for _ in 0..reader.count("members")? {
+        members.push(NodeNumber(reader.number_u32("member")?));
+    }
+    Ok((id, PoolPartition { pool, members, stage }))
+}
