@@ -273,7 +273,11 @@ impl Client {
 
     /// No more waiting for this client: its task ends at once.
     pub(crate) fn cut_off(&self) {
-        self.inner.borrow_mut().is_broken = true;
+        let mut inner = self.inner.borrow_mut();
+        if !std::mem::replace(&mut inner.is_broken, true) {
+            tracing::warn!(peer = %inner.session.peer(), "a client did not close its connection in time and is cut off");
+        }
+        drop(inner);
         self.wake();
     }
 
