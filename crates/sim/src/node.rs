@@ -12,15 +12,14 @@
 //! an answer of an earlier life of the node never arrives. A node that a fault hits stops as the server does: at once.
 
 use crate::bug::Bug;
-use crate::checks::violated;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
-use node::{Batch, Completions, Edge, LogQueue, LogWriter, Millis, Now, Reader, Shard, Task, Upkeep, Waits};
-use partition::outputs::{Fate, Read, ReadPurpose};
-use partition::{Command, Effect, Outlets, PeerFrame, QueuePartition};
+use node::{Batch, Completions, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
+use partition::outputs::Read;
+use partition::{Command, Effect, PeerFrame, QueuePartition};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,8 +27,10 @@ use storage::{DataFolder, FaultyDisk, Life, Record, RecordKind, StorageError};
 
 mod files;
 mod queues;
+mod spoil;
 mod start;
 mod topology;
+mod turn;
 
 pub use queues::Known;
 pub use start::Restored;
@@ -289,86 +290,6 @@ pub struct Node {
     now: Micros,
 }
 
-/// What a turn says, on its way to the clients.
-struct Mouth<'a> {
-    random: &'a mut Random,
-    full: u64,
-    gives_up: &'a [bool],
-    now_ms: u64,
-    latest_ms: u64,
-    sessions: &'a mut BTreeMap<SessionId, Session>,
-    senders: &'a mut Vec<VecDeque<Option<SessionId>>>,
-    stalled: &'a mut BTreeSet<(usize, ConsumerKey)>,
-    said: Vec<(PartitionId, Said, Effect)>,
-    repaired: u64,
-    repaired_before: u64,
-    /// The place of the partition whose turn it is, and what it had applied, whether it led, in which term.
-    place: usize,
-    before: (LogIndex, bool, Term),
-    partitions: &'a [PartitionId],
-}
-
-impl Outlets for Mouth<'_> {
-    fn room(&mut self, consumer: ConsumerKey) -> usize {
-        if self.place > 0 && self.random.chance(self.full) {
-            self.stalled.insert((self.place - 1, consumer));
-            return 0;
-        }
-        usize::MAX
-    }
-}
-
-impl Mouth<'_> {
-    /// Whether a refusal in one of the partition's streams is final.
-    fn gives_up(&self) -> bool {
-        self.gives_up.get(self.place.wrapping_sub(1)).copied().unwrap_or(true)
-    }
-}
-
-impl Edge for Mouth<'_> {
-    fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
-        let place = self.partitions.iter().position(|partition| *partition == id).map(|number| number + 1);
-        self.place = place.unwrap_or(if id == TRANSIENT { 0 } else { self.partitions.len() + 1 });
-        if let Some(partition) = queues {
-            let term = partition.replica().group().status().term;
-            self.before = (partition.applied(), partition.is_leading(), term);
-            self.repaired_before = partition.messages_repaired();
-        }
-    }
-
-    fn admits(&mut self, _: PartitionId, command: &Command, effects: &[Effect]) -> bool {
-        break_streams(effects, self.gives_up(), self.sessions);
-        match self.senders[self.place].pop_front() {
-            Some(Some(session)) => {
-                let is_publish = matches!(command, Command::Publish(_));
-                self.sessions.get(&session).is_some_and(|session| !(is_publish && session.broken))
-            }
-            _ => true,
-        }
-    }
-
-    fn take_effects(&mut self, id: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
-        let (now_ms, latest_ms) = (self.now_ms, self.latest_ms);
-        break_streams(effects, self.gives_up(), self.sessions);
-        let said = match queues {
-            Some(partition) => {
-                self.repaired += partition.messages_repaired() - self.repaired_before;
-                let (applied_before, led_before, term_before) = self.before;
-                let term = partition.replica().group().status().term;
-                let serves = led_before && partition.is_leading() && term_before == term;
-                let applied = partition.applied();
-                Said { term, applied, applied_before, led_before, serves, now_ms, latest_ms }
-            }
-            None => {
-                let (term, applied) = (Term(0), LogIndex(0));
-                let applied_before = applied;
-                Said { term, applied, applied_before, led_before: true, serves: true, now_ms, latest_ms }
-            }
-        };
-        self.said.extend(effects.drain(..).map(|effect| (id, said, effect)));
-    }
-}
-
 impl Node {
     /// A node with an empty disk, down.
     pub fn new(id: NodeId, settings: Settings, mut random: Random) -> Node {
@@ -578,133 +499,6 @@ impl Node {
     fn wall_ms(&self) -> u64 {
         (EPOCH_MS + self.now / MS).saturating_add_signed(self.clock_ms)
     }
-
-    /// The shard's turn: everything that came in, partition by partition.
-    fn turn(&mut self, out: &mut StepOutput) {
-        let now_ms = self.wall_ms();
-        let bug = self.settings.bug;
-        let told_ms = match bug {
-            Some(Bug::ClockRunsFast) => now_ms + 3 * (now_ms - EPOCH_MS),
-            Some(Bug::ClockIsCoarse) => now_ms - now_ms % 8_000,
-            _ => now_ms,
-        };
-        let r = self.running.as_mut().expect("only a node that is up is asked");
-        r.latest_ms = r.latest_ms.max(now_ms);
-        r.turn_due = false;
-        let mut commands = r.take_commands();
-        if bug == Some(Bug::PublishesSwap) {
-            swap_publishes(&mut commands);
-        }
-        if !r.commands.is_empty() {
-            r.turn_due = true;
-            out.later.push((20, Happening::Turn));
-        }
-        let ended = r.hand_out(commands);
-        let mut mouth = Mouth {
-            random: &mut self.random,
-            full: self.full_outlets,
-            gives_up: &self.settings.gives_up,
-            now_ms,
-            latest_ms: r.latest_ms,
-            sessions: &mut r.sessions,
-            senders: &mut r.senders,
-            stalled: &mut r.stalled,
-            said: Vec::new(),
-            repaired: 0,
-            repaired_before: 0,
-            place: 0,
-            before: (LogIndex(0), false, Term(0)),
-            partitions: &self.settings.partitions,
-        };
-        r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
-        out.repaired += mouth.repaired;
-        let said = mouth.said;
-        ended.into_iter().for_each(|session| r.end_session(session));
-        r.topology_said(out);
-        self.carry_out(said, out);
-    }
-
-    /// Sends out what the partitions left.
-    fn carry_out(&mut self, mut said: Vec<(PartitionId, Said, Effect)>, out: &mut StepOutput) {
-        let (bug, has_rot) = (self.settings.bug, self.settings.has_rot);
-        let slowness = self.disk_slowness;
-        let r = self.running.as_mut().expect("only a node that is up is asked");
-        let share = r.shard.share();
-        for write in &share.out.wal {
-            for record in write.records.iter().filter(|record| record.kind == RecordKind::Entry) {
-                let entry = (write.partition, Term(record.term), LogIndex(record.index), record.body.clone());
-                out.appended.push(entry);
-            }
-        }
-        let commands = std::mem::take(&mut share.commands);
-        let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, commands, files::time(self.now));
-        share.needs.drain(..).for_each(|(partition, file)| r.queue.needs(partition, file));
-        out.frames.append(&mut share.out.frames);
-        for read in share.out.reads.drain(..) {
-            let is_lost = match bug {
-                Some(Bug::ReadIsLost) => matches!(read.purpose, ReadPurpose::Messages { .. }),
-                Some(Bug::AskingIsInVain) => matches!(read.purpose, ReadPurpose::Repair { .. }),
-                _ => false,
-            };
-            if is_lost {
-                continue;
-            }
-            r.reading += 1;
-            out.later.push((self.random.between(20, 400) * slowness, Happening::Read(read)));
-        }
-        for damage in share.out.damage.drain(..) {
-            assert!(has_rot, "nothing is damaged here: {damage}");
-            if damage.fate != Fate::Asked {
-                violated("set aside", &format!("the others have them: {damage}"));
-            }
-        }
-        if let Some(halted) = share.out.halted.pop() {
-            violated("halted", &format!("{}: {halted}", self.id));
-        }
-        for lost in share.out.lost_entries.drain(..) {
-            assert!(has_rot, "nothing is damaged here: {lost}");
-            out.lost_entries += 1;
-        }
-        let jobs = std::mem::take(&mut share.out.jobs);
-        if let Some(bug) = bug {
-            spoil_effects(&mut said, bug, &mut self.random);
-            match bug {
-                Bug::DeliveryComesBack => bring_back(&mut said, &mut r.kept, self.now),
-                Bug::DeliveryOutlivesQueue | Bug::LetterOutlivesQueue => {
-                    queues::outlive(&mut said, r, (bug, self.now), &self.known);
-                }
-                _ => {}
-            }
-        }
-        out.effects.append(&mut said);
-        let mut again = false;
-        if self.settings.turnover && bug != Some(Bug::DeleteIsForgotten) {
-            again = r.delete_orphans(&self.known);
-        }
-        r.note_serving(&mut out.resets);
-        // Whoever was told that its connection is full hears that there is room again.
-        for (at, key) in std::mem::take(&mut r.stalled) {
-            let (Some(session), Some(queue)) = (r.channels.get(&key.channel), r.consumed.get(&key)) else { continue };
-            if r.sessions.get(session).is_some_and(|s| s.partition == at) {
-                let command = Command::Stall { queue: *queue, consumer: key, stalled: false };
-                r.commands.push_back((*session, Input::Command(command)));
-            }
-        }
-        if (!r.commands.is_empty() || again) && !r.turn_due {
-            r.turn_due = true;
-            out.later.push((self.random.between(500, 5_000), Happening::Turn));
-        }
-        let next = r.shard.poll_timeout();
-        if let Some(at) = next.filter(|at| r.due_at.is_none_or(|due| *at < due)) {
-            r.due_at = Some(at);
-            out.later.push(((at * MS).saturating_sub(self.now).max(1), Happening::Due));
-        }
-        jobs.into_iter().for_each(|job| self.task(Task::Job(job), out));
-        if is_left {
-            out.later.push((self.random.between(1, 20), Happening::Commit));
-        }
-        self.rouse(out);
-    }
 }
 
 impl Running {
@@ -727,177 +521,6 @@ impl Running {
     fn send(&mut self, place: usize, sender: Option<SessionId>, command: Command) {
         self.senders[place].push_back(sender);
         self.waits.borrow_mut().push(place, command);
-    }
-
-    /// Hands commands to their partitions; those who sent the last of theirs are named.
-    fn hand_out(&mut self, commands: Vec<(SessionId, Input)>) -> Vec<SessionId> {
-        let mut ended = Vec::new();
-        for (session, input) in commands {
-            let Some(known) = self.sessions.get(&session) else { continue };
-            let (partition, channel) = (known.partition, known.channel);
-            let command = match input {
-                Input::Command(command) => command,
-                Input::ChannelEnds => {
-                    ended.push(session);
-                    Command::Detach { channel }
-                }
-                Input::SessionEnds => {
-                    ended.push(session);
-                    continue;
-                }
-            };
-            if let Command::Consume { queue, consumer, .. } = &command {
-                self.consumed.insert(consumer.key, *queue);
-            }
-            if let Some(command) = spoil(command, self.bug) {
-                self.send(partition + 1, Some(session), command);
-            }
-        }
-        ended
-    }
-
-    fn end_session(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.remove(&id) else { return };
-        if self.channels.get(&session.channel) == Some(&id) {
-            self.channels.remove(&session.channel);
-        }
-    }
-
-    /// Commands for one turn: all that came, up to some bytes.
-    fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
-        let (mut taken, mut bytes) = (Vec::new(), 0);
-        while let Some((_, command)) = self.commands.front() {
-            if let Input::Command(Command::Publish(publish)) = command {
-                bytes += publish.message.body.len() + 128;
-                if bytes > TURN_BYTES_MAX && !taken.is_empty() {
-                    break;
-                }
-            }
-            taken.extend(self.commands.pop_front());
-        }
-        taken
-    }
-
-    /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach again where the leader is.
-    fn note_serving(&mut self, resets: &mut Vec<SessionId>) {
-        for at in 0..self.serving.len() {
-            let partition = self.queues(at);
-            let term = partition.replica().group().status().term;
-            let now = partition.is_leading().then_some(term);
-            let before = std::mem::replace(&mut self.serving[at], now);
-            if before.is_none() || before == now {
-                continue;
-            }
-            let gone: Vec<_> = self.sessions.iter().filter(|(_, s)| s.partition == at).map(|(id, _)| *id).collect();
-            gone.iter().for_each(|id| self.end_session(*id));
-            resets.extend(gone);
-        }
-    }
-}
-
-/// A refused publish breaks its channel's stream: what follows it there must not be taken in before it, or the log would
-/// take the refused one for a repeat when it comes again. Not so where it does not come again. A client that came back while
-/// the node was paused has two sessions here, and its stream breaks in both.
-fn break_streams(effects: &[Effect], gives_up: bool, sessions: &mut BTreeMap<SessionId, Session>) {
-    for effect in effects.iter().filter(|_| !gives_up) {
-        if let Effect::Refuse { channel, .. } = effect {
-            sessions.values_mut().filter(|session| session.channel == *channel).for_each(|s| s.broken = true);
-        }
-    }
-}
-
-/// What a wrong shell makes of a command.
-fn spoil(mut command: Command, bug: Option<Bug>) -> Option<Command> {
-    match (&mut command, bug) {
-        (Command::Settle { .. }, Some(Bug::AcksAreLost)) => return None,
-        (Command::Publish(publish), Some(Bug::CapIsRaised)) => {
-            for rule in publish.targets.iter_mut().filter_map(|t| t.selective.as_mut()) {
-                rule.cap *= 4;
-            }
-        }
-        (Command::Consume { consumer, .. }, Some(Bug::PrefetchIsDoubled)) => consumer.prefetch *= 2,
-        (Command::Publish(publish), Some(Bug::KeysAreMixedUp)) => crate::client::mix_up_key(publish),
-        (Command::Publish(publish), Some(Bug::DelayIsShortened)) => publish.delay_ms = publish.delay_ms.div_ceil(4),
-        (Command::Publish(publish), Some(Bug::DelayIsForgotten)) => publish.delay_ms = 0,
-        (Command::Publish(publish), Some(Bug::DelayIsStretched)) => publish.delay_ms *= 3,
-        _ => {}
-    }
-    Some(command)
-}
-
-/// Lets two publishes in a row of one channel change places.
-fn swap_publishes(commands: &mut [(SessionId, Input)]) {
-    let is_publish = |input: &Input| matches!(input, Input::Command(Command::Publish(_)));
-    for at in 1..commands.len() {
-        let (before, here) = (&commands[at - 1], &commands[at]);
-        if before.0 == here.0 && is_publish(&before.1) && is_publish(&here.1) {
-            return commands.swap(at - 1, at);
-        }
-    }
-}
-
-/// What a wrong shell makes of effects.
-fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bug, random: &mut Random) {
-    let deliveries: Vec<usize> = (0..said.len()).filter(|i| matches!(said[*i].2, Effect::Deliver(_))).collect();
-    match bug {
-        Bug::DeliveryIsRepeated if random.chance(5) => {
-            let again: Vec<_> = deliveries.iter().take(1).map(|i| said[*i].clone()).collect();
-            said.extend(again);
-        }
-        Bug::CountsAreLost => {
-            for at in deliveries {
-                if let Effect::Deliver(delivery) = &mut said[at].2 {
-                    delivery.counts = broker::queue::Counts::default();
-                }
-            }
-        }
-        Bug::FlagIsLost => {
-            for at in deliveries {
-                if let Effect::Deliver(delivery) = &mut said[at].2 {
-                    delivery.redelivered = false;
-                }
-            }
-        }
-        Bug::CancelIsLost => said.retain(|s| !matches!(s.2, Effect::Cancelled { .. })),
-        Bug::WaitIsHidden => queues::hide_waits(said),
-        Bug::DeliveriesSwap => {
-            if let [first, second, ..] = deliveries[..] {
-                said.swap(first, second);
-            }
-        }
-        Bug::BodyIsAltered if random.chance(5) => {
-            for at in deliveries.into_iter().take(1) {
-                if let Effect::Deliver(delivery) = &mut said[at].2 {
-                    let mut bytes = delivery.message.to_vec();
-                    if let Some(last) = bytes.last_mut() {
-                        *last ^= 1;
-                    }
-                    delivery.message = bytes.into();
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Lets a delivery come back after some seconds, flagged.
-fn bring_back(
-    said: &mut Vec<(PartitionId, Said, Effect)>,
-    kept: &mut Option<(Micros, PartitionId, Effect)>,
-    now: Micros,
-) {
-    let Some(at) = said.iter().position(|s| matches!(s.2, Effect::Deliver(_))) else { return };
-    match kept.take() {
-        Some(young) if now < young.0 + 2_000 * MS => *kept = Some(young),
-        Some((_, _, Effect::Deliver(mut delivery))) => {
-            let Effect::Deliver(of) = &said[at].2 else { return };
-            if of.queue == delivery.queue {
-                delivery.redelivered = true;
-                let again = (said[at].0, said[at].1, Effect::Deliver(delivery));
-                said.push(again);
-            }
-        }
-        _ => *kept = Some((now, said[at].0, said[at].2.clone())),
     }
 }
 

@@ -138,7 +138,14 @@ impl<D: Disk> DataFolder<D> {
             let node = node.started()?;
             node::write(&*disk, &node)?;
             write_identity(&*disk, &founding)?;
-            return Ok(DataFolder { disk, identity: founding, node, founded: true, _lock: lock, _folder_lock: folder_lock });
+            return Ok(DataFolder {
+                disk,
+                identity: founding,
+                node,
+                founded: true,
+                _lock: lock,
+                _folder_lock: folder_lock,
+            });
         };
         if identity.node_name != founding.node_name {
             return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
