@@ -15,6 +15,7 @@
 //!          due u32 * (due u64, seq u64) | u8 2: the same, and keys u32 * (seq u64, until u64, u8 gone, 16 bytes)
 //! highest extent u32 (may be absent: written by a build that did not keep it)
 //! publishers u32 * (life u64, channel u64, last u64): the others (may be absent likewise)
+//! machine version u32 (absent while it is 1)
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
@@ -22,7 +23,7 @@
 //! before, so a mismatch here is another version or a bug). Little-endian throughout.
 
 use crate::entry::Reason;
-use crate::machine::Queues;
+use crate::machine::{FIRST_MACHINE_VERSION, Queues, TOO_NEW, Versions};
 use crate::place::Place;
 use broker::queue::dedup::Seen;
 use broker::queue::levels::Stretch;
@@ -115,6 +116,9 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
     }
     put32(out, queues.highest_extent());
     put_publishers(&publishers[lifeless..], out);
+    if queues.machine_version() > FIRST_MACHINE_VERSION {
+        put32(out, queues.machine_version());
+    }
 }
 
 /// The publishers that are remembered, each with the number of the last publish, in the order of their keys.
@@ -172,8 +176,13 @@ fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
 
 /// Reads the state of a queue partition.
 pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
+    decode_queues_by(bytes, Versions::default())
+}
+
+/// The same for a machine that knows these versions.
+pub(crate) fn decode_queues_by(bytes: &Bytes, versions: Versions) -> Result<Queues, CheckpointDamaged> {
     let mut cursor = Cursor { bytes, at: 0 };
-    let mut queues = Queues::default();
+    let mut queues = Queues::new(versions);
     queues.time_ms = cursor.u64()?;
     for _ in 0..cursor.u32()? {
         let (channel, last) = (ChannelKey::from_words(0, cursor.u64()?), cursor.u64()?);
@@ -193,6 +202,9 @@ pub fn decode_queues(bytes: &Bytes) -> Result<Queues, CheckpointDamaged> {
     }
     if cursor.at != bytes.len() {
         queues.publishers.extend(cursor.publishers()?);
+    }
+    if cursor.at != bytes.len() {
+        queues.versions.current = cursor.machine_version(versions)?;
     }
     cursor.end()?;
     Ok(queues)
@@ -362,6 +374,15 @@ impl<'a> Cursor<'a> {
     pub(crate) fn publishers(&mut self) -> Result<Vec<(ChannelKey, u64)>, CheckpointDamaged> {
         let count = self.u32()?;
         (0..count).map(|_| Ok((ChannelKey::from_words(self.u64()?, self.u64()?), self.u64()?))).collect()
+    }
+
+    /// A machine version above the first, which a state without one implies.
+    pub(crate) fn machine_version(&mut self, known: Versions) -> Result<u32, CheckpointDamaged> {
+        match self.u32()? {
+            0..=FIRST_MACHINE_VERSION => Err(self.damaged("a machine version that goes without saying")),
+            version if version > known.newest => Err(self.damaged(TOO_NEW)),
+            version => Ok(version),
+        }
     }
 
     /// What [`put_levels`] wrote: the default level, and stretches of others.

@@ -696,6 +696,16 @@ impl QueuePartition {
         }
     }
 
+    /// Has the machine raised to this version, which every member of the group has said that it can carry out. Nothing
+    /// happens where it is as high, where that is on its way, and where this member does not lead.
+    pub fn raise_version(&mut self, version: u32) {
+        let Some(leader) = self.leader.as_deref_mut() else { return };
+        if version > self.queues.machine_version().max(leader.raising) {
+            leader.raising = version;
+            leader.builder.raise_version(version);
+        }
+    }
+
     /// A queue ends: every member is told, so that whoever leads next takes nothing late.
     fn forget(&mut self, id: QueueId) {
         self.rules.remove(&id);

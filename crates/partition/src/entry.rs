@@ -13,6 +13,7 @@
 //! delete   u8 5 | u8 0 | u16 0 | u32 0 | u64 queue
 //! closed   u8 6 | u8 flags (16: with a life) | u16 0 | u32 0 | u64 publisher | with a life: u64 life
 //! dead     u8 7 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
+//! raise    u8 9 | u8 0 | u16 0 | u32 0 | u64 machine version
 //! retry    u8 8 | u8 counts | u16 0 | u32 ranges | u64 queue | u64 until ms | ranges * (u64 first, u64 count)
 //! ```
 //!
@@ -62,6 +63,7 @@ const KIND_CLOSED: u8 = 6;
 const SENT_LOWERS: u8 = 1;
 const KIND_DEAD: u8 = 7;
 const KIND_RETRY: u8 = 8;
+const KIND_RAISE: u8 = 9;
 const BATCH_TIMED: u8 = 1;
 const BATCH_SCHEDULED: u8 = 2;
 
@@ -370,6 +372,11 @@ impl EntryBuilder {
         }
     }
 
+    /// Has entries applied by this version of the machine from here on.
+    pub fn raise_version(&mut self, version: u32) {
+        self.command(KIND_RAISE, 0, 0, version.into());
+    }
+
     /// Ends the entry: its bytes, and where its batches lie. The builder is empty again.
     pub fn finish(&mut self, time_ms: u64) -> (Bytes, Vec<BatchPlace>) {
         self.close_batch();
@@ -616,6 +623,11 @@ pub enum LogCommand<'a> {
         /// Which.
         queue: QueueId,
     },
+    /// Entries are applied by this version of the machine from here on.
+    RaiseVersion {
+        /// The version.
+        version: u32,
+    },
     /// The publisher sends nothing again.
     Closed {
         /// Who.
@@ -661,6 +673,11 @@ impl<'a> Commands<'a> {
         Ok(Commands { entry, at: ENTRY_HEADER_BYTES, left, time_ms })
     }
 
+    /// Where the command that was read last ends.
+    pub(crate) fn past(&self) -> usize {
+        self.at
+    }
+
     /// The next command.
     #[allow(clippy::should_implement_trait)] // It can fail, and `Result<Option>` reads better in its one loop.
     pub fn next(&mut self) -> Result<Option<LogCommand<'a>>, EntryDamaged> {
@@ -703,6 +720,10 @@ impl<'a> Commands<'a> {
                 (LogCommand::Sent { queue, dispatched_below: word(16), lowers: rest[1] & SENT_LOWERS != 0 }, 24)
             }
             KIND_DELETE => (LogCommand::Delete { queue }, 16),
+            KIND_RAISE => {
+                let version = u32::try_from(queue.0).map_err(|_| damaged("a machine version beyond all"))?;
+                (LogCommand::RaiseVersion { version }, 16)
+            }
             KIND_CLOSED if rest[1] & FLAG_LIFE == 0 => {
                 (LogCommand::Closed { publisher: ChannelKey::from_words(0, queue.0) }, 16)
             }

@@ -291,6 +291,8 @@ pub(crate) struct Leader {
     pub(crate) term: Term,
     pub(crate) queues: FixedMap<QueueId, LeaderQueue>,
     pub(crate) builder: EntryBuilder,
+    /// The machine version that it proposed last.
+    pub(crate) raising: u32,
     pub(crate) on_written: Vec<ConfirmRange>,
     pub(crate) on_synced: Vec<ConfirmRange>,
     pub(crate) values: Vec<(QueueId, u64)>,
@@ -344,6 +346,7 @@ impl Leader {
             term,
             queues: FixedMap::default(),
             builder: EntryBuilder::default(),
+            raising: 0,
             on_written: Vec::new(),
             on_synced: Vec::new(),
             values: Vec::new(),

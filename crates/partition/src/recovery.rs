@@ -7,7 +7,7 @@
 use crate::checkpoint::{self, CheckpointDamaged};
 use crate::ending;
 use crate::log_partition::{LogPartition, PREFIX};
-use crate::machine::Queues;
+use crate::machine::{MACHINE_VERSION, Queues, Versions};
 use crate::partition::QueuePartition;
 use crate::replica::{Replica, body_of, entry_of};
 use broker::PartitionId;
@@ -47,6 +47,8 @@ pub struct Recovery {
     pub(crate) entries: Vec<(Entry, Location)>,
     replay_file: u32,
     pub(crate) queues: Option<Queues>,
+    /// What its machine knows.
+    versions: Versions,
     older: Option<Older>,
     /// The first entry that is missing between others.
     gap: Option<LogIndex>,
@@ -61,8 +63,19 @@ pub struct Recovery {
 impl Recovery {
     /// A queue partition: starts from its newest checkpoint, whose replay starts in `replay_file`; or from nothing.
     pub fn queues(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
+        Recovery::queues_by(id, checkpoint, MACHINE_VERSION)
+    }
+
+    /// The same with a machine that knows another version as its newest: simulated clusters whose members differ.
+    pub fn queues_by(
+        id: PartitionId,
+        checkpoint: Option<(&Bytes, u32)>,
+        newest: u32,
+    ) -> Result<Self, CheckpointDamaged> {
         let mut recovery = Recovery::log(id, checkpoint)?;
-        recovery.queues = recovery.checkpoint.as_ref().map(|(_, s)| checkpoint::decode_queues(s)).transpose()?;
+        recovery.versions = Versions { newest, ..Versions::default() };
+        let decode = |(_, state): &(_, Bytes)| checkpoint::decode_queues_by(state, recovery.versions);
+        recovery.queues = recovery.checkpoint.as_ref().map(decode).transpose()?;
         Ok(recovery)
     }
 
@@ -86,6 +99,7 @@ impl Recovery {
             entries,
             replay_file,
             queues,
+            versions: Versions::default(),
             older,
             gap,
             forgot_in,
@@ -101,7 +115,8 @@ impl Recovery {
             return Ok(());
         }
         let (head, state) = checkpoint::Head::decode(older)?;
-        let queues = self.queues.is_some().then(|| checkpoint::decode_queues(&state)).transpose()?.unwrap_or_default();
+        let queues = self.queues.is_some().then(|| checkpoint::decode_queues_by(&state, self.versions));
+        let queues = queues.transpose()?.unwrap_or_default();
         self.older = Some(Older {
             applied: head.applied.index,
             needs_file: queues.oldest_wal_file().map_or(replay_file, |file| file.min(replay_file)),
@@ -257,10 +272,11 @@ impl Recovery {
     /// An error says that what was found contradicts itself: it is damaged, though every checksum is right.
     pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> Result<QueuePartition, StartError> {
         let (needs_file, replay_file, applied) = (self.newest_needs_file(), self.replay_file, self.applied);
-        let (queues, older) = (self.queues.take(), self.older.take());
+        let (queues, older, versions) = (self.queues.take(), self.older.take(), self.versions);
         let replica = self.replica(node, config, founders)?;
         let restored = queues.is_some();
-        let mut partition = QueuePartition::new(replica, queues.unwrap_or_default(), applied.index, applied.term);
+        let queues = queues.unwrap_or_else(|| Queues::new(versions));
+        let mut partition = QueuePartition::new(replica, queues, applied.index, applied.term);
         if let Some(older) = older {
             partition.maintenance.restored(older.applied, older.needs_file, older.replay_file);
             partition.keep_extents_of_older(&older.extents, older.highest_extent);

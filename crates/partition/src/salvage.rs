@@ -14,7 +14,7 @@
 use crate::checkpoint::{self, Head};
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
 use crate::extent_copy::Copied;
-use crate::machine::{Queues, Unobserved};
+use crate::machine::{Queues, TOO_NEW, Unobserved};
 use crate::maintenance::{COPY_RUNS_MAX, collect, take_over};
 use crate::outputs::CopyRun;
 use crate::place::Place;
@@ -192,6 +192,11 @@ impl Salvage {
         while let Some(command) = commands.next()? {
             match command {
                 LogCommand::Publish(batch) => self.publish(&batch, at, spoilt),
+                LogCommand::RaiseVersion { version } => {
+                    if !self.queues.raise_version(version) {
+                        return Err(EntryDamaged { what: TOO_NEW, offset: commands.past() });
+                    }
+                }
                 other => {
                     let (queue, numbers) = names(&other);
                     let below = known.map_or(u64::MAX, |known| known.get(&queue).copied().unwrap_or(0));
@@ -262,7 +267,7 @@ impl Salvage {
 fn names<'a>(command: &LogCommand<'a>) -> (QueueId, impl Iterator<Item = (u64, u64)> + use<'a>) {
     let (queue, ranges) = match command {
         LogCommand::Settle { queue, ranges, .. } => (*queue, Some(*ranges)),
-        LogCommand::Publish(_) | LogCommand::Closed { .. } => (QueueId(0), None),
+        LogCommand::Publish(_) | LogCommand::Closed { .. } | LogCommand::RaiseVersion { .. } => (QueueId(0), None),
         LogCommand::Requeue { queue, .. }
         | LogCommand::Dead { queue, .. }
         | LogCommand::Retry { queue, .. }

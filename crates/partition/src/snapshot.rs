@@ -26,6 +26,7 @@ pub(crate) mod transfer;
 use crate::checkpoint::Head;
 use crate::entry::{Batch, Commands, LogCommand};
 use crate::machine::Queues;
+use crate::machine::TOO_NEW;
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::peer::{PeerFrame, SnapshotKey};
@@ -319,6 +320,7 @@ impl QueuePartition {
 
     /// A part of the image came. What belongs to no transfer is dropped.
     pub(crate) fn take_image(&mut self, snapshot: SnapshotKey, offset: u64, part: &Bytes) {
+        let (id, versions) = (self.id().0, self.queues.versions);
         let Some(incoming) = self.incoming(snapshot) else { return };
         if incoming.image.is_some() {
             return;
@@ -326,7 +328,12 @@ impl QueuePartition {
         let whole = match incoming.gathered.take(offset, part) {
             Taken::Passed => return,
             Taken::Part => return incoming.moved(),
-            Taken::Whole(bytes) => Image::decode(&bytes).ok(),
+            Taken::Whole(bytes) => match Image::decode(&bytes, versions) {
+                Err(why) if why.what == TOO_NEW => {
+                    panic!("partition {id}: {why} (a snapshot); nothing of it is taken over")
+                }
+                image => image.ok(),
+            },
             Taken::Damaged => None,
         };
         let Some(image) = whole else {
@@ -429,7 +436,7 @@ impl QueuePartition {
             return self.forget_incoming(cx.out);
         }
         let image = incoming.image.take().expect("a complete transfer has its image");
-        let queues = image.restore(&incoming.extents);
+        let queues = image.restore(&incoming.extents, self.queues.versions);
         let (position, file) = (incoming.position, self.maintenance.current_file());
         assert!(file > 0, "a partition is told where the log is before it runs");
         self.snapshots.installing = Some(Installing { queues, position, file, is_saving: false });

@@ -125,11 +125,13 @@ pub enum Bug {
     DetachIsForgotten,
     /// A publish is confirmed when it is handed to its partition.
     ConfirmIsHasty,
+    /// A leader raises its machine to what it knows itself.
+    RaiseIsEarly,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 59] = [
+    pub const ALL: [Bug; 60] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -189,6 +191,7 @@ impl Bug {
         Bug::TeardownIsForgotten,
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
+        Bug::RaiseIsEarly,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

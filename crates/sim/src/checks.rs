@@ -195,6 +195,8 @@ pub struct Figures {
     pub redelivered: u64,
     /// Entries committed.
     pub committed: u64,
+    /// Runs in which the machine was raised.
+    pub raised: u64,
     /// Leaders elected.
     pub leaders: u64,
     /// Nodes started, the first time included.
@@ -250,6 +252,7 @@ impl Figures {
             delivered,
             redelivered,
             committed,
+            raised,
             leaders,
             starts,
             power_cuts,
@@ -278,6 +281,7 @@ impl Figures {
         self.delivered += delivered;
         self.redelivered += redelivered;
         self.committed += committed;
+        self.raised += raised;
         self.leaders += leaders;
         self.starts += starts;
         self.power_cuts += power_cuts;

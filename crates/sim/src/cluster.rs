@@ -16,6 +16,7 @@ use broker::queue::Rules;
 use broker::{ChannelKey, PartitionId};
 use bytes::Bytes;
 use consensus::NodeId;
+use partition::machine::FIRST_MACHINE_VERSION;
 use partition::{Command, Effect};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,6 +138,7 @@ impl Cluster {
             has_rot: options.faults.rot || options.faults.log_rot,
             turnover: options.turnover,
             declares: options.declares,
+            upgrades: options.upgrades,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
         let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
@@ -212,6 +214,8 @@ impl Cluster {
             if matches!(event, Event::Look) {
                 if self.look() {
                     self.checks.finish(self.schedule.now());
+                    let version = self.nodes.iter().map(|node| node.machine_version()).max();
+                    self.checks.figures.raised += u64::from(version > Some(FIRST_MACHINE_VERSION));
                     return self.checks.figures;
                 }
                 continue;
@@ -494,6 +498,9 @@ impl Cluster {
                         .collect();
                     format!("{id} starts: {short:?}")
                 });
+                // What a node's record in the topology tells all others.
+                let all_can = self.nodes.iter().map(|node| node.said_can).min().expect("there are nodes");
+                self.nodes.iter_mut().for_each(|node| node.all_can = all_can);
                 self.checks.started(id, restored);
                 self.settle(node, out);
             }

@@ -18,6 +18,7 @@ use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role, Term};
 use node::{Batch, Completions, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
+use partition::machine::FIRST_MACHINE_VERSION;
 use partition::outputs::Read;
 use partition::{Command, Effect, PeerFrame, QueuePartition};
 use std::cell::RefCell;
@@ -78,6 +79,8 @@ pub struct Settings {
     pub turnover: bool,
     /// The topology's group has a member on every node.
     pub declares: bool,
+    /// Nodes are upgraded, each with its first restart; see `node/start.rs`.
+    pub upgrades: bool,
     /// Extents may rot.
     pub has_rot: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
@@ -268,6 +271,10 @@ pub struct Node {
     pub disk: Arc<FaultyDisk>,
     /// Its lives so far; what was meant for an earlier one must not reach it.
     pub life: u32,
+    /// The newest machine version that every member has said to know, each at its last start.
+    pub all_can: u32,
+    /// What this node said at its last start.
+    pub said_can: u32,
     /// How often what was written may have been lost: the boots of its machine, and failed syncs.
     pub boot: u32,
     /// It does nothing until then: a stalled machine.
@@ -298,6 +305,8 @@ impl Node {
             id,
             disk,
             life: 0,
+            all_can: FIRST_MACHINE_VERSION,
+            said_can: FIRST_MACHINE_VERSION,
             boot: 0,
             paused_until: 0,
             disk_slowness: 1,

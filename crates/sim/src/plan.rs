@@ -98,6 +98,9 @@ pub struct Options {
     pub turnover: bool,
     /// The topology's group runs too, and somebody declares and deletes all the time.
     pub declares: bool,
+    /// Nodes are upgraded one by one, each with its first restart; some are from the start. The new build knows a version of the
+    /// queues' machine that no real one does.
+    pub upgrades: bool,
 }
 
 impl Default for Options {
@@ -112,6 +115,7 @@ impl Default for Options {
             rules: false,
             turnover: false,
             declares: false,
+            upgrades: false,
         }
     }
 }

@@ -176,6 +176,7 @@ impl Sessions {
             has_rot: false,
             turnover: false,
             declares: true,
+            upgrades: false,
             gives_up: vec![true; PARTITIONS as usize],
         };
         let nodes: Vec<_> = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();

@@ -56,6 +56,14 @@ fn a_log_that_lost_its_end_is_found_out() {
     found(Bug::TailIsForgotten, 1, "[lost]", Faults::ALL);
 }
 
+#[test]
+fn a_machine_that_is_raised_before_every_member_can_stops_one() {
+    look_for(
+        "a newer leveret raised the machine version",
+        Options { bug: Some(Bug::RaiseIsEarly), upgrades: true, ..Options::default() },
+    );
+}
+
 /// By the seeds that `seeds.rs` runs without the bug, where nothing is lost.
 #[test]
 fn a_member_that_forgot_and_votes_as_if_it_had_not_is_found_out() {

@@ -67,6 +67,18 @@ fn members_agree_on_what_exists_in_all_weathers() {
     assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
+/// Members are upgraded one by one; the machine is raised behind the last of them, and nobody stops over it.
+#[test]
+fn a_machine_is_raised_once_every_member_can() {
+    let upgrades = Options { upgrades: true, ..Options::default() };
+    let mut total = run_all(8_600..8_640, upgrades);
+    total.add(&run_all(8_640..8_650, Options { nodes: 5, rules: true, ..upgrades }));
+    assert!(total.raised > 20, "machines are raised: {total:?}");
+    assert!(total.snapshots > 0 && total.leaders > 50, "runs in which nothing goes wrong show nothing: {total:?}");
+    let calm = run_all(8_650..8_655, Options { faults: Faults::NONE, ..upgrades });
+    assert_eq!(calm.raised, 0, "who is not restarted is not upgraded, and nobody goes ahead: {calm:?}");
+}
+
 /// Where clocks agree, times are held to the millisecond.
 #[test]
 fn rules_of_queues_keep_their_times_where_clocks_agree() {

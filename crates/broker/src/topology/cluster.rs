@@ -189,6 +189,12 @@ impl Topology {
         (version > self.machine_version).then_some(Command::RaiseVersion { version })
     }
 
+    /// The newest version of the queues' machine that every one of these members of a partition has said that it can carry out.
+    pub fn queues_version_for(&self, members: impl IntoIterator<Item = NodeNumber>) -> Option<u32> {
+        let can = |member| self.cluster.nodes.get(&member).map(|node| node.can.queues);
+        members.into_iter().map(can).min().flatten()
+    }
+
     /// What a node that is alone has to say of itself and its partitions, as far as the topology does not hold it yet.
     /// Nothing at most starts; everything in a folder of a build that did not write such commands.
     pub fn commands_of(&self, sole: &SoleNode<'_>) -> Vec<Command> {

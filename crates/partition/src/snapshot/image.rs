@@ -1,7 +1,7 @@
 //! The image of a partition's state that a follower fetches before it fetches messages.
 //!
 //! ```text
-//! u8 version=3 | time u64 | publishers u32 * (life u64, channel u64, last u64)
+//! u8 version=3, or 4 and u32 machine version where that is above 1 | time u64 | publishers u32 * (life u64, channel u64, last u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
 //!               counts u32 * (seq u64, acquired u32, delivery u32), levels and extras (as in checkpoint.rs),
 //!               live u32 * (first u64, count u64))
@@ -14,7 +14,7 @@ use crate::checkpoint::{
     CheckpointDamaged, Cursor, decode_extras, encode_extras, put_levels, put_publishers, put32, put64,
     sorted_publishers,
 };
-use crate::machine::Queues;
+use crate::machine::{FIRST_MACHINE_VERSION, Queues, Versions};
 use crate::outputs::ExtentReady;
 use crate::place::Place;
 use broker::queue::levels::Stretch;
@@ -25,6 +25,9 @@ use std::collections::BTreeMap;
 
 /// The version that this build writes and reads, of the manifest too.
 pub(super) const VERSION: u8 = 3;
+/// The version of an image that says which machine version its state works by. Where that is the first, the image stays one
+/// that members can read which know no other.
+const VERSION_RAISED: u8 = 4;
 
 /// One queue of an image.
 #[derive(Debug, PartialEq)]
@@ -41,6 +44,7 @@ pub(super) struct QueueImage {
 /// The state of a queue partition as of one log index, without the bytes of its messages.
 #[derive(Debug, PartialEq)]
 pub(super) struct Image {
+    pub(super) machine_version: u32,
     pub(super) time_ms: u64,
     pub(super) publishers: Vec<(ChannelKey, u64)>,
     pub(super) queues: Vec<QueueImage>,
@@ -49,6 +53,10 @@ pub(super) struct Image {
 /// The image of a state.
 pub(super) fn encode(queues: &Queues) -> Vec<u8> {
     let mut out = vec![VERSION];
+    if queues.machine_version() > FIRST_MACHINE_VERSION {
+        out[0] = VERSION_RAISED;
+        put32(&mut out, queues.machine_version());
+    }
     put64(&mut out, queues.time_ms);
     put_publishers(&sorted_publishers(queues), &mut out);
     let ids = queues.queue_ids();
@@ -84,11 +92,13 @@ pub(super) fn encode(queues: &Queues) -> Vec<u8> {
 
 impl Image {
     /// Reads what [`encode`] wrote; anything else is refused whole.
-    pub(super) fn decode(bytes: &Bytes) -> Result<Image, CheckpointDamaged> {
+    pub(super) fn decode(bytes: &Bytes, versions: Versions) -> Result<Image, CheckpointDamaged> {
         let mut cursor = Cursor::new(bytes);
-        if cursor.u8()? != VERSION {
-            return Err(cursor.damaged("a version that this build does not know"));
-        }
+        let machine_version = match cursor.u8()? {
+            VERSION => FIRST_MACHINE_VERSION,
+            VERSION_RAISED => cursor.machine_version(versions)?,
+            _ => return Err(cursor.damaged("a version that this build does not know")),
+        };
         let time_ms = cursor.u64()?;
         let publishers = cursor.publishers()?;
         let mut queues = Vec::new();
@@ -110,12 +120,12 @@ impl Image {
             queues.push(QueueImage { id, next_seq, dispatched_below, counts, levels, extras, live });
         }
         cursor.end()?;
-        Ok(Image { time_ms, publishers, queues })
+        Ok(Image { machine_version, time_ms, publishers, queues })
     }
 
     /// The state that an image tells, with its messages where they were written.
-    pub(super) fn restore(self, extents: &[ExtentReady]) -> Queues {
-        let mut queues = Queues::default();
+    pub(super) fn restore(self, extents: &[ExtentReady], versions: Versions) -> Queues {
+        let mut queues = Queues::new(Versions { current: self.machine_version, ..versions });
         queues.time_ms = self.time_ms;
         queues.publishers.extend(self.publishers);
         let mut runs: BTreeMap<QueueId, Vec<(u64, u64, Place)>> = BTreeMap::new();
@@ -250,11 +260,11 @@ mod tests {
         ) {
             let queues = state_after(&steps);
             let bytes = Bytes::from(encode(&queues));
-            let image = Image::decode(&bytes).unwrap();
+            let image = Image::decode(&bytes, Versions::default()).unwrap();
             let extents = extents_of(&image, messages_max);
-            let restored = image.restore(&extents);
+            let restored = image.restore(&extents, Versions::default());
             prop_assert_eq!(restored.state_hash(), queues.state_hash());
-            let again = Image::decode(&Bytes::from(encode(&restored))).unwrap().restore(&extents);
+            let again = Image::decode(&Bytes::from(encode(&restored)), Versions::default()).unwrap().restore(&extents, Versions::default());
             prop_assert_eq!(again.state_hash(), queues.state_hash(), "and so on from member to member");
             prop_assert_eq!(restored.wal_run_count(), 0, "nothing of it lies in this member's log");
         }
@@ -263,9 +273,9 @@ mod tests {
         fn an_image_that_is_cut_or_goes_on_is_refused(steps in prop::collection::vec(step(), 1..20), cut in 0.0..1.0f64) {
             let mut bytes = encode(&state_after(&steps));
             let at = (bytes.len() as f64 * cut) as usize;
-            prop_assert!(Image::decode(&Bytes::copy_from_slice(&bytes[..at])).is_err());
+            prop_assert!(Image::decode(&Bytes::copy_from_slice(&bytes[..at]), Versions::default()).is_err());
             bytes.push(0);
-            prop_assert!(Image::decode(&Bytes::from(bytes)).is_err());
+            prop_assert!(Image::decode(&Bytes::from(bytes), Versions::default()).is_err());
         }
 
         #[test]
@@ -273,7 +283,22 @@ mod tests {
             if let Some(first) = bytes.first_mut() {
                 *first = VERSION;
             }
-            let _ = Image::decode(&Bytes::from(bytes));
+            let _ = Image::decode(&Bytes::from(bytes), Versions::default());
         }
+    }
+
+    #[test]
+    fn an_image_is_one_that_others_can_read_until_the_machine_is_raised() {
+        let next = crate::machine::MACHINE_VERSION + 1;
+        let knows = |newest| Versions { newest, ..Versions::default() };
+        let mut queues = Queues::new(knows(next));
+        assert_eq!(encode(&queues)[0], 3);
+        assert!(queues.raise_version(next));
+        let bytes = Bytes::from(encode(&queues));
+        assert_eq!(bytes[..5], [&[4][..], &next.to_le_bytes()].concat());
+        let restored = Image::decode(&bytes, knows(next)).unwrap().restore(&[], knows(next));
+        assert_eq!((restored.machine_version(), restored.state_hash()), (next, queues.state_hash()));
+        let why = Image::decode(&bytes, knows(next - 1)).unwrap_err().to_string();
+        assert!(why.contains("start that leveret again"), "{why}");
     }
 }

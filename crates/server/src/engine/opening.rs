@@ -20,6 +20,7 @@ use bytes::Bytes;
 use consensus::{Config, NodeId};
 use partition::ending::{NO_REPLAY, ended_checkpoint};
 use partition::log_partition::{AppliedEntry, Machine};
+use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION as QUEUES_MACHINE_VERSION};
 use partition::outputs::WalWrite;
 use partition::place::file_u32;
 use partition::{
@@ -450,10 +451,16 @@ impl<D: Disk> Brought<D> {
         let number = NodeNumber(self.life.node);
         let partitions: Vec<_> = self.partitions.iter().map(|started| started.partition.id()).collect();
         let ended: Vec<_> = gone.iter().map(|id| PartitionId(*id)).collect();
-        let can = MachineVersions { topology: MACHINE_VERSION, queues: partition::machine::MACHINE_VERSION };
+        let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
         let sole = SoleNode { number, name, can, partitions: &partitions, ended: &ended, wanted };
         self.change(self.topology.commands_of(&sole))?;
         self.change(self.topology.raise_for([number]).into_iter().collect())?;
+        for Started { partition, .. } in &mut self.partitions {
+            // Goes out with the first turn.
+            let put = self.topology.partitions().find(|(id, _)| *id == partition.id()).map(|(_, put)| put);
+            let members = put.into_iter().flat_map(|put| put.members.iter().copied());
+            partition.raise_version(self.topology.queues_version_for(members).unwrap_or(FIRST_MACHINE_VERSION));
+        }
         if let Some(missing) = self.topology.commands_of(&sole).first() {
             return Err(contradictory(TOPOLOGY, &format_args!("its map refuses {missing:?}")));
         }

@@ -8,7 +8,7 @@ use crate::node::View;
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Restored, Term};
 use partition::entry::{Commands, LogCommand};
-use partition::machine::{Queues, Unobserved};
+use partition::machine::{MACHINE_VERSION, Queues, Unobserved};
 use std::collections::{BTreeMap, BTreeSet};
 use storage::{FileNo, Location};
 
@@ -206,6 +206,7 @@ impl Reference for Queues {
             return;
         }
         let at = Location { file: FileNo(1), offset: 0, bytes: body.len() as u32 };
+        self.know_versions_to(MACHINE_VERSION + 1);
         Queues::apply(self, body, at, &mut Unobserved).expect("a committed entry can be read");
     }
 

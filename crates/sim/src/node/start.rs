@@ -17,6 +17,7 @@ use node::{
     TopologyMember, Upkeep, Waits,
 };
 use partition::checkpoint::CheckpointDamaged;
+use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
 use partition::{Command, Context, Outlets, Outputs, QueuePartition, Recovery, Tail};
 use std::cell::RefCell;
@@ -55,6 +56,18 @@ fn with_older(recovery: Result<Recovery, CheckpointDamaged>, older: Option<Check
 type Shown = (GroupId, RecordKind, u64, u64, Bytes, Location);
 
 impl Node {
+    /// The newest version of the queues' machine that its build knows: the next one beyond what exists, once it is upgraded.
+    pub(super) fn can(&self) -> u32 {
+        let is_upgraded = self.life > 0 || (self.settings.seed + self.id.0).is_multiple_of(3);
+        MACHINE_VERSION + u32::from(self.settings.upgrades && is_upgraded)
+    }
+
+    /// The highest version that a partition's machine works by here.
+    pub fn machine_version(&self) -> u32 {
+        let partitions = self.running.iter().flat_map(Running::all_queues);
+        partitions.map(|partition| partition.queues().machine_version()).max().unwrap_or(FIRST_MACHINE_VERSION)
+    }
+
     pub(super) fn folder_id(&self) -> u128 {
         u128::from(self.settings.seed) << 64 | u128::from(self.id.0)
     }
@@ -67,6 +80,7 @@ impl Node {
         self.now = now;
         let (running, restored) = self.open_files()?;
         self.running = Some(running);
+        self.said_can = self.can();
         let first = self.random.below(150) * MS;
         out.later.push((first, Happening::Forgot));
         // The ticks of the members' clocks begin with the first turn.
@@ -91,7 +105,8 @@ impl Node {
             let pair = checkpoints.load_pair(GroupId(id.0))?;
             let (newest, older) = pair.map_or((None, None), |pair| (Some(pair.newest), pair.older));
             let newest = newest.map(|c| (self.read_checkpoint(c.payload), file_u32(c.replay_from.file)));
-            let recovery = Recovery::queues(*id, newest.as_ref().map(|(payload, file)| (payload, *file)));
+            let recovery =
+                Recovery::queues_by(*id, newest.as_ref().map(|(payload, file)| (payload, *file)), self.can());
             recoveries.push(with_older(recovery, older));
         }
         if self.settings.declares {

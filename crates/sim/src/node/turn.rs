@@ -104,6 +104,7 @@ impl Node {
     pub(super) fn turn(&mut self, out: &mut StepOutput) {
         let now_ms = self.wall_ms();
         let bug = self.settings.bug;
+        let (own_can, all_can) = (self.can(), self.all_can);
         let told_ms = match bug {
             Some(Bug::ClockRunsFast) => now_ms + 3 * (now_ms - EPOCH_MS),
             Some(Bug::ClockIsCoarse) => now_ms - now_ms % 8_000,
@@ -121,6 +122,12 @@ impl Node {
             out.later.push((20, Happening::Turn));
         }
         let ended = r.hand_out(commands);
+        let raised = if bug == Some(Bug::RaiseIsEarly) { own_can } else { all_can };
+        for place in 1..=r.serving.len() {
+            let member = r.shard.queues_mut(place).expect("a partition of this node");
+            // Goes out with its next step.
+            member.partition_mut().raise_version(raised);
+        }
         let mut mouth = Mouth {
             random: &mut self.random,
             full: self.full_outlets,
