@@ -367,6 +367,18 @@ fn a_queue_of_a_partition_of_which_nothing_is_left_is_not_begun_anew_in_silence(
 }
 
 #[test]
+fn a_partition_of_the_map_of_which_nothing_is_left_is_told_though_no_queue_was_placed_there() {
+    let (disk, _) = rolled_folder();
+    open(&disk, 2).unwrap().serve(3).unwrap();
+    for partitions in [2, 3] {
+        let error = open(&disk, partitions).err().expect("the map says that it is there");
+        assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
+    }
+    super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    assert_eq!(open(&disk, 2).unwrap().all.placed(), [1, 2, 3]);
+}
+
+#[test]
 fn the_checkpoint_before_the_newest_still_counts_after_a_start() {
     let (disk, queues) = rolled_folder();
     let mut lab = open(&disk, 2).unwrap();
