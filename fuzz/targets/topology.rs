@@ -17,7 +17,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     };
     if *kind == 0 {
         let Ok(command) = Command::decode(data) else { return };
-        assert_eq!(Command::decode(&command.encode()), Ok(command.clone()), "what is written is read again");
+        // By their bytes, because a float that is no number equals not even itself.
+        let written = command.encode();
+        let again = Command::decode(&written).map(|command| command.encode());
+        assert_eq!(again, Ok(written), "what is written is read again");
         // Queues and exchanges of one node only have another way in, which the log never takes.
         let is_of_map = matches!(
             command,
