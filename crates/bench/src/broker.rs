@@ -32,6 +32,18 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 /// The variable by which a process shows that it comes from what was started, whoever forked it: its value is the run's folder.
 const MARK: &str = "BENCH_BROKER_FOLDER";
 
+/// The server of this binary.
+pub(crate) const OWN: &str = "{leveret} server --data-dir {dir} --amqp 127.0.0.1:{port} --management none";
+
+/// How the names of folders begin.
+const FOLDERS: &str = "leveret-bench-";
+
+/// The file of a folder that is locked by the process that made it.
+const OWNER: &str = "owner";
+
+/// A folder that is younger than this may belong to a process that has not come to locking it.
+const YOUNG: Duration = Duration::from_secs(5);
+
 /// Bytes of its log that are told when it does not come up.
 const LAST_WORDS_BYTES: usize = 600;
 
@@ -43,18 +55,21 @@ pub struct Broker {
     folder: tempfile::TempDir,
     cgroup: Option<Cgroup>,
     child: Option<Child>,
+    /// Locked as long as this process lives.
+    _owner: Option<File>,
 }
 
 impl Broker {
     /// Starts it and waits until it listens.
     pub fn start(wanted: &BrokerStart) -> Result<Broker, Error> {
-        let folder = tempfile::Builder::new().prefix("leveret-bench-").tempdir();
+        let folder = tempfile::Builder::new().prefix(FOLDERS).tempdir();
         let folder = folder.map_err(|why| Error::machine("making a folder for the broker", why))?;
         let cgroup = match wanted.cpu.is_some() || wanted.memory_bytes.is_some() {
             true => Some(boxed(wanted)?),
             false => None,
         };
-        let mut broker = Broker { command: Vec::new(), port: 0, folder, cgroup, child: None };
+        let owner = owner(folder.path())?;
+        let mut broker = Broker { command: Vec::new(), port: 0, folder, cgroup, child: None, _owner: Some(owner) };
         for _ in 1..PORTS_TRIED {
             broker.choose_port(wanted)?;
             match broker.launch() {
@@ -226,31 +241,18 @@ fn boxed(wanted: &BrokerStart) -> Result<Cgroup, Error> {
     }
 }
 
-/// The command with its port and folder filled in; without one, this binary's own server.
+/// The command with its port, its folder and this program filled in; without one, this binary's own server.
 fn command(wanted: &BrokerStart, port: u16, data: &Path) -> Result<Vec<String>, Error> {
     let data = data.display().to_string();
-    let Some(command) = &wanted.command else {
-        let this = std::env::current_exe().map_err(|why| Error::machine("finding this program", why))?;
-        let amqp = format!("127.0.0.1:{port}");
-        return Ok([
-            &this.display().to_string(),
-            "server",
-            "--data-dir",
-            &data,
-            "--amqp",
-            &amqp,
-            "--management",
-            "none",
-        ]
-        .map(str::to_owned)
-        .to_vec());
-    };
+    let command = wanted.command.as_deref().unwrap_or(OWN);
     if !command.contains("{port}") {
         return Err(Error::usage(format!("--broker {command:?} has no {{port}}: it must listen where it is told")));
     }
-    let filled = command.replace("{port}", &port.to_string()).replace("{dir}", &data);
-    let words: Vec<String> = filled.split_whitespace().map(str::to_owned).collect();
-    Ok(words)
+    let this = std::env::current_exe().map_err(|why| Error::machine("finding this program", why))?;
+    let this = this.display().to_string();
+    let filled =
+        |word: &str| word.replace("{port}", &port.to_string()).replace("{dir}", &data).replace("{leveret}", &this);
+    Ok(command.split_whitespace().map(filled).collect())
 }
 
 /// Who listens on a port.
@@ -278,6 +280,31 @@ fn whose(port: u16, folder: &Path) -> Whose {
 fn is_marked(pid: u32, folder: &Path) -> Option<bool> {
     use std::os::unix::ffi::OsStrExt as _;
     crate::process::variable(pid, MARK).map(|mark| mark == folder.as_os_str().as_bytes())
+}
+
+fn owner(folder: &Path) -> Result<File, Error> {
+    let file = File::create(folder.join(OWNER)).and_then(|file| file.try_lock().map(|()| file).map_err(Into::into));
+    file.map_err(|why| Error::machine("locking the broker's folder", why))
+}
+
+/// Ends the brokers of runs that were killed, and removes their folders. Nobody else would, and they would go on using the machine
+/// that is measured.
+pub fn end_orphans() {
+    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(FOLDERS)) {
+        let folder = entry.path();
+        let Ok(file) = File::open(folder.join(OWNER)) else { continue };
+        let age = file.metadata().and_then(|of| of.modified()).ok().and_then(|at| at.elapsed().ok());
+        if age.is_none_or(|age| age < YOUNG) || file.try_lock().is_err() {
+            continue;
+        }
+        for pid in crate::process::all().filter(|pid| is_marked(*pid, &folder) == Some(true)) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+    }
 }
 
 fn free_port() -> Result<u16, Error> {
@@ -316,12 +343,12 @@ mod tests {
             .env(MARK, folder.path())
             .spawn()
             .expect("the tests need python3");
-        let mut broker = Broker { command: Vec::new(), port, folder, cgroup: None, child: Some(child) };
+        let mut broker = Broker { command: Vec::new(), port, folder, cgroup: None, child: Some(child), _owner: None };
         broker.wait_until_it_listens().expect("it is ours");
         let other = tempfile::tempdir().expect("a folder");
         assert_eq!(whose(port, other.path()), Whose::Strange);
         let command = ["sleep", "60"].map(str::to_owned).to_vec();
-        let mut second = Broker { command, port, folder: other, cgroup: None, child: None };
+        let mut second = Broker { command, port, folder: other, cgroup: None, child: None, _owner: None };
         let error = second.launch().expect_err("it is another's").to_string();
         assert!(error.contains("somebody else listens") && second.is_port_taken(), "{error}");
         second.end_child();

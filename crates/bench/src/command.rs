@@ -6,6 +6,7 @@ use std::io::IsTerminal as _;
 
 use crate::Error;
 use crate::broker::Broker;
+use crate::campaign::campaign;
 use crate::durability::durability;
 use crate::options::{Asked, Options, parse, table};
 use crate::outputs::Files;
@@ -55,6 +56,7 @@ Load an AMQP 0-9-1 broker, measure it, and check every message.
 Usage: leveret bench [OPTIONS]              one run, with PerfTest's options and more
        leveret bench scenario NAME          a workload of the articles by name; --list shows them
        leveret bench durability             stages and policies of durability, as percentile curves
+       leveret bench campaign FILE          many runs of several brokers from a file, unattended, and one page
        leveret bench report FILE... --html  several runs' JSON files side by side
 
 Each of them tells more with --help.
@@ -65,6 +67,7 @@ pub fn bench(words: &[String], context: &Context) -> Result<Ended, Error> {
     match words.first().map(String::as_str) {
         Some("scenario") => return scenario(&words[1..], context),
         Some("durability") => return durability(&words[1..], context),
+        Some("campaign") => return campaign(&words[1..], context),
         Some("report") => return compare(&words[1..]),
         _ => {}
     }
@@ -103,10 +106,15 @@ fn measured(options: &Options, context: &Context) -> Result<Ended, Error> {
     let recorded = run(options, context, &mut [&mut *screen, &mut files])?;
     let ended = Ended::of(std::iter::once(recorded.run.verdict()));
     if let Some(name) = &outputs.html {
-        let title = format!("{} under load", recorded.run.label);
+        let title = under_load(&recorded.run.label);
         write(name, &report::html(&title, &Book { runs: vec![recorded], figures: Vec::new() }, ""))?;
     }
     Ok(ended)
+}
+
+/// The heading of a page of one run.
+fn under_load(label: &str) -> String {
+    format!("{label} under load")
 }
 
 /// `report`: JSON files of runs, compared.
@@ -131,10 +139,14 @@ fn compare(words: &[String]) -> Result<Ended, Error> {
     if book.runs.is_empty() {
         return Err(Error::usage("name at least one JSON file of a run"));
     }
-    let title = words.text("title").unwrap_or("Runs compared");
+    let title = match (words.text("title"), &book.runs[..]) {
+        (Some(title), _) => title.to_owned(),
+        (None, [one]) => under_load(&one.run.label),
+        (None, _) => "Runs compared".to_owned(),
+    };
     let table = report::markdown(&book);
     if let Some(name) = words.text("html") {
-        write(name, &report::html(title, &book, ""))?;
+        write(name, &report::html(&title, &book, ""))?;
     }
     match words.text("md") {
         Some(name) => write(name, &format!("# {title}\n\n{table}"))?,

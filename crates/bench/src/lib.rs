@@ -17,6 +17,7 @@ pub mod uri;
 
 pub use error::Error;
 pub mod broker;
+pub mod campaign;
 pub mod client;
 pub mod command;
 pub mod disk;

@@ -85,15 +85,15 @@ pub fn listeners(port: u16) -> Vec<u32> {
         let text = fs::read_to_string(table).unwrap_or_default();
         inodes.extend(text.lines().skip(1).filter_map(|line| listening_inode(line, port)));
     }
-    let mut pids: Vec<u32> = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| holds_any(*pid, &inodes))
-        .collect();
+    let mut pids: Vec<u32> = all().filter(|pid| holds_any(*pid, &inodes)).collect();
     pids.sort_unstable();
     pids
+}
+
+/// All processes.
+pub fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
 }
 
 /// The value of a variable in the environment that a process was started with; `None` if it has none or we may not see it.

@@ -350,6 +350,8 @@ pub enum Line {
     Run(Box<Run>),
     /// A figure of the runs before it.
     Figure(Box<Figure>),
+    /// What of a campaign the lines behind it are; nothing to a report.
+    Made(Box<crate::campaign::Made>),
 }
 
 /// A run with its intervals.
@@ -378,6 +380,7 @@ pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
             Ok(Line::Interval(interval)) => intervals.push(*interval),
             Ok(Line::Run(run)) => runs.push(Recorded { run: *run, intervals: std::mem::take(&mut intervals) }),
             Ok(Line::Figure(figure)) => figures.push(*figure),
+            Ok(Line::Made(_)) => {}
             Err(why) => return Err(crate::Error::usage(format!("{name}, line {}: {why}", at + 1))),
         }
     }

@@ -28,6 +28,13 @@ pub fn html(title: &str, book: &Book, foreword: &str) -> String {
     let mut body = tile::answer(tone, &sentence, &more);
     body.push_str(&tile::tiles(&answer::tiles(runs, is_one_group)));
     body.push_str(foreword);
+    if let Some(groups) = groups.as_ref().filter(|groups| groups.len() > 2) {
+        let to = |(at, (scenario, _)): (usize, &(String, Vec<Recorded>))| {
+            format!("<li><a href=\"#part-{at}\">{}</a></li>\n", escape(scenario))
+        };
+        let contents: String = groups.iter().enumerate().map(to).collect();
+        body.push_str(&format!("<nav><h2>Contents</h2>\n<ul>\n{contents}</ul></nav>\n"));
+    }
     book.figures.iter().for_each(|figure| body.push_str(&figure::html(figure)));
     if runs.len() > 2 {
         body.push_str("<h2>All runs</h2>\n");
@@ -35,8 +42,8 @@ pub fn html(title: &str, book: &Book, foreword: &str) -> String {
     }
     match groups {
         None => body.push_str(&section(runs, "all")),
-        Some(groups) => groups.iter().for_each(|(scenario, runs)| {
-            body.push_str(&format!("<h2>{}</h2>\n", escape(scenario)));
+        Some(groups) => groups.iter().enumerate().for_each(|(at, (scenario, runs))| {
+            body.push_str(&format!("<h2 id=\"part-{at}\">{}</h2>\n", escape(scenario)));
             if runs.len() > 1 {
                 let (tone, sentence) = answer::sentence(runs, true);
                 body.push_str(&tile::answer(tone, &sentence, &answer::differences(runs)));
@@ -268,10 +275,10 @@ mod tests {
         };
         let runs = [of("Leveret", "fast"), of("Leveret", "slow"), of("RabbitMQ", "fast"), of("RabbitMQ", "slow")];
         let report = page_of(&runs);
-        for heading in ["<h2>s: fast</h2>", "<h2>s: slow</h2>"] {
+        for heading in ["<h2 id=\"part-0\">s: fast</h2>", "<h2 id=\"part-1\">s: slow</h2>"] {
             assert_eq!(report.matches(heading).count(), 1, "{heading}");
         }
-        let section = report.split("<h2>s: slow</h2>").nth(1).and_then(|rest| rest.split("<h2>").next());
+        let section = report.split(">s: slow</h2>").nth(1).and_then(|rest| rest.split("<h2").next());
         let section = section.expect("a section of its own");
         assert!(section.contains("<th>Leveret</th><th>RabbitMQ</th><th>RabbitMQ to Leveret</th>"), "{section}");
         let text = markdown(&book(&runs));

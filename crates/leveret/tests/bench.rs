@@ -32,6 +32,9 @@ fn a_run_against_our_own_server_passes_and_leaves_its_files() {
     let page = std::fs::read_to_string(html).unwrap();
     assert!(page.contains("class=\"answer good\"") && page.contains("class=\"chart\""));
     assert!(std::fs::read_to_string(log).unwrap().contains("Tag=end-to-end,"));
+    let one = file("one.html");
+    assert_eq!(bench(&format!("report {json} --html {one}")).status.code(), Some(0));
+    assert!(std::fs::read_to_string(one).unwrap().contains("<h1>Leveret under load</h1>"), "nothing is compared");
     let compared = bench(&format!("report {json} {json}"));
     assert_eq!(compared.status.code(), Some(0));
     assert!(String::from_utf8(compared.stdout).unwrap().contains("| lost | 0 | 0 |"));
@@ -74,4 +77,100 @@ fn the_value_at_risk_stays_within_its_cap_when_the_broker_is_killed() {
     let page = std::fs::read_to_string(html).unwrap();
     assert_eq!(std::fs::read_to_string(again).unwrap(), page);
     assert!(page.contains("The cap held.") && page.contains("<pre>leveret bench durability --figures risk"), "{page}");
+}
+
+/// A campaign of two runs on this program's own broker, and one on a broker that does not start.
+const CAMPAIGN: &str = r#"
+title = "Two sizes"
+about = "A campaign of the tests."
+[[broker]]
+name = "Leveret"
+[[broker]]
+name = "Hare"
+command = "cat /nonexistent/{port}"
+version = "echo 1"
+[[part]]
+name = "fast"
+about = "As fast as it goes."
+bench = "-x 1 -y 1 -qq -u q -c 100 -q 100 -s {size} -z 1"
+with = { size = [100, 1000] }
+brokers = ["Leveret"]
+[[part]]
+name = "no broker"
+bench = "-z 1"
+brokers = ["Hare"]
+"#;
+
+#[test]
+fn a_campaign_goes_on_where_it_was_and_tells_what_could_not_be_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.toml");
+    std::fs::write(&file, CAMPAIGN).unwrap();
+    let line = format!("campaign {}", file.display());
+    let told = |output: Output| (output.status.code(), String::from_utf8(output.stdout).unwrap());
+    let (code, text) = told(bench(&format!("{line} --dry-run")));
+    assert!(code == Some(0) && text.contains("1 s  fast, size 100, Leveret: leveret bench -x 1"), "{text}");
+    assert!(text.ends_with("3 runs, 0 of them done; the others take about 48 s\n"), "{text}");
+    assert!(!folder.path().join("two").exists(), "a dry run writes nothing");
+    let (code, text) = told(bench(&line));
+    assert!(code == Some(1) && text.contains("not made: no broker, Hare: starting cat"), "{code:?} {text}");
+    let out = folder.path().join("two");
+    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
+    for part in ["fast, size 1000", "A campaign of the tests.", "Could not be measured: no broker, Hare", "As fast as"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(page.contains(" runs passed") && page.contains("class=\"chart\""));
+    let of = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
+    let (first, second) = (of("fast-size-100-leveret.jsonl"), of("fast-size-1000-leveret.jsonl"));
+    // One is gone, another was cut off by a crash in an older form: both are made again, the third stays.
+    std::fs::remove_file(out.join("fast-size-100-leveret.jsonl")).unwrap();
+    let (_, text) = told(bench(&line));
+    assert!(text.contains("3 runs, 1 of them done") && text.contains("==== 2 of 3"), "{text}");
+    assert_ne!(of("fast-size-100-leveret.jsonl"), first, "made again");
+    assert_eq!(of("fast-size-1000-leveret.jsonl"), second, "and this was not");
+    // Other words are another run.
+    std::fs::write(&file, CAMPAIGN.replace("-z 1\"\nwith", "-z 2\"\nwith")).unwrap();
+    let (_, text) = told(bench(&format!("{line} --dry-run")));
+    assert!(text.contains("3 runs, 0 of them done"), "{text}");
+    // The files are those of any report.
+    let names = [out.join("fast-size-100-leveret.jsonl"), out.join("fast-size-1000-leveret.jsonl")];
+    let (code, text) = told(bench(&format!("report {} {}", names[0].display(), names[1].display())));
+    assert!(code == Some(0) && text.contains("| lost | 0 | 0 |"), "{text}");
+}
+
+#[test]
+fn a_campaign_that_was_killed_leaves_no_broker_to_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, temp) = (folder.path().join("x.toml"), folder.path().join("tmp"));
+    std::fs::create_dir(&temp).unwrap();
+    let text = CAMPAIGN.replace("[100, 1000]", "[100]").replace("-z 1\"\nwith", "-z 600\"\nwith");
+    std::fs::write(&file, &text).unwrap();
+    let command = |file: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
+        command.args(["bench", "campaign"]).arg(file).env_clear().env("TMPDIR", &temp);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+        command
+    };
+    let mut killed = command(&file).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(killed.stdout.take().unwrap()));
+    // The first interval of the load is over: its broker is up.
+    lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("msg/s"))).unwrap().unwrap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let left = |what: &str| {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let is_it = |pid: &std::fs::DirEntry| {
+            let line = std::fs::read(pid.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(what)
+        };
+        all.filter(is_it).count()
+    };
+    let broker = format!("{}/leveret-bench-", temp.display());
+    assert_eq!(left(&broker), 1, "its broker outlives it");
+    // Who has just made its folder is left alone.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    std::fs::write(&file, text.replace("-z 600", "-z 1")).unwrap();
+    assert_eq!(command(&file).output().unwrap().status.code(), Some(1));
+    assert_eq!((left(&broker), std::fs::read_dir(&temp).unwrap().count()), (0, 0));
 }

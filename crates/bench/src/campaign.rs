@@ -1,0 +1,187 @@
+//! `leveret bench campaign`: many runs from one file, unattended, and one page of all of them.
+//!
+//! Invariant: a run that is over is one file that is whole and on the disk, or it is not there.
+//! So a campaign that ended anywhere goes on where it was: what is there, was made by the same
+//! words with the same builds and did not fail, is not made again.
+
+mod file;
+mod peer;
+mod results;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use page::escape;
+use page::figures::duration_ms;
+
+use crate::Error;
+use crate::command::Ended;
+use crate::record::Book;
+use crate::report;
+use crate::run::Context;
+use crate::screen::say;
+use crate::words::{Known, Words, help};
+use file::{Campaign, Planned};
+use peer::Peer;
+pub use results::Made;
+
+const OWN: &[Known] = &[
+    ("out", "FOLDER", "where the results and the page go (default: the file's name without its end)"),
+    ("brokers", "NAME,…", "only these of the file's brokers"),
+    ("dry-run", "", "list the runs with the time that they take, and run nothing"),
+];
+
+/// Seconds that starting and stopping a broker takes, and counting what is left in its queues.
+const AROUND_A_RUN_S: f64 = 15.0;
+
+/// Runs what a file says, or what of it is not done.
+pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
+    if words.is_empty() || words.iter().any(|word| word == "--help") {
+        say(&format!("Usage: leveret bench campaign FILE [OPTIONS]\n\n{}", help(&[OWN])));
+        return Ok(Ended::Met);
+    }
+    let words = Words::read("campaign", words, &[OWN])?;
+    let [name] = &words.rest[..] else {
+        return Err(Error::usage("name one file of a campaign; docs/benchmarking.md says what stands in it"));
+    };
+    let text = std::fs::read_to_string(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+    let only = words.text("brokers").map(|names| names.split(',').collect::<Vec<_>>());
+    let campaign = Campaign::read(&text, only.as_deref()).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+    let out = words.text("out").map_or_else(|| Path::new(name).with_extension(""), PathBuf::from);
+    let versions = campaign.versions(&context.version)?;
+    let planned =
+        campaign.planned(&versions, &context.version).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+    let is_left = |run: &&Planned| !results::is_done(&out, run);
+    let left: Vec<&Planned> = planned.iter().filter(is_left).collect();
+    let seconds = |runs: &[&Planned]| runs.iter().map(|run| run.takes_s + AROUND_A_RUN_S).sum::<f64>();
+    if words.is_set("dry-run") {
+        for run in &planned {
+            let state = if is_left(&run) { time(run.takes_s) } else { "done".to_owned() };
+            say(&format!("{state:>10}  {}: leveret bench {}", run.title(), run.bench));
+        }
+    }
+    let (all, done) = (planned.len(), planned.len() - left.len());
+    say(&format!("{all} runs, {done} of them done; the others take about {}", time(seconds(&left))));
+    if words.is_set("dry-run") {
+        return Ok(Ended::Met);
+    }
+    std::fs::create_dir_all(&out).map_err(|why| Error::machine(format!("making {}", out.display()), why))?;
+    let _alone = alone(&out)?;
+    crate::broker::end_orphans();
+    let began = Instant::now();
+    for (at, run) in left.iter().enumerate() {
+        if context.interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+        // What was taken so far says how far off the estimate is.
+        let expected = seconds(&left[..at]);
+        let slower = if at > 0 { began.elapsed().as_secs_f64() / expected } else { 1.0 };
+        let rest = time(seconds(&left[at..]) * slower);
+        say(&format!("\n==== {} of {all}, {rest} left: {}", done + at + 1, run.title()));
+        one(&campaign, run, &out, context)?;
+    }
+    finish(&campaign, &planned, &out, context)
+}
+
+/// Two campaigns in one folder would overwrite each other.
+fn alone(out: &Path) -> Result<File, Error> {
+    let path = out.join("lock");
+    let file = File::create(&path).map_err(|why| Error::machine(format!("writing {}", path.display()), why))?;
+    file.try_lock().map_err(|_| {
+        Error::usage(format!("another campaign is at work in {}: wait for it, or give another --out", out.display()))
+    })?;
+    Ok(file)
+}
+
+/// Makes a run. Only what keeps all others from being made too is an error.
+fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Result<(), Error> {
+    let unfinished = out.join(format!("{}.unfinished", run.file));
+    let made = Peer::start(&campaign.brokers[run.broker], out, context).and_then(|peer| {
+        let tool = matches!(run.words.first().map(String::as_str), Some("scenario" | "durability"));
+        let (tool, own) = run.words.split_at(if tool { 1 } else { 0 });
+        let about = ["--id".to_owned(), run.made.broker.clone(), "--json".to_owned(), unfinished.display().to_string()];
+        let words = [tool, &peer.words()[..], &about, own].concat();
+        let inner = Context {
+            interrupted: context.interrupted.clone(),
+            broker_pids: Vec::new(),
+            version: context.version.clone(),
+        };
+        crate::command::bench(&words, &inner)
+    });
+    if context.interrupted.load(Ordering::Relaxed) {
+        // It is made again, from its start.
+        let _ = std::fs::remove_file(&unfinished);
+        return Ok(());
+    }
+    let failed = made.err().map(|why| why.to_string());
+    if let Some(why) = &failed {
+        say(&format!("this run could not be made: {why}"));
+    }
+    results::keep(out, run, failed, &unfinished)
+}
+
+/// The page, and how it ended.
+fn finish(campaign: &Campaign, planned: &[Planned], out: &Path, context: &Context) -> Result<Ended, Error> {
+    let (mut book, mut failed, mut absent) = (Book::default(), Vec::new(), 0);
+    // What is compared is compared with the file's first broker, whichever ran first.
+    let mut shown: Vec<&Planned> = planned.iter().collect();
+    shown.sort_by_key(|run| (run.cell, run.broker));
+    for run in shown {
+        let Some((made, read)) = results::read(out, run)? else {
+            absent += 1;
+            continue;
+        };
+        failed.extend(made.failed.map(|why| format!("{}: {why}", run.title())));
+        book.runs.extend(read.runs);
+        book.figures.extend(read.figures);
+    }
+    let ended = Ended::of(book.runs.iter().map(|recorded| recorded.run.verdict()));
+    if !book.runs.is_empty() {
+        let page = out.join("index.html");
+        let text = report::html(&campaign.title, &book, &foreword(campaign, &failed, absent));
+        results::write_whole(&page, text.as_bytes())?;
+        say(&format!("\n{}: {} runs; the page is {}", campaign.title, book.runs.len(), page.display()));
+    }
+    failed.iter().for_each(|why| say(&format!("  not made: {why}")));
+    if absent > 0 {
+        say(&format!("  {absent} are left; the same command goes on with them"));
+    }
+    Ok(match context.interrupted.load(Ordering::Relaxed) {
+        true => Ended::Interrupted,
+        false if !failed.is_empty() => Ended::Missed,
+        false => ended,
+    })
+}
+
+/// What stands behind the answer: the method, the brokers, and what is not there.
+fn foreword(campaign: &Campaign, failed: &[String], absent: usize) -> String {
+    let mut html = format!("<h2>What was measured, and how</h2>\n<p>{}</p>\n", escape(&campaign.about));
+    html.push_str(
+        "<p>The brokers ran in turn, one at a time, each run on one that was started for it, and another \
+         one was first each time, so that what the machine does beside it meets all of them alike.</p>\n<ul>\n",
+    );
+    for broker in &campaign.brokers {
+        html.push_str(&format!("<li>{}: <code>{}</code></li>\n", escape(&broker.name), escape(broker.told())));
+    }
+    for part in &campaign.parts {
+        html.push_str(&format!("<li><b>{}</b>: {}</li>\n", escape(&part.name), escape(&part.about)));
+    }
+    html.push_str("</ul>\n");
+    if absent > 0 {
+        html.push_str(&format!("<p class=\"bad\">Not measured yet: {absent} runs.</p>\n"));
+    }
+    for why in failed {
+        html.push_str(&format!("<p class=\"bad\">Could not be measured: {}</p>\n", escape(why)));
+    }
+    html
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => duration_ms(s.round() * 1000.0),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,344 @@
+//! The file of a campaign: its brokers, and its parts with the values that they are run for.
+//!
+//! Invariant: what is wrong with a file is said before anything is started.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::Made;
+use crate::Error;
+use crate::options::{Asked, parse};
+
+/// What a file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Campaign {
+    /// Heading of the page.
+    pub(super) title: String,
+    /// What it is about, for the page.
+    #[serde(default)]
+    pub(super) about: String,
+    /// Who is measured.
+    #[serde(rename = "broker")]
+    pub(super) brokers: Vec<Broker>,
+    /// With what.
+    #[serde(rename = "part")]
+    pub(super) parts: Vec<Part>,
+}
+
+/// A broker. Without any command it is this program's.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Broker {
+    /// Its name on the page.
+    pub(super) name: String,
+    /// A command that is the broker until it is ended; {port} and {dir} are filled in.
+    pub(super) command: Option<String>,
+    /// A command that has started it when it ends, instead of that.
+    pub(super) start: Option<String>,
+    /// The command that stops it, and says nothing against it when it does not run.
+    pub(super) stop: Option<String>,
+    /// Where it listens then.
+    pub(super) uri: Option<String>,
+    /// A command that prints its version.
+    pub(super) version: Option<String>,
+}
+
+impl Broker {
+    /// What starts it.
+    pub(super) fn told(&self) -> &str {
+        self.command.as_ref().or(self.start.as_ref()).map_or("leveret server, of this build", String::as_str)
+    }
+}
+
+/// A part: a line, and what is filled into it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    /// Heading on the page.
+    pub(super) name: String,
+    /// What it shows.
+    #[serde(default)]
+    pub(super) about: String,
+    /// What stands behind `leveret bench`, with {name} for each name of `with`.
+    pub(super) bench: String,
+    /// Values by name. Every one is run with every one of the others.
+    #[serde(default)]
+    pub(super) with: BTreeMap<String, Vec<toml::Value>>,
+    /// The brokers that it is run on; all of them when absent.
+    pub(super) brokers: Option<Vec<String>>,
+    /// Seconds of a run whose line has no --time, about.
+    pub(super) takes_s: Option<f64>,
+}
+
+/// One run that is to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Planned {
+    /// Its part with its values.
+    pub(super) scenario: String,
+    /// Number of the part with these values, among all.
+    pub(super) cell: usize,
+    /// Number of its broker.
+    pub(super) broker: usize,
+    /// Its line, and the words of it.
+    pub(super) bench: String,
+    pub(super) words: Vec<String>,
+    /// Name of its file.
+    pub(super) file: String,
+    /// Seconds that it takes.
+    pub(super) takes_s: f64,
+    /// What makes it the same run as one that is done.
+    pub(super) made: Made,
+}
+
+impl Planned {
+    /// The part with its values, and the broker.
+    pub(super) fn title(&self) -> String {
+        format!("{}, {}", self.scenario, self.made.broker)
+    }
+}
+
+impl Campaign {
+    /// Reads a file, with only some of its brokers if they are named.
+    pub(super) fn read(text: &str, only: Option<&[&str]>) -> Result<Campaign, String> {
+        let mut campaign: Campaign = toml::from_str(text).map_err(|why| why.to_string())?;
+        for broker in &campaign.brokers {
+            let name = &broker.name;
+            match (&broker.command, &broker.start, &broker.stop, &broker.uri) {
+                (None, None, None, None) => continue,
+                (Some(command), None, None, None) if command.contains("{port}") => {}
+                (Some(_), None, None, None) => {
+                    return Err(format!(
+                        "broker {name}: its command has no {{port}}, and must listen where it is told"
+                    ));
+                }
+                (None, Some(_), Some(_), Some(_)) => {}
+                _ => {
+                    return Err(format!(
+                        "broker {name}: give `command` (the broker itself), or `start`, `stop` and `uri`, or none of them \
+                         for this program's own"
+                    ));
+                }
+            }
+            if broker.version.is_none() {
+                return Err(format!(
+                    "broker {name}: give `version`, a command that prints its version: what was measured with another \
+                     one is measured again"
+                ));
+            }
+        }
+        // What a part names is looked up among all of them first.
+        campaign.parts.iter().try_for_each(|part| part.numbers(&campaign.brokers).map(drop))?;
+        if let Some(only) = only {
+            if let Some(name) = only.iter().find(|name| campaign.brokers.iter().all(|broker| broker.name != **name)) {
+                return Err(format!("no broker is called {name}"));
+            }
+            let is_meant = |name: &str| only.contains(&name);
+            campaign.brokers.retain(|broker| is_meant(&broker.name));
+            campaign.parts.iter_mut().flat_map(|part| &mut part.brokers).for_each(|names| {
+                names.retain(|name| is_meant(name));
+            });
+        }
+        Ok(campaign)
+    }
+
+    /// The version of each broker; `own` is that of this program.
+    pub(super) fn versions(&self, own: &str) -> Result<Vec<String>, Error> {
+        let version = |broker: &Broker| {
+            let Some(command) = &broker.version else { return Ok(own.to_owned()) };
+            let what = || format!("the version of {} ({command})", broker.name);
+            let output = Command::new("sh").args(["-c", command]).output();
+            let output = output.map_err(|why| Error::machine(what(), why))?;
+            let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            match output.status.success() && !text.is_empty() {
+                true => Ok(text),
+                false => Err(Error::machine(what(), String::from_utf8_lossy(&output.stderr).trim())),
+            }
+        };
+        self.brokers.iter().map(version).collect()
+    }
+
+    /// All runs, in the order in which they are made: brokers in turn, another one first each time.
+    pub(super) fn planned(&self, versions: &[String], tool: &str) -> Result<Vec<Planned>, String> {
+        let (mut planned, mut files, mut cell) = (Vec::new(), BTreeSet::new(), 0);
+        for part in &self.parts {
+            let mut brokers = part.numbers(&self.brokers)?;
+            let next = usize::from(brokers.len() > 1);
+            for values in part.cells()? {
+                brokers.rotate_left(if cell == 0 { 0 } else { next });
+                cell += 1;
+                for &broker in &brokers {
+                    let run = part.run(&values, (cell, broker, &self.brokers[broker]), (&versions[broker], tool))?;
+                    if !files.insert(run.file.clone()) {
+                        return Err(format!("{} is there twice: give its part another name", run.title()));
+                    }
+                    planned.push(run);
+                }
+            }
+        }
+        if planned.is_empty() { Err("there is nothing to run".to_owned()) } else { Ok(planned) }
+    }
+}
+
+impl Part {
+    /// The numbers of its brokers.
+    fn numbers(&self, brokers: &[Broker]) -> Result<Vec<usize>, String> {
+        let Some(names) = &self.brokers else { return Ok((0..brokers.len()).collect()) };
+        let number = |name: &String| {
+            let found = brokers.iter().position(|broker| broker.name == *name);
+            found.ok_or_else(|| format!("part {}: no broker is called {name}", self.name))
+        };
+        names.iter().map(number).collect()
+    }
+
+    /// Every value with every one of the others, as text by name.
+    fn cells(&self) -> Result<Vec<Vec<(&str, String)>>, String> {
+        let mut cells = vec![Vec::new()];
+        for (name, values) in &self.with {
+            if !self.bench.contains(&format!("{{{name}}}")) {
+                return Err(format!("part {}: {{{name}}} stands nowhere in its line", self.name));
+            }
+            let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let mut more = Vec::new();
+            for cell in &cells {
+                more.extend(values.iter().map(|value| [&cell[..], &[(name.as_str(), text(value))]].concat()));
+            }
+            cells = more;
+        }
+        Ok(cells)
+    }
+
+    fn run(
+        &self,
+        values: &[(&str, String)],
+        (cell, number, broker): (usize, usize, &Broker),
+        (version, tool): (&str, &str),
+    ) -> Result<Planned, String> {
+        let filled = |line: String, (name, value): &(&str, String)| line.replace(&format!("{{{name}}}"), value);
+        let bench = values.iter().fold(self.bench.clone(), filled);
+        let words: Vec<String> = bench.split_whitespace().map(str::to_owned).collect();
+        let wrong = |why: String| format!("part {}: {why} in: {bench}", self.name);
+        let takes_s = match words.first().map(String::as_str) {
+            Some("campaign" | "report") => return Err(wrong("this is no run".to_owned())),
+            Some("scenario" | "durability") => None,
+            _ => match parse(&words).map_err(|why| wrong(why.to_string()))? {
+                Asked::Run(options) => options.time_secs.map(|seconds| seconds as f64),
+                _ => return Err(wrong("this is no run".to_owned())),
+            },
+        };
+        let takes_s = self.takes_s.or(takes_s).ok_or_else(|| {
+            wrong("give `takes_s`, about how many seconds it takes, because nothing says so".to_owned())
+        })?;
+        // A part that names one value of each has no need to be told apart.
+        let told = values.iter().filter(|(name, _)| self.with[*name].len() > 1);
+        let told: Vec<String> = told.map(|(name, value)| format!("{name} {value}")).collect();
+        let scenario = [std::slice::from_ref(&self.name), &told[..]].concat().join(", ");
+        let made = Made {
+            bench: bench.clone(),
+            broker: broker.name.clone(),
+            command: broker.told().to_owned(),
+            broker_version: version.to_owned(),
+            tool: tool.to_owned(),
+            failed: None,
+        };
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
+        let file: String = format!("{scenario} {}", broker.name).chars().map(plain).collect();
+        let file = file.split('-').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-") + ".jsonl";
+        Ok(Planned { scenario, cell, broker: number, bench, words, file, takes_s, made })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const TEXT: &str = r#"
+        title = "x"
+        [[broker]]
+        name = "Leveret"
+        [[broker]]
+        name = "Rabbit"
+        command = "rabbit {port}"
+        version = "echo 3"
+        [[part]]
+        name = "fast"
+        bench = "--size {size} --rate {rate} --time 5"
+        with = { size = [10, 100], rate = ["1k"] }
+        [[part]]
+        name = "long"
+        bench = "scenario s4"
+        takes_s = 60
+        brokers = ["Rabbit"]
+    "#;
+
+    fn planned(text: &str) -> Result<Vec<Planned>, String> {
+        Campaign::read(text, None)?.planned(&["1".to_owned(), "3".to_owned()], "1 (abc)")
+    }
+
+    #[test]
+    fn every_value_is_run_on_every_broker_in_turn_and_another_one_is_first_each_time() {
+        let runs = planned(TEXT).unwrap();
+        let told: Vec<String> = runs.iter().map(Planned::title).collect();
+        assert_eq!(
+            told,
+            [
+                "fast, size 10, Leveret",
+                "fast, size 10, Rabbit",
+                "fast, size 100, Rabbit",
+                "fast, size 100, Leveret",
+                "long, Rabbit"
+            ]
+        );
+        assert_eq!((runs[2].file.as_str(), runs[2].takes_s), ("fast-size-100-rabbit.jsonl", 5.0));
+        assert_eq!(runs[0].bench, "--size 10 --rate 1k --time 5");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
+        for (from, to, told) in [
+            ("takes_s = 60", "", "give `takes_s`"),
+            ("version = \"echo 3\"", "", "give `version`"),
+            ("rabbit {port}", "rabbit", "has no {port}"),
+            ("{size} ", "10 ", "{size} stands nowhere"),
+            ("[\"Rabbit\"]", "[\"Hare\"]", "no broker is called Hare"),
+            ("--time 5", "--tim 5", "--tim"),
+            ("scenario s4", "report x", "this is no run"),
+            ("\"long\"", "\"long\"\ncolour = 1", "colour"),
+        ] {
+            let wrong = planned(&TEXT.replace(from, to)).unwrap_err();
+            assert!(wrong.contains(told), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn some_of_the_brokers_may_be_meant() {
+        let campaign = Campaign::read(TEXT, Some(&["Leveret"])).unwrap();
+        let runs = campaign.planned(&["1".to_owned()], "1").unwrap();
+        let told: Vec<String> = runs.iter().map(Planned::title).collect();
+        assert_eq!(told, ["fast, size 10, Leveret", "fast, size 100, Leveret"]);
+        let wrong = Campaign::read(TEXT, Some(&["Hare"])).unwrap_err();
+        assert_eq!(wrong, "no broker is called Hare");
+    }
+
+    #[test]
+    fn the_campaigns_of_the_articles_can_be_run() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("campaigns");
+        let mut told = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let campaign = Campaign::read(&std::fs::read_to_string(&path).unwrap(), None).unwrap();
+            let versions = vec!["1".to_owned(); campaign.brokers.len()];
+            let runs = campaign.planned(&versions, "1").unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+            told.push((path.file_name().unwrap().to_string_lossy().into_owned(), runs.len()));
+        }
+        told.sort();
+        let counts: Vec<(&str, usize)> = told.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        assert_eq!(
+            counts,
+            [("cluster-sizing.toml", 24), ("durability.toml", 4), ("rabbitmq-3.10.toml", 63), ("small-box.toml", 1)]
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! The broker of one run of a campaign: by a command that it is, or by one that starts and one that stops it.
+//!
+//! Invariant: what was started is stopped before the next one starts, also what a campaign that was killed had left.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::file::Broker;
+use crate::Error;
+use crate::run::Context;
+
+/// How long a command that starts or stops a broker may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A broker that is stopped when this goes.
+pub(super) struct Peer<'a> {
+    broker: &'a Broker,
+    out: &'a Path,
+}
+
+impl<'a> Peer<'a> {
+    /// Starts it; one that the run starts itself is only named here.
+    pub(super) fn start(broker: &'a Broker, out: &'a Path, context: &Context) -> Result<Peer<'a>, Error> {
+        let peer = Peer { broker, out };
+        if let Some(start) = &broker.start {
+            // A campaign that was killed has stopped nothing.
+            peer.stop();
+            shell(start, out, &|| context.interrupted.load(Ordering::Relaxed))?;
+        }
+        Ok(peer)
+    }
+
+    /// The words that bring a run to it.
+    pub(super) fn words(&self) -> Vec<String> {
+        if let Some(uri) = &self.broker.uri {
+            return vec!["--uri".to_owned(), uri.clone()];
+        }
+        vec!["--broker".to_owned(), self.broker.command.clone().unwrap_or_else(|| crate::broker::OWN.to_owned())]
+    }
+
+    fn stop(&self) {
+        // One that does not stop is told by the next start, which finds its port taken.
+        if let Some(stop) = &self.broker.stop {
+            let _ = shell(stop, self.out, &|| false);
+        }
+    }
+}
+
+impl Drop for Peer<'_> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Runs a command to its end; its words go to a file, because a broker that it leaves behind may keep them open.
+fn shell(command: &str, out: &Path, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+    let failed = |why: String| Error::machine(command.to_owned(), why);
+    let path = out.join("broker.log");
+    let log = File::create(&path).map_err(|why| failed(why.to_string()))?;
+    let errors = log.try_clone().map_err(|why| failed(why.to_string()))?;
+    let child = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).stdout(log).stderr(errors).spawn();
+    let mut child = child.map_err(|why| failed(why.to_string()))?;
+    let began = Instant::now();
+    loop {
+        let ended = child.try_wait().map_err(|why| failed(why.to_string()))?;
+        let why = match ended {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => status.to_string(),
+            None if is_over() => "interrupted".to_owned(),
+            None if began.elapsed() > PATIENCE => format!("it did not end within {} s", PATIENCE.as_secs()),
+            None => {
+                std::thread::sleep(LOOK);
+                continue;
+            }
+        };
+        let _ = child.kill();
+        let _ = child.wait();
+        let words = std::fs::read_to_string(&path).unwrap_or_default();
+        let last: Vec<&str> = words.lines().rev().take(5).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        return Err(failed(format!("{why}; its last words: {}", last.join(" / "))));
+    }
+}
