@@ -1,6 +1,8 @@
-//! The broker of one run of a campaign: by a command that it is, or by one that starts and one that stops it.
+//! The broker of one run of a campaign: by a command that it is, or by one that starts and one
+//! that stops it.
 //!
-//! Invariant: what was started is stopped before the next one starts, also what a campaign that was killed had left.
+//! Invariant: what was started is stopped before the next one starts, also what a campaign that
+//! was killed had left.
 
 use std::fs::File;
 use std::path::Path;
@@ -58,7 +60,8 @@ impl Drop for Peer<'_> {
     }
 }
 
-/// Runs a command to its end; its words go to a file, because a broker that it leaves behind may keep them open.
+/// Runs a command to its end. Its words go to a file, because a broker that it leaves behind may
+/// keep them open.
 fn shell(command: &str, out: &Path, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
     let failed = |why: String| Error::machine(command.to_owned(), why);
     let path = out.join("broker.log");

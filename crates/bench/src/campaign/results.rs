@@ -1,6 +1,7 @@
 //! The files of runs that are over.
 //!
-//! Invariant: a file has its name only once all of it is on the disk. Its first line says what made it.
+//! Invariant: a file has its name only once all of it is on the disk. Its first line says what
+//! made it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -35,7 +36,8 @@ pub(super) fn is_done(out: &Path, run: &Planned) -> bool {
     matches!(read(out, run), Ok(Some((made, _))) if made == run.made)
 }
 
-/// A run that is there and was made by these words; `None` when there is none. One of another build is none.
+/// A run that is there and was made by these words; `None` when there is none. One of another
+/// build is none.
 pub(super) fn read(out: &Path, run: &Planned) -> Result<Option<(Made, Book)>, Error> {
     let path = out.join(&run.file);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
