@@ -397,6 +397,18 @@ fn an_extent_that_is_gone_is_missed_by_inspect_and_its_messages_are_given_up_by_
     broker.terminate();
     let first = files(&data.join("extents")).remove(0);
     let name = format!("extents/{}", first.file_name().unwrap().to_string_lossy());
+    let kept = fs::read(&first).unwrap();
+    fs::remove_file(&first).unwrap();
+    broker.launch();
+    assert_eq!(broker.wait_for_end().code(), Some(1), "nothing is given up for a file that may come back");
+    assert!(broker.log().contains(&format!("{name} is missing")), "{}", broker.log());
+    fs::write(&first, kept).unwrap();
+    broker.start();
+    let mut client = broker.connect();
+    let channel = client.channel();
+    assert_eq!(client.counts(channel, QUEUE).unwrap().0, 14_000, "it came back");
+    client.close();
+    broker.terminate();
     fs::remove_file(&first).unwrap();
     let inspected = leveret("inspect", &data, &[]);
     assert_eq!(inspected.status.code(), Some(1), "{}", shown(&inspected));

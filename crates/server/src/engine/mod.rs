@@ -115,6 +115,17 @@ pub enum OpenError {
          the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
     )]
     LogGone,
+    /// A file of messages is not there.
+    #[error(
+        "{file} is missing, which has messages of partition {partition}, as if it had been deleted or its disk were not mounted. \
+         bring it back from this node's own disk or a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    ExtentMissing {
+        /// Its name in the data folder.
+        file: String,
+        /// The partition.
+        partition: u32,
+    },
     /// An entry is not in the log, though later ones are, and nothing that was read is damaged.
     #[error(
         "entry {index} of partition {partition} is missing in the log, as if a file of it were gone: restore the data folder from a \

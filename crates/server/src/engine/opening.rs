@@ -28,7 +28,7 @@ use partition::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use storage::extent::{list_extents, remove_extent};
+use storage::extent::{extent_name, list_extents, remove_extent};
 use storage::wal::{Recovery as WalReport, has_log, reaches_back_from};
 use storage::{
     CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, NodeState, RecordKind, Wal, WalOptions,
@@ -295,10 +295,16 @@ fn drop_orphans<D: Disk>(disk: &Arc<D>, groups: &Groups) -> Result<u32, OpenErro
     let known: BTreeSet<u32> = groups.0.values().flat_map(Recovery::extents).collect();
     let used = groups.0.values().map(Recovery::highest_extent).max().unwrap_or(0);
     let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
-    if !disk.list("extents").is_ok_and(|names| !names.is_empty()) {
-        return Ok(next);
+    let has_any = disk.list("extents").is_ok_and(|names| !names.is_empty());
+    let there = if has_any { list_extents(&**disk)? } else { Vec::new() };
+    // A read that misses one ends its messages in the log, though the file may be on a disk that is not mounted.
+    for recovery in groups.0.values() {
+        let needs = recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id)));
+        if let Some(id) = needs.filter(|id| !there.contains(id)).min() {
+            return Err(OpenError::ExtentMissing { file: extent_name(id), partition: recovery.id().0 });
+        }
     }
-    for id in list_extents(&**disk)? {
+    for id in there {
         let number = u32::try_from(id.0).unwrap_or(u32::MAX - 1);
         next = next.max(number + 1);
         if !known.contains(&number) {
