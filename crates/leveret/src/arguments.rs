@@ -57,7 +57,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
 fn command() -> Command {
     Command::new("leveret")
         .version(VERSION.as_str())
-        .about("A message broker that speaks RabbitMQ's protocols: durable, replicated, small.")
+        .about("A message broker that speaks RabbitMQ's protocol: durable, quick, small.")
         .after_long_help(AFTER_HELP)
         .after_help("`leveret --help` has examples and exit codes, `leveret server --help` all settings.")
         .max_term_width(HELP_COLUMNS_MAX)
