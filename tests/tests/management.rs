@@ -139,6 +139,29 @@ fn a_user_sees_and_does_what_the_tags_say() {
 }
 
 #[test]
+fn a_mistyped_field_is_refused_with_the_one_that_was_meant() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let (vhost, name) = (vhost(&http), unique("user"));
+    for (path, body, told) in [
+        (format!("users/{name}"), r#"{"pasword":"pw","tags":""}"#, "unknown field pasword; did you mean password?"),
+        (
+            format!("policies/{vhost}/p"),
+            r#"{"pattern":".*","definition":{"max-length":1},"apply_to":"queues"}"#,
+            "unknown field apply_to; did you mean apply-to?",
+        ),
+        (format!("queues/{vhost}/q"), r#"{"durabel":true}"#, "unknown field durabel; did you mean durable?"),
+    ] {
+        assert_eq!(reason(&http.put(&format!("/api/{path}"), body), 400), told);
+        assert_eq!(http.get(&format!("/api/{path}")).status, 404, "nothing was made");
+    }
+    // What a client was shown it may send back.
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"durable":true}"#).with(201);
+    let shown = http.get(&format!("/api/queues/{vhost}/q")).with(200).to_string();
+    http.put(&format!("/api/queues/{vhost}/q"), &shown).with(204);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
 fn a_deleted_user_is_disconnected() {
     let Some((broker, http)) = Broker::managed(&[]) else { return };
     let (vhost, name) = (vhost(&http), unique("user"));

@@ -66,6 +66,19 @@ impl Call<'_> {
     }
 }
 
+/// The body of a request as a JSON object with these fields. Others are passed over, as clients send back what they were shown,
+/// but one that looks like a mistyped field which is not there is refused: a `pasword` would make a user without a password.
+pub(crate) fn object_of(body: &Bytes, known: &[&str]) -> Result<serde_json::Map<String, Value>, Refused> {
+    let fields = object(body)?;
+    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+        let missing = known.iter().copied().filter(|known| !fields.contains_key(*known));
+        if let Some(near) = server::config::nearest(name, missing) {
+            return Err(Refused::BadRequest(format!("unknown field {name}; did you mean {near}?")));
+        }
+    }
+    Ok(fields)
+}
+
 /// The body of a request as a JSON object. An empty one says nothing, which is lawful where every field may be left
 /// out.
 pub(crate) fn object(body: &Bytes) -> Result<serde_json::Map<String, Value>, Refused> {

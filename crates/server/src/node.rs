@@ -765,7 +765,8 @@ impl Node {
         self.shared.draining.store(true, Ordering::Release);
         self.shared.door_closes.notify_one();
         let threads = std::mem::take(&mut *self.lock_threads());
-        let mailboxes = &self.shared.mailboxes[..threads.len()];
+        // Where the start failed not all shards have a thread; beside theirs there is that of the acceptor.
+        let mailboxes = &self.shared.mailboxes[..threads.len().min(self.shared.mailboxes.len())];
         let until = self.shared.now() + DRAIN_TIMEOUT_MS;
         drain::clients(mailboxes, until, Duration::from_millis(DRAIN_TIMEOUT_MS));
         drain::rest(mailboxes);

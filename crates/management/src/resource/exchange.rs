@@ -4,7 +4,7 @@ use super::Cx;
 use super::queue::{checked, flag};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use broker::topology::{Exchange, ExchangeDeclare, Topology};
 use serde_json::{Value, json};
@@ -41,7 +41,10 @@ pub(super) fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refus
 /// PUT: a declare in the caller's name.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let fields = object(&body.read(cx.caller).await?)?;
+    let fields = object_of(
+        &body.read(cx.caller).await?,
+        &["vhost", "name", "type", "durable", "auto_delete", "internal", "arguments"],
+    )?;
     let kind = match fields.get("type") {
         Some(Value::String(kind)) => kind.clone(),
         Some(_) => return Err(Refused::BadRequest("type is no text".to_owned())),

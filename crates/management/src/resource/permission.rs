@@ -3,7 +3,7 @@
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Pattern, Permission, Topology};
@@ -65,7 +65,7 @@ pub(super) fn get_topics(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answer
 /// PUT of what one user may do in one virtual host.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, had) = pair(cx, vhost, user)?;
-    let fields = object(&body.read(cx.caller).await?)?;
+    let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "configure", "write", "read"])?;
     let permission = Permission {
         configure: pattern(&fields, "configure")?,
         write: pattern(&fields, "write")?,
@@ -88,7 +88,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answ
 /// PUT of what one user may do with the keys of one topic exchange.
 pub(super) async fn put_topic(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, _) = pair(cx, vhost, user)?;
-    let fields = object(&body.read(cx.caller).await?)?;
+    let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "exchange", "write", "read"])?;
     let text = |key: &str| match fields.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(_) => Err(Refused::BadRequest(format!("{key} is no text"))),

@@ -3,7 +3,7 @@
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Vhost};
@@ -38,7 +38,8 @@ pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Resu
 pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = changed_vhost(cx, operator, vhost)?;
     let name = Name::new(super::queue::checked(name)?);
-    let mut fields = object(&body.read(cx.caller).await?)?;
+    let mut fields =
+        object_of(&body.read(cx.caller).await?, &["vhost", "name", "pattern", "apply-to", "priority", "definition"])?;
     let wrong = |text: String| Refused::BadRequest(text);
     let pattern = match fields.remove("pattern") {
         Some(Value::String(text)) => Pattern::new(&text).map_err(|error| wrong(format!("pattern: {error}")))?,

@@ -3,7 +3,7 @@
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{NAME_BYTES_MAX, Queue, QueueDeclare, QueueType, Topology};
@@ -45,7 +45,10 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 /// PUT: a declare in the caller's name.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let mut fields = object(&body.read(cx.caller).await?)?;
+    let mut fields = object_of(
+        &body.read(cx.caller).await?,
+        &["vhost", "name", "node", "durable", "auto_delete", "exclusive", "arguments", "queue_type"],
+    )?;
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
     let mut arguments =
         json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;

@@ -6,7 +6,7 @@ use super::Cx;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use base64::Engine as _;
 use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, SALT_BYTES, User};
@@ -42,7 +42,10 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     if name.is_empty() {
         return Err(Refused::BadRequest("a user needs a name".to_owned()));
     }
-    let fields = object(&body.read(cx.caller).await?)?;
+    let fields = object_of(
+        &body.read(cx.caller).await?,
+        &["name", "password", "password_hash", "hashing_algorithm", "tags", "limits"],
+    )?;
     let tags = match fields.get("tags") {
         None => return Err(Refused::BadRequest("tags_not_present".to_owned())),
         Some(value) => tags(value).ok_or_else(|| Refused::BadRequest("tags are a list or a text".to_owned()))?,
@@ -64,7 +67,7 @@ pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// POST of a list of users to delete.
 pub(super) async fn bulk_delete(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let fields = object(&body.read(cx.caller).await?)?;
+    let fields = object_of(&body.read(cx.caller).await?, &["users"])?;
     let names = fields.get("users").and_then(Value::as_array);
     let names = names.ok_or_else(|| Refused::BadRequest("key_missing: users".to_owned()))?;
     if names.len() > BULK_MAX {

@@ -3,7 +3,7 @@
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use broker::topology::{Command, CommandReply, Name, QueueType, Topology, Vhost, VhostDescription};
 use broker::{QueueId, VhostId};
@@ -40,7 +40,10 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     if name.is_empty() {
         return Err(Refused::BadRequest("a virtual host needs a name".to_owned()));
     }
-    let fields = object(&body.read(cx.caller).await?)?;
+    let fields = object_of(
+        &body.read(cx.caller).await?,
+        &["name", "description", "tags", "default_queue_type", "tracing", "metadata"],
+    )?;
     let tracing = match fields.get("tracing") {
         None | Some(Value::Null) => None,
         Some(_) => Some(super::queue::flag(&fields, "tracing", false)?),

@@ -103,7 +103,9 @@ impl Node {
                 let batch = std::mem::take(&mut r.batch);
                 r.author = None;
                 r.queue.want_thread(Some(batch));
-                return self.rouse(out);
+                // It found the log held, or sleeps.
+                let _ = r.queue.rouse();
+                return self.look_at_log(out);
             }
             Err(error) if error.is_full() => {
                 let mut needs = Vec::new();
