@@ -214,3 +214,33 @@ fn inspect_reads_the_folder_of_a_killed_broker_and_changes_nothing() {
     assert_eq!(broker.terminate().code(), Some(0));
     look(&broker.data_folder(), &["--messages"]);
 }
+
+/// Ways through so many queues that lead to each other, without a circle: 10 million.
+const QUEUES_IN_A_RING: usize = 11;
+
+#[test]
+fn a_message_that_becomes_millions_of_dead_letters_holds_nobody_up() {
+    let Some(mut broker) = Broker::own_or_skip(&["--shard-threads=1"]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let fanout = clients::ExchangeDeclare { name: "round", kind: "fanout", ..Default::default() };
+    client.declare_exchange(channel, &fanout).unwrap();
+    for number in 0..QUEUES_IN_A_RING {
+        let name = format!("ring.{number}");
+        let arguments = vec![("x-dead-letter-exchange", Value::from("round")), ("x-message-ttl", Value::from(0))];
+        client.declare(channel, &QueueDeclare { name: &name, arguments, ..Default::default() }).unwrap();
+        client.bind(channel, &name, "round", "", &[]).unwrap();
+    }
+    let publish = clients::Publish { exchange: "round", body: b"one", ..Default::default() };
+    client.publish(channel, &publish);
+    // Somebody else, on the same shard.
+    let mut other = broker.connect();
+    let channel = other.channel();
+    other.declare(channel, &QueueDeclare { name: "other", ..Default::default() }).unwrap();
+    other.confirm_select(channel).unwrap();
+    for number in 1..=20 {
+        other.put(channel, "other", b"m");
+        other.confirmed(channel, number, number);
+    }
+    broker.kill();
+}

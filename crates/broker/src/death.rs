@@ -99,6 +99,12 @@ pub fn is_cycle(properties: &[u8], queue: &[u8]) -> bool {
     }
 }
 
+/// In how many queues, and for how many reasons, a message with these properties has died.
+pub fn count(properties: &[u8]) -> usize {
+    let parsed = Properties::parse(properties).ok();
+    parsed.map_or(0, |parsed| deaths_of(Headers::new(parsed.headers.unwrap_or_default())).len())
+}
+
 fn deaths_of(fields: Headers<'_>) -> Vec<Table> {
     match fields.get(X_DEATH.as_bytes()).and_then(|header| header.decode().ok()) {
         Some(Value::Array(entries)) => entries

@@ -1,12 +1,17 @@
 //! Dead letters: what a queue gave up goes to its dead-letter exchange, from the shard of the queue.
 //!
-//! Invariant: a letter that wants an answer gets one, `DeadLetterAnswered`, once all queues that it goes to have confirmed it or one
+//! One message may become as many as there are ways through queues that lead to each other, so a turn sends so many letters and
+//! no more, and everybody else has theirs. While there are too many, those that have died most often go first: then what waits
+//! is as much as one way is long, and not as all of them are many.
+//!
+//! Invariant: letters of a queue that died equally often leave in their order. A letter that wants an answer gets one, `DeadLetterAnswered`, once all queues that it goes to have confirmed it or one
 //! of them has not. Where there is no exchange, or no route, there is no place: at most once, the message is gone; at
 //! least once, its queue keeps it and tries again.
 
 use super::emit::by_partition;
 use super::thread::Local;
 use crate::random;
+use amqp::Millis;
 use broker::death::{self, Death};
 use broker::topology::{RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
@@ -17,6 +22,8 @@ use partition::message::{MESSAGE_BYTES_MAX, MessageView};
 use partition::{Command, DeadLetter, Level, Message, Publish};
 use session::PublishedFacts;
 use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// A letter that its queue waits for.
 struct AwaitedDeadLetter {
@@ -51,6 +58,61 @@ impl AwaitedDeadLetters {
     }
 }
 
+/// Letters that a turn sends at most. More of them wait for the next.
+const A_TURN: usize = 512;
+/// A turn that took so long sends no more, whatever each of them costs.
+const TURN_TIME: Duration = Duration::from_micros(500);
+/// How many letters go between two looks at the clock.
+const LOOK_EVERY: usize = 8;
+/// Letters that would go round for ever are told at most so often.
+const TELL_EVERY_MS: Millis = 1_000;
+
+/// Letters on their way, by the partition that gave them up.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    letters: VecDeque<(PartitionId, Box<DeadLetter>)>,
+    /// Those that came while there were too many, by how often they have died.
+    surplus: BTreeMap<usize, VecDeque<(PartitionId, Box<DeadLetter>)>>,
+    /// When one that would go round for ever may be told again.
+    tell_at: Millis,
+}
+
+impl Outgoing {
+    /// Adds one.
+    pub(crate) fn push(&mut self, partition: PartitionId, letter: Box<DeadLetter>) {
+        if self.surplus.is_empty() && self.letters.len() < A_TURN {
+            return self.letters.push_back((partition, letter));
+        }
+        let deaths = MessageView::parse(&letter.message).map_or(0, |view| death::count(view.properties()));
+        self.surplus.entry(deaths).or_default().push_back((partition, letter));
+    }
+
+    fn pop(&mut self) -> Option<(PartitionId, Box<DeadLetter>)> {
+        if let Some(first) = self.letters.pop_front() {
+            return Some(first);
+        }
+        let mut deepest = self.surplus.last_entry()?;
+        let letter = deepest.get_mut().pop_front();
+        if deepest.get().is_empty() {
+            deepest.remove();
+        }
+        letter
+    }
+
+    fn may_tell(&mut self, now: Millis) -> bool {
+        let may = now >= self.tell_at;
+        if may {
+            self.tell_at = now + TELL_EVERY_MS;
+        }
+        may
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.letters.is_empty() && self.surplus.is_empty()
+    }
+}
+
 /// Where a letter goes, and with what.
 struct Addressed {
     message: Message,
@@ -58,8 +120,27 @@ struct Addressed {
 }
 
 impl Local {
+    /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task come again, after the tasks
+    /// that are ready now.
+    pub(crate) fn send_dead_letters(&self) {
+        if self.outgoing.borrow().is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        for sent in 0..A_TURN {
+            if sent % LOOK_EVERY == LOOK_EVERY - 1 && began.elapsed() >= TURN_TIME {
+                break;
+            }
+            let Some((partition, letter)) = self.outgoing.borrow_mut().pop() else { return };
+            self.send_dead_letter(partition, *letter);
+        }
+        if !self.outgoing.borrow().is_empty() {
+            self.inbox.borrow_mut().wake();
+        }
+    }
+
     /// Publishes a dead letter.
-    pub(crate) fn send_dead_letter(&self, partition: PartitionId, letter: DeadLetter) {
+    fn send_dead_letter(&self, partition: PartitionId, letter: DeadLetter) {
         let addressed = self.address(&letter);
         let DeadLetter { queue, seq, wants_answer, .. } = letter;
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
@@ -108,7 +189,7 @@ impl Local {
         topology.route(&request, &mut targets).ok()?;
         targets.retain(|target| {
             let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
-            if is_cycle {
+            if is_cycle && self.outgoing.borrow_mut().may_tell(self.now()) {
                 tracing::warn!(
                     queue = %queue.name, reason,
                     "message dropped: it would go round in dead-letter queues for ever"
@@ -129,5 +210,47 @@ impl Local {
             return None;
         }
         Some(Addressed { message, targets })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amqp::{Properties, Table, Value};
+    use partition::entry::Reason;
+
+    fn letter(number: u64, deaths: usize) -> Box<DeadLetter> {
+        let died = Value::Array((0..deaths).map(|_| Value::Table(Table::new())).collect());
+        let mut headers = Table::new();
+        headers.push("x-death", died);
+        let (encoded, mut properties) = (headers.encode(), Vec::new());
+        Properties { headers: Some(&encoded[4..]), ..Properties::default() }.encode_to(&mut properties);
+        let (exchange, routing_key, body) = (Bytes::new(), Bytes::new(), Bytes::new());
+        let message = Message { exchange, routing_key, properties: properties.into(), body };
+        let mut stored = Vec::new();
+        partition::message::store(&message, 0, partition::message::Stamp::None, &mut stored);
+        Box::new(DeadLetter {
+            queue: QueueId(1),
+            seq: number,
+            reason: Reason::Expired,
+            message: stored.into(),
+            wants_answer: false,
+        })
+    }
+
+    #[test]
+    fn letters_leave_in_their_order_and_the_deepest_first_while_there_are_too_many() {
+        let mut outgoing = Outgoing::default();
+        let numbers = |outgoing: &mut Outgoing, count: usize| -> Vec<u64> {
+            (0..count).filter_map(|_| outgoing.pop()).map(|(_, letter)| letter.seq).collect()
+        };
+        (0..10).for_each(|number| outgoing.push(PartitionId(1), letter(number, number as usize % 3)));
+        assert_eq!(numbers(&mut outgoing, 20), (0..10).collect::<Vec<_>>());
+        let many = A_TURN as u64;
+        (0..many + 4).for_each(|number| outgoing.push(PartitionId(1), letter(number, usize::from(number % 2 == 1))));
+        assert_eq!(numbers(&mut outgoing, A_TURN), (0..many).collect::<Vec<_>>());
+        outgoing.push(PartitionId(1), letter(many + 4, 5));
+        assert_eq!(numbers(&mut outgoing, 9), [many + 4, many + 1, many + 3, many, many + 2]);
+        assert!(outgoing.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a task waits, and a
 //! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
 
-use super::dead_letter::AwaitedDeadLetters;
+use super::dead_letter::{AwaitedDeadLetters, Outgoing};
 use super::deletion::{Deletion, Outsider};
 use super::outlets::{RemoteWindows, window_bytes};
 use super::{Arrival, Inbox, Look, Parcel, Seat, Wheel, transient_partition};
@@ -73,6 +73,8 @@ pub(crate) struct Local {
     last_request: Cell<u64>,
     /// What goes through here.
     pub(crate) tally: Tally,
+    /// Dead letters on their way.
+    pub(crate) outgoing: RefCell<Outgoing>,
     /// Dead letters that their queues wait for.
     pub(crate) awaited: RefCell<AwaitedDeadLetters>,
 }
@@ -338,7 +340,10 @@ impl Connections<'_> {
                     Effect::Lapsed { queue } => {
                         self.local.deletions.begin(Deletion::of_unused(queue, partition), &**self.local)
                     }
-                    Effect::DeadLetter(letter) => self.local.send_dead_letter(partition, *letter),
+                    Effect::DeadLetter(letter) => {
+                        self.local.outgoing.borrow_mut().push(partition, letter);
+                        self.local.inbox.borrow_mut().wake();
+                    }
                     _ => {}
                 }
                 continue;
@@ -625,6 +630,7 @@ impl Future for StepTask {
         this.local.inbox.borrow_mut().start_step(cx.waker());
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
+        this.local.send_dead_letters();
         let StepTask { local, shard, disk, drain, reserved, reserved_remote, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
         if shard.step(time, &**local, &mut Connections { local, reserved, reserved_remote }) {
@@ -642,7 +648,9 @@ impl Future for StepTask {
             disk.commit();
         }
         let has_clients = !this.local.clients.borrow().is_empty();
-        let is_busy = this.shard.unwritten_bytes() > 0 || this.local.inbox.borrow().is_woken();
+        let is_busy = this.shard.unwritten_bytes() > 0
+            || this.local.inbox.borrow().is_woken()
+            || !this.local.outgoing.borrow().is_empty();
         if this.drain.end_turn(now, has_clients, is_busy) {
             return Poll::Ready(());
         }
@@ -696,6 +704,7 @@ pub(crate) fn run(parts: Parts) {
             deletions: Deletions::default(),
             last_request: Cell::new(0),
             tally: Tally::default(),
+            outgoing: RefCell::default(),
             awaited: RefCell::default(),
             shared: shared.clone(),
         });
