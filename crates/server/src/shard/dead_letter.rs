@@ -11,7 +11,6 @@
 use super::emit::by_partition;
 use super::thread::Local;
 use crate::random;
-use amqp::Millis;
 use broker::death::{self, Death};
 use broker::topology::{RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
@@ -64,8 +63,6 @@ const A_TURN: usize = 512;
 const TURN_TIME: Duration = Duration::from_micros(500);
 /// How many letters go between two looks at the clock.
 const LOOK_EVERY: usize = 8;
-/// Letters that would go round for ever are told at most so often.
-const TELL_EVERY_MS: Millis = 1_000;
 
 /// Letters on their way, by the partition that gave them up.
 #[derive(Default)]
@@ -73,8 +70,6 @@ pub(crate) struct Outgoing {
     letters: VecDeque<(PartitionId, Box<DeadLetter>)>,
     /// Those that came while there were too many, by how often they have died.
     surplus: BTreeMap<usize, VecDeque<(PartitionId, Box<DeadLetter>)>>,
-    /// When one that would go round for ever may be told again.
-    tell_at: Millis,
 }
 
 impl Outgoing {
@@ -97,14 +92,6 @@ impl Outgoing {
             deepest.remove();
         }
         letter
-    }
-
-    fn may_tell(&mut self, now: Millis) -> bool {
-        let may = now >= self.tell_at;
-        if may {
-            self.tell_at = now + TELL_EVERY_MS;
-        }
-        may
     }
 
     /// Whether there are any.
@@ -189,7 +176,7 @@ impl Local {
         topology.route(&request, &mut targets).ok()?;
         targets.retain(|target| {
             let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
-            if is_cycle && self.outgoing.borrow_mut().may_tell(self.now()) {
+            if is_cycle {
                 tracing::warn!(
                     queue = %queue.name, reason,
                     "message dropped: it would go round in dead-letter queues for ever"
