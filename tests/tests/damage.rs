@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use clients::broker::binary;
-use clients::{Broker, Client, QueueDeclare};
+use clients::broker::{binary, is_foreign};
+use clients::{Broker, Client, Event, QueueDeclare};
 use rustix::process::Signal;
 
 /// A small cache, so that messages are read from the disk.
@@ -166,6 +166,35 @@ fn refused(broker: &mut Broker) -> String {
     line.to_owned()
 }
 
+/// The broker starts without this queue, whose partition is damaged, says so, and gives nothing out in its name.
+fn start_without(broker: &mut Broker, queue: &str) {
+    broker.start();
+    let log = broker.log();
+    let line =
+        log.lines().rfind(|line| line.contains("QUARANTINED")).unwrap_or_else(|| panic!("no line says so:\n{log}"));
+    assert!(line.contains("ERROR") && line.contains("leveret repair DIR --dry-run"), "{line}");
+    let mut client = broker.connect();
+    let channel = client.channel();
+    assert_eq!(client.counts(channel, queue).unwrap(), (0, 0), "it is there, and nobody knows what is in it");
+    client.confirm_select(channel).unwrap();
+    client.put(channel, queue, b"nowhere to keep it");
+    let told = client.event(channel);
+    assert!(matches!(told, Event::Confirm { nack: true, .. }), "what cannot be kept is not confirmed: {told:?}");
+    let closed = client.get(channel, queue, true).unwrap_err();
+    assert_eq!(closed.code, 541, "{closed:?}");
+    assert!(closed.text.contains("is unavailable"), "{closed:?}");
+}
+
+/// The broker starts without this queue; a trial changes nothing; a repair of its partition gives this report; then all is served.
+fn quarantined_then_repaired(broker: &mut Broker, queue: &str) -> String {
+    start_without(broker, queue);
+    broker.kill();
+    let report = repaired(broker);
+    assert!(report.contains("partitions that are whole stay as they are"), "{report}");
+    assert!(!broker.log().rsplit("data folder opened").next().unwrap().contains("QUARANTINED"), "{}", broker.log());
+    report
+}
+
 /// The broker is refused; a trial changes nothing; a repair gives this report; then it starts.
 fn refused_then_repaired(broker: &mut Broker) -> String {
     refused(broker);
@@ -183,7 +212,9 @@ fn repaired(broker: &mut Broker) -> String {
     let (promised, done) = (shown(&trial), shown(&repair));
     let but_last = |text: &str| text.lines().take(text.lines().count() - 1).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(but_last(&promised), but_last(&done), "a trial tells what a repair does");
-    assert!(!files(&data.join("damaged")).is_empty(), "what was damaged is kept: {done}");
+    // Files of the log stay where they are when partitions that are whole need them.
+    let is_partial = done.contains("partitions that are whole stay as they are");
+    assert!(is_partial || !files(&data.join("damaged")).is_empty(), "what was damaged is kept: {done}");
     let inspected = leveret("inspect", &data, &["--messages"]);
     assert_eq!(inspected.status.code(), Some(0), "inspect agrees: {}", shown(&inspected));
     let again = leveret("repair", &data, &[]);
@@ -207,9 +238,9 @@ fn damaged_message_in_the_log_is_set_aside_and_the_others_come() {
     assert!(log.contains("set aside: ended in the log as damaged"), "{log}");
     broker.signal(Signal::USR1);
     wait_for("the gauges", || broker.log().contains("messages_set_aside=3"));
-    // They have ended in the log. It is still damaged, so a start on it is refused, and a repair has nothing to give up.
+    // They have ended in the log. It is still damaged, so a start sets the partition aside, and a repair has nothing to give up.
     broker.kill();
-    let report = refused_then_repaired(&mut broker);
+    let report = quarantined_then_repaired(&mut broker, QUEUE);
     assert!(!report.contains("come back") && !report.contains("given up:"), "{report}");
     assert_eq!(drain(&broker, QUEUE), []);
 }
@@ -269,7 +300,7 @@ fn damaged_record_costs_its_messages_and_nothing_else() {
     broker.kill();
     flip(&broker.data_folder(), "wal", &text(10), 30);
     flip(&broker.data_folder(), "wal", &text(2), 30);
-    let report = refused_then_repaired(&mut broker);
+    let report = quarantined_then_repaired(&mut broker, QUEUE);
     assert!(
         report.contains("given up: partition")
             && report.contains("1 messages of queue \"payments\" of virtual host \"/\" (number 1), numbers 10\n"),
@@ -282,6 +313,51 @@ fn damaged_record_costs_its_messages_and_nothing_else() {
     broker.kill();
     broker.start();
     assert_eq!(drain(&broker, QUEUE), []);
+}
+
+#[test]
+fn queues_of_other_partitions_are_served_while_one_is_damaged_and_deletes_wait_for_its_repair() {
+    if is_foreign() {
+        return;
+    }
+    let Some((mut broker, http)) = Broker::managed(COLD) else { return };
+    // Queues are placed in turn.
+    let queues = ["one", "two", "three", "four"];
+    queues.iter().for_each(|queue| publish_each(&broker, queue, 5));
+    broker.kill();
+    let needle = b"payment number 00000003 ";
+    let log = files(&broker.data_folder().join("wal")).remove(0);
+    let bytes = fs::read(&log).unwrap();
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    flip_at(&log, at as u64 + 30);
+    broker.start();
+    assert!(broker.log().contains("QUARANTINED"), "{}", broker.log());
+    let (up, down): (Vec<&str>, Vec<&str>) = queues.iter().partition(|queue| {
+        let described = http.get(&format!("/api/queues/%2F/{queue}"));
+        described.json()["state"] == "running"
+    });
+    assert_eq!((up.len(), down.len()), (2, 2), "{up:?} {down:?}");
+    for queue in up {
+        assert_eq!(numbers(&drain(&broker, queue)), [1, 2, 3, 4, 5]);
+    }
+    let gone = |queue: &str| http.delete(&format!("/api/queues/%2F/{queue}")).status;
+    assert_eq!(gone(down[0]), 503);
+    assert_eq!(http.get("/api/health/checks/virtual-hosts").status, 503);
+    assert_eq!(http.get("/api/health/checks/alarms").status, 200);
+    assert!(http.get("/metrics").text.contains("leveret_partitions_quarantined 1\n"));
+    // New queues go where they can be kept.
+    publish_each(&broker, "five", 3);
+    publish_each(&broker, "six", 3);
+    broker.kill();
+    let report = repaired(&mut broker);
+    assert!(report.contains("numbers 3\n"), "{report}");
+    assert_eq!(http.get("/api/health/checks/virtual-hosts").status, 200);
+    let drained: Vec<_> = down.iter().map(|queue| numbers(&drain(&broker, queue))).collect();
+    assert!(drained.contains(&vec![1, 2, 4, 5]) && drained.contains(&vec![1, 2, 3, 4, 5]), "{drained:?}");
+    assert_eq!(gone(down[0]), 204);
+    for queue in ["five", "six"] {
+        assert_eq!(numbers(&drain(&broker, queue)), [1, 2, 3], "{queue}");
+    }
 }
 
 #[test]
@@ -298,7 +374,7 @@ fn missing_entry_costs_its_messages_and_what_was_settled_behind_it_comes_back_fl
     broker.kill();
     // In the header of the batch: what the entry says can no longer be proven.
     flip(&broker.data_folder(), "wal", &text(10), -45);
-    let report = refused_then_repaired(&mut broker);
+    let report = quarantined_then_repaired(&mut broker, QUEUE);
     assert!(report.contains("1 entries of its log"), "{report}");
     assert!(report.contains("come back, flagged as redelivered"), "{report}");
     let drained = drain(&broker, QUEUE);
@@ -399,9 +475,9 @@ fn an_extent_that_is_gone_is_missed_by_inspect_and_its_messages_are_given_up_by_
     let name = format!("extents/{}", first.file_name().unwrap().to_string_lossy());
     let kept = fs::read(&first).unwrap();
     fs::remove_file(&first).unwrap();
-    broker.launch();
-    assert_eq!(broker.wait_for_end().code(), Some(1), "nothing is given up for a file that may come back");
+    start_without(&mut broker, QUEUE);
     assert!(broker.log().contains(&format!("{name} is missing")), "{}", broker.log());
+    broker.terminate();
     fs::write(&first, kept).unwrap();
     broker.start();
     let mut client = broker.connect();
@@ -435,7 +511,8 @@ fn damaged_checkpoint_is_passed_over_and_without_another_the_log_must_do() {
     publish_each(&broker, "other", 3);
     broker.kill();
     let states = files(&data.join("checkpoints"));
-    if states.is_empty() {
+    let is_of_queues_only = states.is_empty();
+    if is_of_queues_only {
         // Nothing was worth a checkpoint: one that is rubbish stands for it.
         fs::create_dir_all(data.join("checkpoints")).unwrap();
         for id in ["00000001.0", "00000002.0"] {
@@ -444,7 +521,10 @@ fn damaged_checkpoint_is_passed_over_and_without_another_the_log_must_do() {
     } else {
         states.iter().for_each(|path| flip_at(path, 100));
     }
-    let report = refused_then_repaired(&mut broker);
+    let report = match is_of_queues_only {
+        true => quarantined_then_repaired(&mut broker, QUEUE),
+        false => refused_then_repaired(&mut broker),
+    };
     assert!(report.contains("its state"), "{report}");
     assert_eq!(numbers(&drain(&broker, QUEUE)), (1..=10).collect::<Vec<_>>());
     assert_eq!(numbers(&drain(&broker, "other")), [1, 2, 3]);
@@ -480,7 +560,7 @@ fn a_partition_that_lost_both_states_keeps_what_its_log_has_and_its_extents_as_f
     assert!(damaged.len() >= 2, "{states:?}");
     damaged.iter().for_each(|path| flip_at(path, 100));
     let extents = files(&data.join("extents")).len();
-    let report = refused_then_repaired(&mut broker);
+    let report = quarantined_then_repaired(&mut broker, QUEUE);
     assert!(report.contains("its state"), "{report}");
     let drained = drain(&broker, QUEUE);
     let of_log = numbers(&drained);

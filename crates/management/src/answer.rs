@@ -44,6 +44,8 @@ pub(crate) enum Refused {
     TooSlow,
     /// 503: the node does not answer.
     NoAnswer,
+    /// 503: what it concerns is not served now.
+    Unavailable(String),
 }
 
 impl Answer {
@@ -133,6 +135,7 @@ impl From<Refused> for Answer {
             }
             Refused::TooLarge => error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "the body is too large"),
             Refused::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
+            Refused::Unavailable(reason) => error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", &reason),
             Refused::NoAnswer => {
                 error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "the node does not answer")
             }
@@ -160,6 +163,7 @@ impl From<ChangeError> for Refused {
         match error {
             ChangeError::Refused(refusal) => refusal.into(),
             ChangeError::InUse(text) => Refused::BadRequest(text.to_owned()),
+            ChangeError::Unavailable => Refused::Unavailable(error.to_string()),
             ChangeError::NoAnswer => Refused::NoAnswer,
         }
     }

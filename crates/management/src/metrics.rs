@@ -333,6 +333,8 @@ impl Scrape {
         out.gauge("leveret_bindings", "Bindings, those of the default exchange not counted", self.binding_count)?;
         let help = "Messages set aside since the start, because their bytes are damaged on the disk";
         out.counter("leveret_messages_set_aside", help, figures.messages_set_aside)?;
+        let help = "Partitions that are damaged, whose queues are unavailable until they are repaired";
+        out.gauge("leveret_partitions_quarantined", help, figures.partitions_quarantined)?;
         let help = "Memory pinned by messages of transient queues";
         out.gauge("leveret_transient_messages_bytes", help, figures.transient_bytes)?;
         let help = "Memory pinned by messages of transient queues at which publishers are blocked";

@@ -3,6 +3,7 @@
 //! Invariant: the sums and the earliest time are those of the members' last words, so that a turn costs what it steps and
 //! not what there is: a node may have hundreds of partitions and one busy one.
 
+use crate::quarantined_member::QuarantinedMember;
 use crate::queue_member::QueueMember;
 use crate::share::Share;
 use crate::topology_member::{Proposer, TopologyMember};
@@ -54,6 +55,8 @@ pub enum Member<M> {
     Queues(Box<QueueMember>),
     /// A member of the group that decides about the topology.
     Topology(Box<TopologyMember<M>>),
+    /// A group that is damaged on this node.
+    Quarantined(Box<QuarantinedMember>),
     /// Something else.
     Other(Box<dyn Partition>),
 }
@@ -96,6 +99,7 @@ impl<M: Proposer> Member<M> {
                 waiting.declared.clear();
                 member.step(now, waiting, share);
             }
+            Member::Quarantined(member) => member.step(waiting, share),
             Member::Other(partition) => {
                 waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
                 waiting.frames.clear();
@@ -109,6 +113,7 @@ impl<M: Proposer> Member<M> {
             Member::Transient(queues) => queues.due_ms(),
             Member::Queues(member) => member.poll_timeout(),
             Member::Topology(member) => member.poll_timeout(),
+            Member::Quarantined(member) => member.poll_timeout(),
             Member::Other(partition) => partition.poll_timeout(),
         }
     }
@@ -117,7 +122,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Queues(member) => member.unwritten_bytes(share),
             Member::Other(partition) => partition.unwritten_bytes(),
-            Member::Transient(_) | Member::Topology(_) => 0,
+            Member::Transient(_) | Member::Topology(_) | Member::Quarantined(_) => 0,
         }
     }
 
@@ -131,7 +136,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Transient(queues) => queues.survey(figures),
             Member::Queues(member) => member.survey(figures),
-            Member::Topology(_) => {}
+            Member::Topology(_) | Member::Quarantined(_) => {}
             Member::Other(partition) => partition.survey(figures),
         }
     }
@@ -140,7 +145,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Queues(member) => member.trim(),
             Member::Topology(member) => member.trim(),
-            Member::Transient(_) | Member::Other(_) => {}
+            Member::Transient(_) | Member::Quarantined(_) | Member::Other(_) => {}
         }
     }
 }

@@ -311,6 +311,8 @@ pub enum Reply {
     NotLeader,
     /// The queue was deleted while the question was on its way.
     Gone,
+    /// The queue's group is damaged on its only node: nobody answers before an operator has repaired it.
+    Unavailable,
 }
 
 /// What a partition tells channels.

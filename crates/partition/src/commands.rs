@@ -149,12 +149,12 @@ fn postponed_bytes(command: &Command) -> usize {
     }
 }
 
-/// A member that does not lead answers what wants an answer.
-pub(crate) fn refuse(command: Command, cx: &mut Context<'_>) {
+/// Answers what wants an answer for a member that carries out nothing, as it does not lead or is damaged.
+pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
     let (channel, request) = match command {
         Command::Publish(Publish { channel, publish_seq, .. }) => {
             if publish_seq != 0 {
-                cx.out.effects.push(Effect::Refuse { channel, first: publish_seq, count: 1 });
+                effects.push(Effect::Refuse { channel, first: publish_seq, count: 1 });
             }
             return;
         }
@@ -174,7 +174,7 @@ pub(crate) fn refuse(command: Command, cx: &mut Context<'_>) {
         | Command::Stall { .. }
         | Command::Grant { .. } => return,
     };
-    cx.out.effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
+    effects.push(Effect::Reply { channel, request, reply });
 }
 
 impl QueuePartition {
@@ -185,7 +185,9 @@ impl QueuePartition {
             Command::Delete { queue } => self.forget(queue),
             _ => {}
         }
-        let Some(leader) = self.leader.as_deref() else { return refuse(command, cx) };
+        let Some(leader) = self.leader.as_deref() else {
+            return refuse(command, Reply::NotLeader, &mut cx.out.effects);
+        };
         // The topology decides for itself, not in a channel's order.
         let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
         let waits = !leader.postponed.is_empty() && !is_decision;

@@ -53,6 +53,7 @@ mod turn;
 pub use command::{
     Command, DeadLetter, Delivery, Disposition, Effect, Level, Message, Outlets, Publish, Reply, RequestId, Target,
 };
+pub use commands::refuse;
 pub use log_partition::LogPartition;
 pub use maintenance::WalState;
 pub use outputs::Outputs;

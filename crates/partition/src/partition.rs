@@ -458,7 +458,7 @@ impl QueuePartition {
             }
             let postponed = std::mem::take(&mut leader.postponed);
             self.leader = None;
-            postponed.into_iter().for_each(|command| refuse(command, cx));
+            postponed.into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
             self.leader = Some(Box::new(Leader::new(status.term)));

@@ -145,6 +145,23 @@ impl Recovery {
         self.gap
     }
 
+    /// Whether a record of the log in this file tells nothing that is not known without it: it lies before the replay, its
+    /// entry is in the checkpoint, or its vote is of a term before the one that is known.
+    pub fn knows_without(&self, kind: RecordKind, term: u64, index: u64, file: u32) -> bool {
+        file < self.replay_file
+            || match kind {
+                _ if self.ended.is_some() => true,
+                RecordKind::Entry => self.checkpoint.is_some() && LogIndex(index) <= self.applied.index,
+                RecordKind::HardState => Term(term) < self.vote.0,
+                RecordKind::SnapshotMark | RecordKind::Tombstone | RecordKind::Membership => false,
+            }
+    }
+
+    /// The members of its group by its checkpoint; `None` without one.
+    pub fn membership(&self) -> Option<&Membership> {
+        self.checkpoint.as_ref().map(|(head, _)| &head.membership)
+    }
+
     /// Whose it is.
     pub fn id(&self) -> PartitionId {
         self.id

@@ -100,6 +100,12 @@ pub struct Replica {
     refused_images: Vec<ImageRefused>,
 }
 
+/// A record of the log that says what a member knows of its group's term.
+pub(crate) fn hard_state(group: GroupId, (term, vote): (Term, Option<NodeId>)) -> Record {
+    let body = Bytes::copy_from_slice(&vote.map_or(0, |node| node.0).to_le_bytes());
+    Record { group, kind: RecordKind::HardState, term: term.0, index: 0, body }
+}
+
 impl Replica {
     /// A member over what recovery found. `bodies` are the places of the restored entries.
     pub fn new(
@@ -366,9 +372,7 @@ impl Replica {
                 self.stored_vote = (hard.term, hard.vote);
                 new_term = Some(hard.term);
                 sync = SyncWish::Now;
-                let vote = hard.vote.map_or(0, |v| v.0);
-                let body = Bytes::copy_from_slice(&vote.to_le_bytes());
-                records.push(Record { group, kind: RecordKind::HardState, term: hard.term.0, index: 0, body });
+                records.push(hard_state(group, self.stored_vote));
             }
         }
         let mut awaited = false;

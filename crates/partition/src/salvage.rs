@@ -19,13 +19,13 @@ use crate::maintenance::{COPY_RUNS_MAX, collect, take_over};
 use crate::outputs::CopyRun;
 use crate::place::Place;
 use crate::recovery::Recovery;
-use crate::replica::entry_of;
+use crate::replica::{entry_of, hard_state};
 use broker::queue::SeqRanges;
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Entry, EntryKind, LogIndex, Membership, NodeId, Position, Term};
 use std::collections::BTreeMap;
-use storage::Location;
+use storage::{GroupId, Location, Record};
 
 /// A record of the log whose header is whole and whose body is not.
 #[derive(Clone, Debug)]
@@ -236,6 +236,18 @@ impl Salvage {
         }
     }
 
+    /// Its state stands behind this entry and this term too, whatever they were: where the damage stays in the log, they
+    /// count no more.
+    pub fn stand_behind(&mut self, index: u64, term: u64) {
+        let Head { applied, vote, .. } = &mut self.head;
+        if LogIndex(index) > applied.index {
+            *applied = Position { index: LogIndex(index), term: applied.term.max(Term(term)) };
+        }
+        if Term(term) >= vote.0 {
+            *vote = (Term(term + 1), None);
+        }
+    }
+
     /// Live runs that lie where `wanted` says, as many as go into one extent; none if there is none left.
     pub fn runs(&self, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
         collect(&self.queues, COPY_RUNS_MAX, wanted)
@@ -328,6 +340,11 @@ impl Recovery {
 }
 
 impl SalvagedLog {
+    /// What it knows of its group's term, as a record of the log of the group's number.
+    pub fn vote(&self, group: GroupId) -> Record {
+        hard_state(group, self.head.vote)
+    }
+
     /// The machine's state as a checkpoint: with an empty log behind it, this is the partition.
     pub fn checkpoint(&self, state: &[u8]) -> Vec<u8> {
         let mut payload = Vec::new();

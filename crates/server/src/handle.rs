@@ -67,6 +67,8 @@ pub struct NodeFigures {
     pub value_at_risk: u64,
     /// Messages set aside since the start, because their bytes are damaged on the disk.
     pub messages_set_aside: u64,
+    /// Partitions that are damaged, and whose queues are unavailable until they are repaired.
+    pub partitions_quarantined: u64,
     /// Bytes written to the log since the start.
     pub log_bytes: u64,
     /// Syncs made since the start.
@@ -86,6 +88,9 @@ pub enum ChangeError {
     /// Something has to be unused or empty, and is not.
     #[error("{0}")]
     InUse(&'static str),
+    /// The queue's partition is quarantined.
+    #[error("the queue is unavailable: its partition is damaged on this node and has to be repaired")]
+    Unavailable,
     /// The node drains, or its log does not answer.
     #[error("the node does not answer")]
     NoAnswer,
@@ -158,6 +163,11 @@ impl Handle {
         }
     }
 
+    /// Whether the queues of this partition are unavailable, as it is damaged here.
+    pub fn is_quarantined(&self, partition: PartitionId) -> bool {
+        self.shared().config.quarantined.contains(&partition)
+    }
+
     /// What the node counts and measures now.
     pub fn figures(&self) -> NodeFigures {
         let shared = self.shared();
@@ -174,6 +184,7 @@ impl Handle {
         if let Some(engine) = &self.inner.engine {
             figures.value_at_risk = engine.value_at_risk();
             figures.messages_set_aside = engine.messages_set_aside();
+            figures.partitions_quarantined = shared.config.quarantined.len() as u64;
             (figures.log_bytes, figures.log_syncs) = engine.log_written();
             figures.sync_times = Some(engine.sync_times());
             figures.disk_free_bytes = engine.free_bytes();
@@ -304,6 +315,8 @@ impl Handle {
         self.mail(partition, Parcel::Purge(partition, queue, sender))?;
         match answer.await.map_err(|_| ChangeError::NoAnswer)? {
             Reply::Counted(count) => Ok(count),
+            Reply::NotLeader => Err(ChangeError::NoAnswer),
+            Reply::Unavailable => Err(ChangeError::Unavailable),
             // It went meanwhile, with what was in it.
             _ => Ok(0),
         }
@@ -325,6 +338,7 @@ impl Handle {
             Reply::DeleteRefused { in_use: true } => Err(ChangeError::InUse("in use")),
             Reply::DeleteRefused { in_use: false } => Err(ChangeError::InUse("not empty")),
             Reply::NotLeader => Err(ChangeError::NoAnswer),
+            Reply::Unavailable => Err(ChangeError::Unavailable),
             _ => Ok(()),
         }
     }

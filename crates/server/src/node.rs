@@ -61,6 +61,8 @@ pub struct NodeConfig {
     /// The durable partitions of this node and the shard that each runs on. New queues go to them in turn, partition 0
     /// excepted, which is the topology's own.
     pub placement: Vec<(PartitionId, usize)>,
+    /// Those of them that are damaged: no new queue goes there.
+    pub quarantined: Vec<PartitionId>,
     /// What clients are offered. `frame_max` is set and at most [`FRAME_MAX_LIMIT`], bodies are at most 16 MiB.
     pub amqp: ConnectionConfig,
     /// Users that may log in from a loopback address only.
@@ -101,6 +103,7 @@ impl NodeConfig {
             shards: 1,
             life: NodeLife { node: 1, start: 1 },
             placement: Vec::new(),
+            quarantined: Vec::new(),
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],
             login_limits: LoginLimits::default(),
@@ -301,7 +304,8 @@ impl Shared {
 
     /// Takes over from the map where queues may be placed from now on.
     fn note_partitions(&self, topology: &Topology) {
-        let here = self.directory.durable().filter(|id| id.0 != 0 && topology.may_place_in(*id, None));
+        let durable = self.directory.durable().filter(|id| !self.config.quarantined.contains(id));
+        let here = durable.filter(|id| id.0 != 0 && topology.may_place_in(*id, None));
         *self.open_partitions.write().unwrap_or_else(PoisonError::into_inner) = here.collect();
     }
 

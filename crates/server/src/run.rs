@@ -107,6 +107,7 @@ pub fn run<G>(
         shards: config.shard_threads,
         life: opened.life,
         placement: opened.placement(),
+        quarantined: opened.quarantined().collect(),
         amqp: connection_config(config, &node_name),
         loopback_users: config.loopback_users.clone(),
         login_limits: LoginLimits {

@@ -90,6 +90,26 @@ impl Session {
             self.ask_at = self.ask_at.min(now + AGAIN_MS);
             return;
         }
+        self.give_up(at, "has no leader to ask", cx);
+    }
+
+    /// The queue's group is damaged. Nobody answers before a person has acted, so nobody is asked again.
+    pub(super) fn is_unavailable(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        // The queue is there: an application that declares all of its queues first is to come up for the others. As RabbitMQ
+        // answers for a queue that has no leader.
+        if matches!(self.channels[at].pending, Pending::Stat(_)) {
+            return self.answer(at, Reply::Stat { ready: 0, unacked: 0, consumers: 0 }, cx);
+        }
+        self.give_up(
+            at,
+            "is unavailable: its messages are damaged on this node, and its operator has to repair them",
+            cx,
+        );
+    }
+
+    /// Nobody answers what the channel asked of a queue.
+    fn give_up(&mut self, at: usize, why: &str, cx: &mut Cx<'_, impl Host>) {
+        let channel = &mut self.channels[at];
         let name = match &channel.pending {
             Pending::Cancel { .. } => return self.answer(at, Reply::Done, cx),
             Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
@@ -104,7 +124,7 @@ impl Session {
             }
             Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => return,
         };
-        let text = format!("{} has no leader to ask", self.queue_text(&name));
+        let text = format!("{} {why}", self.queue_text(&name));
         self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
     }
 

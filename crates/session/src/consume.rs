@@ -157,6 +157,9 @@ impl Session {
         if matches!(reply, Reply::NotLeader) {
             return self.wait_for_leader(at, cx);
         }
+        if matches!(reply, Reply::Unavailable) {
+            return self.is_unavailable(at, cx);
+        }
         let channel = &mut self.channels[at];
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         match (std::mem::take(&mut channel.pending), reply) {

@@ -113,8 +113,8 @@ pub enum Fact {
         /// Length of its payload, which was checked.
         payload_bytes: u64,
     },
-    /// An extent or a checkpoint that is not whole and that nothing needs: a kill left it half written, or half deleted. The
-    /// next start takes it away or writes over it.
+    /// Something that is not whole and that nothing needs: an extent or a checkpoint that a kill left half written or half
+    /// deleted, or a record of the log that a repair gave up. It goes with time.
     Unfinished {
         /// Which file.
         name: String,
@@ -268,7 +268,9 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
             closed_end: next.map(|next| next.previous_end.clamp(PAGE_BYTES, FILE_BYTES_MAX)),
             wanted_from: 0,
         };
-        groups.extend(inspect_frames(&mut Window::new(file, name, limit), name, &known, depth, visit));
+        let mut window = Window::new(file, name, limit);
+        let is_void = |group| needed.log_from_of.get(&group).is_some_and(|from| header.file < *from);
+        groups.extend(inspect_frames(&mut window, name, &known, depth, &is_void, visit));
     }
     let first = files.iter().map(|(header, ..)| header.file).find(|file| *file > FileNo(0));
     let all_in_log = groups.into_iter().find(|group| !needed.groups.contains(group));
@@ -290,12 +292,13 @@ fn open_wal_file<D: Disk>(disk: &D, name: &str) -> Result<OpenedWalFile<D::File>
     Ok((file, bytes, FileHeader::decode(&page[..read])))
 }
 
-/// The groups of which there are entries.
+/// The groups of which there are entries. `is_void`: a group needs nothing of this file.
 fn inspect_frames<F: DiskFile>(
     window: &mut Window<'_, F>,
     name: &str,
     known: &Known,
     depth: Depth,
+    is_void: &dyn Fn(GroupId) -> bool,
     visit: &mut dyn FnMut(Fact),
 ) -> BTreeSet<GroupId> {
     let (mut frames, mut records, mut groups) = (0, 0, BTreeSet::new());
@@ -315,6 +318,11 @@ fn inspect_frames<F: DiskFile>(
                 let body_bytes = record.body.len() as u32;
                 visit(Fact::Record { record: record.name(), body_offset, body_bytes });
             }
+        }
+        Seen::Damage { offset, what, record: Some(record), .. } if is_void(record.group) => {
+            let group = record.group.0;
+            let text = format!("the {what} at byte {offset} cannot be read, and its group, {group}, needs it no more");
+            visit(Fact::Unfinished { name: name.to_owned(), text });
         }
         Seen::Damage { offset, bytes, what, record } => {
             let text = format!("the {what} at byte {offset} was durable and is not readable");
@@ -344,6 +352,8 @@ struct Needed {
     groups: BTreeSet<GroupId>,
     /// The first log file that a start needs; `None` if that is not known.
     log_from: Option<FileNo>,
+    /// The same of each group of which it is known.
+    log_from_of: BTreeMap<GroupId, FileNo>,
 }
 
 impl Needed {
@@ -366,17 +376,18 @@ impl Needed {
         let groups: BTreeSet<GroupId> = newest.keys().copied().collect();
         // A group of which nothing can be read may have needed anything.
         let is_known = unreadable.is_subset(&groups) && newest.values().all(|(_, _, needs)| needs.is_some());
-        let mut needed = Needed { extents: None, groups, log_from: None };
+        let oldest = |replay: FileNo, needs: &Needs| needs.log_from.map_or(replay, |from| from.min(replay));
+        let each =
+            newest.iter().filter_map(|(group, (_, replay, needs))| Some((*group, oldest(*replay, needs.as_ref()?))));
+        let log_from_of: BTreeMap<GroupId, FileNo> = each.collect();
+        let mut needed = Needed { extents: None, groups, log_from: None, log_from_of };
         if is_known {
             let of_group = |(group, found): (&GroupId, &(u64, FileNo, Option<Needs>))| {
                 let ids = found.2.iter().flat_map(|needs| needs.extents.clone());
                 ids.map(|id| (id, *group)).collect::<Vec<_>>()
             };
             needed.extents = Some(newest.iter().flat_map(of_group).collect());
-            let oldest = |(_, replay, needs): &(u64, FileNo, Option<Needs>)| {
-                needs.as_ref().and_then(|needs| needs.log_from).map_or(*replay, |from| from.min(*replay))
-            };
-            needed.log_from = newest.values().map(oldest).min();
+            needed.log_from = needed.log_from_of.values().min().copied();
         }
         needed
     }

@@ -344,6 +344,21 @@ impl<D: Disk> Wal<D> {
         self.next_file
     }
 
+    /// The newest file that is there; `None` while there is none that belongs to the log.
+    pub fn last_file(&self) -> Option<FileNo> {
+        self.current.as_ref().map(|current| current.header.file)
+    }
+
+    /// Has what is appended from now on go to a file of its own. Its header goes out with its first frame.
+    ///
+    /// - Errors: as [`Wal::append`] has them; on [`StorageError::Full`] the log goes on where it was.
+    pub fn begin_next_file(&mut self) -> Result<(), StorageError> {
+        let slot = self.take_slots(1)?.pop().expect("one was asked for");
+        self.sync()?;
+        self.begin_file(slot);
+        Ok(())
+    }
+
     /// End of what is durable.
     pub fn synced_position(&self) -> WalPosition {
         match &self.current {

@@ -4,6 +4,7 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::json;
 use serde_json::{Value, json};
 
 /// GET: no alarm is on.
@@ -24,7 +25,22 @@ pub(super) fn alarms(cx: Cx<'_>) -> Result<Answer, Refused> {
     ))
 }
 
-/// GET: every virtual host is served, and every member that there is is there; of one node that is so as long as it answers.
+/// GET: every virtual host is served, all queues of it.
+pub(super) fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let topology = cx.handle().topology();
+    let down = topology.queues().filter(|queue| cx.handle().is_quarantined(queue.partition));
+    let down: std::collections::BTreeSet<_> =
+        down.filter_map(|queue| topology.vhost_of(queue.vhost)).map(|v| v.name.clone()).collect();
+    if down.is_empty() {
+        return well();
+    }
+    let down: Vec<Value> = down.iter().map(|name| json::text(name)).collect();
+    let reason =
+        "Some queues of these virtual hosts are unavailable: their partitions are damaged and have to be repaired";
+    Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "virtual-hosts": down })))
+}
+
+/// GET: every member that there is is there; of one node that is so as long as it answers.
 pub(super) fn one_node(_: Cx<'_>) -> Result<Answer, Refused> {
     well()
 }

@@ -253,7 +253,8 @@ fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Refused> 
         (b"alarms" | b"local-alarms", []) => health::alarms(cx),
         (b"port-listener", [port]) => health::port(cx, port),
         (b"protocol-listener", [protocol]) => health::protocol(cx, protocol),
-        (b"virtual-hosts" | b"node-is-quorum-critical" | b"node-is-mirror-sync-critical", []) => health::one_node(cx),
+        (b"virtual-hosts", []) => health::virtual_hosts(cx),
+        (b"node-is-quorum-critical" | b"node-is-mirror-sync-critical", []) => health::one_node(cx),
         (b"ready-to-serve-clients" | b"is-in-service", []) => health::one_node(cx),
         _ => Err(Refused::NotFound),
     }

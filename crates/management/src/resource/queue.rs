@@ -127,6 +127,7 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
     let node = &cx.handle().facts().node_name;
     let empty = QueueFigures::empty(queue.id);
     let figures = figures.unwrap_or(&empty);
+    let is_down = cx.handle().is_quarantined(queue.partition);
     let vhost = topology.vhost_of(queue.vhost);
     let policies = topology.policies_of_queue(queue);
     let name_of = |policy: Option<&broker::topology::Name>| policy.map_or(Value::Null, |name| json::text(name));
@@ -134,7 +135,7 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
         "name": json::text(&queue.name),
         "vhost": vhost.map(|vhost| json::text(&vhost.name)),
         "node": node,
-        "state": "running",
+        "state": if is_down { "down" } else { "running" },
         "type": queue.shape.queue_type.word(),
         "durable": queue.shape.durable,
         "auto_delete": queue.shape.auto_delete,
@@ -150,9 +151,10 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
         "consumers": figures.consumers,
     });
     if queue.shape.queue_type == QueueType::Quorum {
-        described["leader"] = json!(node);
+        let online: &[_] = if is_down { &[] } else { &[node] };
+        described["leader"] = online.first().map_or_else(|| json!(""), |node| json!(node));
         described["members"] = json!([node]);
-        described["online"] = json!([node]);
+        described["online"] = json!(online);
     }
     if figures.value_cap.is_some() {
         described["leveret_value_at_risk"] = figures.value_at_risk.into();

@@ -7,13 +7,15 @@
 //!               ──Job───────▶ upkeep thread ──Extent, Checkpoint──▶ shard
 //! ```
 //!
-//! Invariant: when [`open`] returns, every partition leads and has applied all of its log, so that the first client sees
-//! everything that was ever confirmed; nothing was written but what a new term costs.
+//! Invariant: when [`open`] returns, every partition that is whole leads and has applied all of its log, so that the first
+//! client sees everything that was ever confirmed there; nothing was written but what a new term costs. The others are
+//! quarantined: nothing is said in their name.
 
 #[cfg(test)]
 mod hanging_sync;
 mod metadata;
 mod opening;
+mod quarantine;
 mod reader_thread;
 mod repair;
 mod shard_disk;
@@ -29,11 +31,12 @@ use broker::{NodeLife, PartitionId};
 use consensus::NodeId;
 use metadata::{MetadataLog, Proposals};
 use node::{
-    Completion, Completions, Listener, LogGauges, LogWriter, Member, QueueMember, Reader, Share, ShareLimits, Task,
-    TopologyMember, Upkeep,
+    Completion, Completions, Listener, LogGauges, LogWriter, Member, QuarantinedMember, QueueMember, Reader, Share,
+    ShareLimits, Task, TopologyMember, Upkeep,
 };
 use opening::{Brought, Started};
 use partition::{LogPartition, QueuePartition, Recovery, Tail};
+use quarantine::Quarantined;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -126,6 +129,20 @@ pub enum OpenError {
         /// The partition.
         partition: u32,
     },
+    /// The log ends before a saved state says it goes on.
+    #[error(
+        "the log ends with its file {last}, and the state of partition {partition} was saved when file {file} was there, as if the newest \
+         files of it were missing: restore the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without \
+         them gives up"
+    )]
+    LogShort {
+        /// Its last file; 0 for none.
+        last: u64,
+        /// The partition; 0 is the topology's group.
+        partition: u32,
+        /// The file.
+        file: u32,
+    },
     /// An entry is not in the log, though later ones are, and nothing that was read is damaged.
     #[error(
         "entry {index} of partition {partition} is missing in the log, as if a file of it were gone: restore the data folder from a \
@@ -179,6 +196,7 @@ pub struct Opened {
     checkpoints: CheckpointStore<RealDisk>,
     metadata: Started<LogPartition>,
     partitions: Vec<Started<QueuePartition>>,
+    quarantined: BTreeMap<PartitionId, Quarantined>,
     /// The topology that all queues, exchanges and bindings are in.
     pub topology: Topology,
     /// Which node of its cluster it is, and which of its starts: no other life of a node has both.
@@ -239,9 +257,24 @@ fn random_u128() -> Result<u128, OpenError> {
 /// - Errors: each is one line that says what to do; nothing is changed on the disk then.
 pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
-    let Brought { wal, checkpoints, metadata, partitions, topology, life, next_extent, report } =
+    let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, life, next_extent, report } =
         opening::bring_back(&mut folder, config.partitions, options)?;
-    Ok(Opened { folder, config, wal, checkpoints, metadata, partitions, topology, life, next_extent, report })
+    for (id, aside) in &quarantined {
+        aside.tell(*id, topology.queues().filter(|queue| queue.partition == *id).count());
+    }
+    Ok(Opened {
+        folder,
+        config,
+        wal,
+        checkpoints,
+        metadata,
+        partitions,
+        quarantined,
+        topology,
+        life,
+        next_extent,
+        report,
+    })
 }
 
 /// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its payload cannot be read.
@@ -260,8 +293,15 @@ impl Opened {
     /// Which shard each partition runs on.
     pub fn placement(&self) -> Vec<(PartitionId, usize)> {
         let shards = self.config.shards;
-        let queues = self.partitions.iter().enumerate().map(|(i, s)| (s.partition.id(), i % shards));
+        let whole = self.partitions.iter().map(|started| started.partition.id());
+        let all: BTreeSet<PartitionId> = whole.chain(self.quarantined()).collect();
+        let queues = all.into_iter().enumerate().map(|(i, id)| (id, i % shards));
         std::iter::once((TOPOLOGY, 0)).chain(queues).collect()
+    }
+
+    /// The partitions that are damaged: they serve nobody.
+    pub fn quarantined(&self) -> impl Iterator<Item = PartitionId> + '_ {
+        self.quarantined.keys().copied()
     }
 
     /// Messages that came back, and how many queues hold them.
@@ -274,7 +314,7 @@ impl Opened {
     /// Starts the disk's threads; gives what [`crate::node::Node::start`] asks for.
     pub fn start(self, wiring: &Wiring) -> Result<(Engine, Arc<dyn TopologyLog>, MakePartitions), std::io::Error> {
         let placement = self.placement();
-        let Opened { folder, config, wal, checkpoints, metadata, partitions, next_extent, .. } = self;
+        let Opened { folder, config, wal, checkpoints, metadata, partitions, quarantined, next_extent, .. } = self;
         let mailbox = |id: PartitionId| wiring.mailbox(id).expect("a partition runs where it was placed");
         let lists: BTreeMap<PartitionId, Completions> =
             placement.iter().map(|(id, _)| (*id, Completions::default())).collect();
@@ -354,6 +394,12 @@ impl Opened {
                 let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk[&id].clone(), false);
                 members.push((id, Member::Queues(Box::new(member))));
             }
+            for (id, aside) in quarantined.iter().filter(|(id, _)| here.contains(id)) {
+                let member = QuarantinedMember::new(*id, aside.needs_file, lists[id].clone());
+                members.push((*id, Member::Quarantined(Box::new(member))));
+            }
+            // As they are placed: in the order of their numbers.
+            members.sort_by_key(|(id, _)| *id);
             ShardParts { members, share, disk }
         });
         let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk: folder.disk().clone(), set_aside };

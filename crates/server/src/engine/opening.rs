@@ -9,9 +9,13 @@
 //! which replays from the log's present. That is durable before the partition writes its first record and before a queue
 //! can be placed in it; a crash on the way leaves a folder with some of the new partitions.
 //!
+//! A group that is damaged is set aside ([`super::quarantine`]): nothing of it is changed, and the others are served.
+//!
 //! Invariants: nothing is deleted before everything was read and found whole; what either of a partition's two checkpoints
-//! needs stays; no partition is begun anew that a queue was placed in, and none comes back that has ended here.
+//! needs stays, and all that may be a quarantined one's; no partition is begun anew that a queue was placed in, and none comes
+//! back that has ended here.
 
+use super::quarantine::{Attributed, Quarantined, damaged, foreign};
 use super::shard_disk::wall_ms;
 use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
 use broker::topology::{Command as Change, MACHINE_VERSION, MachineVersions, PartitionStage, SoleNode, Topology};
@@ -35,12 +39,13 @@ use storage::{
     WalPosition,
 };
 
-/// Everything of a folder, with every partition leading.
+/// Everything of a folder, with every partition leading that is whole.
 pub(super) struct Brought<D: Disk> {
     pub(super) wal: Wal<D>,
     pub(super) checkpoints: CheckpointStore<D>,
     pub(super) metadata: Started<LogPartition>,
     pub(super) partitions: Vec<Started<QueuePartition>>,
+    pub(super) quarantined: BTreeMap<PartitionId, Quarantined>,
     pub(super) topology: Topology,
     pub(super) life: NodeLife,
     pub(super) next_extent: u32,
@@ -67,13 +72,15 @@ pub(super) fn bring_back<D: Disk>(
     let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
     let mut groups = Groups::load(&mut checkpoints)?;
     let (wal, report) = groups.read_log(disk, folder_id, options, checkpoints.last_group().is_some())?;
-    if is_member && groups.0[&TOPOLOGY.0].is_blank() {
+    if is_member && groups.whole[&TOPOLOGY.0].is_blank() {
         return Err(lost(TOPOLOGY));
     }
     groups.found_missing(only_node, partitions, &wal, &mut checkpoints, report.first_file <= FileNo(1))?;
-    let last = GroupId(groups.0.last_key_value().map_or(0, |(id, _)| *id));
+    groups.set_aside_foreign(only_node)?;
+    let last = GroupId(groups.last());
     let gone = groups.finish_endings(&mut checkpoints)?;
-    let next_extent = drop_orphans(disk, &groups)?;
+    let there = groups.look_for_extents(&**disk)?;
+    let (known, used) = groups.extents();
 
     let raft = |id: u32| Config {
         entry_bytes_max: ENTRY_BYTES_MAX,
@@ -82,23 +89,34 @@ pub(super) fn bring_back<D: Disk>(
         cache_bytes_max: 0,
         ..Config::new(only_node, id, u64::from(id))
     };
-    let mut groups = groups.0;
+    let Groups { whole: mut groups, mut quarantined } = groups;
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
     let (mut metadata, state) =
         metadata.finish_log(only_node, raft(TOPOLOGY.0), &[only_node]).map_err(|why| contradictory(TOPOLOGY, &why))?;
     metadata.log_is_at(current_file);
     let topology = topology_of(state.as_ref())?;
-    let finished = groups.into_iter().map(|(id, recovery)| {
-        let finished = recovery.finish(only_node, raft(id), &[only_node]);
-        let mut partition = finished.map_err(|why| contradictory(PartitionId(id), &why))?;
-        partition.log_is_at(current_file);
-        Ok(Started::new(partition))
-    });
-    let started = finished.collect::<Result<_, OpenError>>()?;
+    let mut started = Vec::new();
+    for (id, recovery) in groups {
+        let mut aside = Quarantined::new(OpenError::LogGone, Some(&recovery));
+        match recovery.finish(only_node, raft(id), &[only_node]) {
+            Ok(mut partition) => {
+                partition.log_is_at(current_file);
+                started.push(Started::new(partition));
+            }
+            Err(why) => {
+                aside.why = contradictory(PartitionId(id), &why);
+                quarantined.insert(id, aside);
+            }
+        }
+    }
+    // One that cannot be read may be the only one that knows an extent.
+    let next_extent = drop_orphans(&**disk, &there, &known, used, quarantined.is_empty())?;
     let metadata = Started::new(metadata);
     let life = NodeLife { node: node.id, start: node.start };
-    let mut brought = Brought { wal, checkpoints, metadata, partitions: started, topology, life, next_extent, report };
+    let quarantined = quarantined.into_iter().map(|(id, aside)| (PartitionId(id), aside)).collect();
+    let mut brought =
+        Brought { wal, checkpoints, metadata, partitions: started, quarantined, topology, life, next_extent, report };
     brought.take_office()?;
     let is_home = |partition: PartitionId| partition.0 <= last.0 && !gone.contains(&partition.0);
     let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && !is_home(queue.partition));
@@ -131,18 +149,27 @@ fn topology_of(state: Option<&Bytes>) -> Result<Topology, OpenError> {
 }
 
 /// Every group that the folder has; the topology's is 0.
-struct Groups(BTreeMap<u32, Recovery>);
+#[derive(Default)]
+struct Groups {
+    /// Of which all is there that was ever promised, as far as was looked.
+    whole: BTreeMap<u32, Recovery>,
+    quarantined: BTreeMap<u32, Quarantined>,
+}
 
 impl Groups {
     /// Those that the checkpoints know, with both checkpoints of each.
     fn load<D: Disk>(checkpoints: &mut CheckpointStore<D>) -> Result<Groups, OpenError> {
         let last = checkpoints.groups().chain(checkpoints.last_group()).map(|group| group.0).max().unwrap_or(0);
-        let mut groups = BTreeMap::new();
+        let mut groups = Groups::default();
         for id in 0..=last {
-            let pair = checkpoints.load_pair(GroupId(id)).map_err(|error| match error.is_damage() {
-                true => OpenError::StateLost(error),
-                false => OpenError::Storage(error),
-            })?;
+            let pair = match checkpoints.load_pair(GroupId(id)) {
+                Ok(pair) => pair,
+                Err(error) if error.is_damage() => {
+                    groups.set_aside(id, OpenError::StateLost(error))?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let newest = pair.as_ref().map(|pair| (&pair.newest.payload, file_u32(pair.newest.replay_from.file)));
             let mut recovery = recovery_of(id, newest)?;
             if let Some(older) = pair.as_ref().and_then(|pair| pair.older.as_ref()) {
@@ -151,9 +178,36 @@ impl Groups {
             if pair.is_some_and(|pair| pair.is_fallback) {
                 tracing::info!(partition = id, "the newest saved state is not whole: the one before it is used");
             }
-            groups.insert(id, recovery);
+            groups.whole.insert(id, recovery);
         }
-        Ok(Groups(groups))
+        Ok(groups)
+    }
+
+    /// The highest number of a group.
+    fn last(&self) -> u32 {
+        let highest = |last: Option<(&u32, _)>| last.map_or(0, |(id, ())| *id);
+        let whole = self.whole.last_key_value().map(|(id, _)| (id, ()));
+        highest(whole).max(highest(self.quarantined.last_key_value().map(|(id, _)| (id, ()))))
+    }
+
+    fn has(&self, id: u32) -> bool {
+        self.whole.contains_key(&id) || self.quarantined.contains_key(&id)
+    }
+
+    /// Quarantines a group. Without the topology's no queue is known: the start is refused.
+    fn set_aside(&mut self, id: u32, why: OpenError) -> Result<(), OpenError> {
+        if id == TOPOLOGY.0 {
+            return Err(why);
+        }
+        let left = self.whole.remove(&id);
+        self.quarantined.entry(id).or_insert_with(|| Quarantined::new(why, left.as_ref()));
+        Ok(())
+    }
+
+    /// Those of which other nodes are members, as this one runs alone.
+    fn set_aside_foreign(&mut self, only_node: NodeId) -> Result<(), OpenError> {
+        let foreign: Vec<_> = self.whole.values().filter_map(|r| Some((r.id().0, foreign(r, only_node)?))).collect();
+        foreign.into_iter().try_for_each(|(id, why)| self.set_aside(id, why))
     }
 
     /// Shows each group its records, and finds those that only the log knows. `is_complete`: there are none.
@@ -164,16 +218,20 @@ impl Groups {
         options: WalOptions,
         is_complete: bool,
     ) -> Result<(Wal<D>, WalReport), OpenError> {
-        let groups = &mut self.0;
+        let Groups { whole: groups, quarantined } = self;
         let replay = FileNo(u64::from(groups.values().map(Recovery::replay_file).min().unwrap_or(0)));
-        let needs = FileNo(u64::from(groups.values().map(Recovery::needs_file).min().unwrap_or(0)));
+        let needs = groups.values().map(Recovery::needs_file).chain(quarantined.values().map(|aside| aside.needs_file));
+        let needs = FileNo(u64::from(needs.min().unwrap_or(0)));
         // Earlier builds did not write down which groups there are: what is left of the log may know more.
         let from = if is_complete { replay } else { reaches_back_from(&**disk, folder_id, replay)? };
         let from_start = WalPosition { file: from, offset: 0 };
         let mut failed = None;
-        let (wal, mut report) =
+        let (wal, report) =
             storage::recover(disk, folder_id, options, needs.min(from), from_start, &mut |record, at| {
                 let id = record.group.0;
+                if quarantined.contains_key(&id) {
+                    return;
+                }
                 let recovery = match groups.entry(id) {
                     std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
                     std::collections::btree_map::Entry::Vacant(new) => match recovery_of(id, None) {
@@ -186,38 +244,67 @@ impl Groups {
         if let Some(error) = failed {
             return Err(error);
         }
-        // Of what lies before all replays, only groups without a checkpoint would miss anything, and the log tells of them.
-        if report.damage_unlisted == 0 {
-            report.damage.retain(|d| d.file >= replay || d.record.is_some_and(|record| self.is_new(record.group)));
+        let attributed = Attributed::for_start(&report, groups);
+        if let Some(first) = attributed.of_all {
+            return Err(damaged(first, report.damage.len() as u64 + report.damage_unlisted));
         }
-        if let Some(first) = report.damage.first() {
-            let count = report.damage.len() as u64 + report.damage_unlisted;
-            let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
-            return Err(OpenError::Damaged { count, file, offset: first.offset });
+        let gaps: Vec<_> = groups.values().filter_map(|r| Some((r.id().0, r.gap()?.0))).collect();
+        for (id, damage) in attributed.groups {
+            self.set_aside(id, damaged(damage[0], damage.len() as u64))?;
         }
-        let gaps = self.0.values().filter_map(|recovery| Some((recovery.id().0, recovery.gap()?.0)));
-        if let Some((partition, index)) = gaps.min() {
-            return Err(OpenError::EntryMissing { partition, index });
+        for (partition, index) in gaps {
+            self.set_aside(partition, OpenError::EntryMissing { partition, index })?;
         }
+        self.check_end(&wal)?;
         Ok((wal, report))
+    }
+
+    /// A checkpoint names a file of the log that was durable before it: files behind it may be gone too.
+    fn check_end<D: Disk>(&self, wal: &Wal<D>) -> Result<(), OpenError> {
+        let with_state = self.whole.values().filter(|recovery| recovery.ended().is_none());
+        let furthest = with_state.map(|recovery| (recovery.replay_file(), recovery.id().0)).max().unwrap_or_default();
+        let last = wal.last_file().unwrap_or(FileNo(0));
+        match furthest {
+            (file, partition) if file > 1 && FileNo(u64::from(file)) > last => {
+                Err(OpenError::LogShort { last: last.0, partition, file })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The extents that are there. A group that misses one with messages is set aside: a read that misses it would end those
+    /// messages in the log, though the file may be on a disk that is not mounted.
+    fn look_for_extents<D: Disk>(&mut self, disk: &D) -> Result<Vec<ExtentId>, OpenError> {
+        let has_any = disk.list("extents").is_ok_and(|names| !names.is_empty());
+        let there = if has_any { list_extents(disk)? } else { Vec::new() };
+        let missing = self.whole.values().filter_map(|recovery| {
+            let needs = recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id)));
+            Some((recovery.id().0, needs.filter(|id| !there.contains(id)).min()?))
+        });
+        for (partition, id) in missing.collect::<Vec<_>>() {
+            self.set_aside(partition, OpenError::ExtentMissing { file: extent_name(id), partition })?;
+        }
+        Ok(there)
+    }
+
+    /// The extents that a checkpoint knows, and the highest number that was ever used.
+    fn extents(&self) -> (BTreeSet<u32>, u32) {
+        let used = self.whole.values().map(Recovery::highest_extent);
+        let used = used.chain(self.quarantined.values().map(|aside| aside.highest_extent)).max().unwrap_or(0);
+        (self.whole.values().flat_map(Recovery::extents).collect(), used)
     }
 
     /// Takes out the groups that have ended here, once both checkpoints of each say so: then nothing else of them is needed.
     fn finish_endings<D: Disk>(&mut self, checkpoints: &mut CheckpointStore<D>) -> Result<BTreeSet<u32>, OpenError> {
-        let ended = self.0.iter().filter_map(|(id, recovery)| Some((*id, recovery.ended()?)));
+        let ended = self.whole.iter().filter_map(|(id, recovery)| Some((*id, recovery.ended()?)));
         let ended: BTreeMap<u32, _> = ended.collect();
         for (id, (last, is_finished)) in &ended {
             for _ in 0..if *is_finished { 0 } else { 2 } {
                 checkpoints.save(GroupId(*id), NO_REPLAY, &ended_checkpoint(*last))?;
             }
-            self.0.remove(id);
+            self.whole.remove(id);
         }
         Ok(ended.into_keys().collect())
-    }
-
-    /// The group is not known, or from the log alone.
-    fn is_new(&self, group: GroupId) -> bool {
-        self.0.get(&group.0).is_none_or(|recovery| recovery.replay_file() == 0)
     }
 
     /// Adds the partitions that are wanted and not there. `has_beginning`: the log was read from its first file on.
@@ -229,10 +316,10 @@ impl Groups {
         checkpoints: &mut CheckpointStore<D>,
         has_beginning: bool,
     ) -> Result<(), OpenError> {
-        if let Some(recovery) = self.0.values().find(|recovery| recovery.is_blank() && !has_beginning) {
-            return Err(lost(recovery.id()));
-        }
-        let last = self.0.last_key_value().map_or(0, |(id, _)| *id);
+        let blank = self.whole.values().filter(|recovery| recovery.is_blank() && !has_beginning);
+        let blank: Vec<_> = blank.map(Recovery::id).collect();
+        blank.into_iter().try_for_each(|partition| self.set_aside(partition.0, lost(partition)))?;
+        let last = self.last();
         if last > wanted {
             tracing::warn!(
                 partitions = wanted,
@@ -240,12 +327,13 @@ impl Groups {
                 "the data folder has more partitions than are set, and keeps them: queues live in each"
             );
         }
-        let new: Vec<u32> = (1..=last.max(wanted)).filter(|id| !self.0.contains_key(id)).collect();
+        let new: Vec<u32> = (1..=last.max(wanted)).filter(|id| !self.has(*id)).collect();
         if new.is_empty() {
             return Ok(());
         }
         // Looked at before anything is begun anew; the topology's own log is applied later.
-        if let Some(&partition) = lost_whole(&self.0, has_beginning)?.first() {
+        let lost_ones = lost_whole(&self.whole, has_beginning)?;
+        if let Some(partition) = lost_ones.into_iter().find(|id| !self.has(*id)) {
             return Err(lost(PartitionId(partition)));
         }
         let founding = founding_checkpoint(&[only_node]);
@@ -257,7 +345,7 @@ impl Groups {
                 checkpoints.save(GroupId(id), WalPosition { file, offset: 0 }, &founding)?;
                 found = Some(Bytes::copy_from_slice(&founding));
             }
-            self.0.insert(id, recovery_of(id, found.as_ref().map(|payload| (payload, file_u32(file))))?);
+            self.whole.insert(id, recovery_of(id, found.as_ref().map(|payload| (payload, file_u32(file))))?);
         }
         Ok(())
     }
@@ -289,26 +377,21 @@ pub(super) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) 
     Ok(placed.filter(|id| !groups.contains_key(id)).chain(blank.map(|recovery| recovery.id().0)).collect())
 }
 
-/// Deletes extents that no checkpoint knows: a crash came before they counted. Returns the next number to use, which is
-/// above all that are known and all that were used before.
-fn drop_orphans<D: Disk>(disk: &Arc<D>, groups: &Groups) -> Result<u32, OpenError> {
-    let known: BTreeSet<u32> = groups.0.values().flat_map(Recovery::extents).collect();
-    let used = groups.0.values().map(Recovery::highest_extent).max().unwrap_or(0);
+/// Deletes extents that no checkpoint knows, if all were read: a crash came before they counted. Returns the next number to
+/// use, which is above all that are there, all that are known and all that were used before.
+fn drop_orphans<D: Disk>(
+    disk: &D,
+    there: &[ExtentId],
+    known: &BTreeSet<u32>,
+    used: u32,
+    all_were_read: bool,
+) -> Result<u32, OpenError> {
     let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
-    let has_any = disk.list("extents").is_ok_and(|names| !names.is_empty());
-    let there = if has_any { list_extents(&**disk)? } else { Vec::new() };
-    // A read that misses one ends its messages in the log, though the file may be on a disk that is not mounted.
-    for recovery in groups.0.values() {
-        let needs = recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id)));
-        if let Some(id) = needs.filter(|id| !there.contains(id)).min() {
-            return Err(OpenError::ExtentMissing { file: extent_name(id), partition: recovery.id().0 });
-        }
-    }
     for id in there {
         let number = u32::try_from(id.0).unwrap_or(u32::MAX - 1);
         next = next.max(number + 1);
-        if !known.contains(&number) {
-            remove_extent(&**disk, ExtentId(u64::from(number)))?;
+        if all_were_read && !known.contains(&number) {
+            remove_extent(disk, ExtentId(u64::from(number)))?;
         }
     }
     Ok(next)
@@ -455,7 +538,8 @@ impl<D: Disk> Brought<D> {
     /// topology works by the newest version of its machine that all of its members can carry out: this node.
     fn put_into_map(&mut self, name: &str, wanted: u32, gone: &BTreeSet<u32>) -> Result<(), OpenError> {
         let number = NodeNumber(self.life.node);
-        let partitions: Vec<_> = self.partitions.iter().map(|started| started.partition.id()).collect();
+        let whole = self.partitions.iter().map(|started| started.partition.id());
+        let partitions: Vec<_> = whole.chain(self.quarantined.keys().copied()).collect();
         let ended: Vec<_> = gone.iter().map(|id| PartitionId(*id)).collect();
         let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
         let sole = SoleNode { number, name, can, partitions: &partitions, ended: &ended, wanted };

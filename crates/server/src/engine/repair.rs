@@ -1,17 +1,22 @@
 //! Going on with a damaged data folder, offline: what is intact stays, what is not is named, kept aside and given up.
 //!
+//! Damage that is that of some partitions alone ([`super::quarantine`] says when) concerns these alone: all others stay as they
+//! lie, and so does the log, which they need. Any other damage concerns all partitions.
+//!
 //! Order, each step durable before the next: copies of checkpoints that cannot be read; everything intact that lay in the log
-//! or in a damaged extent, in new extents; a new checkpoint of every partition, twice, so that both generations stand on
-//! it; the damaged files out of the way. So a crash anywhere leaves a folder that is as damaged as before, or a whole one.
+//! or in a damaged extent, in new extents; a new file of the log; extents that nobody knows any more out of the way; a new
+//! checkpoint of every partition that is concerned, twice, so that both generations stand on it and go on with that file; the
+//! damaged files out of the way. So a crash anywhere leaves a folder that is as damaged as before, or a whole one.
 //!
 //! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code runs both ways: what a trial
 //! tells is what the repair does.
 
 use super::opening::{lost_whole, recovery_of};
+use super::quarantine::Attributed;
 use super::uncounted::{Density, Uncounted};
 use super::{OpenError, TOPOLOGY, member_of, random_u128};
-use broker::QueueId;
 use broker::topology::{Command as Change, Topology};
+use broker::{PartitionId, QueueId};
 use consensus::{Membership, Position};
 use partition::Recovery;
 use partition::ending::{NO_REPLAY, ended_checkpoint};
@@ -23,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::checkpoint::checkpoint_name;
 use storage::extent::{extent_name, list_extents};
-use storage::wal::{Damage, Recovery as WalReport, found_log, has_log};
+use storage::wal::{Damage, Recovery as WalReport, has_log};
 use storage::{
     CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, NodeRecord, NodeState, OpenMode, RecordKind,
     StorageError, Wal, WalOptions, WalPosition, WalReader, recover,
@@ -71,17 +76,18 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Resu
     let Found {
         disk,
         checkpoints,
-        topology,
-        partitions,
+        topology: log,
+        mut partitions,
         ended,
         lost_checkpoints,
+        known_extents,
+        concerns,
         wal_report,
-        wal,
+        mut wal,
         density,
         needed,
         ..
     } = found;
-    let log = topology;
     let topology = read_topology(&log)?;
     let mut work =
         Work { disk, folder_id, checkpoints, report, next_extent: 0, kept_aside: 0, lost_in_log: Vec::new() };
@@ -91,45 +97,81 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Resu
             work.copy_aside(&checkpoint_name(GroupId(*group), place))?;
         }
     }
-    // Behind every file that the log ever had: the note beside it may name one that is gone, and nobody is to miss that one again.
-    let replay_file = file_u32(wal.next_file().max(FileNo(wal.position().file.0 + 1)));
     let reader = wal.reader();
-    let mut partitions = partitions;
     work.next_extent = work.first_free_extent(&partitions)?;
-    for partition in &mut partitions {
+    let first_new = work.next_extent;
+    for partition in partitions.iter_mut().filter(|partition| concerns.has(partition.id())) {
         work.move_messages(partition, &reader, &damaged_extents)?;
         work.tell_losses(partition, lost_checkpoints.contains(&partition.id().0), &topology, &density);
+        let (names, id) = (wal_report.damage.iter().filter_map(|damage| damage.record), partition.id().0);
+        let own = names.filter(|name| name.group.0 == id);
+        own.for_each(|name| partition.stand_behind(name.index, name.term));
+        if let Concerns::Some(_) = concerns {
+            work.report
+                .changed
+                .push(format!("partition {id}: its state is new; partitions that are whole stay as they are"));
+        }
     }
-    work.tell_end_of_log(&wal_report, needed, &density);
-    let state = work.salvage_topology(topology, &log, &partitions, lost_checkpoints.contains(&TOPOLOGY.0));
-    // Nothing is written to the log from here on, and its files are about to move.
+    let mut payloads = Vec::new();
+    if let Concerns::All = concerns {
+        work.tell_end_of_log(&wal_report, needed, &density);
+        let state = work.salvage_topology(topology, &log, &partitions, lost_checkpoints.contains(&TOPOLOGY.0));
+        payloads.push((TOPOLOGY, log.checkpoint(&state)));
+    }
+    let concerned = partitions.iter().filter(|partition| concerns.has(partition.id()));
+    payloads.extend(concerned.map(|partition| (partition.id(), partition.checkpoint())));
+    // Every state names a file that is there, so that the next start would miss it. It is behind every file that the log ever
+    // had: the note beside the log may name one that is gone, and nobody is to miss that one again.
+    wal.begin_next_file()?;
+    wal.append(&[log.vote(GroupId(TOPOLOGY.0))], &mut Vec::new())?;
+    wal.sync()?;
+    let replay_from = WalPosition { file: wal.position().file, offset: 0 };
+    // Nothing is written to the log from here on, and its files may be about to move.
     drop((reader, wal));
-    let payloads = partitions.iter().map(|p| (p.id(), p.checkpoint()));
-    let payloads: Vec<_> = std::iter::once((TOPOLOGY, log.checkpoint(&state))).chain(payloads).collect();
-    let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
+    if lost_checkpoints.iter().any(|group| *group != TOPOLOGY.0) {
+        work.keep_orphans(&known_extents, first_new)?;
+    }
     for _ in 0..2 {
         for (partition, payload) in &payloads {
             work.checkpoints.save(GroupId(partition.0), replay_from, payload)?;
         }
-        for (id, last) in &ended {
+        for (id, last) in ended.iter().filter(|_| matches!(concerns, Concerns::All)) {
             work.checkpoints.save(GroupId(*id), NO_REPLAY, &ended_checkpoint(*last))?;
         }
     }
-    let log_files: BTreeSet<&str> =
-        wal_report.damage.iter().map(|d| d.name.as_str()).filter(|n| !n.is_empty()).collect();
-    for name in log_files {
-        work.move_aside(name)?;
+    if let Concerns::All = concerns {
+        let files: BTreeSet<&str> = wal_report.damage.iter().map(|d| &*d.name).filter(|n| !n.is_empty()).collect();
+        files.into_iter().try_for_each(|name| work.move_aside(name))?;
     }
     for id in damaged_extents {
         work.move_aside(&extent_name(id))?;
     }
-    if lost_checkpoints.iter().any(|group| *group != TOPOLOGY.0) {
-        work.keep_orphans(&partitions)?;
-    }
-    // If they all went, the next start is to know that nobody took them away.
-    found_log(&*work.disk)?;
     work.report.messages = partitions.iter().map(live).sum();
     Ok(work.report)
+}
+
+/// Which partitions the damage concerns.
+enum Concerns {
+    All,
+    Some(BTreeSet<u32>),
+}
+
+impl Concerns {
+    fn has(&self, partition: PartitionId) -> bool {
+        match self {
+            Concerns::All => true,
+            Concerns::Some(some) => some.contains(&partition.0),
+        }
+    }
+
+    /// This one too. The topology's names all others.
+    fn add(&mut self, group: u32) {
+        match self {
+            Concerns::All => {}
+            Concerns::Some(_) if group == TOPOLOGY.0 => *self = Concerns::All,
+            Concerns::Some(some) => drop(some.insert(group)),
+        }
+    }
 }
 
 fn live(partition: &Salvage) -> u64 {
@@ -146,6 +188,9 @@ struct Found<D: Disk> {
     /// Those that have ended here, and stay so.
     ended: Vec<(u32, Position)>,
     lost_checkpoints: BTreeSet<u32>,
+    /// The extents that a checkpoint knows.
+    known_extents: BTreeSet<u32>,
+    concerns: Concerns,
     wal: Wal<D>,
     wal_report: WalReport,
     /// The first log file of which a queue partition has not saved the effects.
@@ -167,22 +212,29 @@ impl<D: Disk> Found<D> {
         let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
         let mut recoveries: BTreeMap<u32, Recovery> = BTreeMap::new();
         let mut lost_checkpoints = BTreeSet::new();
+        let mut concerns = Concerns::Some(BTreeSet::new());
         for group in checkpoints.groups().collect::<Vec<_>>() {
-            let checkpoint = match checkpoints.load_newest(group) {
-                Ok(checkpoint) => checkpoint,
+            let pair = match checkpoints.load_pair(group) {
+                Ok(pair) => pair,
                 Err(error) if error.is_damage() => {
                     report.found.push(format!("the state of partition {}: {error}", group.0));
                     lost_checkpoints.insert(group.0);
+                    concerns.add(group.0);
                     None
                 }
                 Err(error) => return Err(error.into()),
             };
-            let found = checkpoint.as_ref().map(|c| (&c.payload, file_u32(c.replay_from.file)));
-            recoveries.insert(group.0, recovery_of(group.0, found)?);
+            let newest = pair.as_ref().map(|pair| (&pair.newest.payload, file_u32(pair.newest.replay_from.file)));
+            let mut recovery = recovery_of(group.0, newest)?;
+            if let Some(older) = pair.as_ref().and_then(|pair| pair.older.as_ref()) {
+                recovery.keep_for(&older.payload, file_u32(older.replay_from.file))?;
+            }
+            recoveries.insert(group.0, recovery);
         }
         recoveries.entry(TOPOLOGY.0).or_insert(recovery_of(TOPOLOGY.0, None)?);
         if !has_log(&**disk)? {
             report.found.push("the log: all its files are gone".to_owned());
+            concerns = Concerns::All;
             let since = if checkpoints.groups().next().is_some() { "since the last saved states" } else { "ever" };
             report
                 .given_up
@@ -211,6 +263,7 @@ impl<D: Disk> Found<D> {
         if let Some(error) = failed {
             return Err(error);
         }
+        let last_file = wal.last_file().unwrap_or(FileNo(0));
         let ended: Vec<(u32, Position)> =
             recoveries.values().filter_map(|recovery| Some((recovery.id().0, recovery.ended()?.0))).collect();
         recoveries.retain(|_, recovery| recovery.ended().is_none());
@@ -223,13 +276,37 @@ impl<D: Disk> Found<D> {
             let needed = recoveries.values().map(Recovery::needs_file).min().unwrap_or(0);
             wal_report.damage.retain(|d| !d.name.is_empty() || d.file >= FileNo(u64::from(needed)));
         }
+        let attributed = Attributed::for_repair(&wal_report, &recoveries);
+        attributed.groups.keys().chain(attributed.of_all.map(|_| &TOPOLOGY.0)).for_each(|id| concerns.add(*id));
+        let costs_nothing = attributed.groups.is_empty() && attributed.of_all.is_none();
+        if costs_nothing {
+            (wal_report.damage, wal_report.damage_unlisted) = (Vec::new(), 0);
+        }
         tell_damage(&wal_report, &mut report);
         for (id, recovery) in &recoveries {
-            if let Some(index) = recovery.gap().filter(|_| wal_report.damage.is_empty()) {
+            let Some(index) = recovery.gap() else { continue };
+            concerns.add(*id);
+            if wal_report.damage.is_empty() {
                 report.found.push(format!("the log: entry {} of partition {id} is missing", index.0));
             }
         }
+        let with_state = recoveries.values().map(|recovery| (recovery.replay_file(), recovery.id().0));
+        // What the note beside the log knows of the missing file says more.
+        let is_told = wal_report.damage.iter().any(|damage| damage.name.is_empty() && damage.file > last_file);
+        if let Some((file, id)) =
+            with_state.max().filter(|_| !is_told).filter(|(file, _)| *file > 1 && FileNo(u64::from(*file)) > last_file)
+        {
+            concerns = Concerns::All;
+            let last = last_file.0;
+            report.found.push(format!(
+                "the log: its newest files are missing. It ends with file {last}, and the state of partition {id} was saved when file {file} \
+                 was there"
+            ));
+            report.given_up.push("what was in the newest files of the log: how much, only they knew".to_owned());
+            report.uncounted += Uncounted::Unknown;
+        }
         if node.state == NodeState::Member && recoveries[&TOPOLOGY.0].is_blank() && report.found.is_empty() {
+            concerns = Concerns::All;
             report.found.push("the log: nothing of the topology is left".to_owned());
             report
                 .given_up
@@ -238,11 +315,13 @@ impl<D: Disk> Found<D> {
         }
         // What cannot be read of the topology names no partition.
         for id in lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default() {
+            concerns.add(id);
             report.found.push(format!("the log: nothing of partition {id} is left"));
             report.given_up.push(format!("partition {id}: all its messages; how many, only its log knew"));
             report.uncounted += Uncounted::Unknown;
             recoveries.entry(id).or_insert(recovery_of(id, None)?);
         }
+        let known_extents = recoveries.values().flat_map(Recovery::extents).collect();
         let of_queues = recoveries.values().filter(|recovery| recovery.id() != TOPOLOGY && !recovery.is_blank());
         let needed = FileNo(u64::from(of_queues.map(Recovery::replay_file).min().unwrap_or(0)));
         let mut damaged = damaged_records(&wal_report, &wal.reader());
@@ -253,7 +332,8 @@ impl<D: Disk> Found<D> {
             .map(|(id, recovery)| recovery.salvage(member_of(node), damaged.remove(&id).unwrap_or_default()))
             .collect();
         alone(topology.membership())?;
-        partitions.iter().try_for_each(|partition| alone(partition.membership()))?;
+        let concerned = partitions.iter().filter(|partition| concerns.has(partition.id()));
+        concerned.map(Salvage::membership).try_for_each(alone)?;
         let disk = disk.clone();
         Ok(Found {
             disk,
@@ -262,6 +342,8 @@ impl<D: Disk> Found<D> {
             partitions,
             ended,
             lost_checkpoints,
+            known_extents,
+            concerns,
             wal,
             wal_report,
             needed,
@@ -271,7 +353,7 @@ impl<D: Disk> Found<D> {
     }
 
     /// Extents that are referred to and of which something is not what was written.
-    fn damaged_extents(&self, report: &mut RepairReport) -> Result<BTreeSet<ExtentId>, OpenError> {
+    fn damaged_extents(&mut self, report: &mut RepairReport) -> Result<BTreeSet<ExtentId>, OpenError> {
         let mut damaged = BTreeSet::new();
         for partition in &self.partitions {
             for (id, extent) in partition.queues().extents().iter().filter(|(_, extent)| extent.live > 0) {
@@ -282,6 +364,7 @@ impl<D: Disk> Found<D> {
                         let (partition, live) = (partition.id().0, extent.live);
                         report.found.push(format!("{error} (messages of partition {partition}, {live} of them live)"));
                         damaged.insert(id);
+                        self.concerns.add(partition);
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -538,14 +621,12 @@ impl<D: Disk> Work<D> {
         Ok(())
     }
 
-    /// Keeps extents aside that nobody refers to: those of a partition that lost its state are among them.
-    fn keep_orphans(&mut self, partitions: &[Salvage]) -> Result<(), StorageError> {
-        let known: BTreeSet<u64> =
-            partitions.iter().flat_map(|p| p.queues().extents().keys().map(|id| u64::from(*id))).collect();
-        for id in list_extents(&*self.disk)?.into_iter().filter(|id| !known.contains(&id.0)) {
-            self.move_aside(&extent_name(id))?;
-        }
-        Ok(())
+    /// Keeps extents aside that no checkpoint knows, but for the new ones: those of a partition that lost its state are among
+    /// them, and the next start would delete them.
+    fn keep_orphans(&mut self, known: &BTreeSet<u32>, first_new: u32) -> Result<(), StorageError> {
+        let is_orphan = |id: &ExtentId| u32::try_from(id.0).is_ok_and(|id| id < first_new && !known.contains(&id));
+        let orphans = list_extents(&*self.disk)?.into_iter().filter(is_orphan);
+        orphans.collect::<Vec<_>>().into_iter().try_for_each(|id| self.move_aside(&extent_name(id)))
     }
 
     fn move_aside(&mut self, name: &str) -> Result<(), StorageError> {
@@ -555,8 +636,8 @@ impl<D: Disk> Work<D> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed("move", name, error)),
         }
-        self.sync_names(name)?;
         self.sync_names(&target)?;
+        self.sync_names(name)?;
         self.report.aside.push((name.to_owned(), target));
         Ok(())
     }

@@ -67,6 +67,37 @@ fn whoever_asks_where_nobody_leads_for_long_hears_541_and_not_that_the_queue_is_
 }
 
 #[test]
+fn whoever_asks_where_a_partition_is_damaged_hears_541_at_once_and_a_declaration_finds_the_queue() {
+    let queue = Bytes::from_static(b"q");
+    let passive = Request::QueueDeclare {
+        queue: queue.clone(),
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Table::new(),
+        passive: true,
+    };
+    for request in [get(), Request::QueuePurge { queue }, delete(false), delete(true), consume("q", false)] {
+        let mut script = Script::begun();
+        script.ask(1, request.clone());
+        script.said();
+        script.answer(Reply::Unavailable);
+        let said = script.said();
+        assert!(
+            said.last().expect("it is told").starts_with("1: error 541 queue 'q' in vhost '/' is unavailable"),
+            "{request:?}: {said:?}"
+        );
+        script.pass(60_000);
+        assert_eq!(script.said(), [""; 0], "{request:?} is not asked again");
+    }
+    let mut script = Script::begun();
+    script.ask(1, passive);
+    script.said();
+    script.answer(Reply::Unavailable);
+    assert_eq!(script.said(), ["1: queue.declare-ok q 0 0"]);
+}
+
+#[test]
 fn a_delete_on_a_condition_is_asked_again_with_its_condition() {
     let mut script = Script::begun();
     script.ask(1, delete(true));

@@ -457,14 +457,18 @@ impl Disk for FaultyDisk {
     }
 
     fn rename(&self, source: &str, target: &str) -> io::Result<()> {
-        assert_eq!(folder_of(source), folder_of(target), "renames stay in their folder");
         let mut state = self.state();
         state.check_up(state.generation)?;
-        if !state.names.contains_key(source) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        let change = NameChange::Rename(source.to_owned(), target.to_owned());
-        state.whole(Kind::Name, |state| state.change_name(folder_of(source), change))
+        let Some(&inode) = state.names.get(source) else { return Err(io::ErrorKind::NotFound.into()) };
+        state.whole(Kind::Name, |state| {
+            if folder_of(source) == folder_of(target) {
+                let change = NameChange::Rename(source.to_owned(), target.to_owned());
+                return state.change_name(folder_of(source), change);
+            }
+            // Nobody promises that two folders change together.
+            state.change_name(folder_of(target), NameChange::Set(target.to_owned(), inode));
+            state.change_name(folder_of(source), NameChange::Remove(source.to_owned()));
+        })
     }
 
     fn sync_folder(&self, folder: &str) -> io::Result<()> {

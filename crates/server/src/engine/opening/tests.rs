@@ -18,6 +18,8 @@ use storage::extent::sync_extent_removals;
 use storage::wal::FILE_BYTES_MIN;
 use storage::{Extent, FaultyDisk, FolderIdentity, NodeRecord};
 
+mod quarantine;
+
 const FOLDER: u128 = 77;
 const ONLY_NODE: NodeId = NodeId(NodeRecord::FOUNDER as u64);
 const MEMBER: NodeRecord = NodeRecord { id: NodeRecord::FOUNDER, state: NodeState::Member, start: 1 };
@@ -46,7 +48,7 @@ impl Lab {
         partition: u32,
         act: impl FnOnce(&mut QueuePartition, &mut Context<'_>),
     ) -> Result<Outputs, OpenError> {
-        let number = partition as usize - 1;
+        let number = self.all.placed().iter().position(|id| *id == partition).unwrap();
         self.all.partitions[number].with(&mut Tail::new(0), act);
         self.all.come_to_rest(true)?;
         Ok(std::mem::take(&mut self.all.partitions[number].out))
@@ -122,7 +124,7 @@ impl Lab {
             let current_file = file_u32(self.all.wal.durable_file());
             let retire_through = current_file - 1;
             let wal = WalState { current_file, retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
-            for partition in 1..=self.all.partitions.len() as u32 {
+            for partition in self.all.placed() {
                 let out = self.with(partition, |p, cx| p.maintain(wal, cx))?;
                 self.carry_out(out.jobs)?;
             }
@@ -134,7 +136,8 @@ impl Lab {
         }
         let current_file = file_u32(self.all.wal.durable_file());
         let needs = self.all.partitions.iter().map(|s| s.partition.needs_file(current_file));
-        let needs = needs.chain([self.all.metadata.partition.needs_file(current_file)]).min().unwrap();
+        let needs = needs.chain([self.all.metadata.partition.needs_file(current_file)]);
+        let needs = needs.chain(self.all.quarantined.values().map(|aside| aside.needs_file)).min().unwrap();
         self.all.wal.release_before(FileNo(u64::from(needs)));
         let mut preparer = self.all.wal.spare_preparer();
         while preparer.step()? == storage::wal::Preparation::Worked {}
@@ -177,7 +180,8 @@ impl Lab {
 
     /// Live messages of a queue. Each of them can be read.
     fn live(&self, partition: u32, queue: QueueId) -> u64 {
-        let queues = self.all.partitions[partition as usize - 1].partition.queues();
+        let found = self.all.partitions.iter().find(|started| started.partition.id() == PartitionId(partition));
+        let queues = found.unwrap().partition.queues();
         let Some(state) = queues.queue(queue) else { return 0 };
         for run in state.runs().iter().filter(|run| run.live() > 0) {
             match run.place {
@@ -229,7 +233,7 @@ impl Lab {
             ..WalState::CALM
         };
         let wal = if moves { retire } else { WalState { retire_through: 0, ..retire } };
-        for partition in 1..=self.all.partitions.len() as u32 {
+        for partition in self.all.placed() {
             let out = self.with(partition, |p, cx| p.maintain(wal, cx))?;
             self.carry_out(out.jobs)?;
         }
@@ -432,15 +436,17 @@ fn nothing_is_deleted_where_damage_refuses_the_start() {
 }
 
 #[test]
-fn a_folder_whose_partition_is_of_other_members_is_refused_and_ends_nothing() {
+fn a_partition_of_other_members_is_quarantined_and_ends_nothing() {
     let disk = Arc::new(FaultyDisk::new(5));
     drop(open(&disk, 2).unwrap());
     let mut checkpoints = CheckpointStore::open(&disk, FOLDER).unwrap();
     for members in [&[consensus::NodeId(2)][..], &[ONLY_NODE, consensus::NodeId(2)], &[]] {
         let place = WalPosition { file: FileNo(1), offset: 0 };
         checkpoints.save(GroupId(2), place, &founding_checkpoint(members)).unwrap();
-        let refused = open(&disk, 2).err();
-        assert!(matches!(refused, Some(OpenError::Contradictory { partition: 2, .. })), "{members:?}: {refused:?}");
+        let lab = open(&disk, 2).unwrap();
+        assert_eq!((lab.all.placed(), lab.all.set_aside()), (vec![1], vec![2]), "{members:?}");
+        let why = &lab.all.quarantined[&PartitionId(2)].why;
+        assert!(matches!(why, OpenError::Contradictory { partition: 2, .. }), "{members:?}: {why}");
     }
 }
 
@@ -464,7 +470,7 @@ impl Lab {
         let file = file_u32(self.all.wal.durable_file());
         let wal = WalState { current_file: file, retire_through: file, checkpoint_lag_files: 0, ..WalState::CALM };
         for _ in 0..2 {
-            for partition in 1..=self.all.partitions.len() as u32 {
+            for partition in self.all.placed() {
                 let out = self.with(partition, |p, cx| p.maintain(wal, cx))?;
                 self.carry_out(out.jobs)?;
             }
@@ -479,6 +485,10 @@ impl Lab {
 impl Brought<FaultyDisk> {
     fn placed(&self) -> Vec<u32> {
         self.partitions.iter().map(|started| started.partition.id().0).collect()
+    }
+
+    fn set_aside(&self) -> Vec<u32> {
+        self.quarantined.keys().map(|id| id.0).collect()
     }
 }
 

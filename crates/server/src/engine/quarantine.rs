@@ -1,0 +1,133 @@
+//! Which groups of a folder are damaged while the others are not: they are set aside, and the others served.
+//!
+//! Invariant: a group is set aside only for damage that is its own. Of damage that nobody can attribute, or that is the
+//! topology's, the start is refused: it could have cost any group a confirmed message.
+
+use super::{OpenError, TOPOLOGY};
+use broker::PartitionId;
+use consensus::NodeId;
+use partition::Recovery;
+use partition::place::file_u32;
+use std::collections::BTreeMap;
+use storage::FileNo;
+use storage::wal::{Damage, RecordName, Recovery as WalReport};
+
+/// A group that is damaged.
+#[derive(Debug)]
+pub(crate) struct Quarantined {
+    /// What is wrong with it.
+    pub(crate) why: OpenError,
+    /// The oldest log file that it may need. Where no state of it is left, that is any.
+    pub(crate) needs_file: u32,
+    /// The highest number of an extent that it is known to have used.
+    pub(super) highest_extent: u32,
+}
+
+impl Quarantined {
+    /// `left`: what can be read of it.
+    pub(super) fn new(why: OpenError, left: Option<&Recovery>) -> Quarantined {
+        let needs_file = left.map_or(0, Recovery::needs_file);
+        Quarantined { why, needs_file, highest_extent: left.map_or(0, Recovery::highest_extent) }
+    }
+
+    /// Tells the operator what to do.
+    pub(super) fn tell(&self, partition: PartitionId, queues: usize) {
+        tracing::error!(
+            partition = partition.0,
+            queues,
+            "a partition is QUARANTINED: {}. Its queues are unavailable until it is whole, all others are served. Stop the broker, and \
+             restore what is damaged from a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up",
+            self.why.cause()
+        );
+    }
+}
+
+impl OpenError {
+    /// What is wrong with one partition, without what to do about it.
+    fn cause(&self) -> String {
+        match self {
+            OpenError::Damaged { count, file, offset } => {
+                format!("{count} ranges of its log are damaged, the first in {file} at byte {offset}")
+            }
+            OpenError::EntryMissing { index, .. } => format!("entry {index} of its log is missing"),
+            OpenError::ExtentMissing { file, .. } => format!("{file} is missing, which has messages of it"),
+            OpenError::Contradictory { why, .. } => format!("what is there of it contradicts itself ({why})"),
+            OpenError::StateLost(error) => format!("{error}, and there is no other checkpoint of it"),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// Damage of the log by the groups that it concerns.
+#[derive(Debug, Default)]
+pub(super) struct Attributed<'a> {
+    /// Of one group each.
+    pub(super) groups: BTreeMap<u32, Vec<&'a Damage>>,
+    /// The first that may concern any group, or that concerns the topology's.
+    pub(super) of_all: Option<&'a Damage>,
+}
+
+impl<'a> Attributed<'a> {
+    /// Whose the damage is, for a start: what costs no group an entry or a vote is left out. A message that is damaged where it
+    /// lies is a matter for whoever reads it.
+    pub(super) fn for_start(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
+        let knows = |recovery: &Recovery, name: RecordName, file: u32| {
+            recovery.knows_without(name.kind, name.term, name.index, file)
+        };
+        Attributed::new(report, groups, Recovery::replay_file, knows)
+    }
+
+    /// The same for a repair: damaged messages count too. What is left out is in files of which the group needs nothing.
+    pub(super) fn for_repair(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
+        Attributed::new(report, groups, Recovery::needs_file, |recovery, _, file| file < recovery.needs_file())
+    }
+
+    /// `needs`: from which file on a group needs the log. `knows`: what it knows without a record.
+    fn new(
+        report: &'a WalReport,
+        groups: &BTreeMap<u32, Recovery>,
+        needs: impl Fn(&Recovery) -> u32,
+        knows: impl Fn(&Recovery, RecordName, u32) -> bool,
+    ) -> Attributed<'a> {
+        let with_state = groups.values().filter(|recovery| recovery.replay_file() > 0);
+        let needed = with_state.map(needs).min().unwrap_or(0);
+        let without_state = || groups.values().filter(|recovery| recovery.replay_file() == 0);
+        let mut attributed = Attributed::default();
+        for damage in &report.damage {
+            let concerned: Vec<u32> = match damage.record {
+                Some(name) => {
+                    let group = groups.get(&name.group.0);
+                    let is_known = group.is_some_and(|group| knows(group, name, file_u32(damage.file)));
+                    Some(name.group.0).filter(|_| !is_known).into_iter().collect()
+                }
+                // Before all that the others need it concerns those that have nothing but the log.
+                None if damage.file < FileNo(u64::from(needed)) => without_state().map(|r| r.id().0).collect(),
+                None => vec![TOPOLOGY.0],
+            };
+            for group in concerned {
+                match group == TOPOLOGY.0 {
+                    true => drop(attributed.of_all.get_or_insert(damage)),
+                    false => attributed.groups.entry(group).or_default().push(damage),
+                }
+            }
+        }
+        if report.damage_unlisted > 0 {
+            attributed.of_all = attributed.of_all.or(report.damage.first());
+        }
+        attributed
+    }
+}
+
+/// So many damaged ranges of the log, of which this is the first.
+pub(super) fn damaged(first: &Damage, count: u64) -> OpenError {
+    let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
+    OpenError::Damaged { count, file, offset: first.offset }
+}
+
+/// What is wrong with the members that a group's state names, on a node that runs alone.
+pub(super) fn foreign(recovery: &Recovery, only_node: NodeId) -> Option<OpenError> {
+    let members = recovery.membership()?;
+    let is_alone = members.voters.iter().eq([&only_node]) && members.learners.is_empty();
+    let why = "this node is not all of its members".to_owned();
+    (!is_alone).then(|| OpenError::Contradictory { partition: recovery.id().0, why })
+}
