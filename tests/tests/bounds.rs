@@ -180,12 +180,69 @@ fn low_disk_blocks_publishers_and_lets_consumers_drain() {
     publisher.put(channel, "q", b"waits");
     publisher.silent(channel);
     consume(&broker, "q", 1, 100);
-    // Connections that never publish notice nothing; new ones may declare.
-    let mut calm = declare(&broker, "other", "classic");
+    // Connections that never publish notice nothing; new ones may declare what is there.
+    let mut calm = declare(&broker, "q", "quorum");
     calm.silent(0);
     // Who leaves in good order has the answer behind the publishes that wait; who hangs up is gone at once.
     publisher.start_close();
     publisher.silent(0);
+}
+
+#[test]
+fn what_is_left_of_a_low_disk_is_for_what_frees_it_and_not_for_declares() {
+    let Some((mut broker, http)) = Broker::restartable(&[]) else { return };
+    declare(&broker, "kept", "classic");
+    let mut client = declare(&broker, "gone", "quorum");
+    let channel = client.channel();
+    client.bind(channel, "kept", "amq.direct", "old", &[]).unwrap();
+    http.put("/api/policies/%2f/old", r#"{"pattern":"^none$","definition":{"max-length":1}}"#).with(201);
+    publish(&broker, "kept", 10, 100);
+    assert_eq!(broker.terminate().code(), Some(0));
+    // More than any disk has free.
+    broker.set_env("LEVERET_DISK_FREE_MIN_BYTES", "16TiB");
+    broker.start();
+    wait_until("the alarm is on", || http.get("/api/health/checks/alarms").status == 503);
+    let refused = |what: &str, grow: &mut dyn FnMut(&mut Client, u16) -> Result<(), clients::Closed>| {
+        let mut client = broker.connect();
+        let channel = client.channel();
+        let closed = grow(&mut client, channel).expect_err(what);
+        assert_eq!(closed.code, 406, "{what}: {closed:?}");
+        assert!(closed.text.contains("low on disk"), "{what}: {closed:?}");
+        client.open_channel(channel).unwrap();
+    };
+    refused("a queue", &mut |client, channel| {
+        client.declare(channel, &QueueDeclare { name: "new", durable: true, ..Default::default() }).map(|_| ())
+    });
+    refused("an exchange", &mut |client, channel| {
+        let exchange = clients::ExchangeDeclare { name: "new", kind: "fanout", durable: true, ..Default::default() };
+        client.declare_exchange(channel, &exchange)
+    });
+    refused("a binding", &mut |client, channel| client.bind(channel, "kept", "amq.direct", "new", &[]));
+    for (path, body) in [
+        ("/api/queues/%2f/new", r#"{"durable":true}"#),
+        ("/api/policies/%2f/new", r#"{"pattern":"","definition":{"max-length":1}}"#),
+        ("/api/vhosts/new", ""),
+    ] {
+        let answer = http.put(path, body);
+        assert!(answer.status == 400 && answer.text.contains("low on disk"), "{path}: {answer:?}");
+    }
+    let definitions = r#"{"queues":[{"name":"new","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}]}"#;
+    let answer = http.post("/api/definitions", definitions);
+    assert!(answer.status == 400 && answer.text.contains("low on disk"), "{answer:?}");
+    // What is there, and what takes nothing of the disk, may be declared; what frees it may be done.
+    let mut client = declare(&broker, "kept", "classic");
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "transient", ..Default::default() }).unwrap();
+    client.bind(channel, "transient", "amq.direct", "transient", &[]).unwrap();
+    client.bind(channel, "kept", "amq.direct", "old", &[]).unwrap();
+    consume(&broker, "kept", 1, 5);
+    http.delete("/api/queues/%2f/kept/contents").with(204);
+    assert_eq!(client.counts(channel, "kept").unwrap().0, 0);
+    http.delete("/api/bindings/%2f/e/amq.direct/q/kept/old").with(204);
+    http.delete("/api/policies/%2f/old").with(204);
+    http.put("/api/users/somebody", r#"{"password":"p","tags":""}"#).with(201);
+    http.delete("/api/queues/%2f/gone").with(204);
+    assert_eq!(client.counts(channel, "gone").unwrap_err().code, 404);
 }
 
 #[test]

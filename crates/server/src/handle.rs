@@ -266,7 +266,7 @@ impl Handle {
 
     async fn decide(&self, command: Command) -> Result<CommandReply, ChangeError> {
         let (sender, decided) = oneshot::channel();
-        self.shared().log().propose(command, Answer::to_task(sender));
+        self.shared().propose(command, Answer::to_task(sender));
         Ok(decided.await.map_err(|_| ChangeError::NoAnswer)??)
     }
 

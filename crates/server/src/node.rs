@@ -13,7 +13,8 @@ use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
 use broker::topology::{
-    Applied, BrokerEvent, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, Topology,
+    Applied, BrokerEvent, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, Refusal,
+    Topology,
 };
 use broker::{ChannelKey, NodeLife, PartitionId, VhostId};
 use node::{Member, Partition, Share};
@@ -384,6 +385,15 @@ impl Shared {
     /// What decides about replicated changes.
     pub(crate) fn log(&self) -> &Arc<dyn TopologyLog> {
         self.log.get().expect("the log is set before the first thread starts")
+    }
+
+    /// Proposes a replicated change that somebody asks for. While the disk is low, what would make the log and its
+    /// checkpoints grow is refused: settles, purges and deletes need the room that is left, and make more.
+    pub(crate) fn propose(&self, change: Change, answer: Answer) {
+        if change.is_growth() && self.alarms().disk {
+            return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
+        }
+        self.log().propose(change, answer);
     }
 
     /// The partition for a new durable queue; `None` on a node without durable partitions.

@@ -101,7 +101,7 @@ impl Host for Turn<'_> {
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
         let mailbox = self.local.shared.mailboxes[self.local.index].clone();
-        self.local.shared.log().propose(change, Answer::new(mailbox, channel, request));
+        self.local.shared.propose(change, Answer::new(mailbox, channel, request));
     }
 
     fn delete_queue(&self, delete: DeleteQueue) {

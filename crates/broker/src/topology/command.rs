@@ -319,6 +319,37 @@ impl Writer {
 }
 
 impl Command {
+    /// Whether it brings something that stays, and that others than administrators may ask for as often as they like: what
+    /// is refused while the disk is low. Rights and limits are not of those, which an administrator needs most then.
+    pub fn is_growth(&self) -> bool {
+        match self {
+            Command::CreateVhost { .. }
+            | Command::FoundVhost { .. }
+            | Command::PutPolicy(_)
+            | Command::DeclareExchange(_)
+            | Command::DeclareQueue(_)
+            | Command::Bind(_) => true,
+            Command::DeleteVhost { .. }
+            | Command::DescribeVhost { .. }
+            | Command::PutUser { .. }
+            | Command::DeleteUser { .. }
+            | Command::PutPermission { .. }
+            | Command::ClearPermission { .. }
+            | Command::PutTopicPermission { .. }
+            | Command::ClearTopicPermission { .. }
+            | Command::SetUserLimits { .. }
+            | Command::SetVhostLimits { .. }
+            | Command::DeletePolicy { .. }
+            | Command::DeleteExchange(_)
+            | Command::DeleteQueue(_)
+            | Command::Unbind(_)
+            | Command::PutNode { .. }
+            | Command::PutPool { .. }
+            | Command::PutPartition { .. }
+            | Command::RaiseVersion { .. } => false,
+        }
+    }
+
     /// The bytes of the command, the same for equal commands.
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::default();

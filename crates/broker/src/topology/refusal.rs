@@ -75,6 +75,13 @@ impl Refusal {
         Self::new(541, "INTERNAL_ERROR", true, "the change was not decided")
     }
 
+    /// What is left of the disk is kept for what frees it.
+    pub fn low_on_disk() -> Self {
+        let explanation =
+            "low on disk: nothing durable is declared, bound or set until there is room; consume, purge or delete";
+        Self::precondition_failed(explanation)
+    }
+
     pub(super) fn access_refused(explanation: &str) -> Self {
         Self::new(403, "ACCESS_REFUSED", false, explanation)
     }

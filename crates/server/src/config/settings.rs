@@ -333,8 +333,8 @@ settings! {
     }
     disk_free_min_bytes: u64 {
         Storage, Kind::bytes(8 * MIB, 16 * TIB), Fixed("268435456"),
-        "With less free space than this, publishers are blocked while consumers go on. It must hold two files of the log, which \
-         acknowledgements need in order to free space again.",
+        "With less free space than this, publishers are blocked and nothing durable is declared, while consumers go on. It must hold two \
+         files of the log, which acknowledgements need in order to free space again.",
         elsewhere ["disk_free_limit", "disk_free_limit.absolute", "disk_free_limit.relative", "free_disk_min"]
     }
 

@@ -112,7 +112,7 @@ impl Shared {
                 break;
             }
             proposed += made.len();
-            made.into_iter().for_each(|command| shared.log().propose(command, Answer::to_waiter(sender.clone())));
+            made.into_iter().for_each(|command| shared.propose(command, Answer::to_waiter(sender.clone())));
             wait_for(&mut proposed, &mut changes)?;
             planned = plan(&shared.topology().encode_snapshot(), text, is_fresh, &mut place, &mut random::salt)?;
         }
@@ -130,7 +130,7 @@ impl Shared {
                 shared.plan_policy(&step.command).map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
             }
             if !step.is_local {
-                shared.log().propose(step.command, Answer::to_waiter(sender.clone()));
+                shared.propose(step.command, Answer::to_waiter(sender.clone()));
                 proposed += 1;
                 continue;
             }
