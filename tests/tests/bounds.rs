@@ -246,6 +246,54 @@ fn what_is_left_of_a_low_disk_is_for_what_frees_it_and_not_for_declares() {
 }
 
 #[test]
+fn selectors_that_take_too_long_refuse_the_message_and_hold_nobody_up() {
+    let Some(broker) = Broker::own_or_skip(&["--shard-threads=1"]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let jms = clients::ExchangeDeclare { name: "jms", kind: "x-jms-topic", ..Default::default() };
+    client.declare_exchange(channel, &jms).unwrap();
+    client.declare(channel, &QueueDeclare { name: "selected", ..Default::default() }).unwrap();
+    // What a user may bind: many patterns, each of which tries each place of a long text. A tree, as a chain would be too deep.
+    fn any_of(patterns: &[String]) -> String {
+        match patterns {
+            [one] => format!(r#"{{'like',{{'ident',<<"h">>}},<<"{one}">>,no_escape}}"#),
+            _ => {
+                let (left, right) = patterns.split_at(patterns.len() / 2);
+                format!("{{'or',{},{}}}", any_of(left), any_of(right))
+            }
+        }
+    }
+    let patterns: Vec<String> = (0..600).map(|number| format!("%a_b{number}%")).collect();
+    let selector = format!("{}.", any_of(&patterns));
+    for key in 0..3 {
+        let text = selector.replace("a_b", &format!("a_{key}"));
+        client.bind(channel, "selected", "jms", "", &[("rjms_erlang_selector", Value::from(&*text))]).unwrap();
+    }
+    let too_large = format!("{}.", any_of(&vec!["%".repeat(100); 600]));
+    let mut second = broker.connect();
+    let other = second.channel();
+    let bound = second.bind(other, "selected", "jms", "", &[("rjms_erlang_selector", Value::from(&*too_large))]);
+    assert_eq!(bound.unwrap_err().code, 406);
+    let put = |client: &mut Client, channel: u16, h: &str| {
+        client.confirm_select(channel).unwrap();
+        let properties = clients::Properties::with_headers(&[("h", Value::from(h))]);
+        client.publish(channel, &clients::Publish { exchange: "jms", properties, body: b"m", ..Default::default() });
+    };
+    put(&mut client, channel, "an axb7 is in it");
+    client.confirmed(channel, 1, 1);
+    assert!(client.get(channel, "selected", true).unwrap().is_none());
+    put(&mut client, channel, &"a".repeat(100_000));
+    let closed = client.closed(channel);
+    assert_eq!(closed.code, 406, "{closed:?}");
+    assert!(closed.text.contains("selectors"), "{closed:?}");
+    // The next one is held against them as before.
+    let channel = client.channel();
+    put(&mut client, channel, "ax17");
+    client.confirmed(channel, 1, 1);
+    assert_eq!(client.get(channel, "selected", true).unwrap().unwrap().body, b"m");
+}
+
+#[test]
 fn inspect_reads_the_folder_of_a_killed_broker_and_changes_nothing() {
     let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
     declare(&broker, "q", "quorum");

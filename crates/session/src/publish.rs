@@ -12,9 +12,9 @@ use super::waiting::CONFIRMS_LOOK_MS;
 use super::{Client, Cx, Host, Session};
 use crate::tally::Count;
 use amqp::wire::headers;
-use amqp::{ChannelError, Confirm, MessageParts, ReplyCode, ReturnedMessage, Settle, Settlement};
+use amqp::{ChannelError, Confirm, MessageParts, MethodId, ReplyCode, ReturnedMessage, Settle, Settlement};
 use broker::queue::Counts;
-use broker::topology::{DurabilityLevel, RouteRequest, RouteTarget, Topology};
+use broker::topology::{DurabilityLevel, NoRoute, RouteRequest, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::command::{Durability, Selective};
@@ -218,9 +218,17 @@ impl Session {
         let is_sync = exchange == SYNC_EXCHANGE;
         if !is_sync {
             let request = RouteRequest { vhost: self.vhost, exchange, keys: &keys, facts: &facts };
-            let routed = topology.route(&request, &mut targets);
-            // For the search, once. What it hands out counts with each publish that takes this route.
-            self.work.add(routed.expect("the exchange was there a line ago, under the same lock"));
+            match topology.route(&request, &mut targets) {
+                // For the search, once. What it hands out counts with each publish that takes this route.
+                Ok(work) => self.work.add(work),
+                Err(NoRoute::NotFound) => unreachable!("the exchange was there a line ago, under the same lock"),
+                Err(error @ NoRoute::TooMuch) => {
+                    self.targets = targets;
+                    self.work.end();
+                    let error = ChannelError::new(ReplyCode::PreconditionFailed, error.to_string());
+                    return Err(ChannelError { method: MethodId::BASIC_PUBLISH, ..error });
+                }
+            }
         }
         let channel = &mut self.channels[at];
         let before = channel.routes.targets();

@@ -45,6 +45,11 @@ impl Work {
         self.sum += work;
     }
 
+    /// Enough was done, however little it came to.
+    pub(super) fn end(&mut self) {
+        self.sum = TURN_MAX;
+    }
+
     #[inline]
     pub(super) fn publish(&mut self, Load { queues, hash }: Load) {
         self.sum += 1 + if hash == self.last { queues / SAME_QUEUES } else { queues };

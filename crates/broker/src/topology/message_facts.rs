@@ -78,6 +78,11 @@ impl<'a> Headers<'a> {
         self.loaded.get_or_insert_with(|| MessageHeaders::new(self.facts.headers()))
     }
 
+    /// Whether the selectors on the way gave up; see [`super::message_headers::Steps`].
+    pub(super) fn are_steps_used_up(&self) -> bool {
+        self.loaded.as_ref().is_some_and(|headers| headers.steps.are_used_up())
+    }
+
     /// The hash of what an exchange hashes. A message that has not got it hashes like all others that have not.
     pub(super) fn hash(&mut self, on: &HashOn, key: &[u8]) -> u64 {
         match on {

@@ -13,12 +13,36 @@ const SCANNED_ALWAYS: usize = 8;
 /// So many headers may be passed in scans of one message before its names are put in order.
 const SCANNED_MAX: usize = 2048;
 
+/// So many steps may the selectors on the way of one message take together, some nanoseconds each.
+pub(super) const SELECTOR_STEPS_MAX: usize = 1 << 20;
+
+/// What the selectors on the way of one message did so far, all exchanges and bindings together.
+#[derive(Debug, Default)]
+pub(super) struct Steps(Cell<usize>);
+
+impl Steps {
+    /// Counts more of them; false once they are too many, and then whoever asked gives up.
+    pub(super) fn take(&self, steps: usize) -> bool {
+        self.0.set(self.0.get().saturating_add(steps));
+        !self.are_used_up()
+    }
+
+    pub(super) fn taken(&self) -> usize {
+        self.0.get()
+    }
+
+    pub(super) fn are_used_up(&self) -> bool {
+        self.0.get() > SELECTOR_STEPS_MAX
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct MessageHeaders {
     table: Option<Table>,
     scanned: Cell<usize>,
     /// How often a header was looked up.
     asked: Cell<usize>,
+    pub(super) steps: Steps,
     /// Places in the table, by name, those of one name in their order.
     by_name: OnceCell<Box<[u32]>>,
 }

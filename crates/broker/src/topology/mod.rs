@@ -69,7 +69,7 @@ pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, c
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
-pub use route::{NotFound, STEPS_OF_A_TARGET};
+pub use route::{NoRoute, STEPS_OF_A_TARGET};
 pub use selector::SELECTOR_DEPTH_MAX;
 pub use settings::{
     ConsumerSettings, Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap,

@@ -15,10 +15,16 @@ use super::queue::RouteTarget;
 /// queue. What a route says of its work is these by this number, and one.
 pub const STEPS_OF_A_TARGET: usize = 8;
 
-/// There is no such exchange. `Topology::check_publish` has the refusal for it.
+/// Why nobody knows where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such exchange")]
-pub struct NotFound;
+pub enum NoRoute {
+    /// There is no such exchange. `Topology::check_publish` has the refusal for it.
+    #[error("no such exchange")]
+    NotFound,
+    /// The selectors on its way take too many steps for this message. It goes nowhere rather than to some of its queues.
+    #[error("the selectors of the bindings on its way take too long for this message")]
+    TooMuch,
+}
 
 impl Topology {
     /// Adds to `out` the queues that a message goes to. An exchange that finds nothing for it passes it on to its
@@ -26,18 +32,19 @@ impl Topology {
     ///
     /// - `out` is not cleared: what several calls for one message add together comes once each, in order of queue id.
     /// - Returns how much work it was: see [`STEPS_OF_A_TARGET`].
-    /// - Errors: `NotFound`, and `out` is as it was.
+    /// - Errors: see [`NoRoute`], and `out` is as it was.
     /// - Cost: no allocation but growth of `out`, unless more than 16 exchanges are on the way.
-    pub fn route(&self, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> Result<usize, NotFound> {
+    pub fn route(&self, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> Result<usize, NoRoute> {
         let mut steps = 0;
         if request.exchange.is_empty() {
             if self.vhost_of(request.vhost).is_none() {
-                return Err(NotFound);
+                return Err(NoRoute::NotFound);
             }
             self.by_name(request, out);
         } else {
-            let first = self.exchanges.find(request.vhost, request.exchange).ok_or(NotFound)?;
-            steps = self.follow(first, request, out);
+            let first = self.exchanges.find(request.vhost, request.exchange).ok_or(NoRoute::NotFound)?;
+            let before = out.len();
+            steps = self.follow(first, request, out).inspect_err(|_| out.truncate(before))?;
         }
         let work = 1 + (out.len() + steps) / STEPS_OF_A_TARGET;
         if out.len() > 1 {
@@ -55,7 +62,7 @@ impl Topology {
     }
 
     /// Returns how many steps it took, besides what it found.
-    fn follow(&self, first: usize, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> usize {
+    fn follow(&self, first: usize, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> Result<usize, NoRoute> {
         let RouteRequest { keys, facts, .. } = *request;
         let mut visited: SmallVec<[usize; 16]> = SmallVec::new();
         visited.push(first);
@@ -102,7 +109,7 @@ impl Topology {
                 }
             }
         }
-        steps
+        if headers.are_steps_used_up() { Err(NoRoute::TooMuch) } else { Ok(steps) }
     }
 }
 

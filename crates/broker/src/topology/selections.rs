@@ -56,15 +56,19 @@ impl<R: Rule> Selections<R> {
         }
     }
 
-    /// Calls `visit` with the destination of every rule that is met. Returns how many steps that took.
+    /// Calls `visit` with the destination of every rule that is met. Returns how many steps that took. Where
+    /// [`MessageHeaders::steps`] are used up it ends early, and what it found is not all.
     pub(super) fn each(&self, headers: &MessageHeaders, visit: &mut impl FnMut(Destination)) -> usize {
-        let asked = headers.asked();
+        let before = headers.asked() + headers.steps.taken();
         for selection in &self.0 {
+            if headers.steps.are_used_up() {
+                break;
+            }
             if selection.rule.selects(headers) {
                 visit(selection.destination);
             }
         }
-        self.0.len() + headers.asked() - asked
+        self.0.len() + headers.asked() + headers.steps.taken() - before
     }
 
     fn position(&self, arguments: &[u8], destination: Destination) -> Option<usize> {

@@ -14,8 +14,8 @@
 //!         | {'between' | 'not_between', expr, {'range', expr, expr}}
 //! ```
 //!
-//! Invariants: an expression that cannot be evaluated is refused when it is bound; evaluating one costs no more than its
-//! length times that of the texts in it, and recurs no deeper than [`SELECTOR_DEPTH_MAX`].
+//! Invariants: an expression that cannot be evaluated is refused when it is bound; evaluating one recurs no deeper than
+//! [`SELECTOR_DEPTH_MAX`], and takes what it costs from the steps of its message, which all selectors on the way share.
 //! Source: RabbitMQ's guide on JMS, the names in the terms of its plugin rabbitmq_jms_topic_exchange.
 
 use std::cmp::Ordering;
@@ -39,12 +39,31 @@ const SELECTOR: &str = "rjms_erlang_selector";
 /// How deep terms and expressions may be nested. A chain of as many `OR` is as deep; people write some tens.
 pub const SELECTOR_DEPTH_MAX: usize = 512;
 
-/// Refuses a selector that cannot be read: 406. RabbitMQ takes it, and selects nothing.
+/// The longest selector that can be bound, and the most values and operators in one.
+const SELECTOR_BYTES_MAX: usize = 64 << 10;
+/// See [`SELECTOR_BYTES_MAX`].
+const SELECTOR_TERMS_MAX: usize = 4096;
+/// To look a header up costs as much as so many comparisons.
+const LOOKUP_STEPS: usize = 4;
+/// So many bytes of two texts are compared in a step.
+const TEXT_BYTES_A_STEP: usize = 64;
+
+/// Refuses a selector that cannot be read, or is too large: 406. RabbitMQ takes it, and selects nothing.
+///
+/// Only what is bound anew is looked at: a selector that an earlier version took still holds.
 pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
     match arguments.get(SELECTOR) {
         None => Ok(()),
         Some(Value::LongString(text)) => {
+            if text.len() > SELECTOR_BYTES_MAX {
+                let text = format!("'{SELECTOR}' has more than {SELECTOR_BYTES_MAX} bytes");
+                return Err(Refusal::precondition_failed(&text));
+            }
             let term = term::parse(text);
+            if term.as_ref().is_some_and(|term| count(term) > SELECTOR_TERMS_MAX) {
+                let text = format!("'{SELECTOR}' has more than {SELECTOR_TERMS_MAX} values and operators");
+                return Err(Refusal::precondition_failed(&text));
+            }
             if term.as_ref().is_some_and(has_long_pattern) {
                 let text = format!("a pattern of 'like' in '{SELECTOR}' has more than {PATTERN_BYTES_MAX} bytes");
                 return Err(Refusal::precondition_failed(&text));
@@ -59,7 +78,15 @@ pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
     }
 }
 
-/// Only what is bound anew is looked at: a selector that an earlier version took still holds.
+/// The values and operators of a selector.
+fn count(term: &Term) -> usize {
+    match term {
+        Term::Tuple(parts) => 1 + parts.iter().filter(|part| !matches!(part, Term::Atom(_))).map(count).sum::<usize>(),
+        Term::List(items) => items.iter().map(count).sum(),
+        _ => 1,
+    }
+}
+
 fn has_long_pattern(term: &Term) -> bool {
     match term {
         Term::Tuple(parts) => {
@@ -223,10 +250,18 @@ fn calculation(name: &[u8]) -> Option<Calculation> {
 }
 
 impl Expression {
+    /// Nothing where the steps of the message are used up, and then nobody asks what that means.
     fn evaluate<'a>(&'a self, headers: &'a MessageHeaders) -> Known<'a> {
+        let steps = &headers.steps;
+        if !steps.take(1) {
+            return Known::Nothing;
+        }
         match self {
             Expression::Constant(constant) => constant.known(),
-            Expression::Header(name) => header(headers, name),
+            Expression::Header(name) => {
+                steps.take(LOOKUP_STEPS);
+                header(headers, name)
+            }
             Expression::Not(of) => match of.evaluate(headers) {
                 Known::Bool(is) => Known::Bool(!is),
                 _ => Known::Nothing,
@@ -247,25 +282,39 @@ impl Expression {
                 (Known::Bool(false), Known::Bool(false)) => Known::Bool(false),
                 _ => Known::Nothing,
             },
-            Expression::Compare(how, a, b) => compare(*how, a.evaluate(headers), b.evaluate(headers)),
+            Expression::Compare(how, a, b) => {
+                let (a, b) = (a.evaluate(headers), b.evaluate(headers));
+                steps.take(comparison_steps(a).min(comparison_steps(b)));
+                compare(*how, a, b)
+            }
             Expression::Calculate(how, a, b) => calculate(*how, a.evaluate(headers), b.evaluate(headers)),
             Expression::In(of, all) => match of.evaluate(headers) {
                 Known::Nothing => Known::Nothing,
+                found if !steps.take(all.len().saturating_mul(1 + comparison_steps(found))) => Known::Nothing,
                 // Exactly one of them: a whole number is no float here, as in RabbitMQ.
                 found => Known::Bool(all.iter().any(|one| one.known() == found)),
             },
             Expression::Like(of, pattern) => match of.evaluate(headers) {
-                Known::Text(text) => Known::Bool(pattern.meets(text)),
+                Known::Text(text) => Known::Bool(pattern.meets(text, steps)),
                 _ => Known::Nothing,
             },
             Expression::Between(of, low, high) => {
                 let [of, low, high] = [of, low, high].map(|e| e.evaluate(headers));
+                steps.take(2 * comparison_steps(of));
                 match (order(low, of), order(of, high)) {
                     (Some(low), Some(high)) => Known::Bool(low.is_le() && high.is_le()),
                     _ => Known::Nothing,
                 }
             }
         }
+    }
+}
+
+/// What it costs to compare a value with another, beside the step of whoever compares.
+fn comparison_steps(known: Known<'_>) -> usize {
+    match known {
+        Known::Text(text) => text.len() / TEXT_BYTES_A_STEP,
+        _ => 0,
     }
 }
 
@@ -355,6 +404,7 @@ fn calculate<'a>(how: Calculation, a: Known<'_>, b: Known<'_>) -> Known<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message_headers::Steps;
     use super::*;
     use crate::topology::destination::Destination;
     use crate::topology::encoding;
@@ -444,7 +494,7 @@ mod tests {
             } else {
                 Term::Text(escape.to_owned().into())
             };
-            Pattern::of(pattern.as_bytes(), &escape).expect("a pattern").meets(text.as_bytes())
+            Pattern::of(pattern.as_bytes(), &escape).expect("a pattern").meets(text.as_bytes(), &Steps::default())
         };
         for (text, pattern, escape, is) in [
             ("blue", "b%", "", true),
@@ -500,6 +550,21 @@ mod tests {
         };
         assert!(with_pattern(PATTERN_BYTES_MAX).is_ok());
         assert!(with_pattern(PATTERN_BYTES_MAX + 1).is_err());
+        let with = |text: String| {
+            let mut table = Table::new();
+            table.push(SELECTOR, Value::LongString(text.into()));
+            check(&table).map_err(|refusal| refusal.code)
+        };
+        let listed = |count: usize| {
+            // A tuple, the header and its name are three.
+            let items = vec!["1"; count - 3].join(",");
+            format!("{{'in',{{'ident',<<\"a\">>}},[{items}]}}.")
+        };
+        assert_eq!(with(listed(SELECTOR_TERMS_MAX)), Ok(()));
+        assert_eq!(with(listed(SELECTOR_TERMS_MAX + 1)), Err(406));
+        let blank = |bytes: usize| format!("true{}.", " ".repeat(bytes - 5));
+        assert_eq!(with(blank(SELECTOR_BYTES_MAX)), Ok(()));
+        assert_eq!(with(blank(SELECTOR_BYTES_MAX + 1)), Err(406));
         let mut table = Table::new();
         assert!(check(&table).is_ok(), "without one it is lawful, and selects nothing");
         table.push(SELECTOR, Value::I32(1));

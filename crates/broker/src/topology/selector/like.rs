@@ -1,17 +1,20 @@
 //! The pattern of a selector's `like`: literal bytes, `_` for any one and `%` for any number of them.
 //!
-//! Invariant: one look costs no more than the text's length and [`STEPS_MAX`], whatever pattern and text are. Both are
+//! Invariant: whatever a look costs is taken from the [`Steps`] of its message before it is done. Pattern and text are
 //! chosen by clients, and a naive search takes as many steps as the product of their lengths. Between two `%` the first
 //! place that fits is the right one, as what an earlier `%` took can be left to a later one.
 
 use memchr::memmem;
 
+use super::super::message_headers::Steps;
 use super::term::Term;
 
 /// The longest pattern that can be bound.
 pub(super) const PATTERN_BYTES_MAX: usize = 4096;
-/// So many bytes may be compared in vain, or in parts that have a `_`; then the text does not match.
-const STEPS_MAX: usize = 1 << 16;
+/// To begin a search costs as much as so many comparisons.
+const SEARCH_STEPS: usize = 8;
+/// So many bytes of the text are passed in a search in the time of one comparison.
+const TEXT_BYTES_A_STEP: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -57,12 +60,11 @@ impl Pattern {
         Some(Pattern { parts: parts.into(), bytes: own.into() })
     }
 
-    /// Whether the whole text is like this.
-    pub(super) fn meets(&self, text: &[u8]) -> bool {
-        self.meets_in(text, &mut 0)
-    }
-
-    fn meets_in(&self, text: &[u8], steps: &mut usize) -> bool {
+    /// Whether the whole text is like this. It is not where the steps do not suffice to find out.
+    pub(super) fn meets(&self, text: &[u8], steps: &Steps) -> bool {
+        if !steps.take(self.parts.len() + text.len() / TEXT_BYTES_A_STEP) {
+            return false;
+        }
         let mut start = 0;
         let mut segments = self.parts.split(|part| *part == Part::AnyMany).map(|parts| {
             let bytes = &self.bytes[start..start + parts.len()];
@@ -99,7 +101,7 @@ impl Segment<'_> {
     }
 
     /// The first place from `at` on that fits, or that it takes too long to find.
-    fn find(&self, text: &[u8], mut at: usize, steps: &mut usize) -> Option<usize> {
+    fn find(&self, text: &[u8], mut at: usize, steps: &Steps) -> Option<usize> {
         let (run, len) = self.longest_run();
         if len == 0 {
             // Nothing but `_`: where a line ends too soon for it here, it does so behind here too.
@@ -108,13 +110,12 @@ impl Segment<'_> {
         let literal = &self.bytes[run..run + len];
         loop {
             let found = at + memmem::find(text.get(at + run..)?, literal)?;
+            // What is searched for and compared again counts.
+            if !steps.take(self.parts.len() + SEARCH_STEPS) {
+                return None;
+            }
             if len == self.parts.len() {
                 return Some(found);
-            }
-            // What is searched for and compared again counts.
-            *steps += self.parts.len();
-            if *steps > STEPS_MAX {
-                return None;
             }
             if self.is_at(text, found) {
                 return Some(found);
@@ -138,6 +139,7 @@ impl Segment<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::message_headers::SELECTOR_STEPS_MAX;
     use super::*;
 
     fn pattern(text: &str) -> Pattern {
@@ -167,7 +169,7 @@ mod tests {
             let pattern = pattern(&pattern_text);
             for text in &texts {
                 let is = naive(text.as_bytes(), pattern_text.as_bytes());
-                assert_eq!(pattern.meets(text.as_bytes()), is, "{text:?} like {pattern_text:?}");
+                assert_eq!(pattern.meets(text.as_bytes(), &Steps::default()), is, "{text:?} like {pattern_text:?}");
             }
         }
     }
@@ -182,10 +184,12 @@ mod tests {
             format!("{}%b", "%a".repeat(1000)),
             format!("%{}b%", "a_".repeat(2000)),
         ] {
-            let mut steps = 0;
-            assert!(!pattern(&hostile).meets_in(&text, &mut steps));
-            assert!(steps <= STEPS_MAX + hostile.len(), "{steps} steps");
+            let steps = Steps::default();
+            assert!(!pattern(&hostile).meets(&text, &steps));
+            assert!(steps.taken() <= SELECTOR_STEPS_MAX + 2 * hostile.len(), "{} steps", steps.taken());
         }
-        assert!(pattern(&format!("%{}%", "a_".repeat(2000))).meets(&text));
+        let steps = Steps::default();
+        assert!(pattern(&format!("%{}%", "a_".repeat(2000))).meets(&text, &steps));
+        assert!(!steps.are_used_up());
     }
 }
