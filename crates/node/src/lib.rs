@@ -1,5 +1,5 @@
-//! A node between its sockets and its disk, sans-io: who writes the log and when, what becomes of reads and upkeep, whose
-//! turn it is.
+//! A node between its sockets and its disk, sans-io: how its folder is opened and repaired, who writes the log and when, what
+//! becomes of reads and upkeep, whose turn it is.
 //!
 //! ```text
 //! partitions ──WalWrite──▶ LogQueue ──Batch──▶ LogWriter ──Written, Synced──▶ Completions ──▶ partitions
@@ -15,9 +15,13 @@ mod completions;
 mod gauges;
 mod log_queue;
 mod log_writer;
+mod open_error;
+mod opening;
+mod quarantine;
 mod quarantined_member;
 mod queue_member;
 mod reader;
+mod repair;
 mod shard;
 mod share;
 mod sync_times;
@@ -30,15 +34,46 @@ pub use completions::{Completion, Completions};
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
 pub use log_writer::{Listener, LogWriter};
+pub use open_error::OpenError;
+pub use opening::{Begin, Brought, Groups, Started, bring_back, drop_orphans};
+pub use quarantine::Quarantined;
 pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;
 pub use reader::Reader;
+pub use repair::{ASIDE_FOLDER, RepairReport, Uncounted, next_aside, repair};
 pub use shard::{Edge, Member, Now, Partition, Shard};
 pub use share::{Share, ShareLimits};
 pub use sync_times::{SyncClock, SyncTimes};
 pub use topology_member::{Proposer, TopologyMember};
 pub use upkeep::{Task, Upkeep, UpkeepFailed};
 pub use waits::{Intake, Waiting, Waits};
+
+use broker::PartitionId;
+use bytes::Bytes;
+use consensus::NodeId;
+use partition::Recovery;
+use storage::inspect::Needs;
+use storage::{ExtentId, FileNo, GroupId, NodeRecord};
+
+/// The topology's partition.
+pub const TOPOLOGY: PartitionId = PartitionId(0);
+
+/// The node as its groups know it.
+fn member_of(node: NodeRecord) -> NodeId {
+    NodeId(u64::from(node.id))
+}
+
+/// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its payload cannot be read.
+pub fn needs_of(group: GroupId, payload: &Bytes) -> Option<Needs> {
+    if group == GroupId(TOPOLOGY.0) {
+        return Some(Needs::default());
+    }
+    let recovery = Recovery::queues(PartitionId(group.0), Some((payload, 0))).ok()?;
+    Some(Needs {
+        extents: recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id))).collect(),
+        log_from: recovery.oldest_file_with_messages().map(|file| FileNo(u64::from(file))),
+    })
+}
 
 /// Milliseconds since the node started.
 pub type Millis = u64;

@@ -233,6 +233,16 @@ impl Recovery {
         self.forgot_in = Some(life);
     }
 
+    /// Where the last entry lies that was found, if there is one.
+    pub fn last_place(&self) -> Option<Location> {
+        self.entries.last().map(|(_, at)| *at)
+    }
+
+    /// As if the last entry were not in the log: a deliberate bug of the simulator.
+    pub fn forget_last(&mut self) {
+        self.entries.pop();
+    }
+
     /// Takes in the next record of this partition.
     pub fn record(&mut self, kind: RecordKind, term: u64, index: u64, body: Bytes, at: Location) {
         match kind {

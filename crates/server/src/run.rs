@@ -92,8 +92,8 @@ pub fn run<G>(
         node = %node_name,
         messages,
         queues_with_messages = queues,
-        queues = opened.topology.queues().count(),
-        log_bytes_read = opened.report.body_bytes,
+        queues = opened.brought.topology.queues().count(),
+        log_bytes_read = opened.brought.report.body_bytes,
         ms = begin.elapsed().as_millis() as u64,
         "data folder opened"
     );
@@ -105,7 +105,7 @@ pub fn run<G>(
         proxied: config.proxy_protocol.clone(),
         login_from: config.certificate_login,
         shards: config.shard_threads,
-        life: opened.life,
+        life: opened.brought.life,
         placement: opened.placement(),
         quarantined: opened.quarantined().collect(),
         amqp: connection_config(config, &node_name),
@@ -125,7 +125,7 @@ pub fn run<G>(
         stamps: Stamps::new(config.stamp_time, config.stamp_node),
         on_quiet,
     };
-    let mut topology = std::mem::take(&mut opened.topology);
+    let mut topology = std::mem::take(&mut opened.brought.topology);
     topology.set_redeclaration(config.redeclaration);
     topology.set_argument_bytes_max(config.vhost_arguments_bytes_max);
     let mut engine = None;

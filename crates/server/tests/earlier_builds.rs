@@ -57,11 +57,11 @@ fn a_folder_of_format_1_keeps_its_queues_and_messages_and_gets_a_node_with_start
     unpack(FORMAT_1, folder.path());
     for start in 1..4 {
         let opened = opened(folder.path());
-        let mut names: Vec<String> = opened.topology.queues().map(|queue| queue.name.to_string()).collect();
+        let mut names: Vec<String> = opened.brought.topology.queues().map(|queue| queue.name.to_string()).collect();
         names.sort_unstable();
         assert_eq!(names, ["once", "payments", "urgent"]);
         assert_eq!(opened.backlog(), (11, 3), "start {start}");
-        assert_eq!((opened.life.node, opened.life.start), (1, start));
+        assert_eq!((opened.brought.life.node, opened.brought.life.start), (1, start));
     }
     let identity = fs::read_to_string(folder.path().join("identity")).unwrap();
     assert!(

@@ -13,6 +13,8 @@ pub enum Bug {
     VoteIsNotSynced,
     /// After a restart the newest entries of the log are not shown to the partition.
     TailIsForgotten,
+    /// A group of whose log a record is damaged is served with what comes before it.
+    DamageIsPassedOver,
     /// A checkpoint comes back with another time in it.
     CheckpointIsAltered,
     /// A delivery goes out a second time, later.
@@ -131,10 +133,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 60] = [
+    pub const ALL: [Bug; 61] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
+        Bug::DamageIsPassedOver,
         Bug::CheckpointIsAltered,
         Bug::DeliveryIsRepeated,
         Bug::DeliveryComesBack,

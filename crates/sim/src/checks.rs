@@ -227,6 +227,8 @@ pub struct Figures {
     pub repeats: u64,
     /// Messages that rotted, and were fetched from another member and written anew.
     pub repaired: u64,
+    /// Groups that were quarantined at a start.
+    pub quarantined: u64,
     /// Entries that rotted in a leader's log before a follower had them.
     pub lost_entries: u64,
     /// Queues deleted.
@@ -269,6 +271,7 @@ impl Figures {
             repeats,
             repaired,
             lost_entries,
+            quarantined,
             deleted,
             nowhere,
             waited,
@@ -298,6 +301,7 @@ impl Figures {
         self.repeats += repeats;
         self.repaired += repaired;
         self.lost_entries += lost_entries;
+        self.quarantined += quarantined;
         self.deleted += deleted;
         self.nowhere += nowhere;
         self.waited += waited;
@@ -377,12 +381,13 @@ impl Checks {
     }
 
     /// A node came up with what its disk holds.
-    pub fn started(&mut self, node: NodeId, restored: Vec<Restored>) {
+    pub fn started(&mut self, node: NodeId, restored: Vec<Option<Restored>>) {
         self.figures.starts += 1;
-        if let Some((applied, entries)) = restored.get(self.groups.len()) {
+        if let Some(Some((applied, entries))) = restored.get(self.groups.len()) {
             self.topology.started(node, *applied, entries.clone());
         }
-        for (group, (applied, entries)) in self.groups.iter_mut().zip(restored) {
+        let found = self.groups.iter_mut().zip(restored).filter_map(|(group, restored)| Some((group, restored?)));
+        for (group, (applied, entries)) in found {
             self.figures.checkpoints_used += u64::from(applied > LogIndex(1));
             group.started(node, applied, entries);
         }

@@ -401,7 +401,7 @@ impl Client {
                 }
                 _ => self.close(false, n),
             },
-            Effect::Reply { reply: Reply::NotLeader, .. } => {
+            Effect::Reply { reply: Reply::NotLeader | Reply::Unavailable, .. } => {
                 let ended = matches!(self.part, Part::Reader(_));
                 self.close(ended, n);
             }

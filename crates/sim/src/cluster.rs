@@ -112,8 +112,10 @@ pub struct Cluster {
     draining: bool,
     /// A leader that is about to lose its power, or did.
     hit: Option<leaders::Hit>,
-    /// The node whose extents rot, where there is rot.
+    /// The node whose disk rots, where there is rot.
     victim: usize,
+    /// Bits of its log that flipped before a start: the group whose record it was, the file, the byte, the bit.
+    spoilt: Vec<(PartitionId, String, u64, u8)>,
     /// Down, and not to be started by itself.
     deadline: Micros,
 }
@@ -135,7 +137,7 @@ impl Cluster {
             tight: plan.tight,
             upkeep: plan.upkeep,
             bug: options.bug,
-            has_rot: options.faults.rot || options.faults.log_rot,
+            has_rot: options.faults.rot || options.faults.log_rot || options.faults.start_rot,
             turnover: options.turnover,
             declares: options.declares,
             upgrades: options.upgrades,
@@ -188,6 +190,7 @@ impl Cluster {
             plan,
             options,
             victim: (seed % options.nodes) as usize,
+            spoilt: Vec::new(),
             draining: false,
             hit: None,
         }
@@ -489,11 +492,18 @@ impl Cluster {
         let mut out = StepOutput::default();
         let known = self.known_queues();
         self.nodes[node].knows(known);
+        if self.options.faults.start_rot && self.nodes.len() > 1 && node == self.victim && !self.draining {
+            self.rot_before_start(node);
+        }
         match self.nodes[node].start(now, &mut out) {
             Ok(restored) => {
+                let quarantined = self.nodes[node].quarantined();
+                self.spoilt.retain(|(group, ..)| node != self.victim || quarantined.contains(group));
+                self.checks.figures.quarantined += quarantined.len() as u64;
                 self.trace.line(now, || {
                     let short: Vec<_> = restored
                         .iter()
+                        .flatten()
                         .map(|(applied, log)| format!("applied {applied} log to {:?}", log.last().map(|e| (e.0, e.1))))
                         .collect();
                     format!("{id} starts: {short:?}")

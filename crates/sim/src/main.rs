@@ -7,7 +7,7 @@ use sim::{Bug, Cluster, Faults, Figures, Options, Sessions, sessions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--sessions yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--sessions yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,

@@ -236,6 +236,8 @@ struct Running {
     lists: BTreeMap<PartitionId, Completions>,
     /// The terms in which partitions took commands last, to notice a change.
     serving: Vec<Option<Term>>,
+    /// Partitions of which something in the log is damaged.
+    quarantined: BTreeSet<PartitionId>,
     commands: VecDeque<(SessionId, Input)>,
     turn_due: bool,
     /// When a partition wants a turn.
@@ -335,7 +337,7 @@ impl Node {
 
     /// How a partition stands, if the node is up.
     pub fn view(&self, partition: usize) -> Option<View> {
-        let p = self.running.as_ref()?.queues(partition);
+        let p = self.running.as_ref()?.queues(partition)?;
         let status = p.replica().group().status();
         Some(View {
             term: status.term,
@@ -352,14 +354,19 @@ impl Node {
 
     /// A partition itself, for looking at its state.
     pub fn partition(&self, partition: usize) -> Option<&QueuePartition> {
-        self.running.as_ref().map(|r| r.queues(partition))
+        self.running.as_ref()?.queues(partition)
+    }
+
+    /// The partitions that are quarantined here.
+    pub fn quarantined(&self) -> Vec<PartitionId> {
+        self.running.iter().flat_map(|r| r.quarantined.iter().copied()).collect()
     }
 
     /// Hands leadership to another member, if it leads.
     pub fn transfer(&mut self, partition: usize, to: NodeId) {
         if let Some(r) = &mut self.running {
             // Refused where it does not lead, or hands it over already.
-            let member = r.shard.queues_mut(partition + 1).expect("a partition of this node");
+            let Some(member) = r.shard.queues_mut(partition + 1) else { return };
             let _ = member.partition_mut().replica_mut().group_mut().transfer_leadership(to);
         }
     }
@@ -368,7 +375,7 @@ impl Node {
     pub fn describe(&self) -> String {
         let Some(r) = &self.running else { return format!("{}: down", self.id) };
         let mut text = format!("{}:", self.id);
-        for p in r.all_queues() {
+        for (_, p) in r.all_queues() {
             let s = p.replica().group().status();
             text += &format!(
                 " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} forgetful {} | {:?}",
@@ -513,17 +520,21 @@ impl Node {
 impl Running {
     /// Notes which partitions have not caught up since the end of the log was in doubt.
     fn note_forgot(&mut self) -> Result<(), StorageError> {
-        let in_doubt = self.all_queues().filter(|p| p.replica().may_have_forgotten()).map(|p| p.id().0).collect();
+        let in_doubt = self.all_queues().filter(|(_, p)| p.replica().may_have_forgotten()).map(|(_, p)| p.id().0);
+        // Who is quarantined has not caught up.
+        let still = self.quarantined.iter().map(|id| id.0).filter(|id| self.folder_life.forgot().contains(*id));
+        let in_doubt = in_doubt.chain(still).collect();
         self.folder.note_forgot(&mut self.folder_life, in_doubt)
     }
 
-    /// A partition of queues.
-    fn queues(&self, partition: usize) -> &QueuePartition {
-        self.shard.queues(partition + 1).expect("a partition of this node").partition()
+    /// A partition of queues, unless it is quarantined.
+    fn queues(&self, partition: usize) -> Option<&QueuePartition> {
+        Some(self.shard.queues(partition + 1)?.partition())
     }
 
-    fn all_queues(&self) -> impl Iterator<Item = &QueuePartition> {
-        (1..self.shard.len()).map_while(|place| Some(self.shard.queues(place)?.partition()))
+    /// All that are not quarantined, by their numbers.
+    fn all_queues(&self) -> impl Iterator<Item = (usize, &QueuePartition)> {
+        (0..self.serving.len()).filter_map(|at| Some((at, self.queues(at)?)))
     }
 
     /// Puts a command where its partition finds it.

@@ -33,6 +33,9 @@ pub struct Faults {
     pub rot: bool,
     /// Bits of the same node's log flip, behind its back. It does not go down then: a start over such a log is refused.
     pub log_rot: bool,
+    /// One record in the log of the same node cannot be read when it starts: its group is quarantined there until the faults are
+    /// over and the record is whole again. Not with a single node, whose messages would not be there.
+    pub start_rot: bool,
     /// A leader is not heard by one of its followers, and loses power soon after: what a majority has written is then on one of
     /// the others and not on the next. Alone it never happens to two at once.
     pub leaders: bool,
@@ -48,6 +51,7 @@ impl Faults {
         disks: false,
         rot: false,
         log_rot: false,
+        start_rot: false,
         leaders: false,
     };
     /// Everything but rot.
@@ -68,6 +72,7 @@ impl Faults {
                 "disks" => faults.disks = true,
                 "rot" => faults.rot = true,
                 "log-rot" => faults.log_rot = true,
+                "start-rot" => faults.start_rot = true,
                 "leaders" => faults.leaders = true,
                 _ => return None,
             }

@@ -104,6 +104,12 @@ fn a_follower_that_needs_an_entry_that_rotted_does_not_wait_for_ever() {
 }
 
 #[test]
+fn a_damaged_group_that_is_served_is_found_out() {
+    let faults = Faults { network: true, crashes: true, start_rot: true, ..Faults::NONE };
+    found(Bug::DamageIsPassedOver, 3, "[leader-complete]", faults);
+}
+
+#[test]
 fn what_nobody_published_is_found_out() {
     found(Bug::BodyIsAltered, 3, "[published]", Faults::NONE);
 }

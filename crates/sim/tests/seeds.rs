@@ -67,6 +67,15 @@ fn members_agree_on_what_exists_in_all_weathers() {
     assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
+/// A member that finds a record of its log damaged says nothing, and harms nobody; it is what it was when the record is whole.
+#[test]
+fn a_quarantined_member_harms_nobody() {
+    let faults = Faults { start_rot: true, ..Faults::ALL };
+    let mut total = run_all(8_700..8_740, Options { faults, ..Options::default() });
+    total.add(&run_all(8_740..8_750, Options { faults, nodes: 5, rules: true, turnover: true, ..Options::default() }));
+    assert!(total.quarantined > 15, "runs in which nobody is quarantined show nothing: {total:?}");
+}
+
 /// Members are upgraded one by one; the machine is raised behind the last of them, and nobody stops over it.
 #[test]
 fn a_machine_is_raised_once_every_member_can() {

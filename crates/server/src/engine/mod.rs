@@ -14,53 +14,32 @@
 #[cfg(test)]
 mod hanging_sync;
 mod metadata;
-mod opening;
-mod quarantine;
 mod reader_thread;
-mod repair;
 mod shard_disk;
-mod uncounted;
 mod upkeep_thread;
 mod wal_thread;
 
 use crate::node::{MakePartitions, ShardParts, Wiring};
 use crate::shard::{Mailbox, Parcel};
 use crate::topology_log::TopologyLog;
-use broker::topology::Topology;
-use broker::{NodeLife, PartitionId};
-use consensus::NodeId;
+use broker::PartitionId;
 use metadata::{MetadataLog, Proposals};
 use node::{
-    Completion, Completions, Listener, LogGauges, LogWriter, Member, QuarantinedMember, QueueMember, Reader, Share,
-    ShareLimits, Task, TopologyMember, Upkeep,
+    Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, QuarantinedMember, QueueMember, Reader,
+    Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep,
 };
-use opening::{Brought, Started};
-use partition::{LogPartition, QueuePartition, Recovery, Tail};
-use quarantine::Quarantined;
+use partition::Tail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use storage::inspect::Needs;
-use storage::wal::Recovery as WalReport;
-use storage::{
-    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, NodeRecord, RealDisk, StorageError, Wal, WalOptions,
-};
+use storage::{DataFolder, Disk, NodeRecord, RealDisk, StorageError, WalOptions};
 
 pub(crate) use metadata::Decided;
-pub use node::SyncTimes;
-pub use repair::{ASIDE_FOLDER, RepairReport, next_aside, repair};
+pub use node::{ASIDE_FOLDER, OpenError, RepairReport, SyncTimes, Uncounted, needs_of, next_aside};
 pub(crate) use shard_disk::{ShardDisk, wall_ms};
-pub use uncounted::Uncounted;
 use wal_thread::WalHandle;
-
-/// The topology's partition.
-const TOPOLOGY: PartitionId = PartitionId(0);
-/// The largest log entry: one batch target and one largest message.
-const ENTRY_BYTES_MAX: usize = partition::entry::ENTRY_BYTES_TARGET + partition::message::MESSAGE_BYTES_MAX + 65_536;
-/// Uncommitted bytes of one group; shards stop reading publishers long before.
-const UNCOMMITTED_BYTES_MAX: usize = 256 << 20;
 
 /// What the durable half of a node is made of.
 #[derive(Clone, Debug)]
@@ -87,123 +66,12 @@ pub struct EngineConfig {
     pub on_quiet: fn(),
 }
 
-/// Why a data folder cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The storage says why.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// A checkpoint of another version, or a bug.
-    #[error("{0}; the data folder was written by another version of leveret: start that version, or restore a copy")]
-    Checkpoint(#[from] partition::checkpoint::CheckpointDamaged),
-    /// The topology's state cannot be read.
-    #[error("the topology cannot be read ({0}); start the version that wrote it, or restore a copy")]
-    Topology(String),
-    /// Records that were synced cannot be read any more.
-    #[error(
-        "{count} ranges of the log are damaged, the first in {file} at byte {offset}: confirmed messages may be missing. \
-         restore the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without them gives up"
-    )]
-    Damaged {
-        /// How many ranges.
-        count: u64,
-        /// The file of the first.
-        file: String,
-        /// Where it begins.
-        offset: u32,
-    },
-    /// No file of the log is left.
-    #[error(
-        "the log is gone: no file of it is left in `wal`, as if that had been emptied or its disk were not mounted. mount it or restore \
-         the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
-    )]
-    LogGone,
-    /// A file of messages is not there.
-    #[error(
-        "{file} is missing, which has messages of partition {partition}, as if it had been deleted or its disk were not mounted. \
-         bring it back from this node's own disk or a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
-    )]
-    ExtentMissing {
-        /// Its name in the data folder.
-        file: String,
-        /// The partition.
-        partition: u32,
-    },
-    /// The log ends before a saved state says it goes on.
-    #[error(
-        "the log ends with its file {last}, and the state of partition {partition} was saved when file {file} was there, as if the newest \
-         files of it were missing: restore the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without \
-         them gives up"
-    )]
-    LogShort {
-        /// Its last file; 0 for none.
-        last: u64,
-        /// The partition; 0 is the topology's group.
-        partition: u32,
-        /// The file.
-        file: u32,
-    },
-    /// An entry is not in the log, though later ones are, and nothing that was read is damaged.
-    #[error(
-        "entry {index} of partition {partition} is missing in the log, as if a file of it were gone: restore the data folder from a \
-         copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
-    )]
-    EntryMissing {
-        /// The partition.
-        partition: u32,
-        /// The entry.
-        index: u64,
-    },
-    /// All that was read of a partition is whole, and cannot be true.
-    #[error(
-        "what the data folder has of partition {partition} contradicts itself ({why}), as if files of two folders were in it: restore \
-         the data folder from a copy"
-    )]
-    Contradictory {
-        /// The partition; 0 is the topology's group.
-        partition: u32,
-        /// What cannot be.
-        why: String,
-    },
-    /// No whole checkpoint of a partition is left.
-    #[error(
-        "{0}, and there is no other checkpoint: restore the file from a copy, or see with `leveret repair DIR --dry-run` what going on \
-         without it gives up"
-    )]
-    StateLost(StorageError),
-    /// The folder is of a node that founds nothing, and this process runs alone.
-    #[error(
-        "the data folder is that of a node which is to join a cluster and was not taken in yet, and this version of leveret runs \
-         alone: give an empty folder as --data-dir to found a cluster instead"
-    )]
-    Joining,
-    /// A repair is for a folder that is the only copy.
-    #[error(
-        "partitions of this folder have members on other nodes, which have what this one lost: start it as a new member with an empty \
-         data folder instead"
-    )]
-    OthersHaveIt,
-    /// The system does not give a random number.
-    #[error("the system gives no random numbers: {0}")]
-    Random(std::io::Error),
-}
-
 /// An opened data folder with all its partitions, before the node runs.
 pub struct Opened {
     folder: DataFolder<RealDisk>,
     config: EngineConfig,
-    wal: Wal<RealDisk>,
-    checkpoints: CheckpointStore<RealDisk>,
-    metadata: Started<LogPartition>,
-    partitions: Vec<Started<QueuePartition>>,
-    quarantined: BTreeMap<PartitionId, Quarantined>,
-    /// The topology that all queues, exchanges and bindings are in.
-    pub topology: Topology,
-    /// Which node of its cluster it is, and which of its starts: no other life of a node has both.
-    pub life: NodeLife,
-    next_extent: u32,
-    /// What recovery read.
-    pub report: WalReport,
+    /// What it holds.
+    pub brought: Brought<RealDisk>,
 }
 
 /// The disk's threads of a running node.
@@ -239,11 +107,6 @@ fn fatal(what: &str, error: &StorageError) -> ! {
     std::process::abort()
 }
 
-/// The node as its groups know it.
-fn member_of(node: NodeRecord) -> NodeId {
-    NodeId(u64::from(node.id))
-}
-
 fn random_u128() -> Result<u128, OpenError> {
     let mut bytes = [0u8; 16];
     let read = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -257,43 +120,23 @@ fn random_u128() -> Result<u128, OpenError> {
 /// - Errors: each is one line that says what to do; nothing is changed on the disk then.
 pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
-    let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, life, next_extent, report } =
-        opening::bring_back(&mut folder, config.partitions, options)?;
-    for (id, aside) in &quarantined {
-        aside.tell(*id, topology.queues().filter(|queue| queue.partition == *id).count());
+    let brought = node::bring_back(&mut folder, config.partitions, options, wall_ms())?;
+    for (id, aside) in &brought.quarantined {
+        aside.tell(*id, brought.topology.queues().filter(|queue| queue.partition == *id).count());
     }
-    Ok(Opened {
-        folder,
-        config,
-        wal,
-        checkpoints,
-        metadata,
-        partitions,
-        quarantined,
-        topology,
-        life,
-        next_extent,
-        report,
-    })
+    Ok(Opened { folder, config, brought })
 }
 
-/// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its payload cannot be read.
-pub fn needs_of(group: GroupId, payload: &bytes::Bytes) -> Option<Needs> {
-    if group == GroupId(TOPOLOGY.0) {
-        return Some(Needs::default());
-    }
-    let recovery = Recovery::queues(PartitionId(group.0), Some((payload, 0))).ok()?;
-    Some(Needs {
-        extents: recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id))).collect(),
-        log_from: recovery.oldest_file_with_messages().map(|file| FileNo(u64::from(file))),
-    })
+/// Goes on without what is damaged on a disk; see [`node::repair`].
+pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<RepairReport, OpenError> {
+    node::repair(disk, folder_id, node, random_u128()? as u64)
 }
 
 impl Opened {
     /// Which shard each partition runs on.
     pub fn placement(&self) -> Vec<(PartitionId, usize)> {
         let shards = self.config.shards;
-        let whole = self.partitions.iter().map(|started| started.partition.id());
+        let whole = self.brought.partitions.iter().map(|started| started.partition.id());
         let all: BTreeSet<PartitionId> = whole.chain(self.quarantined()).collect();
         let queues = all.into_iter().enumerate().map(|(i, id)| (id, i % shards));
         std::iter::once((TOPOLOGY, 0)).chain(queues).collect()
@@ -301,12 +144,12 @@ impl Opened {
 
     /// The partitions that are damaged: they serve nobody.
     pub fn quarantined(&self) -> impl Iterator<Item = PartitionId> + '_ {
-        self.quarantined.keys().copied()
+        self.brought.quarantined.keys().copied()
     }
 
     /// Messages that came back, and how many queues hold them.
     pub fn backlog(&self) -> (u64, usize) {
-        let partitions = || self.partitions.iter().map(|s| &s.partition);
+        let partitions = || self.brought.partitions.iter().map(|s| &s.partition);
         let states = || partitions().flat_map(|p| p.queue_ids().into_iter().filter_map(|id| p.queues().queue(id)));
         (states().map(|s| s.runs().live()).sum(), states().filter(|s| s.runs().live() > 0).count())
     }
@@ -314,7 +157,8 @@ impl Opened {
     /// Starts the disk's threads; gives what [`crate::node::Node::start`] asks for.
     pub fn start(self, wiring: &Wiring) -> Result<(Engine, Arc<dyn TopologyLog>, MakePartitions), std::io::Error> {
         let placement = self.placement();
-        let Opened { folder, config, wal, checkpoints, metadata, partitions, quarantined, next_extent, .. } = self;
+        let Opened { folder, config, brought } = self;
+        let Brought { wal, checkpoints, metadata, partitions, quarantined, next_extent, .. } = brought;
         let mailbox = |id: PartitionId| wiring.mailbox(id).expect("a partition runs where it was placed");
         let lists: BTreeMap<PartitionId, Completions> =
             placement.iter().map(|(id, _)| (*id, Completions::default())).collect();

@@ -8,11 +8,13 @@ use super::{Cluster, Event};
 use crate::network::Weather;
 use crate::node::PowerLoss;
 use crate::schedule::{MS, SECOND};
+use broker::PartitionId;
 use consensus::NodeId;
 
 use storage::Disk;
 use storage::disk::{Crash, Fault};
 use storage::extent::{extent_name, list_extents};
+use storage::inspect::{Depth, Fact, inspect};
 
 /// How many disk operations ahead a scheduled fault may strike.
 const OPERATIONS_AHEAD_MAX: u64 = 40;
@@ -22,6 +24,8 @@ const ROT_PERCENT: u64 = 30;
 const ROTTEN_BITS_MAX: u64 = 24;
 /// Of a log file that rots, so many bytes in a row stay sound at most: few followers need any of it.
 const SOUND_BYTES_MAX: u64 = 8 << 10;
+/// One of so many records before the last is the one that cannot be read.
+const NEWEST_RECORDS: usize = 30;
 /// Where log files lie.
 const WAL_FOLDER: &str = "wal";
 /// A log file's header, which recovery alone looks at.
@@ -113,6 +117,51 @@ impl Cluster {
             at += self.random.between(1, SOUND_BYTES_MAX);
         }
         self.note(node, &format!("finds rot in {name}"));
+    }
+
+    /// A record of a group of queues in its log, not behind the last sync that the log itself proves, cannot be read at the next
+    /// start. Behind that, rot and a write that was torn look alike.
+    pub(super) fn rot_before_start(&mut self, node: usize) {
+        if self.random.chance(ROT_PERCENT) {
+            return;
+        }
+        let disk = self.nodes[node].disk.clone();
+        let (mut records, mut of_file, mut name) = (Vec::new(), Vec::new(), String::new());
+        let depth = Depth { records: true, contents: false, messages: false };
+        inspect(&*disk, depth, &node::needs_of, &mut |fact| match fact {
+            Fact::WalFile { name: of, .. } => name = of,
+            Fact::Record { record, body_offset, body_bytes } if body_bytes > 0 && record.group.0 != 0 => {
+                of_file.push((PartitionId(record.group.0), name.clone(), body_offset, body_bytes));
+            }
+            Fact::WalFileEnd { synced, .. } => {
+                records.extend(of_file.drain(..).filter(|(_, _, offset, bytes)| offset + bytes <= synced));
+            }
+            _ => {}
+        });
+        // What is older is in a saved state most often, and costs nothing.
+        let newest = records.len().saturating_sub(NEWEST_RECORDS);
+        if records.is_empty() {
+            return;
+        }
+        let (group, name, offset, bytes) = self.random.pick(&records[newest..]).clone();
+        let (at, bit) = (u64::from(offset) + self.random.below(u64::from(bytes)), self.random.below(8) as u8);
+        disk.flip_bit(&name, at, bit);
+        self.spoilt.push((group, name, at, bit));
+        self.note(node, &format!("has a record of {group:?} that cannot be read"));
+    }
+
+    /// The bytes are whole again. Who was quarantined for them starts anew.
+    fn mend_log(&mut self) {
+        let node = self.victim;
+        if self.spoilt.is_empty() {
+            return;
+        }
+        if self.nodes[node].is_up() {
+            self.fall(node);
+        }
+        let disk = self.nodes[node].disk.clone();
+        self.spoilt.drain(..).for_each(|(_, name, at, bit)| disk.flip_bit(&name, at, bit));
+        self.note(node, "has its records back");
     }
 
     /// Whether this node must stay up: what it would find at a start it could not start over.
@@ -213,6 +262,7 @@ impl Cluster {
         let now = self.schedule.now();
         self.trace.line(now, || "the faults are over".to_owned());
         self.hit = None;
+        self.mend_log();
         self.network.heal();
         self.network.weather = Weather::FAIR;
         for node in 0..self.nodes.len() {

@@ -60,7 +60,8 @@ impl Node {
     pub(super) fn look_up(&self, session: SessionId, mut command: Command, out: &mut StepOutput) -> Option<Command> {
         let r = self.running.as_ref()?;
         let Some(of) = r.sessions.get(&session).filter(|_| self.settings.turnover) else { return Some(command) };
-        let (partition, at) = (r.queues(of.partition), of.partition);
+        let at = of.partition;
+        let Some(partition) = r.queues(at) else { return Some(command) };
         let answer = match &mut command {
             Command::Publish(publish) => {
                 publish.targets.retain(|target| self.knows_queue(at, target.queue));
@@ -92,7 +93,7 @@ impl Running {
     /// there is something.
     pub(super) fn delete_orphans(&mut self, known: &[Known]) -> bool {
         let mut orphans = Vec::new();
-        for (at, partition) in self.all_queues().enumerate() {
+        for (at, partition) in self.all_queues() {
             let term = partition.replica().group().status().term;
             if partition.is_leading() && self.serving[at] != Some(term) {
                 let gone = partition.queue_ids().into_iter().filter(|queue| !known[at].contains_key(queue));
@@ -133,14 +134,14 @@ pub(super) fn outlive(
         r.kept = said.iter().find(|s| is_meant(&s.2)).map(|(id, _, effect)| (now, *id, effect.clone()));
         return;
     };
-    let at = r.all_queues().position(|partition| partition.id() == *id).expect("one of this node");
+    let Some((at, partition)) = r.all_queues().find(|(_, partition)| partition.id() == *id) else { return };
     if queue_of(effect).is_some_and(|queue| known[at].contains_key(&queue)) {
         // Another one may go sooner.
         if now > since + SECOND {
             r.kept = None;
         }
     } else if now > since + 2 * SECOND {
-        said.push((*id, said_now(r.queues(at), r), effect.clone()));
+        said.push((*id, said_now(partition, r), effect.clone()));
         r.kept = None;
     }
 }

@@ -1,4 +1,4 @@
-//! Starting a node over what its disk holds, as the server does: folder, checkpoints, log, partitions, leftovers.
+//! Starting a node over what its disk holds. What the disk has of each group is read by the server's own code.
 //!
 //! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
 
@@ -13,21 +13,19 @@ use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
-    Batch, Completions, LogGauges, LogQueue, LogWriter, Member, QueueMember, Reader, Shard, Share, ShareLimits,
-    TopologyMember, Upkeep, Waits,
+    Batch, Begin, Completions, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError, QuarantinedMember,
+    QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep, Waits, drop_orphans,
 };
-use partition::checkpoint::CheckpointDamaged;
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
-use partition::{Command, Context, Outlets, Outputs, QueuePartition, Recovery, Tail};
+use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use storage::extent::{list_extents, remove_extent};
 use storage::wal::has_log;
 use storage::{
-    Checkpoint, CheckpointStore, DataFolder, FileNo, FolderIdentity, GroupId, Location, RecordKind, StorageError,
-    WalOptions, WalPosition, recover,
+    CheckpointStore, DataFolder, FaultyDisk, FileNo, FolderIdentity, GroupId, RecordKind, StorageError, WalOptions,
+    WalPosition, recover,
 };
 
 /// Entries that a partition's log holds after a start, with the applied index it starts from.
@@ -42,18 +40,13 @@ impl Outlets for Nobody {
     }
 }
 
-/// What the checkpoint before the newest one needs stays, as on a server.
-fn with_older(recovery: Result<Recovery, CheckpointDamaged>, older: Option<Checkpoint>) -> Recovery {
-    let mut recovery = recovery.expect("a checkpoint that was saved can be read");
-    if let Some(older) = older {
-        let kept = recovery.keep_for(&older.payload, file_u32(older.replay_from.file));
-        kept.expect("a checkpoint that was saved can be read");
+/// What the disk says. Nothing else can be wrong that nobody caused.
+fn of_disk(error: OpenError) -> StorageError {
+    match error {
+        OpenError::Storage(error) => error,
+        other => panic!("damage that nobody caused: {other}"),
     }
-    recovery
 }
-
-/// A record of the log, as recovery shows it.
-type Shown = (GroupId, RecordKind, u64, u64, Bytes, Location);
 
 impl Node {
     /// The newest version of the queues' machine that its build knows: the next one beyond what exists, once it is upgraded.
@@ -65,7 +58,7 @@ impl Node {
     /// The highest version that a partition's machine works by here.
     pub fn machine_version(&self) -> u32 {
         let partitions = self.running.iter().flat_map(Running::all_queues);
-        partitions.map(|partition| partition.queues().machine_version()).max().unwrap_or(FIRST_MACHINE_VERSION)
+        partitions.map(|(_, partition)| partition.queues().machine_version()).max().unwrap_or(FIRST_MACHINE_VERSION)
     }
 
     pub(super) fn folder_id(&self) -> u128 {
@@ -75,7 +68,7 @@ impl Node {
     /// Comes up after a crash, or for the first time. What each partition found is handed back, in their order.
     ///
     /// - Errors: a crash in the middle of it; damage that nobody caused is a panic.
-    pub fn start(&mut self, now: Micros, out: &mut StepOutput) -> Result<Vec<Restored>, StorageError> {
+    pub fn start(&mut self, now: Micros, out: &mut StepOutput) -> Result<Vec<Option<Restored>>, StorageError> {
         assert!(self.running.is_none(), "a node is started once a life");
         self.now = now;
         let (running, restored) = self.open_files()?;
@@ -89,7 +82,7 @@ impl Node {
         Ok(restored)
     }
 
-    fn open_files(&mut self) -> Result<(Running, Vec<Restored>), StorageError> {
+    fn open_files(&mut self) -> Result<(Running, Vec<Option<Restored>>), StorageError> {
         let folder_id = self.folder_id();
         let identity = FolderIdentity {
             node_name: format!("leveret@n{}", self.id.0),
@@ -100,66 +93,61 @@ impl Node {
         let life = folder.begin_life(u128::from(self.boot))?;
         assert!(has_log(&*self.disk)?, "nobody took the log of {} away", self.id);
         let mut checkpoints = CheckpointStore::open(&self.disk, folder_id)?;
-        let mut recoveries = Vec::new();
-        for id in &self.settings.partitions {
-            let pair = checkpoints.load_pair(GroupId(id.0))?;
-            let (newest, older) = pair.map_or((None, None), |pair| (Some(pair.newest), pair.older));
-            let newest = newest.map(|c| (self.read_checkpoint(c.payload), file_u32(c.replay_from.file)));
-            let recovery =
-                Recovery::queues_by(*id, newest.as_ref().map(|(payload, file)| (payload, *file)), self.can());
-            recoveries.push(with_older(recovery, older));
-        }
-        if self.settings.declares {
-            let pair = checkpoints.load_pair(GroupId(TOPOLOGY.0))?;
-            let (newest, older) = pair.map_or((None, None), |pair| (Some(pair.newest), pair.older));
-            let newest = newest.map(|c| (c.payload, file_u32(c.replay_from.file)));
-            let recovery = Recovery::log(TOPOLOGY, newest.as_ref().map(|(payload, file)| (payload, *file)));
-            recoveries.push(with_older(recovery, older));
-        }
-        let from = recoveries.iter().map(Recovery::replay_file).min().unwrap_or(0);
-        let keep_from = recoveries.iter().map(Recovery::needs_file).min().unwrap_or(0);
-        let from =
-            if from == 0 { WalPosition::START } else { WalPosition { file: FileNo(u64::from(from)), offset: 0 } };
+        let ids = self.settings.partitions.iter().copied().chain(self.settings.declares.then_some(TOPOLOGY));
+        let ids: Vec<u32> = ids.map(|id| id.0).collect();
         let mut options = WalOptions::new(self.random.next());
         options.file_bytes = self.settings.file_bytes;
-        let mut shown: Vec<Shown> = Vec::new();
-        let (wal, report) =
-            recover(&self.disk, folder_id, options, FileNo(u64::from(keep_from)), from, &mut |record, at| {
-                let body = Bytes::copy_from_slice(record.body);
-                shown.push((record.group, record.kind, record.term, record.index, body, at));
-            })?;
-        let needs: Vec<_> = recoveries.iter().map(|r| (r.replay_file(), r.needs_file(), r.applied())).collect();
+        let begin = |id: u32, newest: Option<(&Bytes, u32)>| match PartitionId(id) {
+            TOPOLOGY => Recovery::log(TOPOLOGY, newest),
+            id => {
+                let newest = newest.map(|(payload, file)| (self.read_checkpoint(payload.clone()), file));
+                Recovery::queues_by(id, newest.as_ref().map(|(payload, file)| (payload, *file)), self.can())
+            }
+        };
+        let mut groups = Groups::load(&mut checkpoints, ids.iter().copied(), &begin).map_err(of_disk)?;
+        let (wal, report) = groups.read_log(&self.disk, folder_id, options, true).map_err(of_disk)?;
+        let there = groups.look_for_extents(&*self.disk).map_err(of_disk)?;
+        let Groups { whole, quarantined, .. } = &groups;
+        let is_meant = self.settings.has_rot;
         assert!(
-            report.damage.is_empty(),
-            "damage that nobody caused on {}: {:?}; replay, needs, applied: {needs:?}; {report:?}",
+            is_meant || report.damage.is_empty() && quarantined.is_empty(),
+            "damage that nobody caused on {}: {quarantined:?}, {report:?}, applied: {:?}",
             self.id,
-            report.damage
+            whole.values().map(|r| (r.id(), r.replay_file(), r.needs_file(), r.applied())).collect::<Vec<_>>()
         );
+        let (known, used) = groups.extents();
+        let next_extent = drop_orphans(&*self.disk, &there, &known, used, quarantined.is_empty()).map_err(of_disk)?;
+        let mut whole = groups.whole;
         if self.settings.bug == Some(Bug::TailIsForgotten) && self.life > 1 {
-            shown.truncate(shown.len() - shown.len().min(3));
+            for _ in 0..3 {
+                let last = whole.values_mut().max_by_key(|r| r.last_place().map(|at| (at.file, at.offset)));
+                last.into_iter().for_each(Recovery::forget_last);
+            }
         }
-        for (group, kind, term, index, body, at) in shown {
-            let place = self.settings.place_of(PartitionId(group.0)).expect("a partition of this node");
-            recoveries[place - 1].record(kind, term, index, body, at);
+        let mut quarantined = groups.quarantined;
+        if self.settings.bug == Some(Bug::DamageIsPassedOver) {
+            for id in std::mem::take(&mut quarantined).into_keys() {
+                whole.insert(id, self.as_if_whole(id, &mut checkpoints, &begin)?);
+            }
         }
-        let next_extent = self.sweep_extents(&recoveries)?;
-        for recovery in recoveries.iter_mut().filter(|r| r.id() != TOPOLOGY) {
+        for recovery in whole.values_mut().filter(|r| r.id() != TOPOLOGY) {
             // Nothing in the topology counts before it is synced.
             if life.forgot().contains(recovery.id().0) && self.settings.bug != Some(Bug::LossIsForgotten) {
                 recovery.may_have_forgotten(life.start());
             }
         }
-        let restored: Vec<Restored> = recoveries.iter().map(|r| (r.applied(), r.entries())).collect();
+        let restored = |id: &u32| whole.get(id).map(|r| (r.applied(), r.entries()));
+        let restored: Vec<Option<Restored>> = ids.iter().map(restored).collect();
         let topology = self.settings.declares.then(|| {
-            let recovery = recoveries.pop().expect("the topology's stands behind all others");
+            let recovery = whole.remove(&TOPOLOGY.0).expect("without it no start is made");
             let (mut log, state) = recovery
                 .finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members)
                 .expect("what was written is sound");
             log.log_is_at(file_u32(wal.durable_file()));
             (log, topology::Decided::new(state.as_ref(), self.settings.bug))
         });
-        let partitions: Vec<_> = recoveries
-            .into_iter()
+        let partitions: Vec<_> = whole
+            .into_values()
             .map(|r| {
                 let config = self.config(r.id().0);
                 let mut partition =
@@ -178,9 +166,9 @@ impl Node {
             .collect();
         let (disk, gauges) = (self.disk.clone(), Arc::new(LogGauges::default()));
         let (reader, spares) = (wal.reader(), wal.spare_preparer());
-        let ids = partitions.iter().map(QueuePartition::id).chain(topology.as_ref().map(|_| TOPOLOGY));
-        let lists: BTreeMap<PartitionId, Completions> = ids.map(|id| (id, Completions::default())).collect();
-        let count = partitions.len();
+        let lists: BTreeMap<PartitionId, Completions> =
+            ids.iter().map(|id| (PartitionId(*id), Completions::default())).collect();
+        let count = self.settings.partitions.len();
         // Where nothing is looked after, the log never has to be kept short.
         let (index, lag, retained) = match self.settings.upkeep {
             true if self.random.chance(50) => (INDEX_BYTES * count as u64, 1, RETAINED_BYTES_MAX),
@@ -194,12 +182,19 @@ impl Node {
             let member = QueueMember::new(partition, Outputs::default(), lists[&id].clone(), at_risk, true);
             (id, Member::Queues(Box::new(member)))
         });
+        let aside = quarantined.iter().map(|(id, aside)| {
+            let id = PartitionId(*id);
+            let member = QuarantinedMember::new(id, aside.needs_file, lists[&id].clone());
+            (id, Member::Quarantined(Box::new(member)))
+        });
+        let mut queues: Vec<_> = queues.chain(aside).collect();
+        queues.sort_by_key(|(id, _)| *id);
         let topology = topology.map(|(log, decided)| {
             let list = lists[&TOPOLOGY].clone();
             let member = TopologyMember::new(log, Outputs::default(), decided, list, true);
             (TOPOLOGY, Member::Topology(Box::new(member)))
         });
-        let shard = Shard::new(TRANSIENT, queues.chain(topology).collect(), share);
+        let shard = Shard::new(TRANSIENT, queues.into_iter().chain(topology).collect(), share);
         let running = Running {
             folder,
             folder_life: life,
@@ -218,6 +213,7 @@ impl Node {
             shard,
             lists,
             serving: vec![None; count],
+            quarantined: quarantined.keys().map(|id| PartitionId(*id)).collect(),
             commands: VecDeque::new(),
             turn_due: true,
             due_at: None,
@@ -231,6 +227,29 @@ impl Node {
             latest_ms: 0,
         };
         Ok((running, restored))
+    }
+
+    /// What can be read of a damaged group up to the damage, as if there had never been more.
+    fn as_if_whole(
+        &self,
+        id: u32,
+        checkpoints: &mut CheckpointStore<FaultyDisk>,
+        begin: Begin<'_>,
+    ) -> Result<Recovery, StorageError> {
+        let pair = checkpoints.load_pair(GroupId(id))?;
+        let newest = pair.as_ref().map(|pair| (&pair.newest.payload, file_u32(pair.newest.replay_from.file)));
+        let mut recovery = begin(id, newest).expect("a checkpoint that was saved can be read");
+        let from = WalPosition { file: FileNo(u64::from(recovery.replay_file())), offset: 0 };
+        let mut next = recovery.applied().0 + 1;
+        let options = WalOptions { file_bytes: self.settings.file_bytes, ..WalOptions::new(0) };
+        recover(&self.disk, self.folder_id(), options, FileNo(0), from, &mut |record, at| {
+            let is_entry = record.kind == RecordKind::Entry;
+            if record.group.0 == id && !(is_entry && record.index > next) {
+                next = if is_entry { next.max(record.index + 1) } else { next };
+                recovery.record(record.kind, record.term, record.index, Bytes::copy_from_slice(record.body), at);
+            }
+        })?;
+        Ok(recovery)
     }
 
     fn read_checkpoint(&self, payload: Bytes) -> Bytes {
@@ -258,20 +277,5 @@ impl Node {
             cache_bytes_max: 8 << 10,
             ..config
         }
-    }
-
-    /// Removes extents that no checkpoint knows; returns the number of the next one.
-    fn sweep_extents(&self, recoveries: &[Recovery]) -> Result<u32, StorageError> {
-        let known: BTreeSet<u32> = recoveries.iter().flat_map(Recovery::extents).collect();
-        let used = recoveries.iter().map(Recovery::highest_extent).max().unwrap_or(0);
-        let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
-        for id in list_extents(&*self.disk)? {
-            let number = u32::try_from(id.0).expect("extents are numbered in 32 bits");
-            next = next.max(number + 1);
-            if !known.contains(&number) {
-                remove_extent(&*self.disk, id)?;
-            }
-        }
-        Ok(next)
     }
 }

@@ -36,6 +36,7 @@ struct Mouth<'a> {
     place: usize,
     before: (LogIndex, bool, Term),
     partitions: &'a [PartitionId],
+    quarantined: &'a BTreeSet<PartitionId>,
 }
 
 impl Outlets for Mouth<'_> {
@@ -92,7 +93,8 @@ impl Edge for Mouth<'_> {
             None => {
                 let (term, applied) = (Term(0), LogIndex(0));
                 let applied_before = applied;
-                Said { term, applied, applied_before, led_before: true, serves: true, now_ms, latest_ms }
+                let serves = !self.quarantined.contains(&id);
+                Said { term, applied, applied_before, led_before: serves, serves, now_ms, latest_ms }
             }
         };
         self.said.extend(effects.drain(..).map(|effect| (id, said, effect)));
@@ -124,7 +126,7 @@ impl Node {
         let ended = r.hand_out(commands);
         let raised = if bug == Some(Bug::RaiseIsEarly) { own_can } else { all_can };
         for place in 1..=r.serving.len() {
-            let member = r.shard.queues_mut(place).expect("a partition of this node");
+            let Some(member) = r.shard.queues_mut(place) else { continue };
             // Goes out with its next step.
             member.partition_mut().raise_version(raised);
         }
@@ -143,6 +145,7 @@ impl Node {
             place: 0,
             before: (LogIndex(0), false, Term(0)),
             partitions: &self.settings.partitions,
+            quarantined: &r.quarantined,
         };
         r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
         out.repaired += mouth.repaired;
@@ -288,9 +291,8 @@ impl Running {
     /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach again where the leader is.
     fn note_serving(&mut self, resets: &mut Vec<SessionId>) {
         for at in 0..self.serving.len() {
-            let partition = self.queues(at);
-            let term = partition.replica().group().status().term;
-            let now = partition.is_leading().then_some(term);
+            let leading = self.queues(at).filter(|partition| partition.is_leading());
+            let now = leading.map(|partition| partition.replica().group().status().term);
             let before = std::mem::replace(&mut self.serving[at], now);
             if before.is_none() || before == now {
                 continue;

@@ -3,7 +3,8 @@
 //! Invariant: a group is set aside only for damage that is its own. Of damage that nobody can attribute, or that is the
 //! topology's, the start is refused: it could have cost any group a confirmed message.
 
-use super::{OpenError, TOPOLOGY};
+use crate::TOPOLOGY;
+use crate::open_error::OpenError;
 use broker::PartitionId;
 use consensus::NodeId;
 use partition::Recovery;
@@ -14,24 +15,24 @@ use storage::wal::{Damage, RecordName, Recovery as WalReport};
 
 /// A group that is damaged.
 #[derive(Debug)]
-pub(crate) struct Quarantined {
+pub struct Quarantined {
     /// What is wrong with it.
-    pub(crate) why: OpenError,
+    pub why: OpenError,
     /// The oldest log file that it may need. Where no state of it is left, that is any.
-    pub(crate) needs_file: u32,
+    pub needs_file: u32,
     /// The highest number of an extent that it is known to have used.
-    pub(super) highest_extent: u32,
+    pub(crate) highest_extent: u32,
 }
 
 impl Quarantined {
     /// `left`: what can be read of it.
-    pub(super) fn new(why: OpenError, left: Option<&Recovery>) -> Quarantined {
+    pub(crate) fn new(why: OpenError, left: Option<&Recovery>) -> Quarantined {
         let needs_file = left.map_or(0, Recovery::needs_file);
         Quarantined { why, needs_file, highest_extent: left.map_or(0, Recovery::highest_extent) }
     }
 
     /// Tells the operator what to do.
-    pub(super) fn tell(&self, partition: PartitionId, queues: usize) {
+    pub fn tell(&self, partition: PartitionId, queues: usize) {
         tracing::error!(
             partition = partition.0,
             queues,
@@ -60,17 +61,17 @@ impl OpenError {
 
 /// Damage of the log by the groups that it concerns.
 #[derive(Debug, Default)]
-pub(super) struct Attributed<'a> {
+pub(crate) struct Attributed<'a> {
     /// Of one group each.
-    pub(super) groups: BTreeMap<u32, Vec<&'a Damage>>,
+    pub(crate) groups: BTreeMap<u32, Vec<&'a Damage>>,
     /// The first that may concern any group, or that concerns the topology's.
-    pub(super) of_all: Option<&'a Damage>,
+    pub(crate) of_all: Option<&'a Damage>,
 }
 
 impl<'a> Attributed<'a> {
     /// Whose the damage is, for a start: what costs no group an entry or a vote is left out. A message that is damaged where it
     /// lies is a matter for whoever reads it.
-    pub(super) fn for_start(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
+    pub(crate) fn for_start(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
         let knows = |recovery: &Recovery, name: RecordName, file: u32| {
             recovery.knows_without(name.kind, name.term, name.index, file)
         };
@@ -78,7 +79,7 @@ impl<'a> Attributed<'a> {
     }
 
     /// The same for a repair: damaged messages count too. What is left out is in files of which the group needs nothing.
-    pub(super) fn for_repair(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
+    pub(crate) fn for_repair(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
         Attributed::new(report, groups, Recovery::needs_file, |recovery, _, file| file < recovery.needs_file())
     }
 
@@ -119,13 +120,13 @@ impl<'a> Attributed<'a> {
 }
 
 /// So many damaged ranges of the log, of which this is the first.
-pub(super) fn damaged(first: &Damage, count: u64) -> OpenError {
+pub(crate) fn damaged(first: &Damage, count: u64) -> OpenError {
     let file = if first.name.is_empty() { format!("log file {}", first.file.0) } else { first.name.clone() };
     OpenError::Damaged { count, file, offset: first.offset }
 }
 
 /// What is wrong with the members that a group's state names, on a node that runs alone.
-pub(super) fn foreign(recovery: &Recovery, only_node: NodeId) -> Option<OpenError> {
+pub(crate) fn foreign(recovery: &Recovery, only_node: NodeId) -> Option<OpenError> {
     let members = recovery.membership()?;
     let is_alone = members.voters.iter().eq([&only_node]) && members.learners.is_empty();
     let why = "this node is not all of its members".to_owned();

@@ -9,20 +9,22 @@
 //! which replays from the log's present. That is durable before the partition writes its first record and before a queue
 //! can be placed in it; a crash on the way leaves a folder with some of the new partitions.
 //!
-//! A group that is damaged is set aside ([`super::quarantine`]): nothing of it is changed, and the others are served.
+//! A group that is damaged is set aside ([`crate::quarantine`]): nothing of it is changed, and the others are served.
 //!
 //! Invariants: nothing is deleted before everything was read and found whole; what either of a partition's two checkpoints
 //! needs stays, and all that may be a quarantined one's; no partition is begun anew that a queue was placed in, and none comes
 //! back that has ended here.
 
-use super::quarantine::{Attributed, Quarantined, damaged, foreign};
-use super::shard_disk::wall_ms;
-use super::{ENTRY_BYTES_MAX, OpenError, TOPOLOGY, UNCOMMITTED_BYTES_MAX, member_of};
+mod groups;
+
+use crate::open_error::OpenError;
+use crate::quarantine::Quarantined;
+use crate::{TOPOLOGY, member_of};
 use broker::topology::{Command as Change, MACHINE_VERSION, MachineVersions, PartitionStage, SoleNode, Topology};
 use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Config, NodeId};
-use partition::ending::{NO_REPLAY, ended_checkpoint};
+use partition::checkpoint::CheckpointDamaged;
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION as QUEUES_MACHINE_VERSION};
 use partition::outputs::WalWrite;
@@ -31,35 +33,51 @@ use partition::{
     Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail, founding_checkpoint,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use storage::extent::{extent_name, list_extents, remove_extent};
-use storage::wal::{Recovery as WalReport, has_log, reaches_back_from};
+use storage::wal::{Recovery as WalReport, has_log};
 use storage::{
-    CheckpointStore, DataFolder, Disk, ExtentId, FileNo, GroupId, Location, NodeState, RecordKind, Wal, WalOptions,
-    WalPosition,
+    CheckpointStore, DataFolder, Disk, FileNo, GroupId, Location, NodeState, RecordKind, Wal, WalOptions, WalPosition,
 };
 
+pub use groups::{Begin, Groups, drop_orphans};
+
+/// The largest log entry: one batch target and one largest message.
+const ENTRY_BYTES_MAX: usize = partition::entry::ENTRY_BYTES_TARGET + partition::message::MESSAGE_BYTES_MAX + 65_536;
+/// Uncommitted bytes of one group; shards stop reading publishers long before.
+const UNCOMMITTED_BYTES_MAX: usize = 256 << 20;
+
 /// Everything of a folder, with every partition leading that is whole.
-pub(super) struct Brought<D: Disk> {
-    pub(super) wal: Wal<D>,
-    pub(super) checkpoints: CheckpointStore<D>,
-    pub(super) metadata: Started<LogPartition>,
-    pub(super) partitions: Vec<Started<QueuePartition>>,
-    pub(super) quarantined: BTreeMap<PartitionId, Quarantined>,
-    pub(super) topology: Topology,
-    pub(super) life: NodeLife,
-    pub(super) next_extent: u32,
-    pub(super) report: WalReport,
+pub struct Brought<D: Disk> {
+    /// The log, at its end.
+    pub wal: Wal<D>,
+    /// Where states are saved.
+    pub checkpoints: CheckpointStore<D>,
+    /// The topology's group.
+    pub metadata: Started<LogPartition>,
+    /// The groups of queues.
+    pub partitions: Vec<Started<QueuePartition>>,
+    /// Those that are damaged.
+    pub quarantined: BTreeMap<PartitionId, Quarantined>,
+    /// What the topology's log comes to.
+    pub topology: Topology,
+    /// Which node it is, and which of its starts.
+    pub life: NodeLife,
+    /// The number of the next extent.
+    pub next_extent: u32,
+    /// What was read of the log.
+    pub report: WalReport,
+    /// The time of the start, for all of it.
+    now_ms: u64,
 }
 
 /// Opens what is on a disk for a node that wants so many queue partitions; a folder that has more keeps them.
 ///
 /// The node of a new folder founds its groups here and is their member once all of them are durable. One that is to join a cluster
 /// founds nothing.
-pub(super) fn bring_back<D: Disk>(
+pub fn bring_back<D: Disk>(
     folder: &mut DataFolder<D>,
     partitions: u32,
     options: WalOptions,
+    now_ms: u64,
 ) -> Result<Brought<D>, OpenError> {
     let (disk, folder_id, node) = (&folder.disk().clone(), folder.identity().folder_id, folder.node());
     let (only_node, is_member) = (member_of(node), node.state == NodeState::Member);
@@ -70,7 +88,8 @@ pub(super) fn bring_back<D: Disk>(
         return Err(OpenError::LogGone);
     }
     let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
-    let mut groups = Groups::load(&mut checkpoints)?;
+    let last = checkpoints.groups().chain(checkpoints.last_group()).map(|group| group.0).max().unwrap_or(0);
+    let mut groups = Groups::load(&mut checkpoints, 0..=last, &recovery_of)?;
     let (wal, report) = groups.read_log(disk, folder_id, options, checkpoints.last_group().is_some())?;
     if is_member && groups.whole[&TOPOLOGY.0].is_blank() {
         return Err(lost(TOPOLOGY));
@@ -89,7 +108,7 @@ pub(super) fn bring_back<D: Disk>(
         cache_bytes_max: 0,
         ..Config::new(only_node, id, u64::from(id))
     };
-    let Groups { whole: mut groups, mut quarantined } = groups;
+    let Groups { whole: mut groups, mut quarantined, .. } = groups;
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
     let (mut metadata, state) =
@@ -115,8 +134,18 @@ pub(super) fn bring_back<D: Disk>(
     let metadata = Started::new(metadata);
     let life = NodeLife { node: node.id, start: node.start };
     let quarantined = quarantined.into_iter().map(|(id, aside)| (PartitionId(id), aside)).collect();
-    let mut brought =
-        Brought { wal, checkpoints, metadata, partitions: started, quarantined, topology, life, next_extent, report };
+    let mut brought = Brought {
+        wal,
+        checkpoints,
+        metadata,
+        partitions: started,
+        quarantined,
+        topology,
+        life,
+        next_extent,
+        report,
+        now_ms,
+    };
     brought.take_office()?;
     let is_home = |partition: PartitionId| partition.0 <= last.0 && !gone.contains(&partition.0);
     let homeless = brought.topology.queues().find(|queue| !queue.id.is_local() && !is_home(queue.partition));
@@ -134,11 +163,11 @@ pub(super) fn bring_back<D: Disk>(
 }
 
 /// Collects what a folder holds of one group, from its newest checkpoint on.
-pub(super) fn recovery_of(id: u32, found: Option<(&Bytes, u32)>) -> Result<Recovery, OpenError> {
-    Ok(match id {
-        0 => Recovery::log(TOPOLOGY, found)?,
-        _ => Recovery::queues(PartitionId(id), found)?,
-    })
+pub(crate) fn recovery_of(id: u32, found: Option<(&Bytes, u32)>) -> Result<Recovery, CheckpointDamaged> {
+    match id {
+        0 => Recovery::log(TOPOLOGY, found),
+        _ => Recovery::queues(PartitionId(id), found),
+    }
 }
 
 fn topology_of(state: Option<&Bytes>) -> Result<Topology, OpenError> {
@@ -148,165 +177,7 @@ fn topology_of(state: Option<&Bytes>) -> Result<Topology, OpenError> {
     )
 }
 
-/// Every group that the folder has; the topology's is 0.
-#[derive(Default)]
-struct Groups {
-    /// Of which all is there that was ever promised, as far as was looked.
-    whole: BTreeMap<u32, Recovery>,
-    quarantined: BTreeMap<u32, Quarantined>,
-}
-
-impl Groups {
-    /// Those that the checkpoints know, with both checkpoints of each.
-    fn load<D: Disk>(checkpoints: &mut CheckpointStore<D>) -> Result<Groups, OpenError> {
-        let last = checkpoints.groups().chain(checkpoints.last_group()).map(|group| group.0).max().unwrap_or(0);
-        let mut groups = Groups::default();
-        for id in 0..=last {
-            let pair = match checkpoints.load_pair(GroupId(id)) {
-                Ok(pair) => pair,
-                Err(error) if error.is_damage() => {
-                    groups.set_aside(id, OpenError::StateLost(error))?;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            let newest = pair.as_ref().map(|pair| (&pair.newest.payload, file_u32(pair.newest.replay_from.file)));
-            let mut recovery = recovery_of(id, newest)?;
-            if let Some(older) = pair.as_ref().and_then(|pair| pair.older.as_ref()) {
-                recovery.keep_for(&older.payload, file_u32(older.replay_from.file))?;
-            }
-            if pair.is_some_and(|pair| pair.is_fallback) {
-                tracing::info!(partition = id, "the newest saved state is not whole: the one before it is used");
-            }
-            groups.whole.insert(id, recovery);
-        }
-        Ok(groups)
-    }
-
-    /// The highest number of a group.
-    fn last(&self) -> u32 {
-        let highest = |last: Option<(&u32, _)>| last.map_or(0, |(id, ())| *id);
-        let whole = self.whole.last_key_value().map(|(id, _)| (id, ()));
-        highest(whole).max(highest(self.quarantined.last_key_value().map(|(id, _)| (id, ()))))
-    }
-
-    fn has(&self, id: u32) -> bool {
-        self.whole.contains_key(&id) || self.quarantined.contains_key(&id)
-    }
-
-    /// Quarantines a group. Without the topology's no queue is known: the start is refused.
-    fn set_aside(&mut self, id: u32, why: OpenError) -> Result<(), OpenError> {
-        if id == TOPOLOGY.0 {
-            return Err(why);
-        }
-        let left = self.whole.remove(&id);
-        self.quarantined.entry(id).or_insert_with(|| Quarantined::new(why, left.as_ref()));
-        Ok(())
-    }
-
-    /// Those of which other nodes are members, as this one runs alone.
-    fn set_aside_foreign(&mut self, only_node: NodeId) -> Result<(), OpenError> {
-        let foreign: Vec<_> = self.whole.values().filter_map(|r| Some((r.id().0, foreign(r, only_node)?))).collect();
-        foreign.into_iter().try_for_each(|(id, why)| self.set_aside(id, why))
-    }
-
-    /// Shows each group its records, and finds those that only the log knows. `is_complete`: there are none.
-    fn read_log<D: Disk>(
-        &mut self,
-        disk: &Arc<D>,
-        folder_id: u128,
-        options: WalOptions,
-        is_complete: bool,
-    ) -> Result<(Wal<D>, WalReport), OpenError> {
-        let Groups { whole: groups, quarantined } = self;
-        let replay = FileNo(u64::from(groups.values().map(Recovery::replay_file).min().unwrap_or(0)));
-        let needs = groups.values().map(Recovery::needs_file).chain(quarantined.values().map(|aside| aside.needs_file));
-        let needs = FileNo(u64::from(needs.min().unwrap_or(0)));
-        // Earlier builds did not write down which groups there are: what is left of the log may know more.
-        let from = if is_complete { replay } else { reaches_back_from(&**disk, folder_id, replay)? };
-        let from_start = WalPosition { file: from, offset: 0 };
-        let mut failed = None;
-        let (wal, report) =
-            storage::recover(disk, folder_id, options, needs.min(from), from_start, &mut |record, at| {
-                let id = record.group.0;
-                if quarantined.contains_key(&id) {
-                    return;
-                }
-                let recovery = match groups.entry(id) {
-                    std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(new) => match recovery_of(id, None) {
-                        Ok(recovery) => new.insert(recovery),
-                        Err(error) => return failed = Some(error),
-                    },
-                };
-                recovery.record(record.kind, record.term, record.index, Bytes::copy_from_slice(record.body), at);
-            })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let attributed = Attributed::for_start(&report, groups);
-        if let Some(first) = attributed.of_all {
-            return Err(damaged(first, report.damage.len() as u64 + report.damage_unlisted));
-        }
-        let gaps: Vec<_> = groups.values().filter_map(|r| Some((r.id().0, r.gap()?.0))).collect();
-        for (id, damage) in attributed.groups {
-            self.set_aside(id, damaged(damage[0], damage.len() as u64))?;
-        }
-        for (partition, index) in gaps {
-            self.set_aside(partition, OpenError::EntryMissing { partition, index })?;
-        }
-        self.check_end(&wal)?;
-        Ok((wal, report))
-    }
-
-    /// A checkpoint names a file of the log that was durable before it: files behind it may be gone too.
-    fn check_end<D: Disk>(&self, wal: &Wal<D>) -> Result<(), OpenError> {
-        let with_state = self.whole.values().filter(|recovery| recovery.ended().is_none());
-        let furthest = with_state.map(|recovery| (recovery.replay_file(), recovery.id().0)).max().unwrap_or_default();
-        let last = wal.last_file().unwrap_or(FileNo(0));
-        match furthest {
-            (file, partition) if file > 1 && FileNo(u64::from(file)) > last => {
-                Err(OpenError::LogShort { last: last.0, partition, file })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The extents that are there. A group that misses one with messages is set aside: a read that misses it would end those
-    /// messages in the log, though the file may be on a disk that is not mounted.
-    fn look_for_extents<D: Disk>(&mut self, disk: &D) -> Result<Vec<ExtentId>, OpenError> {
-        let has_any = disk.list("extents").is_ok_and(|names| !names.is_empty());
-        let there = if has_any { list_extents(disk)? } else { Vec::new() };
-        let missing = self.whole.values().filter_map(|recovery| {
-            let needs = recovery.extents_with_messages().into_iter().map(|id| ExtentId(u64::from(id)));
-            Some((recovery.id().0, needs.filter(|id| !there.contains(id)).min()?))
-        });
-        for (partition, id) in missing.collect::<Vec<_>>() {
-            self.set_aside(partition, OpenError::ExtentMissing { file: extent_name(id), partition })?;
-        }
-        Ok(there)
-    }
-
-    /// The extents that a checkpoint knows, and the highest number that was ever used.
-    fn extents(&self) -> (BTreeSet<u32>, u32) {
-        let used = self.whole.values().map(Recovery::highest_extent);
-        let used = used.chain(self.quarantined.values().map(|aside| aside.highest_extent)).max().unwrap_or(0);
-        (self.whole.values().flat_map(Recovery::extents).collect(), used)
-    }
-
-    /// Takes out the groups that have ended here, once both checkpoints of each say so: then nothing else of them is needed.
-    fn finish_endings<D: Disk>(&mut self, checkpoints: &mut CheckpointStore<D>) -> Result<BTreeSet<u32>, OpenError> {
-        let ended = self.whole.iter().filter_map(|(id, recovery)| Some((*id, recovery.ended()?)));
-        let ended: BTreeMap<u32, _> = ended.collect();
-        for (id, (last, is_finished)) in &ended {
-            for _ in 0..if *is_finished { 0 } else { 2 } {
-                checkpoints.save(GroupId(*id), NO_REPLAY, &ended_checkpoint(*last))?;
-            }
-            self.whole.remove(id);
-        }
-        Ok(ended.into_keys().collect())
-    }
-
+impl Groups<'_> {
     /// Adds the partitions that are wanted and not there. `has_beginning`: the log was read from its first file on.
     fn found_missing<D: Disk>(
         &mut self,
@@ -363,7 +234,7 @@ fn lost(partition: PartitionId) -> OpenError {
 
 /// Partitions that were there once and of which nothing is left: a queue was placed in one, or others that are known came after
 /// it. `has_beginning`: the log was read from its first file on, and one of which it says nothing is new.
-pub(super) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) -> Result<BTreeSet<u32>, OpenError> {
+pub(crate) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) -> Result<BTreeSet<u32>, OpenError> {
     let metadata = &groups[&TOPOLOGY.0];
     let mut topology = topology_of(metadata.state())?;
     for command in metadata.commands() {
@@ -377,31 +248,13 @@ pub(super) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) 
     Ok(placed.filter(|id| !groups.contains_key(id)).chain(blank.map(|recovery| recovery.id().0)).collect())
 }
 
-/// Deletes extents that no checkpoint knows, if all were read: a crash came before they counted. Returns the next number to
-/// use, which is above all that are there, all that are known and all that were used before.
-fn drop_orphans<D: Disk>(
-    disk: &D,
-    there: &[ExtentId],
-    known: &BTreeSet<u32>,
-    used: u32,
-    all_were_read: bool,
-) -> Result<u32, OpenError> {
-    let mut next = known.last().map_or(0, |last| *last).max(used) + 1;
-    for id in there {
-        let number = u32::try_from(id.0).unwrap_or(u32::MAX - 1);
-        next = next.max(number + 1);
-        if all_were_read && !known.contains(&number) {
-            remove_extent(disk, ExtentId(u64::from(number)))?;
-        }
-    }
-    Ok(next)
-}
-
 /// A partition that leads before its shard runs, and what it has asked for since: reads, above all. Its shard carries that
 /// out with its first turn. Were it dropped, the partition would wait for an answer that nobody owes it.
-pub(crate) struct Started<P> {
-    pub(crate) partition: P,
-    pub(crate) out: Outputs,
+pub struct Started<P> {
+    /// The partition.
+    pub partition: P,
+    /// What it has asked for.
+    pub out: Outputs,
 }
 
 impl<P> Started<P> {
@@ -411,9 +264,9 @@ impl<P> Started<P> {
 }
 
 impl Started<QueuePartition> {
-    fn with(&mut self, tail: &mut Tail, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
+    fn with(&mut self, now_ms: u64, tail: &mut Tail, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
         let Started { partition, out } = self;
-        f(partition, &mut Context { now_ms: wall_ms(), tail, outlets: &mut Closed, out });
+        f(partition, &mut Context { now_ms, tail, outlets: &mut Closed, out });
     }
 }
 
@@ -493,7 +346,7 @@ impl<D: Disk> Brought<D> {
         let mut tail = Tail::new(0);
         loop {
             let mut replay = Replay { topology: &mut self.topology, refused: None };
-            self.metadata.partition.flush(wall_ms(), &mut replay, &mut self.metadata.out);
+            self.metadata.partition.flush(self.now_ms, &mut replay, &mut self.metadata.out);
             if let Some(refused) = replay.refused {
                 return Err(OpenError::Topology(refused));
             }
@@ -502,7 +355,7 @@ impl<D: Disk> Brought<D> {
                 knows_rules = true;
             }
             for started in &mut self.partitions {
-                started.with(&mut tail, |partition, cx| partition.flush(cx));
+                started.with(self.now_ms, &mut tail, |partition, cx| partition.flush(cx));
             }
             let mut writes = std::mem::take(&mut self.metadata.out.wal);
             writes.extend(self.partitions.iter_mut().flat_map(|started| std::mem::take(&mut started.out.wal)));
@@ -526,7 +379,7 @@ impl<D: Disk> Brought<D> {
                     continue;
                 }
                 let started = self.partitions.iter_mut().find(|s| s.partition.id() == write.partition);
-                started.expect("who wrote is there").with(&mut tail, |partition, cx| {
+                started.expect("who wrote is there").with(self.now_ms, &mut tail, |partition, cx| {
                     partition.wal_written(write.ticket, &bodies, cx);
                     partition.wal_synced(write.ticket, cx);
                 });
@@ -575,7 +428,8 @@ impl<D: Disk> Brought<D> {
             for queue in started.partition.queue_ids() {
                 if !known.contains(&queue) {
                     // Goes out with the first turn.
-                    started.with(&mut tail, |partition, cx| partition.command(Command::Delete { queue }, cx));
+                    started
+                        .with(self.now_ms, &mut tail, |partition, cx| partition.command(Command::Delete { queue }, cx));
                 }
             }
         }
@@ -587,7 +441,7 @@ impl<D: Disk> Brought<D> {
         for queue in self.topology.queues().filter(|queue| !queue.id.is_local() && !queue.rules.is_plain()) {
             if let Some(started) = self.partitions.iter_mut().find(|s| s.partition.id() == queue.partition) {
                 let configure = Command::Configure { queue: queue.id, rules: queue.rules.clone() };
-                started.with(&mut tail, |partition, cx| partition.command(configure, cx));
+                started.with(self.now_ms, &mut tail, |partition, cx| partition.command(configure, cx));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Going on with a damaged data folder, offline: what is intact stays, what is not is named, kept aside and given up.
 //!
-//! Damage that is that of some partitions alone ([`super::quarantine`] says when) concerns these alone: all others stay as they
+//! Damage that is that of some partitions alone ([`crate::quarantine`] says when) concerns these alone: all others stay as they
 //! lie, and so does the log, which they need. Any other damage concerns all partitions.
 //!
 //! Order, each step durable before the next: copies of checkpoints that cannot be read; everything intact that lay in the log
@@ -11,10 +11,12 @@
 //! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code runs both ways: what a trial
 //! tells is what the repair does.
 
-use super::opening::{lost_whole, recovery_of};
-use super::quarantine::Attributed;
-use super::uncounted::{Density, Uncounted};
-use super::{OpenError, TOPOLOGY, member_of, random_u128};
+mod uncounted;
+
+use crate::open_error::OpenError;
+use crate::opening::{lost_whole, recovery_of};
+use crate::quarantine::Attributed;
+use crate::{TOPOLOGY, member_of};
 use broker::topology::{Command as Change, Topology};
 use broker::{PartitionId, QueueId};
 use consensus::{Membership, Position};
@@ -33,6 +35,9 @@ use storage::{
     CheckpointStore, Disk, DiskFile, Extent, ExtentId, FileNo, GroupId, NodeRecord, NodeState, OpenMode, RecordKind,
     StorageError, Wal, WalOptions, WalPosition, WalReader, recover,
 };
+
+use uncounted::Density;
+pub use uncounted::Uncounted;
 
 /// Where damaged files are kept, inside the data folder.
 pub const ASIDE_FOLDER: &str = "damaged";
@@ -63,10 +68,16 @@ pub struct RepairReport {
 /// Goes on without what is damaged on `disk`, the folder of a group of one.
 ///
 /// - Cost: reads the whole log and every extent once; copies what lives in the log.
-/// - Errors: as [`super::open`] has them, but for damage; a folder whose partitions have other members is refused, as those
+/// - Errors: as [`crate::bring_back`] has them, but for damage; a folder whose partitions have other members is refused, as those
 ///   have what this one lost.
-pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<RepairReport, OpenError> {
-    let mut found = Found::look(disk, folder_id, node)?;
+/// - `nonce` is random: what is written tells itself by it from what lay there before.
+pub fn repair<D: Disk>(
+    disk: &Arc<D>,
+    folder_id: u128,
+    node: NodeRecord,
+    nonce: u64,
+) -> Result<RepairReport, OpenError> {
+    let mut found = Found::look(disk, folder_id, node, nonce)?;
     let mut report = std::mem::take(&mut found.report);
     let damaged_extents = found.damaged_extents(&mut report)?;
     if report.found.is_empty() {
@@ -207,7 +218,7 @@ fn alone(membership: &Membership) -> Result<(), OpenError> {
 }
 
 impl<D: Disk> Found<D> {
-    fn look(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<Found<D>, OpenError> {
+    fn look(disk: &Arc<D>, folder_id: u128, node: NodeRecord, nonce: u64) -> Result<Found<D>, OpenError> {
         let mut report = RepairReport::default();
         let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
         let mut recoveries: BTreeMap<u32, Recovery> = BTreeMap::new();
@@ -243,7 +254,7 @@ impl<D: Disk> Found<D> {
         }
         // From the first record that there is: how many partitions have no checkpoint yet, only the log knows.
         let start = WalPosition::START;
-        let options = WalOptions::new(random_u128()? as u64);
+        let options = WalOptions::new(nonce);
         let (mut failed, mut density) = (None, Density::default());
         let (wal, mut wal_report) = recover(disk, folder_id, options, FileNo(0), start, &mut |record, at| {
             let id = record.group.0;
@@ -261,7 +272,7 @@ impl<D: Disk> Found<D> {
             recovery.record(record.kind, record.term, record.index, bytes::Bytes::copy_from_slice(record.body), at);
         })?;
         if let Some(error) = failed {
-            return Err(error);
+            return Err(error.into());
         }
         let last_file = wal.last_file().unwrap_or(FileNo(0));
         let ended: Vec<(u32, Position)> =

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::repair;
 use broker::ChannelKey;
 use broker::VhostId;
 use broker::topology::{DeclareQueue, Name, NodeStanding, PartitionPool, PoolPartition};
@@ -13,10 +14,11 @@ use partition::outputs::Job;
 use partition::place::Place;
 use partition::{Effect, WalState};
 use smallvec::smallvec;
+use std::sync::Arc;
 use storage::disk::{Crash, Fault};
-use storage::extent::sync_extent_removals;
-use storage::wal::FILE_BYTES_MIN;
-use storage::{Extent, FaultyDisk, FolderIdentity, NodeRecord};
+use storage::extent::{remove_extent, sync_extent_removals};
+use storage::wal::{FILE_BYTES_MIN, reaches_back_from};
+use storage::{Extent, ExtentId, FaultyDisk, FolderIdentity, NodeRecord};
 
 mod quarantine;
 
@@ -37,7 +39,7 @@ fn open(disk: &Arc<FaultyDisk>, partitions: u32) -> Result<Lab, OpenError> {
     let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: 1, folder_id: FOLDER };
     let mut folder = DataFolder::open(disk.clone(), founding, 1)?;
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(disk.operations()) };
-    let all = bring_back(&mut folder, partitions, options)?;
+    let all = bring_back(&mut folder, partitions, options, 0)?;
     Ok(Lab { disk: disk.clone(), all, published: 0 })
 }
 
@@ -49,7 +51,7 @@ impl Lab {
         act: impl FnOnce(&mut QueuePartition, &mut Context<'_>),
     ) -> Result<Outputs, OpenError> {
         let number = self.all.placed().iter().position(|id| *id == partition).unwrap();
-        self.all.partitions[number].with(&mut Tail::new(0), act);
+        self.all.partitions[number].with(0, &mut Tail::new(0), act);
         self.all.come_to_rest(true)?;
         Ok(std::mem::take(&mut self.all.partitions[number].out))
     }
@@ -130,7 +132,7 @@ impl Lab {
             }
             let mut out = Outputs::default();
             let replay = Replay { topology: &mut self.all.topology, refused: None };
-            self.all.metadata.partition.maintain(wal, wall_ms(), &replay, &mut out);
+            self.all.metadata.partition.maintain(wal, 0, &replay, &mut out);
             self.all.come_to_rest(true)?;
             self.carry_out(out.jobs)?;
         }
@@ -239,7 +241,7 @@ impl Lab {
         }
         let mut out = Outputs::default();
         let replay = Replay { topology: &mut self.all.topology, refused: None };
-        self.all.metadata.partition.maintain(retire, wall_ms(), &replay, &mut out);
+        self.all.metadata.partition.maintain(retire, 0, &replay, &mut out);
         self.carry_out(out.jobs)
     }
 
@@ -363,11 +365,11 @@ fn a_queue_of_a_partition_of_which_nothing_is_left_is_not_begun_anew_in_silence(
         let error = open(&disk, partitions).err().expect("messages may be missing");
         assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
     }
-    let report = super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
     assert!(report.given_up.iter().any(|line| line.contains("partition 3: all its messages")), "{report:?}");
     let lab = open(&disk, 2).unwrap();
     assert_eq!(lab.all.placed(), [1, 2, 3]);
-    assert_eq!(super::super::repair(&disk, FOLDER, MEMBER).unwrap().found, Vec::<String>::new());
+    assert_eq!(repair(&disk, FOLDER, MEMBER, 7).unwrap().found, Vec::<String>::new());
 }
 
 #[test]
@@ -378,7 +380,7 @@ fn a_partition_of_the_map_of_which_nothing_is_left_is_told_though_no_queue_was_p
         let error = open(&disk, partitions).err().expect("the map says that it is there");
         assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
     }
-    super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    repair(&disk, FOLDER, MEMBER, 7).unwrap();
     assert_eq!(open(&disk, 2).unwrap().all.placed(), [1, 2, 3]);
 }
 
@@ -477,7 +479,7 @@ impl Lab {
         }
         let mut out = Outputs::default();
         let replay = Replay { topology: &mut self.all.topology, refused: None };
-        self.all.metadata.partition.maintain(wal, wall_ms(), &replay, &mut out);
+        self.all.metadata.partition.maintain(wal, 0, &replay, &mut out);
         self.carry_out(out.jobs)
     }
 }
@@ -504,7 +506,7 @@ fn a_crash_at_any_operation_of_a_founding_leaves_a_node_of_one_identity_that_fou
                 let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: folder_id, folder_id };
                 let mut folder = DataFolder::open(disk.clone(), founding, 1)?;
                 let options = WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(disk.operations()) };
-                let all = bring_back(&mut folder, 2, options)?;
+                let all = bring_back(&mut folder, 2, options, 0)?;
                 assert_eq!((all.placed(), folder.node().state), (vec![1, 2], NodeState::Member));
                 Ok((folder.identity().clone(), Lab { disk: disk.clone(), all, published: 0 }))
             };
@@ -552,7 +554,7 @@ fn a_member_of_whose_groups_nothing_is_left_does_not_found_them_again() {
     disk.plant("wal/00000001.wal", b"");
     disk.remove("wal/durable").unwrap_or_default();
     assert!(matches!(open(&disk, 2).err(), Some(OpenError::EntryMissing { partition: 0, index: 2 })));
-    let report = super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
     assert!(report.found.iter().any(|line| line.contains("nothing of the topology")), "{report:?}");
     open(&disk, 2).unwrap();
 }
@@ -572,7 +574,8 @@ fn a_folder_of_an_earlier_build_opens_and_is_a_members_from_then_on() {
     for start in 1..3 {
         let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: 9, folder_id: 9 };
         let mut folder = DataFolder::open(disk.clone(), founding, 1).unwrap();
-        let lab = bring_back(&mut folder, 2, WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(7 + start) });
+        let lab =
+            bring_back(&mut folder, 2, WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(7 + start) }, 0);
         let lab = Lab { disk: disk.clone(), all: lab.unwrap(), published: 0 };
         assert_eq!((folder.node(), lab.live(1, queue)), (NodeRecord { start: start as u32, ..MEMBER }, 3));
     }
@@ -625,7 +628,7 @@ fn a_folder_without_a_map_gets_one_that_says_what_it_shows_wherever_a_crash_fell
         lab.begin_files(2).unwrap();
         let wal = WalState { current_file: file_u32(lab.all.wal.durable_file()), ..wal };
         let replay = Replay { topology: &mut lab.all.topology, refused: None };
-        lab.all.metadata.partition.maintain(wal, wall_ms(), &replay, &mut out);
+        lab.all.metadata.partition.maintain(wal, 0, &replay, &mut out);
         let Some(Job::SaveCheckpoint { payload, replay_file, .. }) = out.jobs.pop() else { panic!("{:?}", out.jobs) };
         let replay_from = WalPosition { file: FileNo(u64::from(replay_file)), offset: 0 };
         let payload = without_map(&payload, &lab.all.topology);
@@ -742,12 +745,12 @@ fn a_repair_brings_no_group_back_that_has_ended_here() {
     lab.declare("lost", 4).unwrap();
     drop(lab);
     assert!(open(&disk, 3).is_err(), "nothing is there of a partition that has a queue");
-    super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    repair(&disk, FOLDER, MEMBER, 7).unwrap();
     for _ in 0..2 {
         let lab = open(&disk, 3).unwrap();
         assert_eq!((lab.all.placed(), lab.live(2, queues[1])), (vec![1, 2, 4], 3));
     }
-    assert_eq!(super::super::repair(&disk, FOLDER, MEMBER).unwrap().found, Vec::<String>::new());
+    assert_eq!(repair(&disk, FOLDER, MEMBER, 7).unwrap().found, Vec::<String>::new());
 }
 
 #[test]

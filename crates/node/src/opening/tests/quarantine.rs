@@ -4,6 +4,7 @@
 
 use super::*;
 use storage::checkpoint::checkpoint_name;
+use storage::extent::list_extents;
 use storage::inspect::{Depth, Fact, inspect};
 use storage::wal::RecordName;
 
@@ -67,7 +68,7 @@ struct Found {
 fn records(disk: &FaultyDisk) -> Vec<Found> {
     let (mut found, mut name, mut frame) = (Vec::new(), String::new(), 0);
     let depth = Depth { records: true, contents: false, messages: false };
-    inspect(disk, depth, &crate::engine::needs_of, &mut |fact| match fact {
+    inspect(disk, depth, &crate::needs_of, &mut |fact| match fact {
         Fact::WalFile { name: of, .. } => name = of,
         Fact::Frame { offset, .. } => frame = u64::from(offset),
         Fact::Record { record, body_offset, body_bytes } => {
@@ -311,7 +312,7 @@ fn a_repair_of_one_group_leaves_all_others_as_they_lie_and_is_needed_once() {
         // The others are used first, so that more of the log follows the damage.
         go_on(&mut open(&disk, 3).unwrap(), &queues, 0).unwrap();
         let (before, log) = (of_others(&disk), disk.list("wal").unwrap());
-        let report = super::super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+        let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
         assert!(
             !report.found.is_empty()
                 && report.changed.iter().any(|line| line.contains("partition 2: its state is new"))
@@ -330,7 +331,7 @@ fn a_repair_of_one_group_leaves_all_others_as_they_lie_and_is_needed_once() {
             go_on(&mut lab, &queues, round).unwrap();
             lab.publish(DAMAGED, queues[1], 1, 1000).unwrap();
         }
-        let again = super::super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+        let again = repair(&disk, FOLDER, MEMBER, 7).unwrap();
         assert_eq!(again.found, Vec::<String>::new(), "{rot:?}");
     }
 }
@@ -344,7 +345,7 @@ fn a_crash_at_any_operation_of_the_repair_of_one_group_costs_the_others_nothing(
                 let (disk, queues) = folder();
                 rot.befall(&disk);
                 disk.schedule(disk.operations() + at, Fault::Crash(kind));
-                let repaired = super::super::super::repair(&disk, FOLDER, MEMBER);
+                let repaired = repair(&disk, FOLDER, MEMBER, 7);
                 let has_crashed = disk.down().is_some();
                 assert_eq!(repaired.is_err(), has_crashed, "{rot:?} {kind:?} at {at}: {:?}", repaired.err());
                 disk.clear_faults();
@@ -353,7 +354,7 @@ fn a_crash_at_any_operation_of_the_repair_of_one_group_costs_the_others_nothing(
                 assert!(lab.all.set_aside().is_empty() || has_crashed, "{rot:?} {kind:?} at {at}");
                 go_on(&mut lab, &queues, 0).unwrap();
                 drop(lab);
-                super::super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+                repair(&disk, FOLDER, MEMBER, 7).unwrap();
                 let lab = open(&disk, 3).unwrap_or_else(|error| panic!("{rot:?} {kind:?} at {at}: {error}"));
                 assert_eq!(lab.all.set_aside(), Vec::<u32>::new(), "{rot:?} {kind:?} at {at}");
                 let live = lab.live(DAMAGED, queues[1]);
@@ -391,12 +392,12 @@ fn a_log_whose_newest_files_are_missing_is_noticed_and_repaired() {
     disk.remove("wal/durable").unwrap_or_default();
     let refused = open(&disk, 3).err();
     assert!(matches!(refused, Some(OpenError::LogShort { .. })), "{refused:?}, {needed}");
-    let report = super::super::super::repair(&disk, FOLDER, MEMBER).unwrap();
+    let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
     assert!(report.found.iter().any(|line| line.contains("newest files are missing")), "{report:?}");
     let mut lab = open(&disk, 3).unwrap();
     assert_eq!(lab.all.set_aside(), Vec::<u32>::new());
     assert!(lab.live(1, queues[0]) >= 3);
     go_on(&mut lab, &queues, 0).unwrap();
     drop(lab);
-    assert_eq!(super::super::super::repair(&disk, FOLDER, MEMBER).unwrap().found, Vec::<String>::new());
+    assert_eq!(repair(&disk, FOLDER, MEMBER, 7).unwrap().found, Vec::<String>::new());
 }

@@ -1,0 +1,104 @@
+//! Why a data folder cannot be served: each is one line that says what to do.
+
+use storage::StorageError;
+
+/// Why a data folder cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The storage says why.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A checkpoint of another version, or a bug.
+    #[error("{0}; the data folder was written by another version of leveret: start that version, or restore a copy")]
+    Checkpoint(#[from] partition::checkpoint::CheckpointDamaged),
+    /// The topology's state cannot be read.
+    #[error("the topology cannot be read ({0}); start the version that wrote it, or restore a copy")]
+    Topology(String),
+    /// Records that were synced cannot be read any more.
+    #[error(
+        "{count} ranges of the log are damaged, the first in {file} at byte {offset}: confirmed messages may be missing. \
+         restore the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without them gives up"
+    )]
+    Damaged {
+        /// How many ranges.
+        count: u64,
+        /// The file of the first.
+        file: String,
+        /// Where it begins.
+        offset: u32,
+    },
+    /// No file of the log is left.
+    #[error(
+        "the log is gone: no file of it is left in `wal`, as if that had been emptied or its disk were not mounted. mount it or restore \
+         the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    LogGone,
+    /// A file of messages is not there.
+    #[error(
+        "{file} is missing, which has messages of partition {partition}, as if it had been deleted or its disk were not mounted. \
+         bring it back from this node's own disk or a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    ExtentMissing {
+        /// Its name in the data folder.
+        file: String,
+        /// The partition.
+        partition: u32,
+    },
+    /// The log ends before a saved state says it goes on.
+    #[error(
+        "the log ends with its file {last}, and the state of partition {partition} was saved when file {file} was there, as if the newest \
+         files of it were missing: restore the data folder from a copy, or see with `leveret repair DIR --dry-run` what going on without \
+         them gives up"
+    )]
+    LogShort {
+        /// Its last file; 0 for none.
+        last: u64,
+        /// The partition; 0 is the topology's group.
+        partition: u32,
+        /// The file.
+        file: u32,
+    },
+    /// An entry is not in the log, though later ones are, and nothing that was read is damaged.
+    #[error(
+        "entry {index} of partition {partition} is missing in the log, as if a file of it were gone: restore the data folder from a \
+         copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    EntryMissing {
+        /// The partition.
+        partition: u32,
+        /// The entry.
+        index: u64,
+    },
+    /// All that was read of a partition is whole, and cannot be true.
+    #[error(
+        "what the data folder has of partition {partition} contradicts itself ({why}), as if files of two folders were in it: restore \
+         the data folder from a copy"
+    )]
+    Contradictory {
+        /// The partition; 0 is the topology's group.
+        partition: u32,
+        /// What cannot be.
+        why: String,
+    },
+    /// No whole checkpoint of a partition is left.
+    #[error(
+        "{0}, and there is no other checkpoint: restore the file from a copy, or see with `leveret repair DIR --dry-run` what going on \
+         without it gives up"
+    )]
+    StateLost(StorageError),
+    /// The folder is of a node that founds nothing, and this process runs alone.
+    #[error(
+        "the data folder is that of a node which is to join a cluster and was not taken in yet, and this version of leveret runs \
+         alone: give an empty folder as --data-dir to found a cluster instead"
+    )]
+    Joining,
+    /// A repair is for a folder that is the only copy.
+    #[error(
+        "partitions of this folder have members on other nodes, which have what this one lost: start it as a new member with an empty \
+         data folder instead"
+    )]
+    OthersHaveIt,
+    /// The system does not give a random number.
+    #[error("the system gives no random numbers: {0}")]
+    Random(std::io::Error),
+}
