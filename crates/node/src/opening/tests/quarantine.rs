@@ -116,7 +116,7 @@ impl Rot {
         let of = |group: u32, kind: RecordKind| {
             all.iter().filter(move |found| found.record.group.0 == group && found.record.kind == kind)
         };
-        let last = |group, kind| of(group, kind).last().unwrap();
+        let last = |group, kind| of(group, kind).next_back().unwrap();
         match self {
             Rot::Body(group) => {
                 let found = last(group, RecordKind::Entry);
