@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here uses a crate of Leveret. A codec shared with the broker would share its mistakes.
 
+pub mod api;
 pub mod broker;
 pub mod client;
 pub mod http;

@@ -6,23 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use clients::api::{reason, until, vhost};
 use clients::broker::{is_foreign, unique};
 use clients::client::PATIENCE;
-use clients::http::Response;
 use clients::{Broker, Client, ExchangeDeclare, Http, Login, Properties, Publish, QueueDeclare, Scope, Value as Field};
 use serde_json::{Value, json};
-
-/// Asks until the answer is as wanted.
-fn until(what: &str, mut ask: impl FnMut() -> Option<Value>) -> Value {
-    let due = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < due, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 /// The only connection of a virtual host.
 fn connection_in(http: &Http, vhost: &str) -> Value {
@@ -38,23 +26,8 @@ fn path_of(connection: &Value) -> String {
     format!("/api/connections/{}", name.replace(' ', "%20").replace('>', "%3E"))
 }
 
-/// A virtual host of the test's own, which guest may use.
-fn vhost(http: &Http) -> String {
-    let name = unique("vhost");
-    http.put(&format!("/api/vhosts/{name}"), "").with(201);
-    let everything = r#"{"configure":".*","write":".*","read":".*"}"#;
-    let status = http.put(&format!("/api/permissions/{name}/guest"), everything).status;
-    assert!([201, 204].contains(&status), "RabbitMQ gives the maker of a virtual host everything in it: {status}");
-    name
-}
-
 fn connect(broker: &Broker, vhost: &str) -> Client {
     Client::login(broker.addr(), &Login { vhost: vhost.to_owned(), ..Login::default() }).unwrap()
-}
-
-fn reason(response: &Response, status: u16) -> String {
-    let body = response.with(status);
-    body["reason"].as_str().unwrap_or_else(|| panic!("a refusal has a reason: {response:?}")).to_owned()
 }
 
 #[test]

@@ -36,6 +36,10 @@ pub(crate) enum Refused {
     PageOutOfRange(String),
     /// 400, with a reason.
     BadRequest(String),
+    /// 400, with a reason that RabbitMQ gives as a list.
+    Because(Value),
+    /// 401, with the reason that AMQP gives.
+    Denied(String),
     /// 403: a page of another site asks.
     OtherSite,
     /// 413.
@@ -130,12 +134,17 @@ impl From<Refused> for Answer {
             Refused::LoginFailed(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorized", reason)),
             Refused::NotAuthorised(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorised", reason)),
             Refused::BadRequest(reason) => error(StatusCode::BAD_REQUEST, "bad_request", &reason),
+            Refused::Because(reason) => Answer {
+                status: StatusCode::BAD_REQUEST,
+                ..Answer::json(&json!({ "error": "bad_request", "reason": reason }))
+            },
+            Refused::Denied(reason) => challenge(error(StatusCode::UNAUTHORIZED, "not_authorised", &reason)),
+            Refused::Unavailable(reason) => error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", &reason),
             Refused::OtherSite => {
                 error(StatusCode::FORBIDDEN, "forbidden", "a page of another site may not change anything here")
             }
             Refused::TooLarge => error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "the body is too large"),
             Refused::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
-            Refused::Unavailable(reason) => error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", &reason),
             Refused::NoAnswer => {
                 error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "the node does not answer")
             }

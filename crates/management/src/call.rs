@@ -9,7 +9,10 @@ use hyper::http::request::Parts;
 use percent_encoding::percent_decode;
 use serde_json::Value;
 use server::Handle;
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use tokio::sync::Semaphore;
 
 /// A request without its body, and the node it is about.
 pub(crate) struct Call<'a> {
@@ -22,6 +25,32 @@ pub(crate) struct Call<'a> {
     pub(crate) permit: &'a Permit,
     /// Its place among the requests under way.
     pub(crate) asking: &'a Asking,
+    /// Whether somebody waits for the answer.
+    pub(crate) asker: &'a Asker,
+    /// The turns for messages over HTTP.
+    pub(crate) messages: &'a Semaphore,
+}
+
+/// Whether somebody waits for an answer. A request that changes something goes on without.
+#[derive(Debug, Default)]
+pub(crate) struct Asker {
+    gone: Cell<bool>,
+}
+
+impl Asker {
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+}
+
+/// Held by the connection as long as it waits for the answer.
+#[derive(Debug)]
+pub(crate) struct Listener(pub(crate) Rc<Asker>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.gone.set(true);
+    }
 }
 
 /// Whether metrics are asked for, which need no name.

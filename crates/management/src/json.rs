@@ -2,7 +2,7 @@
 //!
 //! Invariant: names and texts are bytes in AMQP and Unicode in JSON; what is no UTF-8 is shown with replacement characters.
 
-use amqp::{Table, Value as Field};
+use amqp::{Properties, Table, Value as Field};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
@@ -72,6 +72,29 @@ fn to_field(value: &Value) -> Option<Field> {
         Value::Array(items) => Field::Array(items.iter().map(to_field).collect::<Option<_>>()?),
         Value::Object(_) => Field::Table(to_table(value)?),
     })
+}
+
+/// A message's properties as an object; what it does not have is left out.
+pub(crate) fn properties(found: &Properties<'_>) -> Value {
+    let mut fields = Map::new();
+    let texts = [
+        ("content_type", found.content_type),
+        ("content_encoding", found.content_encoding),
+        ("correlation_id", found.correlation_id),
+        ("reply_to", found.reply_to),
+        ("expiration", found.expiration),
+        ("message_id", found.message_id),
+        ("type", found.kind),
+        ("user_id", found.user_id),
+        ("app_id", found.app_id),
+        ("cluster_id", found.cluster_id),
+    ];
+    fields.extend(texts.into_iter().filter_map(|(name, found)| Some((name.to_owned(), text(found?)))));
+    fields.extend(found.delivery_mode.map(|mode| ("delivery_mode".to_owned(), mode.into())));
+    fields.extend(found.priority.map(|priority| ("priority".to_owned(), priority.into())));
+    fields.extend(found.timestamp.map(|seconds| ("timestamp".to_owned(), seconds.into())));
+    fields.extend(found.headers_table().map(|headers| ("headers".to_owned(), table(&headers))));
+    Value::Object(fields)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod json;
 mod listener;
 mod listing;
 mod metrics;
+mod own_channel;
 mod permits;
 mod process;
 mod resource;

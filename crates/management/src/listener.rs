@@ -6,7 +6,7 @@
 
 use crate::answer::Answer;
 use crate::body::{Body, Turns};
-use crate::call::{self, Call};
+use crate::call::{self, Asker, Call};
 use crate::permits::{Permit, Permits};
 use crate::resource;
 use crate::waiting::{self, Requests};
@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// How long one may last, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
@@ -99,11 +99,13 @@ struct Shared {
     permits: Rc<Permits>,
     turns: Rc<Turns>,
     requests: Rc<Requests>,
+    messages: Semaphore,
 }
 
 async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketAddr>, until: oneshot::Receiver<()>) {
     let (permits, turns, requests) = (Rc::default(), Rc::new(Turns::new()), Rc::default());
-    let shared = Rc::new(Shared { handle, addresses, permits, turns, requests });
+    let messages = Semaphore::new(resource::MESSAGES_AT_A_TIME);
+    let shared = Rc::new(Shared { handle, addresses, permits, turns, requests, messages });
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone()))),
@@ -160,10 +162,13 @@ type Responded = Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible
 /// is finished, whoever listens. It keeps the connection's place as long as it lasts, so that hanging up brings nobody more.
 async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit>, shared: Rc<Shared>) -> Responded {
     permit.asks();
+    let asker = Rc::new(Asker::default());
     if matches!(*request.method(), hyper::Method::GET | hyper::Method::HEAD) {
-        return answer(request, peer, &permit, &shared).await;
+        return answer(request, peer, &permit, &shared, &asker).await;
     }
-    let change = tokio::task::spawn_local(async move { answer(request, peer, &permit, &shared).await });
+    // Dropped with this when the connection ends.
+    let _listener = call::Listener(asker.clone());
+    let change = tokio::task::spawn_local(async move { answer(request, peer, &permit, &shared, &asker).await });
     match change.await {
         Ok(answered) => answered,
         Err(error) => {
@@ -173,12 +178,27 @@ async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit
     }
 }
 
-async fn answer(request: Request<Incoming>, peer: SocketAddr, permit: &Permit, shared: &Shared) -> Responded {
+async fn answer(
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    permit: &Permit,
+    shared: &Shared,
+    asker: &Asker,
+) -> Responded {
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
     let asking = shared.requests.begin(head.method.as_str(), head.uri.path(), peer);
     let body = Body::new(incoming, shared.turns.clone(), asking.request.clone());
-    let call = Call { head: &head, peer, handle: &shared.handle, http: &shared.addresses, permit, asking: &asking };
+    let call = Call {
+        head: &head,
+        peer,
+        handle: &shared.handle,
+        http: &shared.addresses,
+        permit,
+        asking: &asking,
+        asker,
+        messages: &shared.messages,
+    };
     let answer = waiting::watch(&call, async {
         match call::is_metrics(&head) {
             true => crate::metrics::answer(&call).await,

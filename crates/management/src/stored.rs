@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use partition::machine::schedule_of;
 use partition::message::{MessageView, Stamp};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::json;
 
@@ -21,7 +21,7 @@ pub fn stored_message(queue: u64, seq: u64, stored: &[u8]) -> Option<Value> {
         "number": seq,
         "exchange": json::text(view.exchange()),
         "routing_key": json::text(view.routing_key()),
-        "properties": Properties::parse(view.properties()).map_or(Value::Null, |found| properties(&found)),
+        "properties": Properties::parse(view.properties()).map_or(Value::Null, |found| json::properties(&found)),
         "properties_bytes": STANDARD.encode(view.properties()),
         "payload_bytes": view.body().len(),
         "payload_encoding": "base64",
@@ -33,28 +33,6 @@ pub fn stored_message(queue: u64, seq: u64, stored: &[u8]) -> Option<Value> {
         Stamp::Due(ms) => message["due_ms"] = ms.into(),
     }
     Some(message)
-}
-
-fn properties(found: &Properties<'_>) -> Value {
-    let mut fields = Map::new();
-    let texts = [
-        ("content_type", found.content_type),
-        ("content_encoding", found.content_encoding),
-        ("correlation_id", found.correlation_id),
-        ("reply_to", found.reply_to),
-        ("expiration", found.expiration),
-        ("message_id", found.message_id),
-        ("type", found.kind),
-        ("user_id", found.user_id),
-        ("app_id", found.app_id),
-        ("cluster_id", found.cluster_id),
-    ];
-    fields.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json::text(text?)))));
-    fields.extend(found.delivery_mode.map(|mode| ("delivery_mode".to_owned(), mode.into())));
-    fields.extend(found.priority.map(|priority| ("priority".to_owned(), priority.into())));
-    fields.extend(found.timestamp.map(|seconds| ("timestamp".to_owned(), seconds.into())));
-    fields.extend(found.headers_table().map(|headers| ("headers".to_owned(), json::table(&headers))));
-    Value::Object(fields)
 }
 
 #[cfg(test)]

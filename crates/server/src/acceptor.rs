@@ -85,7 +85,8 @@ async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shar
         user = certificate.and_then(|certificate| tls::user_of(certificate, shared.config.login_from));
         session = Some(Box::new(done));
     }
-    Ok(Arrival { socket: socket.into_std()?, peer: claimed, is_loopback, tls: session, certificate_user: user })
+    let socket = socket.into_std()?;
+    Ok(Arrival { socket, peer: claimed, is_loopback, tls: session, certificate_user: user, is_own: false })
 }
 
 async fn handshake(socket: &TcpStream, config: Arc<ServerConfig>) -> io::Result<ServerConnection> {

@@ -23,6 +23,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use tokio::io::AsyncReadExt;
@@ -112,14 +113,16 @@ struct SignsOfLife {
 }
 
 impl Client {
-    /// A connection that was just accepted.
-    pub(crate) fn new(local: &Rc<Local>, seat: Seat, stream: Stream, peer: Peer) -> Self {
+    /// A connection that was just accepted, with what its client is offered.
+    pub(crate) fn new(
+        local: &Rc<Local>,
+        seat: Seat,
+        stream: Stream,
+        peer: Peer,
+        offer: Arc<amqp::ConnectionConfig>,
+    ) -> Self {
         let now = local.now();
-        let offer = match peer.certificate_user {
-            Some(_) => &local.shared.amqp_certified,
-            None => &local.shared.amqp,
-        };
-        let mut amqp = Connection::new(offer.clone(), now);
+        let mut amqp = Connection::new(offer, now);
         amqp.set_blocked(local.shared.blocked_reason());
         let inner = Inner {
             stream,

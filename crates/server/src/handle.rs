@@ -6,22 +6,26 @@
 use crate::config::Config;
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{EngineGauges, SyncTimes};
+use crate::listener;
 use crate::node::{Alarm, Alarms, Shared};
 use crate::patterns;
 use crate::random;
 use crate::shard::deletion::Deletion;
-use crate::shard::{Look, Parcel, transient_partition};
+use crate::shard::{Arrival, Look, Parcel, transient_partition};
 use crate::topology_log::Answer;
 use broker::topology::{
     Actor, Checked, Command, CommandReply, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology,
 };
 use broker::{PartitionId, QueueId, VhostId};
 use partition::{QueueFigures, Reply};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use session::Asker;
 pub use session::Traffic;
 use session::report::{ConnectionNumber, ConnectionReport};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::Instant;
@@ -341,6 +345,26 @@ impl Handle {
             Reply::Unavailable => Err(ChangeError::Unavailable),
             _ => Ok(()),
         }
+    }
+
+    /// A connection of the node's own in the name of `user`, who logged in from `peer` by other means; the other end of it. It speaks
+    /// AMQP from its first byte, is held to all that any client is held to, and logs in with EXTERNAL, which names nobody.
+    ///
+    /// Errors: the node drains or has as many connections as it may, or the system gives no more sockets.
+    pub fn connect_for(&self, user: &[u8], peer: SocketAddr) -> io::Result<UnixStream> {
+        let shared = self.shared();
+        if shared.draining.load(Ordering::Acquire) || shared.connections() >= shared.config.connections_max {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let user = String::from_utf8(user.to_vec()).map_err(io::Error::other)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (own, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let shard = listener::fewest(shared, 0);
+        shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
+        // The shard reads and writes it as any socket; what only TCP has is not asked of it.
+        let arrival = Arrival::own(TcpStream::from(own), peer, user);
+        shared.mailboxes[shard].send(Parcel::Accepted(Box::new(arrival)));
+        Ok(UnixStream::from(other))
     }
 
     /// Takes in definitions. Blocks until every change is decided: not for a task that others wait for.

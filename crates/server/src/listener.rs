@@ -198,7 +198,7 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
 }
 
 /// The shard with the fewest connections, the next in turn among equals.
-fn fewest(shared: &Shared, start: usize) -> usize {
+pub(crate) fn fewest(shared: &Shared, start: usize) -> usize {
     let count = shared.gauges.len();
     let shards = (0..count).map(|at| (start + at) % count);
     shards.min_by_key(|shard| shared.gauges[*shard].connections.load(Ordering::Relaxed)).unwrap_or(0)

@@ -223,6 +223,8 @@ pub(crate) struct Gauge {
 pub(crate) struct Shared {
     /// What clients are offered that showed a certificate.
     pub(crate) amqp_certified: Arc<ConnectionConfig>,
+    /// What the node offers itself, on connections for users who logged in elsewhere.
+    pub(crate) amqp_own: Arc<ConnectionConfig>,
     tls: RwLock<Option<Arc<ServerConfig>>>,
     /// Tells the acceptor that the node drains.
     pub(crate) door_closes: Notify,
@@ -637,6 +639,7 @@ impl Node {
         let shared = Arc::new(Shared {
             amqp: Arc::new(without_certificate(&config.amqp)),
             amqp_certified: Arc::new(config.amqp.clone()),
+            amqp_own: Arc::new(ConnectionConfig { mechanisms: vec![Mechanism::External], ..config.amqp.clone() }),
             tls: RwLock::new(None),
             door_closes: Notify::new(),
             directory: Directory::new(shards, &config.placement),

@@ -9,6 +9,7 @@ mod definitions;
 mod exchange;
 mod health;
 mod limit;
+mod message;
 mod node;
 mod permission;
 mod policy;
@@ -23,6 +24,7 @@ use crate::call::Call;
 use binding::End;
 use broker::VhostId;
 use broker::topology::{Kind, Topology};
+pub(crate) use message::AT_A_TIME as MESSAGES_AT_A_TIME;
 use permission::Of;
 use server::Handle;
 
@@ -142,6 +144,9 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
             "GET" => exchange::get(cx, vhost, name),
             "PUT" => exchange::put(cx, vhost, name, body).await,
             "DELETE" => exchange::delete(cx, vhost, name).await),
+        [b"exchanges", vhost, name, b"publish"] => {
+            on!(method; "POST" => message::publish(cx, vhost, name, body).await)
+        }
         [b"exchanges", vhost, name, b"bindings", b"source"] => {
             on!(method; "GET" => binding::at(cx, vhost, End::Source(name)))
         }
@@ -154,6 +159,7 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
             "GET" => queue::get(cx, vhost, name).await,
             "PUT" => queue::put(cx, vhost, name, body).await,
             "DELETE" => queue::delete(cx, vhost, name).await),
+        [b"queues", vhost, name, b"get"] => on!(method; "POST" => message::get(cx, vhost, name, body).await),
         [b"queues", vhost, name, b"contents"] => on!(method; "DELETE" => queue::purge(cx, vhost, name).await),
         [b"queues", vhost, name, b"bindings"] => on!(method; "GET" => binding::at(cx, vhost, End::Queue(name))),
         [b"bindings"] => on!(method; "GET" => binding::list(cx, None)),

@@ -99,13 +99,20 @@ pub(crate) struct Arrival {
     pub(crate) tls: Option<Box<rustls::ServerConnection>>,
     /// The user that its certificate names, if it showed one.
     pub(crate) certificate_user: Option<String>,
+    /// The node's own, for a user who logged in elsewhere: `certificate_user`.
+    pub(crate) is_own: bool,
 }
 
 impl Arrival {
     /// A connection that speaks AMQP from its first byte.
     pub(crate) fn plain(socket: TcpStream, peer: SocketAddr) -> Arrival {
         let is_loopback = peer.ip().to_canonical().is_loopback();
-        Arrival { socket, peer, is_loopback, tls: None, certificate_user: None }
+        Arrival { socket, peer, is_loopback, tls: None, certificate_user: None, is_own: false }
+    }
+
+    /// A connection of the node's own, for `user`, who logged in from `peer` by other means.
+    pub(crate) fn own(socket: TcpStream, peer: SocketAddr, user: String) -> Arrival {
+        Arrival { socket, peer, is_loopback: true, tls: None, certificate_user: Some(user), is_own: true }
     }
 }
 

@@ -222,10 +222,11 @@ impl Local {
 
     /// Starts serving a connection.
     fn accept(self: &Rc<Self>, arrival: Arrival) {
-        let Arrival { socket: stream, peer, is_loopback, tls, certificate_user } = arrival;
+        let Arrival { socket: stream, peer, is_loopback, tls, certificate_user, is_own } = arrival;
         let failed = |error: std::io::Error| tracing::warn!(%peer, %error, "connection lost before it began");
         // Confirms and deliveries are small and wait for nothing; we gather them ourselves.
-        if let Err(error) = stream.set_nodelay(true) {
+        // What is the node's own is no TCP and waits for nothing anyway.
+        if !is_own && let Err(error) = stream.set_nodelay(true) {
             failed(error);
             self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
             return;
@@ -243,8 +244,13 @@ impl Local {
         let entry = clients.vacant_entry();
         let seat = (entry.key() as u32, self.lives.get());
         let local_address = stream.local_addr().ok();
+        let offer = match (is_own, &certificate_user) {
+            (true, _) => &self.shared.amqp_own,
+            (false, Some(_)) => &self.shared.amqp_certified,
+            (false, None) => &self.shared.amqp,
+        };
         let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user };
-        let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of));
+        let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer.clone()));
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));
         drop(clients);
