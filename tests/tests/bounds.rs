@@ -3,6 +3,8 @@
 //! Invariant: the limits here are far above what is measured and far below what a broker without the property needs.
 #![allow(clippy::unwrap_used)]
 
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -291,6 +293,63 @@ fn selectors_that_take_too_long_refuse_the_message_and_hold_nobody_up() {
     put(&mut client, channel, "ax17");
     client.confirmed(channel, 1, 1);
     assert_eq!(client.get(channel, "selected", true).unwrap().unwrap().body, b"m");
+}
+
+/// A socket that takes little unread.
+fn connect_with_a_small_buffer(addr: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    connect(&socket, &addr).unwrap();
+    socket.into()
+}
+
+#[test]
+fn answers_that_nobody_reads_take_a_limit_and_make_nobody_wait() {
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: the limits are our own");
+    }
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for number in 0..6000 {
+        let name = format!("{}{number:04}", "long".repeat(60));
+        client.declare(channel, &QueueDeclare { name: &name, ..Default::default() }).unwrap();
+    }
+    http.put("/api/users/watcher", r#"{"password":"p","tags":"monitoring"}"#).with(201);
+    let login = "Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+    let before = resident_bytes(&broker);
+    let mut unread = Vec::new();
+    // Megabytes each, for a client that reads nothing, and for strangers likewise.
+    for (path, login, count) in [("/api/queues", login, 76), ("/metrics/per-object", "", 40)] {
+        for _ in 0..count {
+            let mut socket = connect_with_a_small_buffer(http.addr());
+            write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{login}\r\n").unwrap();
+            unread.push(socket);
+        }
+        if !login.is_empty() {
+            // Somebody else has an answer while most of those have none.
+            http.as_user("watcher", "p").get("/api/whoami").with(200);
+            let has_answer = |socket: &&TcpStream| {
+                socket.set_nonblocking(true).unwrap();
+                socket.peek(&mut [0]).is_ok()
+            };
+            let answered = unread.iter().filter(has_answer).count();
+            assert!(answered < count / 2, "{answered} of {count} long answers were made before a short one");
+        }
+    }
+    // Once all are made, or were given up.
+    wait_until("every request is answered or refused", || {
+        unread.iter().all(|socket| {
+            socket.set_nonblocking(true).unwrap();
+            socket.peek(&mut [0]).map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |_| true)
+        })
+    });
+    let grown = resident_bytes(&broker).saturating_sub(before) / MEBIBYTE;
+    assert!(grown < 160, "answers that nobody reads take {grown} MiB");
+    assert!(http.get("/metrics/per-object").text.ends_with("# EOF\n"), "who reads has all of it");
+    drop(unread);
+    assert_eq!(http.get("/api/queues?columns=name").json().as_array().unwrap().len(), 6000);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use server::handle::ChangeError;
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: StatusCode,
-    body: Vec<u8>,
+    body: Bytes,
     content_type: &'static str,
     headers: Vec<(HeaderName, String)>,
 }
@@ -54,17 +54,17 @@ pub(crate) enum Refused {
 
 impl Answer {
     fn new(status: StatusCode) -> Answer {
-        Answer { status, body: Vec::new(), content_type: JSON, headers: Vec::new() }
+        Answer { status, body: Bytes::new(), content_type: JSON, headers: Vec::new() }
     }
 
     /// 200 and a JSON document.
     pub(crate) fn json(value: &Value) -> Answer {
-        Answer { body: value.to_string().into_bytes(), ..Answer::new(StatusCode::OK) }
+        Answer::text(value.to_string().into(), JSON)
     }
 
     /// 200 and a text of this type.
-    pub(crate) fn text(text: String, content_type: &'static str) -> Answer {
-        Answer { body: text.into_bytes(), content_type, ..Answer::new(StatusCode::OK) }
+    pub(crate) fn text(body: Bytes, content_type: &'static str) -> Answer {
+        Answer { body, content_type, ..Answer::new(StatusCode::OK) }
     }
 
     /// 201 for something new, 204 for what was there.
@@ -87,10 +87,15 @@ impl Answer {
         Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..Answer::json(value) }
     }
 
+    /// The same with a body that `map` made of its own.
+    pub(crate) fn map_body(self, map: impl FnOnce(Bytes) -> Bytes) -> Answer {
+        Answer { body: map(self.body), ..self }
+    }
+
     /// As hyper sends it. Without `has_body` only the head is sent, which is what HEAD asks for.
     pub(crate) fn into_response(self, has_body: bool) -> Response<Full<Bytes>> {
         let length = self.body.len();
-        let body = if has_body { Bytes::from(self.body) } else { Bytes::new() };
+        let body = if has_body { self.body } else { Bytes::new() };
         let mut response = Response::new(Full::new(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
@@ -112,7 +117,7 @@ impl Answer {
     }
 }
 
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 impl From<Refused> for Answer {
     fn from(refused: Refused) -> Answer {

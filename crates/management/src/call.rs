@@ -1,8 +1,10 @@
 //! One request: its path in parts, its query, its body as JSON.
 
 use crate::answer::Refused;
+use crate::metrics::Pages;
 use crate::permits::Permit;
 use crate::site;
+use crate::unsent::Answers;
 use crate::waiting::Asking;
 use bytes::Bytes;
 use hyper::http::request::Parts;
@@ -29,6 +31,10 @@ pub(crate) struct Call<'a> {
     pub(crate) asker: &'a Asker,
     /// The turns for messages over HTTP.
     pub(crate) messages: &'a Semaphore,
+    /// Who has a long answer made.
+    pub(crate) answers: &'a Answers,
+    /// Metrics that were made a moment ago.
+    pub(crate) pages: &'a Rc<Pages>,
 }
 
 /// Whether somebody waits for an answer. A request that changes something goes on without.

@@ -1,7 +1,7 @@
 //! RabbitMQ's management API and metrics for Prometheus over HTTP, as far as this broker can answer them honestly.
 //!
 //! In reading order: [`Management`] listens and serves on a thread of its own, off the road of messages; `call` is one
-//! request, `permits` says who keeps a connection, `waiting` who waits for an answer, `site` and `access` who may ask, `resource` has one file for each
+//! request, `permits` says who keeps a connection, `waiting` who waits for an answer, `unsent` and `patience` what becomes of one that is not read, `site` and `access` who may ask, `resource` has one file for each
 //! thing that is asked about, `listing` pages and sorts, `answer` is what goes back; `metrics` is the other half.
 //! `stored` shows a message to who reads a data folder.
 //!
@@ -18,11 +18,13 @@ mod listener;
 mod listing;
 mod metrics;
 mod own_channel;
+mod patience;
 mod permits;
 mod process;
 mod resource;
 mod site;
 mod stored;
+mod unsent;
 mod waiting;
 
 pub use listener::{Listening, Management};

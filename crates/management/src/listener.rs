@@ -1,14 +1,17 @@
 //! The HTTP listener: one thread, apart from those that move messages.
 //!
 //! Invariant: who asks slowly, too much or too often waits for himself. Connections, their life, heads and bodies have
-//! limits that nothing a client sends renews, and nothing is read of a body before it is known who sends it and that
+//! limits that nothing a client sends renews, as have answers that it does not read, and nothing is read of a body before it is known who sends it and that
 //! this user may do what it is for.
 
 use crate::answer::Answer;
 use crate::body::{Body, Turns};
 use crate::call::{self, Asker, Call};
-use crate::permits::{Permit, Permits};
+use crate::metrics::Pages;
+use crate::patience::Patient;
+use crate::permits::{self, Permit, Permits};
 use crate::resource;
+use crate::unsent::{Answers, Owner};
 use crate::waiting::{self, Requests};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -33,6 +36,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the first head may take, from the connection on: nothing is known of its sender.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take nothing of what it is sent.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// How long nothing is accepted after the system refused a connection, for want of descriptors say.
@@ -99,13 +104,22 @@ struct Shared {
     permits: Rc<Permits>,
     turns: Rc<Turns>,
     requests: Rc<Requests>,
+    answers: Answers,
+    pages: Rc<Pages>,
     messages: Semaphore,
 }
 
 async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketAddr>, until: oneshot::Receiver<()>) {
-    let (permits, turns, requests) = (Rc::default(), Rc::new(Turns::new()), Rc::default());
-    let messages = Semaphore::new(resource::MESSAGES_AT_A_TIME);
-    let shared = Rc::new(Shared { handle, addresses, permits, turns, requests, messages });
+    let shared = Rc::new(Shared {
+        handle,
+        addresses,
+        permits: Rc::default(),
+        turns: Rc::new(Turns::new()),
+        requests: Rc::default(),
+        answers: Answers::default(),
+        pages: Rc::default(),
+        messages: Semaphore::new(resource::MESSAGES_AT_A_TIME),
+    });
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone()))),
@@ -140,7 +154,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Rc<Shared>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_TIMEOUT)), service);
     let says_nothing = async {
         tokio::time::sleep(FIRST_HEAD_TIMEOUT).await;
         if asked.get() {
@@ -198,6 +212,8 @@ async fn answer(
         asking: &asking,
         asker,
         messages: &shared.messages,
+        answers: &shared.answers,
+        pages: &shared.pages,
     };
     let answer = waiting::watch(&call, async {
         match call::is_metrics(&head) {
@@ -206,5 +222,7 @@ async fn answer(
         }
     });
     let answer: Answer = answer.await.unwrap_or_else(Into::into);
-    Ok(answer.into_response(has_body))
+    let user = asking.request.user.borrow().clone();
+    let owner = user.map_or_else(|| Owner::Stranger(permits::network(peer.ip())), Owner::User);
+    Ok(answer.map_body(|body| shared.answers.count(body, owner, &permit.end)).into_response(has_body))
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: without parameters a list is as it was made. What is asked for wrongly is refused, never guessed.
 
-use crate::answer::Refused;
+use crate::answer::{Answer, JSON, Refused};
 use crate::call::Call;
 use broker::topology::Pattern;
 use serde_json::{Map, Value, json};
@@ -26,6 +26,47 @@ pub(crate) fn page(call: &Call<'_>) -> Option<Range<usize>> {
     let page = number(call.query("page")?)?;
     let size = call.query("page_size").map_or(Some(PAGE_SIZE_DEFAULT), number).filter(|size| *size <= PAGE_SIZE_MAX)?;
     Some((page - 1).saturating_mul(size)..page.saturating_mul(size))
+}
+
+/// So many things are described at a time: one thread answers everybody, and those who change them wait while they are looked at.
+const PART: usize = 128;
+
+/// The list of what `describe` says of each of `all`, as the query of `call` wants it. It is made a part at a time, and others
+/// have their turns in between; what has gone meanwhile `describe` leaves out.
+pub(crate) async fn answer<T>(
+    call: &Call<'_>,
+    all: &[T],
+    describe: impl Fn(&[T]) -> Vec<Value>,
+) -> Result<Answer, Refused> {
+    let says = |name: &str| call.query(name).filter(|value| !value.is_empty());
+    if ["name", "sort", "page"].iter().all(|name| says(name).is_none()) {
+        // As it is, so it need not be there as a whole but as its text.
+        let (columns, mut text) = (says("columns"), vec![b'[']);
+        for part in all.chunks(PART) {
+            for item in describe(part) {
+                if text.len() > 1 {
+                    text.push(b',');
+                }
+                let item = chosen(item, columns.as_deref());
+                serde_json::to_writer(&mut text, &item).map_err(|_| Refused::NoAnswer)?;
+            }
+            tokio::task::yield_now().await;
+        }
+        text.push(b']');
+        return Ok(Answer::text(text.into(), JSON));
+    }
+    let (page, mut items) = (page(call), Vec::with_capacity(all.len()));
+    for (number, part) in all.chunks(PART).enumerate() {
+        let first = number * PART;
+        if page.as_ref().is_none_or(|page| page.start < first + part.len() && first < page.end) {
+            items.extend(describe(part));
+            tokio::task::yield_now().await;
+        } else {
+            // It is on no page that is shown.
+            items.resize(items.len() + part.len(), Value::Null);
+        }
+    }
+    Ok(Answer::json(&list(call, items)?))
 }
 
 /// The list as the query of `call` wants it.

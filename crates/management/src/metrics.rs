@@ -8,6 +8,7 @@
 use crate::answer::{Answer, Refused};
 use crate::call::Call;
 use crate::process::Process;
+use bytes::Bytes;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -16,7 +17,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use server::handle::NodeFigures;
 use server::report::ConnectionState;
+use std::cell::RefCell;
 use std::fmt::Error;
+use std::rc::Rc;
+use std::time::Duration;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// RabbitMQ's label of everything that came by AMQP 0-9-1.
@@ -32,11 +36,53 @@ pub(crate) async fn answer(call: &Call<'_>) -> Result<Answer, Refused> {
     if !["GET", "HEAD"].contains(&call.head.method.as_str()) {
         return Err(Refused::NotAllowed(&["GET", "HEAD"]));
     }
+    let page = match per_object {
+        false => encode(Scrape::new(call, false).await).ok_or(Refused::NoAnswer)?,
+        true => call.pages.page(call).await?,
+    };
+    Ok(Answer::text(page, CONTENT_TYPE))
+}
+
+fn encode(scrape: Scrape) -> Option<Bytes> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape::new(call, per_object).await));
+    registry.register_collector(Box::new(scrape));
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).map_err(|_| Refused::NoAnswer)?;
-    Ok(Answer::text(text, CONTENT_TYPE))
+    prometheus_client::encoding::text::encode(&mut text, &registry).ok()?;
+    Some(text.into())
+}
+
+/// How long a page is given to others who ask: they are not asked for a password, and a page of many queues takes long to make.
+const PAGE_AGE: Duration = Duration::from_secs(1);
+/// Shorter pages are made for each.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// The page per object that was made last, if that was a moment ago.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    newest: RefCell<Option<Bytes>>,
+    making: tokio::sync::Mutex<()>,
+}
+
+impl Pages {
+    async fn page(self: &Rc<Self>, call: &Call<'_>) -> Result<Bytes, Refused> {
+        let _turn = self.making.lock().await;
+        if let Some(page) = self.newest.borrow().clone() {
+            return Ok(page);
+        }
+        let scrape = Scrape::new(call, true).await;
+        // Others have this thread meanwhile.
+        let page = tokio::task::spawn_blocking(|| encode(scrape)).await;
+        let page = page.ok().flatten().ok_or(Refused::NoAnswer)?;
+        if page.len() >= PAGE_BYTES {
+            *self.newest.borrow_mut() = Some(page.clone());
+            let pages = self.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(PAGE_AGE).await;
+                *pages.newest.borrow_mut() = None;
+            });
+        }
+        Ok(page)
+    }
 }
 
 /// What is in one queue, or in all of them together.

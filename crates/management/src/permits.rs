@@ -122,7 +122,7 @@ fn make_room<Of: Clone + Eq + Hash>(held: &mut HashMap<u64, Held<Of>>, of: &Of, 
 }
 
 /// What one person has many of with IPv6: the network of 64 bits. An IPv4 address is itself, however it is written.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => IpAddr::V6((u128::from(six) >> 64 << 64).into()),
         four => four,

@@ -35,25 +35,27 @@ pub(super) enum End<'a> {
 }
 
 /// GET of all, or of those in a virtual host.
-pub(super) fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
-    let topology = cx.handle().topology();
-    let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
-    let sees = |id: VhostId| vhost.map_or_else(|| cx.caller.sees(&topology, id), |wanted| wanted == id);
-    let of_queues = topology.queues().filter(|queue| sees(queue.vhost));
-    let all = topology.bindings().filter(|binding| sees(binding.vhost));
-    let all = all.chain(of_queues.map(|queue| of_default_exchange(queue.vhost, &queue.name)));
-    let found = Found::among(all, listing::page(cx.call), &topology)?;
-    drop(topology);
-    found.show(cx)
+pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    let found = {
+        let topology = cx.handle().topology();
+        let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
+        let sees = |id: VhostId| vhost.map_or_else(|| cx.caller.sees(&topology, id), |wanted| wanted == id);
+        let of_queues = topology.queues().filter(|queue| sees(queue.vhost));
+        let all = topology.bindings().filter(|binding| sees(binding.vhost));
+        let all = all.chain(of_queues.map(|queue| of_default_exchange(queue.vhost, &queue.name)));
+        Found::among(all, listing::page(cx.call), &topology)?
+    };
+    found.show(cx).await
 }
 
 /// GET of those at one end.
-pub(super) fn at(cx: Cx<'_>, vhost: &[u8], end: End<'_>) -> Result<Answer, Refused> {
-    let topology = cx.handle().topology();
-    let vhost = cx.visible_vhost(&topology, vhost)?;
-    let found = Found::among(find(&topology, vhost, end)?, listing::page(cx.call), &topology)?;
-    drop(topology);
-    found.show(cx)
+pub(super) async fn at(cx: Cx<'_>, vhost: &[u8], end: End<'_>) -> Result<Answer, Refused> {
+    let found = {
+        let topology = cx.handle().topology();
+        let vhost = cx.visible_vhost(&topology, vhost)?;
+        Found::among(find(&topology, vhost, end)?, listing::page(cx.call), &topology)?
+    };
+    found.show(cx).await
 }
 
 /// GET of one.
@@ -124,7 +126,6 @@ const SHOWN_MAX: usize = 100_000;
 struct Found {
     first: Vec<Binding>,
     total: usize,
-    page: Option<std::ops::Range<usize>>,
     vhosts: BTreeMap<VhostId, Name>,
 }
 
@@ -136,21 +137,21 @@ impl Found {
         page: Option<std::ops::Range<usize>>,
         topology: &Topology,
     ) -> Result<Self, Refused> {
-        let (first, total) = first_of(all, page.clone(), SHOWN_MAX)?;
+        let (first, total) = first_of(all, page, SHOWN_MAX)?;
         let named = |id: VhostId| topology.vhost_of(id).map(|vhost| (id, vhost.name.clone()));
         let vhosts = first.iter().map(|binding| binding.vhost).collect::<BTreeSet<_>>();
-        Ok(Found { first, total, page, vhosts: vhosts.into_iter().filter_map(named).collect() })
+        Ok(Found { first, total, vhosts: vhosts.into_iter().filter_map(named).collect() })
     }
 
     /// The topology is not held meanwhile: those who change it would wait, and with them everybody on their threads.
-    fn show(self, cx: Cx<'_>) -> Result<Answer, Refused> {
-        let page = self.page.unwrap_or(0..self.total);
-        let described = |at: usize| match self.first.get(at).filter(|_| page.contains(&at)) {
+    async fn show(self, cx: Cx<'_>) -> Result<Answer, Refused> {
+        let described = |at: &usize| match self.first.get(*at) {
             Some(binding) => describe(binding, self.vhosts.get(&binding.vhost)),
             // It is on no page that is shown.
             None => Value::Null,
         };
-        Ok(Answer::json(&listing::list(cx.call, (0..self.total).map(described).collect())?))
+        let places: Vec<usize> = (0..self.total).collect();
+        listing::answer(cx.call, &places, |part| part.iter().map(described).collect()).await
     }
 }
 

@@ -4,8 +4,9 @@ use super::Cx;
 use super::connection::{self, find, visible};
 use crate::answer::{Answer, Refused};
 use crate::{json, listing};
+use broker::topology::Topology;
 use serde_json::{Value, json};
-use server::report::{ChannelReport, ConnectionReport, WaitingReport};
+use server::report::{ChannelReport, ConnectionReport, ConsumerReport, WaitingReport};
 
 fn name(report: &ConnectionReport, channel: &ChannelReport) -> String {
     format!("{} ({})", connection::name(report), channel.number)
@@ -18,8 +19,9 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     }
     let mut all = visible(cx).await;
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
-    let items = all.iter().flat_map(|report| described(cx, report)).collect();
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    let channels: Vec<_> = channels_of(&all).collect();
+    let describe = |part: &[Channel<'_>]| part.iter().map(|(report, channel)| describe(cx, report, channel)).collect();
+    listing::answer(cx.call, &channels, describe).await
 }
 
 /// GET of those of one connection.
@@ -50,17 +52,21 @@ pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer
     }
     let mut all = visible(cx).await;
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
-    let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
-    let items = channels.flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect();
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    let consumers = channels_of(&all).flat_map(|(report, of)| of.consumers.iter().map(move |one| (report, of, one)));
+    let consumers: Vec<_> = consumers.collect();
+    let describe = |part: &[(&ConnectionReport, &ChannelReport, &ConsumerReport)]| {
+        let topology = cx.handle().topology();
+        part.iter().filter_map(|(r, channel, c)| describe_consumer(cx, &topology, (r, channel), c)).collect()
+    };
+    listing::answer(cx.call, &consumers, describe).await
 }
 
 /// GET of what clients wait for: requests without an answer, over HTTP too, publishes without a confirm; the oldest first.
 pub(super) async fn waiting(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     let all = visible(cx).await;
-    let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
-    let found = channels.flat_map(|(r, channel)| channel.waiting.iter().map(move |waiting| (r, channel, waiting)));
+    let found =
+        channels_of(&all).flat_map(|(r, channel)| channel.waiting.iter().map(move |waiting| (r, channel, waiting)));
     let describe = |(report, channel, waiting): (&ConnectionReport, &ChannelReport, &WaitingReport)| {
         json!({
             "connection": connection::name(report),
@@ -109,8 +115,14 @@ pub(super) async fn consumers_of_queue(cx: Cx<'_>, queue: broker::QueueId) -> Ve
             channel.consumers.retain(|consumer| consumer.queue == queue);
         }
     }
-    let channels = all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)));
-    channels.flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect()
+    channels_of(&all).flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect()
+}
+
+/// A channel, and the connection that it is of.
+type Channel<'a> = (&'a ConnectionReport, &'a ChannelReport);
+
+fn channels_of(all: &[ConnectionReport]) -> impl Iterator<Item = Channel<'_>> {
+    all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)))
 }
 
 fn described(cx: Cx<'_>, report: &ConnectionReport) -> Vec<Value> {
@@ -143,27 +155,33 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> V
 
 fn consumers_of(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Vec<Value> {
     let topology = cx.handle().topology();
-    let describe = |consumer: &server::report::ConsumerReport| {
-        // A queue that went this moment takes its consumers with it.
-        let queue = topology.queue(consumer.queue)?;
-        Some(json!({
-            "consumer_tag": json::text(&consumer.tag),
-            "queue": { "name": json::text(&queue.name), "vhost": json::text(&report.vhost) },
-            "ack_required": !consumer.no_ack,
-            "exclusive": consumer.exclusive,
-            "prefetch_count": consumer.prefetch,
-            "priority": consumer.priority,
-            "arguments": if consumer.priority == 0 { json!({}) } else { json!({ "x-priority": consumer.priority }) },
-            "channel_details": {
-                "name": name(report, channel),
-                "number": channel.number,
-                "node": cx.handle().facts().node_name,
-                "user": json::text(&report.user),
-                "connection_name": connection::name(report),
-                "peer_host": report.peer.ip().to_string(),
-                "peer_port": report.peer.port(),
-            },
-        }))
-    };
-    channel.consumers.iter().filter_map(describe).collect()
+    channel.consumers.iter().filter_map(|one| describe_consumer(cx, &topology, (report, channel), one)).collect()
+}
+
+fn describe_consumer(
+    cx: Cx<'_>,
+    topology: &Topology,
+    (report, channel): Channel<'_>,
+    consumer: &ConsumerReport,
+) -> Option<Value> {
+    // A queue that went this moment takes its consumers with it.
+    let queue = topology.queue(consumer.queue)?;
+    Some(json!({
+        "consumer_tag": json::text(&consumer.tag),
+        "queue": { "name": json::text(&queue.name), "vhost": json::text(&report.vhost) },
+        "ack_required": !consumer.no_ack,
+        "exclusive": consumer.exclusive,
+        "prefetch_count": consumer.prefetch,
+        "priority": consumer.priority,
+        "arguments": if consumer.priority == 0 { json!({}) } else { json!({ "x-priority": consumer.priority }) },
+        "channel_details": {
+            "name": name(report, channel),
+            "number": channel.number,
+            "node": cx.handle().facts().node_name,
+            "user": json::text(&report.user),
+            "connection_name": connection::name(report),
+            "peer_host": report.peer.ip().to_string(),
+            "peer_port": report.peer.port(),
+        },
+    }))
 }

@@ -50,8 +50,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>, user: Option<&[u8]>) 
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     all.retain(|report| user.is_none_or(|user| report.user == user));
     let node = &cx.handle().facts().node_name;
-    let items = all.iter().map(|report| describe(report, node)).collect();
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    listing::answer(cx.call, &all, |part| part.iter().map(|report| describe(report, node)).collect()).await
 }
 
 /// GET of one.

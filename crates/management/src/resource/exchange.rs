@@ -6,7 +6,8 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
 use crate::{json, listing};
-use broker::topology::{Exchange, ExchangeDeclare, Topology};
+use broker::VhostId;
+use broker::topology::{Exchange, ExchangeDeclare, Name, Topology};
 use serde_json::{Value, json};
 use server::handle::operator;
 
@@ -16,18 +17,23 @@ pub(super) fn from_path(name: &[u8]) -> &[u8] {
 }
 
 /// GET of all, or of those in a virtual host.
-pub(super) fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
-    let topology = cx.handle().topology();
-    let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
-    let seen = |exchange: &&Exchange| match vhost {
-        Some(vhost) => exchange.vhost == vhost,
-        None => cx.caller.sees(&topology, exchange.vhost),
+pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    let mut exchanges: Vec<(VhostId, Name)> = {
+        let topology = cx.handle().topology();
+        let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
+        let seen = |exchange: &&Exchange| match vhost {
+            Some(vhost) => exchange.vhost == vhost,
+            None => cx.caller.sees(&topology, exchange.vhost),
+        };
+        topology.exchanges().filter(seen).map(|exchange| (exchange.vhost, exchange.name.clone())).collect()
     };
-    let mut exchanges: Vec<&Exchange> = topology.exchanges().filter(seen).collect();
-    exchanges.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
-    let items = exchanges.into_iter().map(|exchange| describe(&topology, exchange)).collect();
-    drop(topology);
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    exchanges.sort_unstable();
+    let describe = |part: &[(VhostId, Name)]| {
+        let topology = cx.handle().topology();
+        let found = part.iter().filter_map(|(vhost, name)| topology.find_exchange(*vhost, name));
+        found.map(|exchange| describe(&topology, exchange)).collect()
+    };
+    listing::answer(cx.call, &exchanges, describe).await
 }
 
 /// GET of one.

@@ -21,6 +21,7 @@ use crate::access::Caller;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::Call;
+use crate::unsent::Owner;
 use binding::End;
 use broker::VhostId;
 use broker::topology::{Kind, Topology};
@@ -89,6 +90,10 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         other => other,
     };
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    let _turn = match is_long(&parts) && method == "GET" {
+        true => Some(call.answers.turn(Owner::User(caller.name.clone())).await),
+        false => None,
+    };
     match &parts[..] {
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
@@ -116,6 +121,18 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     }
 }
 
+/// Whether the answer may be long where much is declared or many are connected.
+fn is_long(parts: &[&[u8]]) -> bool {
+    match parts {
+        [b"queues" | b"exchanges" | b"bindings", rest @ ..] => rest.len() != 2,
+        [b"connections" | b"channels" | b"consumers" | b"definitions" | b"all-configuration" | b"permissions", ..] => {
+            true
+        }
+        [b"vhosts"] | [b"vhosts", _, _] | [b"users"] => true,
+        _ => false,
+    }
+}
+
 /// Who is connected and what for.
 async fn sockets(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Refused> {
     match parts {
@@ -138,8 +155,8 @@ async fn sockets(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Re
 /// What messages go through.
 async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Result<Answer, Refused> {
     match parts {
-        [b"exchanges"] => on!(method; "GET" => exchange::list(cx, None)),
-        [b"exchanges", vhost] => on!(method; "GET" => exchange::list(cx, Some(vhost))),
+        [b"exchanges"] => on!(method; "GET" => exchange::list(cx, None).await),
+        [b"exchanges", vhost] => on!(method; "GET" => exchange::list(cx, Some(vhost)).await),
         [b"exchanges", vhost, name] => on!(method;
             "GET" => exchange::get(cx, vhost, name),
             "PUT" => exchange::put(cx, vhost, name, body).await,
@@ -148,10 +165,10 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
             on!(method; "POST" => message::publish(cx, vhost, name, body).await)
         }
         [b"exchanges", vhost, name, b"bindings", b"source"] => {
-            on!(method; "GET" => binding::at(cx, vhost, End::Source(name)))
+            on!(method; "GET" => binding::at(cx, vhost, End::Source(name)).await)
         }
         [b"exchanges", vhost, name, b"bindings", b"destination"] => {
-            on!(method; "GET" => binding::at(cx, vhost, End::Destination(name)))
+            on!(method; "GET" => binding::at(cx, vhost, End::Destination(name)).await)
         }
         [b"queues"] => on!(method; "GET" => queue::list(cx, None).await),
         [b"queues", vhost] => on!(method; "GET" => queue::list(cx, Some(vhost)).await),
@@ -161,15 +178,15 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
             "DELETE" => queue::delete(cx, vhost, name).await),
         [b"queues", vhost, name, b"get"] => on!(method; "POST" => message::get(cx, vhost, name, body).await),
         [b"queues", vhost, name, b"contents"] => on!(method; "DELETE" => queue::purge(cx, vhost, name).await),
-        [b"queues", vhost, name, b"bindings"] => on!(method; "GET" => binding::at(cx, vhost, End::Queue(name))),
-        [b"bindings"] => on!(method; "GET" => binding::list(cx, None)),
-        [b"bindings", vhost] => on!(method; "GET" => binding::list(cx, Some(vhost))),
+        [b"queues", vhost, name, b"bindings"] => on!(method; "GET" => binding::at(cx, vhost, End::Queue(name)).await),
+        [b"bindings"] => on!(method; "GET" => binding::list(cx, None).await),
+        [b"bindings", vhost] => on!(method; "GET" => binding::list(cx, Some(vhost)).await),
         [b"bindings", vhost, b"e", source, kind @ (b"q" | b"e"), destination, rest @ ..] => {
             let kind = if **kind == *b"q" { Kind::Queue } else { Kind::Exchange };
             let end = End::Between(source, kind, destination);
             match rest {
                 [] => on!(method;
-                    "GET" => binding::at(cx, vhost, end),
+                    "GET" => binding::at(cx, vhost, end).await,
                     "POST" => binding::post(cx, vhost, source, kind, destination, body).await),
                 [key] => on!(method;
                     "GET" => binding::get(cx, vhost, end, key),

@@ -5,8 +5,8 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
 use crate::{json, listing};
-use broker::VhostId;
-use broker::topology::{NAME_BYTES_MAX, Queue, QueueDeclare, QueueType, Topology};
+use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
+use broker::{QueueId, VhostId};
 use partition::QueueFigures;
 use serde_json::{Value, json};
 use server::handle::operator;
@@ -15,16 +15,21 @@ use server::handle::operator;
 pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     let vhost = vhost.map(|name| cx.visible_vhost(&cx.handle().topology(), name)).transpose()?;
     let figures = cx.handle().queue_figures().await;
-    let topology = cx.handle().topology();
-    let seen = |queue: &&Queue| match vhost {
-        Some(vhost) => queue.vhost == vhost,
-        None => cx.caller.sees(&topology, queue.vhost),
+    let mut queues: Vec<(VhostId, Name, QueueId)> = {
+        let topology = cx.handle().topology();
+        let seen = |queue: &&Queue| match vhost {
+            Some(vhost) => queue.vhost == vhost,
+            None => cx.caller.sees(&topology, queue.vhost),
+        };
+        topology.queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
     };
-    let mut queues: Vec<&Queue> = topology.queues().filter(seen).collect();
-    queues.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
-    let items = queues.into_iter().map(|queue| describe(cx, &topology, queue, figures.get(&queue.id))).collect();
-    drop(topology);
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    queues.sort_unstable();
+    let describe = |part: &[(VhostId, Name, QueueId)]| {
+        let topology = cx.handle().topology();
+        let found = part.iter().filter_map(|(_, _, id)| topology.queue(*id));
+        found.map(|queue| describe(cx, &topology, queue, figures.get(&queue.id))).collect()
+    };
+    listing::answer(cx.call, &queues, describe).await
 }
 
 /// GET of one.
