@@ -340,6 +340,8 @@ fn queues_of_other_partitions_are_served_while_one_is_damaged_and_deletes_wait_f
     for queue in up {
         assert_eq!(numbers(&drain(&broker, queue)), [1, 2, 3, 4, 5]);
     }
+    let unknown = http.get(&format!("/api/queues/%2F/{}", down[0])).json();
+    assert!(unknown["messages"].is_null() && unknown["consumers"].is_null(), "nobody knows: {unknown}");
     let gone = |queue: &str| http.delete(&format!("/api/queues/%2F/{queue}")).status;
     assert_eq!(gone(down[0]), 503);
     assert_eq!(http.get("/api/health/checks/virtual-hosts").status, 503);
@@ -483,6 +485,18 @@ fn an_extent_that_is_gone_is_missed_by_inspect_and_its_messages_are_given_up_by_
     let mut client = broker.connect();
     let channel = client.channel();
     assert_eq!(client.counts(channel, QUEUE).unwrap().0, 14_000, "it came back");
+    client.close();
+    // While the broker runs: what is in it waits until it is back.
+    let elsewhere = first.with_extension("elsewhere");
+    fs::rename(&first, &elsewhere).unwrap();
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.qos(channel, 10, false).unwrap();
+    client.consume(channel, QUEUE, "waits").unwrap();
+    wait_for("a line that says so", || broker.log().contains("trying again"));
+    fs::rename(&elsewhere, &first).unwrap();
+    let Event::Delivery(delivery) = client.event(channel) else { panic!("it is back") };
+    assert_eq!(number(&delivery.body), 1, "{}", broker.log());
     client.close();
     broker.terminate();
     fs::remove_file(&first).unwrap();

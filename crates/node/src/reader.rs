@@ -31,7 +31,7 @@ impl<D: Disk> Reader<D> {
         let Reader { disk, wal, open } = self;
         let found = carry_out(&read, &**disk, wal, |id| opened(&**disk, id, open));
         // What is damaged, and still wanted where it is, is told by its partition, with its queue and its numbers.
-        if let Err(ReadFailed::Refused(why)) = &found {
+        if let Err(ReadFailed::Refused(why) | ReadFailed::Gone(why)) = &found {
             tracing::warn!(partition = read.partition.0, "messages could not be read, trying again: {why}");
         }
         Completion::Read(read.purpose, found)

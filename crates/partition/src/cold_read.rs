@@ -35,6 +35,7 @@ impl Read {
 
 fn failed(error: &StorageError) -> ReadFailed {
     match error.is_damage() {
+        true if error.is_gone() => ReadFailed::Gone(error.to_string()),
         true => ReadFailed::Damaged(error.to_string()),
         false => ReadFailed::Refused(error.to_string()),
     }

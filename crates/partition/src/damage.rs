@@ -5,6 +5,9 @@
 //! messages around it go on in order. In a larger group the others are asked first, see [`crate::repair`] and
 //! `docs/decisions/0007-damaged-messages.md`.
 //!
+//! A file that is not there is no such last word where nobody else has it: a disk may be mounted again, a file put back. Then
+//! the queue waits, as for whatever the system refuses just now.
+//!
 //! Invariant: only what waits in the queue is set aside. What a consumer holds is its own to settle, and its bytes were
 //! intact when it got them.
 
@@ -139,7 +142,7 @@ impl QueuePartition {
     /// These runs could not be copied, because some of their messages cannot be read: the same happens to those as when they
     /// are met on their way to a consumer, and the rest of the run is copied later. Comes before the answer to the job.
     pub fn runs_damaged(&mut self, runs: Vec<DamagedRun>, cx: &mut Context<'_>) {
-        for DamagedRun { queue, place, messages, why } in runs {
+        for DamagedRun { queue, place, messages, why, is_gone } in runs {
             let first = messages.first().map_or(0, |m| m.0);
             let run = self.queues.queue(queue).and_then(|state| state.runs().covering(first));
             // Settled, or moved, while it was read: what is damaged there has ended with it.
@@ -154,6 +157,7 @@ impl QueuePartition {
                 continue;
             }
             match (self.is_only_copy(), self.leader.is_some()) {
+                (true, _) if is_gone => cx.out.damage.push(Damage { queue, place, messages, why, fate: Fate::Awaited }),
                 (true, true) => {
                     let seqs = messages.into_iter().flat_map(|(first, count)| first..first + count);
                     self.set_aside(queue, place, seqs, why, cx.out);

@@ -106,7 +106,7 @@ impl QueuePartition {
                 // Every fetch is answered: with nothing, if the entries are gone, so that they are asked for again.
                 let bodies = match found {
                     Ok(ReadBytes::Records(bodies)) => bodies,
-                    Err(ReadFailed::Damaged(why)) if self.replica.give_up_through(from) => {
+                    Err(ReadFailed::Damaged(why) | ReadFailed::Gone(why)) if self.replica.give_up_through(from) => {
                         cx.out.lost_entries.push(LostEntry { partition: self.replica.id(), index: from, why });
                         Vec::new()
                     }
@@ -121,6 +121,7 @@ impl QueuePartition {
             purpose @ ReadPurpose::Repair { .. } => return self.repair_read(purpose, found, cx),
             ReadPurpose::Messages { queue, seq, place, is_second } => (queue, seq, place, is_second),
         };
+        let is_only_copy = self.is_only_copy();
         let Some(leader) = self.leader.as_deref_mut() else { return };
         let Some(lq) = leader.queues.get_mut(&id) else { return };
         lq.sink.reading = false;
@@ -129,7 +130,7 @@ impl QueuePartition {
         let run = state.and_then(|s| s.runs().covering(seq));
         // Settled meanwhile: nobody waits for it.
         let Some(run) = run.filter(|run| run.is_live(seq)) else { return };
-        let (past, why) = match Found::new(found, state, run, seq) {
+        let (past, why) = match Found::new(found, state, run, seq, is_only_copy) {
             Found::Readers(readers) => return lq.take_in(seq, readers, state, cx.tail),
             // It has moved while it was read: it is read again where it is now.
             _ if run.place != place => return,
@@ -149,7 +150,7 @@ impl QueuePartition {
             return;
         }
         let first = if matches!(place, Place::Wal { .. }) { run.first } else { seq };
-        if self.is_only_copy() {
+        if is_only_copy {
             self.set_aside(id, place, first..past, why, cx.out);
         } else if self.repair((id, place), (first, past), why, cx) {
             // As if the read did not come back yet: the other queues go on.
@@ -245,6 +246,7 @@ impl Found {
         state: Option<&QueueState<Place>>,
         run: &Run<Place>,
         seq: u64,
+        is_only_copy: bool,
     ) -> Found {
         match found {
             Ok(ReadBytes::Extent { messages, damage }) => match messages.iter().find(|m| m.0 >= seq) {
@@ -267,7 +269,9 @@ impl Found {
             }
             Ok(ReadBytes::Wal(_) | ReadBytes::Records(_)) => unreachable!("these are read for followers only"),
             Err(ReadFailed::Damaged(why)) => Found::Damaged { past: run.past(), why },
-            Err(ReadFailed::Refused(_)) => Found::Refused,
+            // What others have is asked of them; else it is waited for.
+            Err(ReadFailed::Gone(why)) if !is_only_copy => Found::Damaged { past: run.past(), why },
+            Err(ReadFailed::Gone(_) | ReadFailed::Refused(_)) => Found::Refused,
         }
     }
 }

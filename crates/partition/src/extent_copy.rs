@@ -229,7 +229,7 @@ fn read_run<D: Disk>(
                 }
             };
             let (queue, place) = (run.queue, run.place);
-            Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why }))
+            Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why, is_gone: false }))
         }
         Place::Extent { id, run: number } => {
             let id = ExtentId(u64::from(id));
@@ -240,7 +240,8 @@ fn read_run<D: Disk>(
             match salvage_run(disk, id, number as usize, run) {
                 Err(error) if error.is_damage() => {
                     let (queue, place, why) = (run.queue, run.place, error.to_string());
-                    Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why }))
+                    let (messages, is_gone) = (run.live.to_vec(), error.is_gone());
+                    Ok(Err(DamagedRun { queue, place, messages, why, is_gone }))
                 }
                 read => read,
             }
@@ -320,5 +321,5 @@ fn salvage_run<D: Disk>(disk: &D, id: ExtentId, number: usize, run: &CopyRun) ->
         return Ok(Ok(live));
     }
     let why = damage.map_or_else(|| batch_is_damaged(run.place), |error| error.to_string());
-    Ok(Err(DamagedRun { queue: run.queue, place: run.place, messages: missing.iter().collect(), why }))
+    Ok(Err(DamagedRun { queue: run.queue, place: run.place, messages: missing.iter().collect(), why, is_gone: false }))
 }

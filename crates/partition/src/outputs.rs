@@ -148,8 +148,10 @@ pub enum ReadBytes {
 /// Why a read brought nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadFailed {
-    /// The bytes are not what was written, or their file is gone: which file, where, and what is wrong.
+    /// The bytes are not what was written: which file, where, and what is wrong.
     Damaged(String),
+    /// Their file is not there, and may come back.
+    Gone(String),
     /// The system refused just now (too many open files, say); it may be tried again.
     Refused(String),
 }
@@ -161,6 +163,8 @@ pub enum Fate {
     SetAside,
     /// The other members are asked for them; until one of them has answered, or all of them, the queue waits.
     Asked,
+    /// Their file is not there. The queue waits for it.
+    Awaited,
     /// A member that does not lead noticed it, and nobody else is there to ask: the leader decides when it meets them.
     Told,
 }
@@ -211,6 +215,7 @@ impl std::fmt::Display for Damage {
             Fate::Asked => {
                 write!(f, "The other members are asked for them, and the queue waits until they answer. Check the disk")
             }
+            Fate::Awaited => write!(f, "Their queue waits until the file is back. Is its disk mounted?"),
             Fate::Told => write!(f, "Whoever leads decides what becomes of them. Check the disk"),
         }
     }
@@ -334,6 +339,8 @@ pub struct DamagedRun {
     pub messages: Vec<(u64, u64)>,
     /// Which file, where in it, what is wrong.
     pub why: String,
+    /// Their file is not there, and may come back.
+    pub is_gone: bool,
 }
 
 /// A member that takes no part in its group any more: its log and the leader's word cannot both be true.

@@ -376,7 +376,7 @@ impl QueuePartition {
                 }
                 have.extend(messages);
             }
-            Err(ReadFailed::Damaged(_)) => past = past.min(from + REPAIR_NUMBERS_MAX),
+            Err(ReadFailed::Damaged(_) | ReadFailed::Gone(_)) => past = past.min(from + REPAIR_NUMBERS_MAX),
             Ok(_) | Err(ReadFailed::Refused(_)) => return,
         }
         let live = (from..past).filter(|seq| run.is_live(*seq));

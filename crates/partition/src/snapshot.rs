@@ -226,7 +226,7 @@ impl QueuePartition {
                     None => (None, intact.first().map_or(run_past, |(first, _)| *first)),
                 }
             }
-            Err(ReadFailed::Damaged(_)) => (None, run_past),
+            Err(ReadFailed::Damaged(_) | ReadFailed::Gone(_)) => (None, run_past),
             Ok(_) | Err(ReadFailed::Refused(_)) => return,
         };
         if let Some(messages) = messages {

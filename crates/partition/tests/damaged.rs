@@ -164,18 +164,34 @@ fn a_wrong_byte_in_memory_is_no_damage() {
 }
 
 #[test]
-fn a_read_that_is_refused_is_made_again_and_costs_nothing() {
+fn a_read_that_is_refused_or_misses_its_file_is_made_again_and_costs_nothing() {
+    for is_unmounted in [false, true] {
+        let (mut rig, _) = filled(2);
+        (rig.refusals, rig.is_unmounted) = (2, is_unmounted);
+        rig.consume(1, 0, true);
+        for _ in 0..2 {
+            rig.run();
+            assert_eq!(texts(&rig.delivered()), Vec::<String>::new());
+            let due = rig.partition.due_ms().expect("it is tried again later");
+            assert!(due > rig.now);
+            rig.now = due;
+        }
+        rig.run();
+        assert_eq!(texts(&rig.delivered()), ["m1", "m2"]);
+        assert_eq!(told(&mut rig), []);
+    }
+}
+
+#[test]
+fn upkeep_that_misses_a_file_says_so_and_ends_nothing() {
     let (mut rig, _) = filled(2);
-    rig.refusals = 1;
-    rig.consume(1, 0, true);
+    let place = rig.partition.queues().queue(QUEUE).unwrap().runs().covering(2).unwrap().place;
+    let why = "no such file".to_owned();
+    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(2, 1)], why, is_gone: true }];
+    rig.with(|p, cx| p.runs_damaged(damaged, cx));
     rig.run();
-    assert_eq!(texts(&rig.delivered()), Vec::<String>::new());
-    let due = rig.partition.due_ms().expect("it is tried again later");
-    assert!(due > rig.now);
-    rig.now = due;
-    rig.run();
-    assert_eq!(texts(&rig.delivered()), ["m1", "m2"]);
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(told(&mut rig).iter().map(|damage| damage.fate).collect::<Vec<_>>(), [Fate::Awaited]);
+    assert_eq!((live(&rig), rig.stat()), (2, (2, 0, 0)));
 }
 
 #[test]
@@ -188,7 +204,13 @@ fn a_message_that_a_consumer_holds_is_its_own_to_settle() {
     // Upkeep meets the damage first, while all three are out.
     let run = |rig: &Rig, seq| rig.partition.queues().queue(QUEUE).unwrap().runs().covering(seq).unwrap().place;
     let damaged: Vec<_> = (1..=3)
-        .map(|seq| DamagedRun { queue: QUEUE, place: run(&rig, seq), messages: vec![(seq, 1)], why: "rot".to_owned() })
+        .map(|seq| DamagedRun {
+            queue: QUEUE,
+            place: run(&rig, seq),
+            messages: vec![(seq, 1)],
+            why: "rot".to_owned(),
+            is_gone: false,
+        })
         .collect();
     rig.with(|p, cx| p.runs_damaged(damaged, cx));
     rig.run();
@@ -207,8 +229,13 @@ fn a_message_that_a_consumer_holds_is_its_own_to_settle() {
 fn upkeep_sets_aside_what_it_cannot_copy() {
     let (mut rig, _) = filled(4);
     let place = |rig: &Rig, seq| rig.partition.queues().queue(QUEUE).unwrap().runs().covering(seq).unwrap().place;
-    let damaged =
-        vec![DamagedRun { queue: QUEUE, place: place(&rig, 2), messages: vec![(2, 1)], why: "rot".to_owned() }];
+    let damaged = vec![DamagedRun {
+        queue: QUEUE,
+        place: place(&rig, 2),
+        messages: vec![(2, 1)],
+        why: "rot".to_owned(),
+        is_gone: false,
+    }];
     rig.with(|p, cx| p.runs_damaged(damaged.clone(), cx));
     rig.run();
     assert_eq!(ranges(&told(&mut rig)), [(2, 1)]);

@@ -108,7 +108,7 @@ fn an_extent_with_nothing_in_it_leaves_no_file() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_damage_and_one_that_cannot_be_opened_is_not() {
+fn a_file_that_is_gone_is_told_apart_from_damage_and_from_one_that_cannot_be_opened() {
     let (disk, wal) = written();
     let at = ReadAt::Extent { id: 1, run: 0, from: 10, past: 15, bytes_max: 1 };
     let place = Place::Extent { id: 1, run: 0 };
@@ -122,7 +122,7 @@ fn a_file_that_is_gone_is_damage_and_one_that_cannot_be_opened_is_not() {
     disk.remove(EXTENT).unwrap();
     let mut opened = None;
     let found = carry_out(&read, &*disk, &wal, |id| Extent::open(&*disk, id).map(|extent| &*opened.insert(extent)));
-    assert!(matches!(found, Err(ReadFailed::Damaged(_))));
+    assert!(matches!(found, Err(ReadFailed::Gone(_))), "{found:?}");
     let copied = copy_runs(&disk, FOLDER_ID, &wal, ExtentId(2), &runs()).unwrap();
-    assert!(copied.ready.is_none() && copied.damaged.len() == 2);
+    assert!(copied.ready.is_none() && copied.damaged.len() == 2 && copied.damaged.iter().all(|d| d.is_gone));
 }

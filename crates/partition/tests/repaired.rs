@@ -460,7 +460,8 @@ fn a_follower_mends_what_its_upkeep_could_not_copy() {
     let [one, _] = trio.followers();
     trio.rot(one, 0, &[2]);
     let place = trio.members[one].run(2).unwrap();
-    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(2, 1)], why: "rot".to_owned() }];
+    let damaged =
+        vec![DamagedRun { queue: QUEUE, place, messages: vec![(2, 1)], why: "rot".to_owned(), is_gone: false }];
     let now = trio.now;
     trio.members[one].with(now, |p, cx| p.runs_damaged(damaged, cx));
     trio.run();
@@ -476,7 +477,8 @@ fn a_follower_gives_nothing_up() {
     (0..3).for_each(|at| trio.rot(at, 0, &[1]));
     let [one, _] = trio.followers();
     let place = trio.members[one].run(1).unwrap();
-    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(1, 1)], why: "rot".to_owned() }];
+    let damaged =
+        vec![DamagedRun { queue: QUEUE, place, messages: vec![(1, 1)], why: "rot".to_owned(), is_gone: false }];
     let now = trio.now;
     trio.members[one].with(now, |p, cx| p.runs_damaged(damaged, cx));
     for _ in 0..60 {
@@ -532,7 +534,8 @@ fn upkeep_mends_each_stretch_of_an_extent() {
     let [one, _] = trio.followers();
     trio.rot(one, 1, &[4, 6, 7]);
     let place = Place::Extent { id: 1, run: 0 };
-    let damaged = vec![DamagedRun { queue: QUEUE, place, messages: vec![(4, 1), (6, 2)], why: "rot".to_owned() }];
+    let damaged =
+        vec![DamagedRun { queue: QUEUE, place, messages: vec![(4, 1), (6, 2)], why: "rot".to_owned(), is_gone: false }];
     let now = trio.now;
     trio.members[one].with(now, |p, cx| p.runs_damaged(damaged, cx));
     for _ in 0..4 {
@@ -804,7 +807,7 @@ impl Trio {
         let damaged = stretches.iter().map(|messages| {
             let state = self.members[member].partition.queues().queue(queue).unwrap();
             let place = state.runs().covering(messages[0].0).unwrap().place;
-            DamagedRun { queue, place, messages: messages.to_vec(), why: "rot".to_owned() }
+            DamagedRun { queue, place, messages: messages.to_vec(), why: "rot".to_owned(), is_gone: false }
         });
         let (damaged, now) = (damaged.collect(), self.now);
         self.members[member].with(now, |p, cx| p.runs_damaged(damaged, cx));

@@ -198,6 +198,11 @@ impl StorageError {
         matches!(self, StorageError::Full { .. })
     }
 
+    /// Whether the file is not there: a copy from elsewhere helps, and so may a mount.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, StorageError::Missing { .. })
+    }
+
     /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed: not what was written, no such
     /// file, or sectors and file-system blocks that the system cannot make out. What the system refuses for other reasons
     /// (too many open files, say) may be there.

@@ -161,6 +161,10 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
         described["members"] = json!([node]);
         described["online"] = json!(online);
     }
+    if is_down && let Some(fields) = described.as_object_mut() {
+        // Nobody knows.
+        fields.retain(|name, _| name != "consumers" && !name.starts_with("messages"));
+    }
     if figures.value_cap.is_some() {
         described["leveret_value_at_risk"] = figures.value_at_risk.into();
         described["leveret_value_at_risk_cap"] = figures.value_cap.into();

@@ -50,6 +50,8 @@ pub(crate) struct Rig {
     pub(crate) rotten_in_memory: bool,
     /// So many reads are refused.
     pub(crate) refusals: u32,
+    /// They are for want of the file.
+    pub(crate) is_unmounted: bool,
 }
 
 pub(crate) const QUEUE: QueueId = QueueId(7);
@@ -89,6 +91,7 @@ impl Rig {
             rotten: Vec::new(),
             rotten_in_memory: false,
             refusals: 0,
+            is_unmounted: false,
         };
         rig.with(tell);
         for _ in 0..50 {
@@ -141,7 +144,10 @@ impl Rig {
             let found = match read.at {
                 _ if self.refusals > 0 => {
                     self.refusals -= 1;
-                    Err(ReadFailed::Refused("too many open files".to_owned()))
+                    Err(match self.is_unmounted {
+                        true => ReadFailed::Gone("no such file".to_owned()),
+                        false => ReadFailed::Refused("too many open files".to_owned()),
+                    })
                 }
                 ReadAt::Batches(places) => {
                     self.reads.push(places.len());
