@@ -96,8 +96,9 @@ impl Group {
         config.validate()?;
         restored.check()?;
         let doubt = Doubt::new(&restored);
+        let hard_state = HardState { commit: restored.committed(), ..restored.hard_state };
         let log = LogView::new(
-            RaftState { hard_state: to_raft(restored.hard_state), conf_state: restored.membership.to_raft() },
+            RaftState { hard_state: to_raft(hard_state), conf_state: restored.membership.to_raft() },
             restored.compacted,
             &restored.evicted,
             restored.entries,

@@ -6,6 +6,7 @@
 
 use crate::config::{ConfigError, Restored};
 use crate::entry::EntryKind;
+use crate::position::LogIndex;
 
 /// Why a group does not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +44,15 @@ impl Restored {
             Some(change) => contradiction(format!("{} is not an applied change of members", change.position())),
             None => Ok(()),
         }
+    }
+
+    /// Up to where the log is known to be committed: as far as was said, and up to the last change of members but one.
+    ///
+    /// A leader begins a change of members only once it has applied the one before, so a log that holds two proves that the first is
+    /// committed. Who forgot that by a restart could be elected by members that count no more, and nobody who counts would know.
+    pub(crate) fn committed(&self) -> LogIndex {
+        let mut changes = self.entries.iter().rev().filter(|entry| entry.kind == EntryKind::Membership);
+        changes.nth(1).map_or(self.hard_state.commit, |change| change.index.max(self.hard_state.commit))
     }
 
     /// Entries follow one another without a gap, and terms only grow.

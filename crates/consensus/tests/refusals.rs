@@ -343,6 +343,38 @@ fn a_member_that_joins_never_stands() {
 }
 
 #[test]
+fn a_member_that_starts_knows_that_a_change_is_committed_once_another_one_follows_in_its_log() {
+    let entry = |index, kind, data: &'static [u8]| Entry {
+        index: LogIndex(index),
+        term: Term(1),
+        kind,
+        data: Bytes::from_static(data),
+    };
+    let (in_comes_n4, out_goes_n2): (&[u8], &[u8]) = (&[1, 1, 1, 4], &[1, 1, 3, 2]);
+    let (command, change) = (EntryKind::Command, EntryKind::Membership);
+    let begin = |entries: Vec<Entry>| {
+        let group = Group::new(Config::new(N2, 1, 1), Restored { entries, ..Restored::bootstrap([N1, N2, N3]) });
+        let (mut group, mut ready) = (group.expect("valid"), Ready::new());
+        group.campaign();
+        let (stood, mut committed) = (group.status().role != Role::Follower, None);
+        while group.ready(&mut ready) {
+            committed = ready.committed.last().map(|entry| entry.index.0).or(committed);
+        }
+        (stood, committed, group)
+    };
+    // One alone may be uncommitted: by what is known, the old members decide.
+    let one = vec![entry(2, command, b"x"), entry(3, change, in_comes_n4), entry(4, command, b"y")];
+    let (stood, committed, _) = begin(one.clone());
+    assert_eq!((stood, committed), (true, None));
+    let (stood, committed, mut group) = begin([one, vec![entry(5, change, out_goes_n2)]].concat());
+    assert_eq!((stood, committed), (false, Some(3)), "the old members elect nobody any more");
+    group.applied(LogIndex(3));
+    assert_eq!(group.membership().voters, [N1, N2, N3, N4]);
+    group.campaign();
+    assert_ne!(group.status().role, Role::Follower);
+}
+
+#[test]
 fn a_member_that_loses_every_election_waits_differently_each_time() {
     let mut group = Group::new(Config::new(N1, 1, 1), Restored::bootstrap([N1, N2, N3])).expect("valid");
     let mut ready = Ready::new();

@@ -59,7 +59,7 @@ pub use maintenance::WalState;
 pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
 pub use peer::PeerFrame;
-pub use recovery::{Recovery, founding_checkpoint};
+pub use recovery::{Recovery, founding_checkpoint, joining_checkpoint};
 pub use survey::QueueFigures;
 pub use tail::Tail;
 pub use transient::TransientQueues;

@@ -27,6 +27,17 @@ pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
     payload
 }
 
+/// The checkpoint of a member that is to join a group, before it has heard of it: it has nothing, knows no members, and founds
+/// nothing, however often it is started. The leader gives it a snapshot.
+pub fn joining_checkpoint() -> Vec<u8> {
+    let nothing = Position { index: LogIndex(0), term: Term(0) };
+    let head = checkpoint::Head { applied: nothing, vote: (Term(0), None), membership: Membership::default() };
+    let mut payload = Vec::new();
+    head.encode(&mut payload);
+    checkpoint::encode_queues(&Queues::default(), &mut payload);
+    payload
+}
+
 /// What the checkpoint before the newest one needs: a start falls back to it should the newest rot.
 #[derive(Debug)]
 struct Older {

@@ -367,7 +367,8 @@ impl Replica {
         let mut new_term = None;
         let mut sync = SyncWish::Within(u32::from(crate::entry::SYNC_WITHIN_MS_MAX));
         if let Some(hard) = ready.hard_state.take() {
-            // The commit index need not be stored: it is found again by whoever leads. Votes and terms always are.
+            // The commit index need not be stored: it is found again by whoever leads, and as far as members depend on it, in the log
+            // itself (`Restored`). Votes and terms always are.
             if (hard.term, hard.vote) != self.stored_vote {
                 self.stored_vote = (hard.term, hard.vote);
                 new_term = Some(hard.term);

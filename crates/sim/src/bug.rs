@@ -129,11 +129,15 @@ pub enum Bug {
     ConfirmIsHasty,
     /// A leader raises its machine to what it knows itself.
     RaiseIsEarly,
+    /// A node that is to join founds the groups itself, as its folder is empty.
+    JoinerFounds,
+    /// A node that lost its disk comes back under its id, over an empty one.
+    DiskIsReplaced,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 61] = [
+    pub const ALL: [Bug; 63] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -195,6 +199,8 @@ impl Bug {
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
         Bug::RaiseIsEarly,
+        Bug::JoinerFounds,
+        Bug::DiskIsReplaced,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

@@ -170,7 +170,9 @@ pub struct Checks {
     forgetful: Vec<u64>,
     /// Members that counted as whole again without having caught up: partition and node.
     gave_up: BTreeSet<(usize, NodeId)>,
-    /// How many members are a majority.
+    /// Of each partition the nodes whose majority decides, a bit each, by what was applied.
+    voters: Vec<u64>,
+    /// How many members are a majority. Where members change there is one more at times, which makes it no smaller.
     majority: u32,
     /// Given out without the flag: queue and message.
     unflagged: BTreeSet<(QueueId, u64)>,
@@ -237,6 +239,10 @@ pub struct Figures {
     pub nowhere: u64,
     /// Messages given out that an exchange had let wait.
     pub waited: u64,
+    /// Changes of members that a leader took up.
+    pub members_changed: u64,
+    /// Disks that were lost for good.
+    pub disks_lost: u64,
     /// Changes of the topology that were decided, as their proposers heard.
     pub decided: u64,
     /// Changes of the topology whose proposers heard that they would hear nothing.
@@ -275,6 +281,8 @@ impl Figures {
             deleted,
             nowhere,
             waited,
+            members_changed,
+            disks_lost,
             decided,
             undecided,
             topology_snapshots,
@@ -305,6 +313,8 @@ impl Figures {
         self.deleted += deleted;
         self.nowhere += nowhere;
         self.waited += waited;
+        self.members_changed += members_changed;
+        self.disks_lost += disks_lost;
         self.decided += decided;
         self.undecided += undecided;
         self.topology_snapshots += topology_snapshots;
@@ -332,6 +342,7 @@ impl Checks {
             open: BTreeSet::new(),
             forgetful: vec![0; partitions.len()],
             gave_up: BTreeSet::new(),
+            voters: vec![(1..=members as u64).fold(0, |all, node| all | bit(NodeId(node))); partitions.len()],
             majority: members as u32 / 2 + 1,
             unflagged: BTreeSet::new(),
             order: BTreeMap::new(),
@@ -410,7 +421,13 @@ impl Checks {
         (0..self.forgetful.len()).for_each(|group| self.forgets(group, bit(node)));
     }
 
+    /// Who has a vote in a group from now on.
+    pub fn members_are<'a>(&mut self, group: usize, voters: impl Iterator<Item = &'a NodeId>) {
+        self.voters[group] = voters.fold(0, |all, node| all | bit(*node));
+    }
+
     fn forgets(&mut self, group: usize, members: u64) {
+        let members = members & self.voters[group];
         self.forgetful[group] |= members;
         for id in &self.open {
             let published = &mut self.published[*id as usize];
@@ -427,6 +444,10 @@ impl Checks {
 
     /// How a member's memory stands, as it says itself.
     fn observe_memory(&mut self, node: NodeId, group: usize, view: &View) {
+        if self.voters[group] & bit(node) == 0 {
+            self.forgetful[group] &= !bit(node);
+            return;
+        }
         let was = self.forgetful[group] & bit(node) != 0;
         match view.may_have_forgotten {
             true if !was => self.forgets(group, bit(node)),

@@ -25,6 +25,7 @@ use storage::disk::{Crash, SurvivalUnit};
 mod dead_letter;
 mod declares;
 mod leaders;
+mod members;
 mod turnover;
 mod weather;
 
@@ -75,6 +76,7 @@ enum Event {
     DeadLetter(dead_letter::Step),
     Turnover(turnover::Step),
     Declare,
+    Members,
     Weather,
     Restart {
         node: usize,
@@ -106,6 +108,7 @@ pub struct Cluster {
     registry: Registry,
     turnover: turnover::Turnover,
     declares: Option<declares::Declares>,
+    members: Option<members::Members>,
     trace: Trace,
     plan: Plan,
     options: Options,
@@ -143,8 +146,12 @@ impl Cluster {
             upgrades: options.upgrades,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
-        let nodes = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
+        assert!(!options.members || !options.declares && !options.faults.leaders, "these do not go together");
+        let spares = if options.members { members::SPARES } else { 0 };
+        let all = (1..=options.nodes + spares).map(NodeId);
+        let nodes = all.map(|id| Node::new(id, settings.clone(), random.fork())).collect();
         let declares = options.declares.then(|| declares::Declares::new(random.fork()));
+        let changes = options.members.then(|| members::Members::new(&members, partitions.len(), random.fork()));
         let mut clients = Vec::new();
         let mut expected = Expected {
             caps: plan.groups.iter().flatten().filter_map(cap_of).collect(),
@@ -185,6 +192,7 @@ impl Cluster {
             registry: Registry::new(&plan, options.bug),
             turnover: turnover::Turnover::default(),
             declares,
+            members: changes,
             trace: Trace::new(options.trace),
             deadline: plan.duration + LIVENESS_MAX,
             plan,
@@ -211,6 +219,9 @@ impl Cluster {
         }
         if self.options.declares {
             self.schedule.after(500 * MS, Event::Declare);
+        }
+        if self.options.members {
+            self.schedule.after(500 * MS, Event::Members);
         }
         self.schedule.at(self.plan.duration, Event::Look);
         while let Some(event) = self.schedule.next() {
@@ -256,10 +267,11 @@ impl Cluster {
         }
         let now = self.schedule.now();
         let quiet = self.clients.iter().all(Client::is_done) && self.checks.is_drained() && self.checks.is_safe();
-        let all_up = self.nodes.iter().all(Node::is_up);
+        let all_up = self.nodes.iter().all(|node| node.is_up() || self.is_lost(node.id));
         let equal = (0..self.plan.groups.len()).all(|group| {
             let committed = self.checks.committed(group);
-            self.nodes.iter().all(|n| n.view(group).is_some_and(|v| v.applied == committed))
+            let mut members = self.nodes.iter().filter(|node| self.is_member(group, node.id));
+            members.all(|n| n.view(group).is_some_and(|v| v.applied == committed))
         });
         let lag = self.topology_lags();
         if quiet && all_up && equal && self.is_turnover_over() && lag.is_none() {
@@ -334,10 +346,12 @@ impl Cluster {
             Event::DeadLetter(step) => self.dead_letter(step),
             Event::Turnover(step) => self.turn_over(step),
             Event::Declare => self.declare(),
+            Event::Members => self.change_members(),
             Event::Client { client } => self.with_client(client, Client::wake),
             Event::Weather => self.weather(),
             Event::Restart { node, life } => {
-                if self.nodes[node].life == life && !self.nodes[node].is_up() {
+                let is_lost = self.is_lost(self.nodes[node].id);
+                if self.nodes[node].life == life && !self.nodes[node].is_up() && !is_lost {
                     self.start(node);
                 }
             }
@@ -369,6 +383,11 @@ impl Cluster {
                     continue;
                 };
                 self.checks.observe(id, group, view, partition);
+                if let Some(members) = self.members.as_mut().filter(|members| members.is_news(group, view.applied)) {
+                    let membership = partition.replica().group().membership();
+                    self.checks.members_are(group, membership.voters.iter().chain(&membership.voters_outgoing));
+                    members.are(group, view.applied, membership);
+                }
             }
         }
         self.note_topology(node, &decided, &lost);

@@ -16,7 +16,7 @@ use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::{LogIndex, NodeId, Role, Term};
+use consensus::{Change, LogIndex, Membership, NodeId, Refused, Role, Term};
 use node::{Batch, Completions, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
 use partition::machine::FIRST_MACHINE_VERSION;
 use partition::outputs::Read;
@@ -59,7 +59,7 @@ pub struct SessionId(pub u64);
 /// What never changes while a cluster runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The voters of every partition.
+    /// Those who found every partition's group. Another node is a member of none at first.
     pub members: Vec<NodeId>,
     /// Partitions, the same on every node.
     pub partitions: Vec<PartitionId>,
@@ -369,6 +369,31 @@ impl Node {
             let Some(member) = r.shard.queues_mut(partition + 1) else { return };
             let _ = member.partition_mut().replica_mut().group_mut().transfer_leadership(to);
         }
+    }
+
+    /// The members of a partition's group, as this node has them.
+    pub fn membership(&self, partition: usize) -> Option<Membership> {
+        Some(self.partition(partition)?.replica().group().membership())
+    }
+
+    /// Begins a change of the members of a partition's group, as its leader.
+    pub fn change_members(
+        &mut self,
+        partition: usize,
+        changes: &[Change],
+        out: &mut StepOutput,
+    ) -> Result<(), Refused> {
+        let r = self.up();
+        let member = r.shard.queues_mut(partition + 1).expect("who leads is no damaged group");
+        member.partition_mut().replica_mut().group_mut().change_membership(changes)?;
+        r.waits.borrow_mut().wake(partition + 1);
+        self.want_turn(out);
+        Ok(())
+    }
+
+    /// The disk is gone, with everything that was on it. Only with a wrong shell does the node come back, over another one.
+    pub fn lose_disk(&mut self) {
+        self.disk = Arc::new(FaultyDisk::new(self.random.next()));
     }
 
     /// One line about how it stands.

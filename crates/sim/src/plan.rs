@@ -106,6 +106,9 @@ pub struct Options {
     /// Nodes are upgraded one by one, each with its first restart; some are from the start. The new build knows a version of the
     /// queues' machine that no real one does.
     pub upgrades: bool,
+    /// Members of the groups change: nodes join, take the place of others, leave; disks are lost for good. Not together with
+    /// `declares`, whose group keeps its members, and not with leaders that are hit.
+    pub members: bool,
 }
 
 impl Default for Options {
@@ -121,6 +124,7 @@ impl Default for Options {
             turnover: false,
             declares: false,
             upgrades: false,
+            members: false,
         }
     }
 }

@@ -64,6 +64,19 @@ fn a_machine_that_is_raised_before_every_member_can_stops_one() {
     );
 }
 
+#[test]
+fn a_node_that_founds_what_it_is_to_join_is_found_out() {
+    let members = Options { members: true, ..Options::default() };
+    look_for("[one-leader]", Options { bug: Some(Bug::JoinerFounds), ..members });
+}
+
+/// It could vote again in a term in which it has voted, and does not have what a leader knows it to have.
+#[test]
+fn a_node_that_comes_back_without_its_disk_is_found_out() {
+    let members = Options { members: true, ..Options::default() };
+    look_for("its disk lost what was synced", Options { bug: Some(Bug::DiskIsReplaced), ..members });
+}
+
 /// By the seeds that `seeds.rs` runs without the bug, where nothing is lost.
 #[test]
 fn a_member_that_forgot_and_votes_as_if_it_had_not_is_found_out() {

@@ -79,7 +79,8 @@ impl Cluster {
             properties: Bytes::from_static(&[0x10, 0, 2]),
             body: view.body_of(&letter.message),
         };
-        let leader = self.nodes[node].view(target).and_then(|view| view.leader);
+        let knows = self.who_knows(target, node);
+        let leader = self.nodes[knows].view(target).and_then(|view| view.leader);
         let Some(to) = leader.map(|id| (id.0 - 1) as usize) else { return };
         let copies = if bug == Some(Bug::LetterIsDoubled) { 2 } else { 1 };
         let Some(after) = self.way(node, to) else { return };

@@ -9,7 +9,7 @@
 use super::{Cluster, Event};
 use crate::bug::Bug;
 use crate::client::queue_of;
-use crate::node::{Known, StepOutput};
+use crate::node::{Known, Node, StepOutput};
 use crate::registry::name_of;
 use crate::schedule::{MS, Micros, SECOND};
 use broker::queue::Rules;
@@ -201,11 +201,11 @@ impl Cluster {
     /// A queue that is gone and of which a node remembers something.
     pub(super) fn remains(&self) -> Option<String> {
         let groups = 0..self.plan.groups.len();
-        for (node, partition) in
-            self.nodes.iter().flat_map(|n| groups.clone().filter_map(move |group| Some((n.id, n.partition(group)?))))
-        {
+        let all = self.nodes.iter().flat_map(|node| groups.clone().map(move |group| (node, group)));
+        for (node, group) in all.filter(|(node, group)| self.is_member(*group, node.id)) {
+            let Some(partition) = node.partition(group) else { continue };
             if let Some(queue) = self.checks.ends.gone().iter().find(|queue| partition.remembers(**queue)) {
-                return Some(format!("{node} remembers queue {}, which was deleted", queue.0));
+                return Some(format!("{} remembers queue {}, which was deleted", node.id, queue.0));
             }
         }
         None
@@ -213,7 +213,8 @@ impl Cluster {
 
     /// Space that a node keeps for messages, when all of them have ended.
     pub(super) fn waste(&self) -> Option<String> {
-        for node in self.nodes.iter().filter(|_| self.plan.upkeep) {
+        let is_member = |node: &&Node| (0..self.plan.groups.len()).all(|group| self.is_member(group, node.id));
+        for node in self.nodes.iter().filter(|_| self.plan.upkeep).filter(is_member) {
             if node.extents() > 0 {
                 return Some(format!("{} keeps {} extents, and no message is there", node.id, node.extents()));
             }

@@ -175,7 +175,7 @@ impl Cluster {
         self.trace.line(now, || format!("{id} {what}"));
     }
 
-    fn any_node(&mut self) -> usize {
+    pub(super) fn any_node(&mut self) -> usize {
         self.random.below(self.nodes.len() as u64) as usize
     }
 

@@ -18,7 +18,7 @@ use node::{
 };
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
-use partition::{Command, Context, Outlets, Outputs, Recovery, Tail};
+use partition::{Command, Context, Outlets, Outputs, Recovery, Tail, joining_checkpoint};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -104,6 +104,9 @@ impl Node {
                 Recovery::queues_by(id, newest.as_ref().map(|(payload, file)| (payload, *file)), self.can())
             }
         };
+        if !self.settings.members.contains(&self.id) && self.settings.bug != Some(Bug::JoinerFounds) {
+            self.wait_to_join(&mut checkpoints)?;
+        }
         let mut groups = Groups::load(&mut checkpoints, ids.iter().copied(), &begin).map_err(of_disk)?;
         let (wal, report) = groups.read_log(&self.disk, folder_id, options, true).map_err(of_disk)?;
         let there = groups.look_for_extents(&*self.disk).map_err(of_disk)?;
@@ -146,12 +149,15 @@ impl Node {
             log.log_is_at(file_u32(wal.durable_file()));
             (log, topology::Decided::new(state.as_ref(), self.settings.bug))
         });
+        let founders = match self.settings.bug {
+            Some(Bug::JoinerFounds) if !self.settings.members.contains(&self.id) => vec![self.id],
+            _ => self.settings.members.clone(),
+        };
         let partitions: Vec<_> = whole
             .into_values()
             .map(|r| {
                 let config = self.config(r.id().0);
-                let mut partition =
-                    r.finish(self.id, config, &self.settings.members).expect("what was written is sound");
+                let mut partition = r.finish(self.id, config, &founders).expect("what was written is sound");
                 partition.log_is_at(file_u32(wal.durable_file()));
                 let number =
                     self.settings.partitions.iter().position(|p| *p == partition.id()).expect("one of this node");
@@ -227,6 +233,17 @@ impl Node {
             latest_ms: 0,
         };
         Ok((running, restored))
+    }
+
+    /// Nothing is founded here: each group of queues begins as a member that nobody has spoken to yet.
+    fn wait_to_join(&self, checkpoints: &mut CheckpointStore<FaultyDisk>) -> Result<(), StorageError> {
+        for id in &self.settings.partitions {
+            if checkpoints.load_pair(GroupId(id.0))?.is_none() {
+                let first = WalPosition { file: FileNo(1), offset: 0 };
+                checkpoints.save(GroupId(id.0), first, &joining_checkpoint())?;
+            }
+        }
+        Ok(())
     }
 
     /// What can be read of a damaged group up to the damage, as if there had never been more.

@@ -1,0 +1,186 @@
+//! Members that come and go: a node joins a group, takes the place of another, leaves; a disk is lost for good.
+//!
+//! Beside those who found the groups there are some nodes that belong to none at first. A group has each of them once at most:
+//! who has left does not come back. Whoever lost its disk is gone under its id; one of the others joins in its stead.
+//!
+//! Invariant: no disk is lost while another one that was lost counts anywhere, nor before every member that is left knows who
+//! the members are: a group that has three voters or more can always do without one of them.
+
+use super::{Cluster, Event};
+use crate::bug::Bug;
+use crate::node::StepOutput;
+use crate::random::Random;
+use crate::schedule::MS;
+use consensus::{Change, LogIndex, Membership, NodeId};
+use std::collections::BTreeSet;
+use storage::disk::Crash;
+
+/// Nodes beside the founders.
+pub(super) const SPARES: u64 = 3;
+/// The longest time between two looks at the members, milliseconds.
+const PAUSE_MAX_MS: u64 = 900;
+/// How often such a look ends with a lost disk, where one may be lost.
+const LOSS_PERCENT: u64 = 12;
+/// How often a learner gets its vote before it has caught up.
+const HASTE_PERCENT: u64 = 15;
+/// A learner that lacks no more entries than this has caught up.
+const LAG_MAX: u64 = 20;
+
+/// What is known of the members of all groups.
+pub(super) struct Members {
+    /// Of each group the members as of the newest entry that anybody has applied.
+    known: Vec<(LogIndex, Membership)>,
+    /// Of each group the nodes that ever belonged to it.
+    ever: Vec<BTreeSet<NodeId>>,
+    /// Nodes that have lost their disks.
+    lost: BTreeSet<NodeId>,
+    random: Random,
+}
+
+impl Members {
+    pub(super) fn new(founders: &[NodeId], groups: usize, random: Random) -> Members {
+        let membership = Membership::of_voters(founders.iter().copied());
+        Members {
+            known: vec![(LogIndex(0), membership); groups],
+            ever: vec![founders.iter().copied().collect(); groups],
+            lost: BTreeSet::new(),
+            random,
+        }
+    }
+
+    /// A node has applied a group's log up to here. True if nobody had: its members are to be told.
+    pub(super) fn is_news(&self, group: usize, applied: LogIndex) -> bool {
+        applied > self.known[group].0
+    }
+
+    /// The members of a group as of this entry.
+    pub(super) fn are(&mut self, group: usize, applied: LogIndex, membership: Membership) {
+        self.known[group] = (applied, membership);
+    }
+}
+
+impl Cluster {
+    /// Whether a node has lost its disk.
+    pub(super) fn is_lost(&self, node: NodeId) -> bool {
+        self.members.as_ref().is_some_and(|members| members.lost.contains(&node))
+    }
+
+    /// Whether a node belongs to a group, and is to have what that has.
+    pub(super) fn is_member(&self, group: usize, node: NodeId) -> bool {
+        let Some(members) = &self.members else { return true };
+        members.known[group].1.contains(node) && !members.lost.contains(&node)
+    }
+
+    /// Whom a node asks who leads a group: itself, as long as it is a member, or else some member. Who has left may believe for ever
+    /// in a leader of its time.
+    pub(super) fn who_knows(&mut self, group: usize, node: usize) -> usize {
+        if self.is_member(group, self.nodes[node].id) {
+            return node;
+        }
+        let all: Vec<usize> = (0..self.nodes.len()).filter(|at| self.is_member(group, self.nodes[*at].id)).collect();
+        *self.random.pick(&all)
+    }
+
+    /// Somebody looks at the members of a group and changes them, if its leader will.
+    pub(super) fn change_members(&mut self) {
+        if self.draining {
+            return;
+        }
+        let groups = self.plan.groups.len() as u64;
+        let members = self.members.as_mut().expect("members change in this run");
+        let (pause, group) = (members.random.between(50, PAUSE_MAX_MS), members.random.below(groups) as usize);
+        let loses = members.random.chance(LOSS_PERCENT);
+        self.schedule.after(pause * MS, Event::Members);
+        if loses {
+            self.lose_a_disk();
+        }
+        let serves = |node: &usize| self.nodes[*node].view(group).is_some_and(|view| view.serves);
+        let Some(leader) = (0..self.nodes.len()).find(serves) else { return };
+        let changes = self.wish(group, leader);
+        if changes.is_empty() {
+            return;
+        }
+        let mut out = StepOutput::default();
+        let taken = self.nodes[leader].change_members(group, &changes, &mut out);
+        if taken.is_ok() {
+            let members = self.members.as_mut().expect("members change in this run");
+            let ever = &mut members.ever[group];
+            ever.extend(changes.iter().filter_map(|change| match change {
+                Change::Learner(node) | Change::Voter(node) => Some(*node),
+                Change::Remove(_) => None,
+            }));
+            self.checks.figures.members_changed += 1;
+        }
+        self.note(leader, &format!("is to change the members of group {group} by {changes:?}: {taken:?}"));
+        self.settle(leader, out);
+    }
+
+    /// What is to become of the members of a group: one step at a time.
+    fn wish(&mut self, group: usize, leader: usize) -> Vec<Change> {
+        let Some(membership) = self.nodes[leader].membership(group) else { return Vec::new() };
+        let partition = self.nodes[leader].partition(group).expect("it leads");
+        let (last, progress) =
+            (partition.replica().group().status().last.index, partition.replica().group().progress());
+        let founders = self.options.nodes as usize;
+        let all: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
+        let members = self.members.as_mut().expect("members change in this run");
+        let Members { ever, lost, random, .. } = members;
+        let Membership { voters, learners, .. } = &membership;
+        let gone = voters.iter().copied().find(|node| lost.contains(node));
+        if membership.is_joint() {
+            return Vec::new();
+        }
+        if let Some(learner) = learners.first().copied() {
+            if lost.contains(&learner) {
+                return vec![Change::Remove(learner)];
+            }
+            let matched = progress.iter().find(|p| p.node == learner).map_or(0, |p| p.matched.0);
+            if matched + LAG_MAX < last.0 && !random.chance(HASTE_PERCENT) {
+                return Vec::new();
+            }
+            // Alone it makes one voter more, which is enough.
+            let leaves = gone.or_else(|| (voters.len() > founders || random.chance(70)).then(|| *random.pick(voters)));
+            return std::iter::once(Change::Voter(learner)).chain(leaves.map(Change::Remove)).collect();
+        }
+        if voters.len() > founders {
+            return vec![Change::Remove(gone.unwrap_or_else(|| *random.pick(voters)))];
+        }
+        let fresh: Vec<NodeId> =
+            all.into_iter().filter(|node| !ever[group].contains(node) && !lost.contains(node)).collect();
+        match fresh.is_empty() {
+            true => Vec::new(),
+            false => vec![Change::Learner(*random.pick(&fresh))],
+        }
+    }
+
+    /// A disk is lost, if every group can do without it.
+    fn lose_a_disk(&mut self) {
+        let members = self.members.as_ref().expect("members change in this run");
+        if self.nodes.len() < 3 || self.options.nodes < 3 {
+            return;
+        }
+        let is_settled = |group: usize| {
+            let (_, membership) = &members.known[group];
+            let agrees =
+                |node: &NodeId| self.nodes[(node.0 - 1) as usize].membership(group).as_ref() == Some(membership);
+            let mut all = membership.voters.iter().chain(&membership.learners);
+            !membership.is_joint() && all.all(|node| !members.lost.contains(node) && agrees(node))
+        };
+        if !(0..members.known.len()).all(is_settled) {
+            return;
+        }
+        let node = self.any_node();
+        let id = self.nodes[node].id;
+        if !self.nodes[node].is_up() || self.is_lost(id) {
+            return;
+        }
+        self.note(node, "loses its disk");
+        self.nodes[node].disk.crash(Crash::Power);
+        if self.options.bug != Some(Bug::DiskIsReplaced) {
+            self.members.as_mut().expect("members change in this run").lost.insert(id);
+        }
+        self.fall(node);
+        self.nodes[node].lose_disk();
+        self.checks.figures.disks_lost += 1;
+    }
+}
