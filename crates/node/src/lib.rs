@@ -12,6 +12,7 @@
 
 mod batch;
 mod completions;
+mod ending_member;
 mod gauges;
 mod log_queue;
 mod log_writer;
@@ -31,6 +32,7 @@ mod waits;
 
 pub use batch::Batch;
 pub use completions::{Completion, Completions};
+pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
 pub use log_writer::{Listener, LogWriter};

@@ -5,10 +5,22 @@ use crate::shard::{Edge, Now};
 use crate::share::Share;
 use crate::waits::Waiting;
 use crate::{Millis, TICK_MS};
+use broker::ConsumerKey;
+use partition::ending::End;
 use partition::extent_copy::Copied;
-use partition::{Context, Outputs, QueueFigures, QueuePartition};
+use partition::outputs::Ticket;
+use partition::{Context, Outlets, Outputs, QueueFigures, QueuePartition, Tail};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Nobody consumes from a member that ends.
+struct Nobody;
+
+impl Outlets for Nobody {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        0
+    }
+}
 
 /// How often a partition that is not quiet looks after its log.
 const UPKEEP_EVERY_MS: u64 = 500;
@@ -63,6 +75,29 @@ impl QueueMember {
     /// The partition itself, to hand its leadership over.
     pub fn partition_mut(&mut self) -> &mut QueuePartition {
         &mut self.partition
+    }
+
+    pub(crate) fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
+    /// Takes in what concerns its files, and nothing else: it is about to end.
+    pub(crate) fn come_to_rest(&mut self, completion: Completion, share: &mut Share) {
+        if !matches!(completion, Completion::Extent(_) | Completion::Received(_) | Completion::Checkpoint) {
+            return;
+        }
+        let (mut tail, mut out) = (Tail::new(0), Outputs::default());
+        let mut cx = Context { now_ms: 0, tail: &mut tail, outlets: &mut Nobody, out: &mut out };
+        self.complete(completion, &mut cx);
+        share.out.jobs.append(&mut out.jobs);
+    }
+
+    /// Ends its part in the group, see [`QueuePartition::end`].
+    pub(crate) fn end(&mut self, share: &mut Share) -> Option<(Ticket, End)> {
+        let end = self.partition.end(&mut share.out)?;
+        share.count_index(&mut self.index_bytes, 0);
+        self.at_risk.store(0, Ordering::Relaxed);
+        Some(end)
     }
 
     fn complete(&mut self, completion: Completion, cx: &mut Context<'_>) -> bool {

@@ -3,6 +3,7 @@
 //! Invariant: the sums and the earliest time are those of the members' last words, so that a turn costs what it steps and
 //! not what there is: a node may have hundreds of partitions and one busy one.
 
+use crate::ending_member::EndingMember;
 use crate::quarantined_member::QuarantinedMember;
 use crate::queue_member::QueueMember;
 use crate::share::Share;
@@ -57,6 +58,8 @@ pub enum Member<M> {
     Topology(Box<TopologyMember<M>>),
     /// A group that is damaged on this node.
     Quarantined(Box<QuarantinedMember>),
+    /// A group that ends on this node, or has.
+    Ending(Box<EndingMember>),
     /// Something else.
     Other(Box<dyn Partition>),
 }
@@ -100,6 +103,7 @@ impl<M: Proposer> Member<M> {
                 member.step(now, waiting, share);
             }
             Member::Quarantined(member) => member.step(waiting, share),
+            Member::Ending(member) => member.step(waiting, share),
             Member::Other(partition) => {
                 waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
                 waiting.frames.clear();
@@ -114,6 +118,7 @@ impl<M: Proposer> Member<M> {
             Member::Queues(member) => member.poll_timeout(),
             Member::Topology(member) => member.poll_timeout(),
             Member::Quarantined(member) => member.poll_timeout(),
+            Member::Ending(member) => member.poll_timeout(),
             Member::Other(partition) => partition.poll_timeout(),
         }
     }
@@ -122,7 +127,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Queues(member) => member.unwritten_bytes(share),
             Member::Other(partition) => partition.unwritten_bytes(),
-            Member::Transient(_) | Member::Topology(_) | Member::Quarantined(_) => 0,
+            Member::Transient(_) | Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) => 0,
         }
     }
 
@@ -136,7 +141,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Transient(queues) => queues.survey(figures),
             Member::Queues(member) => member.survey(figures),
-            Member::Topology(_) | Member::Quarantined(_) => {}
+            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) => {}
             Member::Other(partition) => partition.survey(figures),
         }
     }
@@ -145,7 +150,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Queues(member) => member.trim(),
             Member::Topology(member) => member.trim(),
-            Member::Transient(_) | Member::Quarantined(_) | Member::Other(_) => {}
+            Member::Transient(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Other(_) => {}
         }
     }
 }
@@ -268,6 +273,26 @@ impl<M: Proposer> Shard<M> {
     pub fn queues_mut(&mut self, place: usize) -> Option<&mut QueueMember> {
         match &mut self.members.get_mut(place)?.member {
             Member::Queues(member) => Some(member),
+            _ => None,
+        }
+    }
+
+    /// Ends the part of this node in the group of queues at a place, which has to be woken then. It keeps its place.
+    ///
+    /// - Before: a majority of the group's voters have applied the change of members by which the node left.
+    pub fn end(&mut self, place: usize) {
+        let member = &mut self.members[place].member;
+        let vacant = Member::Transient(Box::new(TransientQueues::new()));
+        *member = match std::mem::replace(member, vacant) {
+            Member::Queues(queues) => Member::Ending(Box::new(EndingMember::new(*queues))),
+            other => other,
+        };
+    }
+
+    /// The group that ends, or has ended, at a place.
+    pub fn ending(&self, place: usize) -> Option<&EndingMember> {
+        match &self.members.get(place)?.member {
+            Member::Ending(member) => Some(member),
             _ => None,
         }
     }

@@ -12,6 +12,10 @@
 //! finds and wherever a crash fell.
 
 use crate::checkpoint::{CheckpointDamaged, Cursor, put64};
+use crate::outputs::{Job, Outputs, Ticket};
+use crate::partition::QueuePartition;
+use crate::place::file_u32;
+use broker::PartitionId;
 use bytes::Bytes;
 use consensus::{LogIndex, Position, Term};
 use storage::{FileNo, WalPosition};
@@ -28,6 +32,46 @@ pub fn ended_checkpoint(last: Position) -> Vec<u8> {
     put64(&mut payload, last.index.0);
     put64(&mut payload, last.term.0);
     payload
+}
+
+/// What is left to do for a group that ends on this node.
+#[derive(Debug)]
+pub struct End {
+    partition: PartitionId,
+    last: Position,
+    /// Files with messages of it.
+    extents: Vec<u32>,
+    /// Checkpoints that are still to say so.
+    left: u8,
+}
+
+impl QueuePartition {
+    /// Writes the tombstone, and says what follows once that is synced. `None` while something of it is on its way to a file: it
+    /// would come behind its last state. From here on the partition is not asked for anything any more.
+    pub fn end(&mut self, out: &mut Outputs) -> Option<(Ticket, End)> {
+        if self.maintenance.is_copying() || self.maintenance.is_saving() || self.is_receiving() {
+            return None;
+        }
+        let extents = self.give_up_snapshots();
+        let (ticket, last) = self.replica.write_tombstone(out);
+        Some((ticket, End { partition: self.id(), last, extents, left: 2 }))
+    }
+}
+
+impl End {
+    /// The next thing to do: a checkpoint to be saved. With none left the group's files go, and nothing of it is needed.
+    pub fn next(&mut self, out: &mut Outputs) -> bool {
+        let is_over = self.left == 0;
+        if is_over {
+            out.jobs.extend(self.extents.drain(..).map(|id| Job::DropExtent { id }));
+        } else {
+            self.left -= 1;
+            let (partition, payload) = (self.partition, ended_checkpoint(self.last));
+            let replay_file = file_u32(NO_REPLAY.file);
+            out.jobs.push(Job::SaveCheckpoint { partition, payload, applied: self.last.index, replay_file });
+        }
+        is_over
+    }
 }
 
 /// The last entry of a group of which this checkpoint says that it has ended; `None` if it says something else.

@@ -397,6 +397,18 @@ mod tests {
     }
 
     #[test]
+    fn who_is_to_join_founds_nothing_however_often_it_is_started() {
+        let payload = Bytes::from(joining_checkpoint());
+        for _ in 0..2 {
+            let recovery = Recovery::queues(PartitionId(1), Some((&payload, 1))).expect("it can be read");
+            assert!(!recovery.is_blank(), "nobody founds it in its stead");
+            let member = recovery.finish(NodeId(4), Config::new(NodeId(4), 1, 1), &[NodeId(4)]).expect("it is sound");
+            assert_eq!(member.replica().group().membership(), Membership::default());
+            assert_eq!((member.applied(), member.is_leading()), (LogIndex(0), false));
+        }
+    }
+
+    #[test]
     fn an_entry_that_is_missing_is_told_until_it_was_written_anew() {
         assert_eq!(found(&[(11, 2), (13, 2)]).1, Some(12));
         assert_eq!(found(&[(12, 2)]).1, Some(11));

@@ -460,6 +460,22 @@ impl Replica {
         ticket
     }
 
+    /// Writes that the group has ended on this node, behind all that was written of it; and its last entry.
+    pub(crate) fn write_tombstone(&mut self, out: &mut Outputs) -> (Ticket, Position) {
+        let last = self.group.status().last;
+        let record = Record {
+            group: GroupId(self.id.0),
+            kind: RecordKind::Tombstone,
+            term: last.term.0,
+            index: last.index.0,
+            body: Bytes::new(),
+        };
+        let ticket = Ticket(self.next_ticket);
+        let (records, sync) = (vec![record], SyncWish::Now);
+        out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written: false });
+        (ticket, last)
+    }
+
     fn fetch(&mut self, from: LogIndex, limit: LogIndex, bytes_max: u64, out: &mut Outputs) {
         let (mut places, mut bytes) = (Vec::new(), 0);
         for index in from.0..limit.0 {

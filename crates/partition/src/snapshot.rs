@@ -416,6 +416,19 @@ impl QueuePartition {
         incoming.moved();
     }
 
+    /// Whether messages from other members are being written to a file.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.snapshots.is_writing() || self.repairs.is_writing()
+    }
+
+    /// Takes part in no transfer any more. Returns all extents that this member has, those that nothing refers to yet included.
+    pub(crate) fn give_up_snapshots(&mut self) -> Vec<u32> {
+        let Snapshots { incoming, installing, .. } = std::mem::take(&mut self.snapshots);
+        let installing = installing.iter().flat_map(|installing| installing.queues.extents().keys().copied());
+        let incoming = incoming.iter().flat_map(|incoming| incoming.extents.iter().map(|extent| extent.id));
+        self.queues.extents().keys().copied().chain(installing).chain(incoming).collect()
+    }
+
     fn forget_incoming(&mut self, out: &mut Outputs) {
         let Some(incoming) = self.snapshots.incoming.take() else { return };
         assert!(!incoming.is_writing, "what is being written would be left behind");

@@ -241,6 +241,8 @@ pub struct Figures {
     pub waited: u64,
     /// Changes of members that a leader took up.
     pub members_changed: u64,
+    /// Groups that ended on a node which had left them.
+    pub groups_ended: u64,
     /// Disks that were lost for good.
     pub disks_lost: u64,
     /// Changes of the topology that were decided, as their proposers heard.
@@ -282,6 +284,7 @@ impl Figures {
             nowhere,
             waited,
             members_changed,
+            groups_ended,
             disks_lost,
             decided,
             undecided,
@@ -314,6 +317,7 @@ impl Figures {
         self.nowhere += nowhere;
         self.waited += waited;
         self.members_changed += members_changed;
+        self.groups_ended += groups_ended;
         self.disks_lost += disks_lost;
         self.decided += decided;
         self.undecided += undecided;

@@ -274,7 +274,8 @@ impl Cluster {
             members.all(|n| n.view(group).is_some_and(|v| v.applied == committed))
         });
         let lag = self.topology_lags();
-        if quiet && all_up && equal && self.is_turnover_over() && lag.is_none() {
+        let kept = self.kept_by_who_left();
+        if quiet && all_up && equal && self.is_turnover_over() && lag.is_none() && kept.is_none() {
             return true;
         }
         if now > self.deadline {
@@ -284,7 +285,7 @@ impl Cluster {
             if quiet
                 && all_up
                 && equal
-                && let Some(what) = self.waste()
+                && let Some(what) = kept.or_else(|| self.waste())
             {
                 violated("space", &what);
             }

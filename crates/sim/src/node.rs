@@ -17,7 +17,7 @@ use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Change, LogIndex, Membership, NodeId, Refused, Role, Term};
-use node::{Batch, Completions, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
+use node::{Batch, Completions, EndingMember, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
 use partition::machine::FIRST_MACHINE_VERSION;
 use partition::outputs::Read;
 use partition::{Command, Effect, PeerFrame, QueuePartition};
@@ -389,6 +389,21 @@ impl Node {
         r.waits.borrow_mut().wake(partition + 1);
         self.want_turn(out);
         Ok(())
+    }
+
+    /// Ends this node's part in a partition's group; false if it has none, or has begun to.
+    pub fn end_group(&mut self, partition: usize, out: &mut StepOutput) -> bool {
+        let Some(r) = self.running.as_mut().filter(|r| r.queues(partition).is_some()) else { return false };
+        r.shard.end(partition + 1);
+        r.waits.borrow_mut().wake(partition + 1);
+        self.want_turn(out);
+        true
+    }
+
+    /// Whether nothing is left here of a group that this node left.
+    pub fn has_left(&self, partition: usize) -> bool {
+        let ending = self.running.as_ref().and_then(|r| r.shard.ending(partition + 1));
+        ending.is_some_and(EndingMember::is_over)
     }
 
     /// The disk is gone, with everything that was on it. Only with a wrong shell does the node come back, over another one.

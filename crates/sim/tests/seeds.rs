@@ -84,7 +84,7 @@ fn members_change_and_nothing_is_lost() {
     let mut total = run_all(0..80, members);
     let faults = Faults { rot: true, start_rot: true, ..Faults::ALL };
     total.add(&run_all(8_800..8_810, Options { nodes: 5, rules: true, turnover: true, faults, ..members }));
-    assert!(total.members_changed > 150 && total.disks_lost > 20, "{total:?}");
+    assert!(total.members_changed > 150 && total.disks_lost > 20 && total.groups_ended > 5, "{total:?}");
     assert!(total.snapshots > 100 && total.leaders > 200, "who joins gets a snapshot: {total:?}");
 }
 

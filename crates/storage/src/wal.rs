@@ -33,7 +33,7 @@ pub(crate) use mark::MARK_NAME;
 use mark::Mark;
 pub use reader::WalReader;
 pub(crate) use recovery::folder_ids;
-pub use recovery::{DAMAGE_COUNT_MAX, Damage, Recovery, reaches_back_from, recover};
+pub use recovery::{DAMAGE_COUNT_MAX, Damage, Recovery, newest_file, reaches_back_from, recover};
 pub use scan::RecordName;
 pub(crate) use scan::{FileWalk, Known, Seen, Window, walk_file};
 pub use spares::{Preparation, SparePreparer, found_log, has_log};

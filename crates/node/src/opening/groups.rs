@@ -14,7 +14,7 @@ use partition::place::file_u32;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::extent::{extent_name, list_extents, remove_extent};
-use storage::wal::{Recovery as WalReport, reaches_back_from};
+use storage::wal::{Recovery as WalReport, newest_file, reaches_back_from};
 use storage::{CheckpointStore, Disk, ExtentId, FileNo, GroupId, Wal, WalOptions, WalPosition};
 
 /// Begins a group by its number, from the payload of its newest checkpoint and the file that it replays from, if it has one.
@@ -95,7 +95,13 @@ impl<'a> Groups<'a> {
         is_complete: bool,
     ) -> Result<(Wal<D>, WalReport), OpenError> {
         let Groups { begin, whole: groups, quarantined } = self;
-        let replay = FileNo(u64::from(groups.values().map(Recovery::replay_file).min().unwrap_or(0)));
+        // What has ended needs nothing of the log, and does not say where it is.
+        let replay = groups.values().filter(|recovery| recovery.ended().is_none()).map(Recovery::replay_file).min();
+        let replay = match replay {
+            Some(file) => FileNo(u64::from(file)),
+            None if groups.is_empty() => FileNo(0),
+            None => newest_file(&**disk, folder_id)?.unwrap_or(FileNo(0)),
+        };
         let needs = groups.values().map(Recovery::needs_file).chain(quarantined.values().map(|aside| aside.needs_file));
         let needs = FileNo(u64::from(needs.min().unwrap_or(0)));
         // Earlier builds did not write down which groups there are: what is left of the log may know more.
@@ -171,7 +177,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Takes out the groups that have ended here, once both checkpoints of each say so: then nothing else of them is needed.
-    pub(super) fn finish_endings<D: Disk>(
+    pub fn finish_endings<D: Disk>(
         &mut self,
         checkpoints: &mut CheckpointStore<D>,
     ) -> Result<BTreeSet<u32>, OpenError> {

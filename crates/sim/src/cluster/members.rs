@@ -8,7 +8,7 @@
 
 use super::{Cluster, Event};
 use crate::bug::Bug;
-use crate::node::StepOutput;
+use crate::node::{Node, StepOutput};
 use crate::random::Random;
 use crate::schedule::MS;
 use consensus::{Change, LogIndex, Membership, NodeId};
@@ -23,6 +23,8 @@ const PAUSE_MAX_MS: u64 = 900;
 const LOSS_PERCENT: u64 = 12;
 /// How often a learner gets its vote before it has caught up.
 const HASTE_PERCENT: u64 = 15;
+/// How often a look ends with a node that hears that it has left a group.
+const END_PERCENT: u64 = 50;
 /// A learner that lacks no more entries than this has caught up.
 const LAG_MAX: u64 = 20;
 
@@ -30,7 +32,9 @@ const LAG_MAX: u64 = 20;
 pub(super) struct Members {
     /// Of each group the members as of the newest entry that anybody has applied.
     known: Vec<(LogIndex, Membership)>,
-    /// Of each group the nodes that ever belonged to it.
+    /// Of each group the nodes that belong to it or did.
+    been: Vec<BTreeSet<NodeId>>,
+    /// Of each group these and those that are to join.
     ever: Vec<BTreeSet<NodeId>>,
     /// Nodes that have lost their disks.
     lost: BTreeSet<NodeId>,
@@ -42,6 +46,7 @@ impl Members {
         let membership = Membership::of_voters(founders.iter().copied());
         Members {
             known: vec![(LogIndex(0), membership); groups],
+            been: vec![founders.iter().copied().collect(); groups],
             ever: vec![founders.iter().copied().collect(); groups],
             lost: BTreeSet::new(),
             random,
@@ -55,6 +60,7 @@ impl Members {
 
     /// The members of a group as of this entry.
     pub(super) fn are(&mut self, group: usize, applied: LogIndex, membership: Membership) {
+        self.been[group].extend(membership.voters.iter().chain(&membership.learners));
         self.known[group] = (applied, membership);
     }
 }
@@ -94,6 +100,7 @@ impl Cluster {
         if loses {
             self.lose_a_disk();
         }
+        self.end_one_that_left(group);
         let serves = |node: &usize| self.nodes[*node].view(group).is_some_and(|view| view.serves);
         let Some(leader) = (0..self.nodes.len()).find(serves) else { return };
         let changes = self.wish(group, leader);
@@ -151,6 +158,39 @@ impl Cluster {
             true => Vec::new(),
             false => vec![Change::Learner(*random.pick(&fresh))],
         }
+    }
+
+    /// A node that has left a group hears of it, now and then, and ends its part: once every member has applied that it left.
+    fn end_one_that_left(&mut self, group: usize) {
+        let members = self.members.as_mut().expect("members change in this run");
+        if !members.random.chance(END_PERCENT) {
+            return;
+        }
+        let (_, membership) = &members.known[group];
+        let knows = |node: &NodeId| {
+            members.lost.contains(node)
+                || self.nodes[(node.0 - 1) as usize].membership(group).as_ref() == Some(membership)
+        };
+        let is_known = !membership.is_joint() && membership.voters.iter().chain(&membership.learners).all(knows);
+        let has_left = |node: &&NodeId| !membership.contains(**node) && !members.lost.contains(node);
+        let left: Vec<usize> = members.been[group].iter().filter(has_left).map(|node| (node.0 - 1) as usize).collect();
+        if !is_known || left.is_empty() {
+            return;
+        }
+        let node = *members.random.pick(&left);
+        let mut out = StepOutput::default();
+        if self.nodes[node].end_group(group, &mut out) {
+            self.note(node, &format!("is told that it has left group {group}"));
+            self.checks.figures.groups_ended += 1;
+            self.settle(node, out);
+        }
+    }
+
+    /// Something that a node keeps of groups that it has left, all of which have ended there.
+    pub(super) fn kept_by_who_left(&self) -> Option<String> {
+        let has_left = |node: &&Node| (0..self.plan.groups.len()).all(|group| node.has_left(group));
+        let keeps = self.nodes.iter().filter(has_left).find(|node| node.extents() > 0)?;
+        Some(format!("{} has left all groups and keeps {} extents", keeps.id, keeps.extents()))
     }
 
     /// A disk is lost, if every group can do without it.

@@ -13,8 +13,8 @@ use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
-    Batch, Begin, Completions, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError, QuarantinedMember,
-    QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep, Waits, drop_orphans,
+    Batch, Begin, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
+    QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep, Waits, drop_orphans,
 };
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
@@ -109,6 +109,7 @@ impl Node {
         }
         let mut groups = Groups::load(&mut checkpoints, ids.iter().copied(), &begin).map_err(of_disk)?;
         let (wal, report) = groups.read_log(&self.disk, folder_id, options, true).map_err(of_disk)?;
+        let ended = groups.finish_endings(&mut checkpoints).map_err(of_disk)?;
         let there = groups.look_for_extents(&*self.disk).map_err(of_disk)?;
         let Groups { whole, quarantined, .. } = &groups;
         let is_meant = self.settings.has_rot;
@@ -193,7 +194,11 @@ impl Node {
             let member = QuarantinedMember::new(id, aside.needs_file, lists[&id].clone());
             (id, Member::Quarantined(Box::new(member)))
         });
-        let mut queues: Vec<_> = queues.chain(aside).collect();
+        let over = ended.iter().map(|id| {
+            let id = PartitionId(*id);
+            (id, Member::Ending(Box::new(EndingMember::over(id, lists[&id].clone()))))
+        });
+        let mut queues: Vec<_> = queues.chain(aside).chain(over).collect();
         queues.sort_by_key(|(id, _)| *id);
         let topology = topology.map(|(log, decided)| {
             let list = lists[&TOPOLOGY].clone();

@@ -4,8 +4,8 @@
 
 use super::spoil::{bring_back, spoil, spoil_effects, swap_publishes};
 use super::{
-    EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, StepOutput, TRANSIENT, TURN_BYTES_MAX, files,
-    queues,
+    EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, StepOutput, TOPOLOGY, TRANSIENT,
+    TURN_BYTES_MAX, files, queues,
 };
 use crate::bug::Bug;
 use crate::checks::violated;
@@ -36,7 +36,6 @@ struct Mouth<'a> {
     place: usize,
     before: (LogIndex, bool, Term),
     partitions: &'a [PartitionId],
-    quarantined: &'a BTreeSet<PartitionId>,
 }
 
 impl Outlets for Mouth<'_> {
@@ -93,7 +92,7 @@ impl Edge for Mouth<'_> {
             None => {
                 let (term, applied) = (Term(0), LogIndex(0));
                 let applied_before = applied;
-                let serves = !self.quarantined.contains(&id);
+                let serves = id == TRANSIENT || id == TOPOLOGY;
                 Said { term, applied, applied_before, led_before: serves, serves, now_ms, latest_ms }
             }
         };
@@ -145,7 +144,6 @@ impl Node {
             place: 0,
             before: (LogIndex(0), false, Term(0)),
             partitions: &self.settings.partitions,
-            quarantined: &r.quarantined,
         };
         r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
         out.repaired += mouth.repaired;

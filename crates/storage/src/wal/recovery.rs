@@ -297,6 +297,21 @@ fn begins_with_frame<F: DiskFile>(slot: &Slot<F>) -> Result<bool, StorageError> 
 /// The oldest file from which on the log is there without a gap up to file `from`, given back or not: `from` itself if the
 /// one before it is not there. Changes nothing.
 pub fn reaches_back_from<D: Disk>(disk: &D, folder_id: u128, from: FileNo) -> Result<FileNo, StorageError> {
+    let there = files_there(disk, folder_id)?;
+    let mut oldest = from;
+    while oldest > FileNo(1) && there.contains(&FileNo(oldest.0 - 1)) {
+        oldest = FileNo(oldest.0 - 1);
+    }
+    Ok(oldest)
+}
+
+/// The newest file that is there, if any has begun. Changes nothing.
+pub fn newest_file<D: Disk>(disk: &D, folder_id: u128) -> Result<Option<FileNo>, StorageError> {
+    Ok(files_there(disk, folder_id)?.last().copied())
+}
+
+/// The files of this folder's log whose headers are whole, given back or not.
+fn files_there<D: Disk>(disk: &D, folder_id: u128) -> Result<BTreeSet<FileNo>, StorageError> {
     let mut there = BTreeSet::new();
     for file_name in disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))? {
         if slot_number(&file_name).is_none() {
@@ -307,11 +322,7 @@ pub fn reaches_back_from<D: Disk>(disk: &D, folder_id: u128, from: FileNo) -> Re
             there.extend(Some(header.file).filter(|_| header.folder_id == folder_id));
         }
     }
-    let mut oldest = from;
-    while oldest > FileNo(1) && there.contains(&FileNo(oldest.0 - 1)) {
-        oldest = FileNo(oldest.0 - 1);
-    }
-    Ok(oldest)
+    Ok(there)
 }
 
 /// The header of a log file, if it is whole; the other version, if it is one of that.
