@@ -295,6 +295,44 @@ fn selectors_that_take_too_long_refuse_the_message_and_hold_nobody_up() {
     assert_eq!(client.get(channel, "selected", true).unwrap().unwrap().body, b"m");
 }
 
+#[test]
+fn bindings_that_bring_a_history_hold_nobody_up() {
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: the exchange is in a plugin there");
+    }
+    let Some((mut broker, http)) = Broker::managed(&["--shard-threads=1"]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-recent-history-length", Value::from(5000))];
+    let recent = clients::ExchangeDeclare { name: "recent", kind: "x-recent-history", arguments, ..Default::default() };
+    client.declare_exchange(channel, &recent).unwrap();
+    let arguments = vec![("x-max-length", Value::from(1))];
+    client.declare(channel, &QueueDeclare { name: "late", arguments, ..Default::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    (0..5000).for_each(|_| {
+        client.publish(channel, &clients::Publish { exchange: "recent", body: b"m", ..Default::default() });
+    });
+    client.confirmed(channel, 1, 5000);
+    let mut other = broker.connect();
+    let of_other = other.channel();
+    other.declare(of_other, &QueueDeclare { name: "other", ..Default::default() }).unwrap();
+    other.confirm_select(of_other).unwrap();
+    let mut frames = Vec::new();
+    for key in 0..1000 {
+        let args = clients::wire::Args::new().short(0).shortstr("late").shortstr("recent").shortstr(&key.to_string());
+        let args = args.octet(0).table(&[]);
+        frames.extend(clients::client::method_frame(channel, clients::methods::QUEUE_BIND, &args));
+    }
+    client.raw(&frames);
+    client.wait(channel, clients::methods::QUEUE_BIND_OK).unwrap();
+    // Somebody else, on the same shard, has an answer long before all of them.
+    other.put(of_other, "other", b"m");
+    other.confirmed(of_other, 1, 1);
+    let bindings = http.get("/api/queues/%2f/late/bindings").json().as_array().unwrap().len();
+    assert!(bindings < 900, "{bindings} histories were sent before one message of somebody else");
+    broker.kill();
+}
+
 /// A socket that takes little unread.
 fn connect_with_a_small_buffer(addr: SocketAddr) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};

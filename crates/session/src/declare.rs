@@ -276,9 +276,7 @@ impl Session {
             }
             (Pending::Change, Ok(_)) => cx.client.reply(channel.id, Reply::Done),
             (Pending::Bound(binding), Ok(_)) => {
-                let id = channel.id;
-                self.replay(at, &binding, cx);
-                cx.client.reply(id, Reply::Done);
+                self.replay(at, binding, cx);
             }
             // Whatever it was, it was not done.
             (_, Err(refusal)) => self.fail(at, channel_error(refusal), cx),

@@ -8,6 +8,7 @@ use amqp::Publish;
 use broker::topology::HistoryId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -50,6 +51,8 @@ const REMEMBERED_OVERHEAD_BYTES: usize = size_of::<Remembered>() + 4 * 32;
 struct History {
     messages: VecDeque<Remembered>,
     bytes: usize,
+    /// How many it forgot; each message has the number of those before it.
+    forgotten: u64,
 }
 
 impl History {
@@ -58,6 +61,7 @@ impl History {
         while self.messages.len() > messages_max || self.bytes > bytes_max {
             let Some(gone) = self.messages.pop_front() else { return };
             self.bytes -= gone.bytes();
+            self.forgotten += 1;
         }
         if self.messages.capacity() > 4 * self.messages.len() + 16 {
             self.messages.shrink_to_fit();
@@ -116,10 +120,39 @@ impl Histories {
         }
     }
 
-    /// What an exchange remembers, oldest first.
-    pub(crate) fn of(&self, exchange: HistoryId) -> Vec<Remembered> {
+    /// The numbers of the messages that an exchange remembers now.
+    pub(crate) fn of(&self, exchange: HistoryId) -> Range<u64> {
         let histories = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        histories.get(&exchange).map(|history| history.messages.iter().cloned().collect()).unwrap_or_default()
+        let history = histories.get(&exchange);
+        history.map_or(0..0, |history| history.forgotten..history.forgotten + history.messages.len() as u64)
+    }
+
+    /// The oldest of these messages that it still remembers, up to so many and about so many bytes; `numbers` are those
+    /// behind them from then on.
+    pub(crate) fn take(
+        &self,
+        exchange: HistoryId,
+        numbers: &mut Range<u64>,
+        messages_max: usize,
+        bytes_max: usize,
+    ) -> Vec<Remembered> {
+        let histories = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(history) = histories.get(&exchange) else {
+            numbers.start = numbers.end;
+            return Vec::new();
+        };
+        numbers.start = numbers.start.max(history.forgotten).min(numbers.end);
+        let first = usize::try_from(numbers.start - history.forgotten.min(numbers.start)).unwrap_or(usize::MAX);
+        let there = history.messages.iter().skip(first).take((numbers.end - numbers.start) as usize);
+        let mut bytes = 0;
+        let taken = there.take(messages_max).take_while(|message| {
+            let has_room = bytes < bytes_max;
+            bytes += message.bytes();
+            has_room
+        });
+        let taken: Vec<Remembered> = taken.cloned().collect();
+        numbers.start = if taken.is_empty() { numbers.end } else { numbers.start + taken.len() as u64 };
+        taken
     }
 }
 
@@ -159,8 +192,32 @@ mod tests {
         }
     }
 
+    fn all(histories: &Histories, id: HistoryId) -> Vec<Remembered> {
+        histories.take(id, &mut histories.of(id), usize::MAX, usize::MAX)
+    }
+
     fn bodies(histories: &Histories, id: HistoryId) -> Vec<Vec<u8>> {
-        histories.of(id).iter().map(|message| message.body[..1].to_vec()).collect()
+        all(histories, id).iter().map(|message| message.body[..1].to_vec()).collect()
+    }
+
+    #[test]
+    fn a_history_is_taken_in_parts_that_bring_nothing_twice_and_nothing_that_came_later() {
+        let id = ids(&mut Topology::new(), &["x"])[0];
+        let histories = Histories::new(u64::MAX);
+        (0..6u8).for_each(|n| histories.remember(id, 6, message(&[n]), Vec::new));
+        let mut numbers = histories.of(id);
+        let take = |numbers: &mut Range<u64>, count, bytes| -> Vec<u8> {
+            histories.take(id, numbers, count, bytes).iter().map(|message| message.body[0]).collect()
+        };
+        assert_eq!(take(&mut numbers, 2, usize::MAX), [0, 1]);
+        assert_eq!(take(&mut numbers, 9, 1), [2], "one at least");
+        // Two come, and push the two oldest out.
+        (6..10u8).for_each(|n| histories.remember(id, 6, message(&[n]), Vec::new));
+        assert_eq!(take(&mut numbers, 9, usize::MAX), [4, 5]);
+        assert!(numbers.is_empty() && take(&mut numbers, 9, usize::MAX).is_empty());
+        assert_eq!(bodies(&histories, id), [[4], [5], [6], [7], [8], [9]]);
+        let mut late = 0..3;
+        assert!(take(&mut late, 9, usize::MAX).is_empty() && late.is_empty(), "all of them are forgotten");
     }
 
     #[test]
@@ -194,7 +251,7 @@ mod tests {
         }
         histories.remember(ids[0], 1000, message(&[0; 200_000]), || ids.clone());
         assert!(histories.bytes() <= 100_000, "also when one message is larger: {}", histories.bytes());
-        let held: usize = ids.iter().flat_map(|id| histories.of(*id)).map(|m| m.body.len()).sum();
+        let held: usize = ids.iter().flat_map(|id| all(&histories, *id)).map(|m| m.body.len()).sum();
         assert!(histories.bytes() as usize >= held && held > 0);
     }
 

@@ -6,6 +6,7 @@
 
 use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
+use crate::history::Replay;
 use crate::host::Host;
 use crate::occupancy::Place;
 use crate::refusal;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use core::net::SocketAddr;
 use partition::{Command, Effect, RequestId};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 /// How long a refused login waits for its answer: guessing passwords is slow, and nobody else waits.
@@ -74,6 +76,8 @@ pub struct Session {
     pub(crate) work: Work,
     /// A commit that goes on with the next turn.
     pub(crate) committing: Option<Box<Commit>>,
+    /// Histories on their way to new bindings; likewise.
+    pub(crate) replays: VecDeque<Replay>,
 }
 
 /// Who is at the other end of a socket, before AMQP says it.
@@ -124,6 +128,7 @@ impl Session {
             route_targets: 0,
             work: Work::default(),
             committing: None,
+            replays: VecDeque::new(),
         }
     }
 
@@ -225,6 +230,9 @@ impl Session {
     pub fn begin_turn(&mut self, cx: &mut Cx<'_, impl Host>) {
         self.work = Work::default();
         self.go_on_committing(cx);
+        if !self.replays.is_empty() {
+            self.go_on_replaying(cx);
+        }
     }
 
     /// Whether the turn has done so much that others are to be served before the next event.
@@ -236,7 +244,7 @@ impl Session {
     /// Whether something was begun that the next turn goes on with.
     #[inline]
     pub fn is_in_the_middle(&self) -> bool {
-        self.committing.is_some()
+        self.committing.is_some() || !self.replays.is_empty()
     }
 
     /// Takes one event of the machine.
@@ -339,7 +347,7 @@ impl Session {
     }
 
     #[inline]
-    fn place(&self, number: u16) -> Result<usize, usize> {
+    pub(crate) fn place(&self, number: u16) -> Result<usize, usize> {
         let guess = usize::from(number).wrapping_sub(1);
         match self.channels.get(guess) {
             Some(channel) if channel.id.number() == number => Ok(guess),
