@@ -17,6 +17,87 @@ const ENDLESS: &str = "(?:(?=a)(?:a|aa))+(?!a)b";
 
 const MEBIBYTE: usize = 1 << 20;
 
+#[test]
+fn what_deduplication_remembers_counts_for_the_memory_alarm() {
+    let Some((broker, http)) = Broker::managed(&["--transient-bytes-max=16MiB"]) else { return };
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.confirm_select(channel).unwrap();
+    let (yes, week) = (clients::Value::from(true), clients::Value::from(604_800_000));
+    for (name, durable) in [("kept", true), ("transient", false)] {
+        let arguments = vec![
+            ("x-message-deduplication", yes.clone()),
+            ("x-deduplication-window-ms", week.clone()),
+            ("x-max-length", clients::Value::from(0)),
+        ];
+        client.declare(channel, &QueueDeclare { name, durable, arguments, ..Default::default() }).unwrap();
+    }
+    let count: u64 = 30_000;
+    for n in 0..count {
+        let properties = Properties::with_headers(&[("x-deduplication-header", clients::Value::from(n as i64))]);
+        let key = if n % 2 == 0 { "kept" } else { "transient" };
+        client.publish(channel, &Publish { key, properties, ..Publish::default() });
+    }
+    client.confirmed(channel, 1, count);
+    let bytes = figure(&http, "leveret_deduplication_bytes");
+    assert!((count * 190..count * 200).contains(&bytes), "{bytes}");
+    // Neither these nor the messages are too much by themselves.
+    let alarm = |on: bool| {
+        let due = Instant::now() + PATIENCE;
+        while (http.get("/api/health/checks/alarms").status == 503) != on {
+            assert!(Instant::now() < due, "the alarm is {}", if on { "off" } else { "on" });
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    alarm(false);
+    client.declare(channel, &QueueDeclare { name: "q", ..Default::default() }).unwrap();
+    (0..12)
+        .for_each(|_| client.publish(channel, &Publish { key: "q", body: &vec![0; MEBIBYTE], ..Publish::default() }));
+    alarm(true);
+    http.delete("/api/queues/%2f/q").with(204);
+    http.delete("/api/queues/%2f/transient").with(204);
+    alarm(false);
+    // Beyond half of the limit a key that is new is refused, while a message without one and a repeat come in.
+    let publish = |client: &mut Client, header: Option<i64>| {
+        let header = header.map(|n| ("x-deduplication-header", clients::Value::from(n)));
+        let properties = Properties::with_headers(header.as_slice());
+        client.publish(channel, &Publish { key: "kept", properties, ..Publish::default() });
+    };
+    // The tag of the first that is refused, if one is, when the answer to the last is there.
+    let first_refused = |client: &mut Client, last: u64| {
+        let mut refused: Option<u64> = None;
+        loop {
+            match client.event(channel) {
+                clients::client::Event::Confirm { tag, nack, .. } => {
+                    refused = if nack { Some(refused.unwrap_or(tag).min(tag)) } else { refused };
+                    if tag >= last {
+                        return refused;
+                    }
+                }
+                other => panic!("confirms were due, got {other:?}"),
+            }
+        }
+    };
+    let mut last = count + 12;
+    let refused = (0..60).find_map(|lot: i64| {
+        (0..1000).for_each(|n| publish(&mut client, Some(-1 - 1000 * lot - n)));
+        last += 1000;
+        first_refused(&mut client, last)
+    });
+    let taken = refused.expect("keys are limited") - count - 12;
+    assert!((28_000..36_000).contains(&taken), "there are 15,000, and room for 28,690: {taken}");
+    for header in [None, Some(0)] {
+        publish(&mut client, header);
+        last += 1;
+        assert_eq!(first_refused(&mut client, last), None, "{header:?}");
+    }
+    http.delete("/api/queues/%2f/kept").with(204);
+    wait_for_nothing(&http, "leveret_deduplication_bytes");
+}
+
 fn policy(pattern: &str, priority: i64, length: i64) -> String {
     json!({ "pattern": pattern, "apply-to": "queues", "priority": priority, "definition": { "max-length": length } })
         .to_string()

@@ -389,6 +389,8 @@ impl Scrape {
         out.gauge("leveret_unfinished_bytes", help, figures.unfinished_bytes)?;
         let help = "Memory of what x-recent-history exchanges remember";
         out.gauge("leveret_history_bytes", help, figures.history_bytes)?;
+        let help = "Memory of the keys that queues with deduplication remember";
+        out.gauge("leveret_deduplication_bytes", help, figures.deduplication_bytes)?;
         let help = "Bytes of frames that wait for their channel's turn, as those of blocked publishers do";
         out.gauge("leveret_waiting_bytes", help, figures.waiting_bytes)?;
         let help = "Memory of what was published and is not yet written";

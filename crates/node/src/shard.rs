@@ -10,6 +10,7 @@ use crate::share::Share;
 use crate::topology_member::{Proposer, TopologyMember};
 use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
+use broker::queue::KeyMeter;
 use broker::{PartitionId, QueueId};
 use partition::{Command, Effect, Outlets, QueueFigures, QueuePartition, TransientQueues};
 
@@ -88,6 +89,9 @@ impl<M: Proposer> Member<M> {
     }
 
     fn step<E: Edge>(&mut self, now: Now, waiting: &mut Waiting, share: &mut Share, edge: &mut E) {
+        if let Some(meter) = self.key_meter() {
+            meter.set_full(share.are_keys_full);
+        }
         match self {
             Member::Transient(queues) => {
                 waiting.declared.drain(..).for_each(|queue| queues.declare(queue));
@@ -137,6 +141,15 @@ impl<M: Proposer> Member<M> {
         if let Member::Transient(queues) = self { queues.bytes() } else { 0 }
     }
 
+    /// Counts the keys that queues with deduplication remember.
+    fn key_meter(&self) -> Option<&KeyMeter> {
+        match self {
+            Member::Transient(queues) => Some(queues.key_meter()),
+            Member::Queues(member) => Some(member.partition().queues().key_meter()),
+            Member::Topology(_) | Member::Quarantined(_) | Member::Other(_) => None,
+        }
+    }
+
     fn survey(&self, figures: &mut Vec<QueueFigures>) {
         match self {
             Member::Transient(queues) => queues.survey(figures),
@@ -161,6 +174,7 @@ struct Seated<M> {
     member: Member<M>,
     timeout: Millis,
     unwritten_bytes: u64,
+    key_bytes: u64,
 }
 
 /// See the module.
@@ -169,6 +183,7 @@ pub struct Shard<M> {
     share: Share,
     unwritten_bytes: u64,
     memory_bytes: u64,
+    key_bytes: u64,
     earliest: Millis,
     due: Vec<usize>,
     waiting: Waiting,
@@ -182,12 +197,13 @@ impl<M: Proposer> Shard<M> {
     pub fn new(transient: PartitionId, durable: Vec<(PartitionId, Member<M>)>, share: Share) -> Self {
         let transient = (transient, Member::Transient(Box::new(TransientQueues::new())));
         let all = std::iter::once(transient).chain(durable);
-        let seated = |(id, member)| Seated { id, member, timeout: NEVER, unwritten_bytes: 0 };
+        let seated = |(id, member)| Seated { id, member, timeout: NEVER, unwritten_bytes: 0, key_bytes: 0 };
         let mut shard = Shard {
             members: all.map(seated).collect(),
             share,
             unwritten_bytes: 0,
             memory_bytes: 0,
+            key_bytes: 0,
             earliest: NEVER,
             due: Vec::new(),
             waiting: Waiting::default(),
@@ -245,6 +261,9 @@ impl<M: Proposer> Shard<M> {
         let unwritten = seated.member.unwritten_bytes(share);
         self.unwritten_bytes = self.unwritten_bytes - seated.unwritten_bytes + unwritten;
         seated.unwritten_bytes = unwritten;
+        let keys = seated.member.key_meter().map_or(0, KeyMeter::bytes);
+        self.key_bytes = self.key_bytes - seated.key_bytes + keys;
+        seated.key_bytes = keys;
         if place == TRANSIENT_PLACE {
             self.memory_bytes = seated.member.memory_bytes();
         }
@@ -333,6 +352,11 @@ impl<M: Proposer> Shard<M> {
     /// Proposed and not yet written, all partitions together.
     pub fn unwritten_bytes(&self) -> u64 {
         self.unwritten_bytes
+    }
+
+    /// Memory of the keys that queues with deduplication remember.
+    pub fn key_bytes(&self) -> u64 {
+        self.key_bytes
     }
 
     /// Memory that messages in the transient queues pin. It falls between steps too, when a socket has taken the last slice of

@@ -30,6 +30,8 @@ pub struct Share {
     pub commands: usize,
     /// The oldest file of the log that a partition needs, where that changed in this turn.
     pub needs: Vec<(PartitionId, u32)>,
+    /// Whether queues with deduplication may remember no further keys.
+    pub are_keys_full: bool,
     limits: ShareLimits,
     gauges: Arc<LogGauges>,
     /// What the indexes take now.
@@ -39,7 +41,8 @@ pub struct Share {
 impl Share {
     /// Nothing is wanted yet.
     pub fn new(tail: Tail, limits: ShareLimits, gauges: Arc<LogGauges>) -> Share {
-        Share { tail, out: Outputs::default(), commands: 0, needs: Vec::new(), limits, gauges, index_bytes: 0 }
+        let (out, needs) = (Outputs::default(), Vec::new());
+        Share { tail, out, commands: 0, needs, are_keys_full: false, limits, gauges, index_bytes: 0 }
     }
 
     /// For a shard without anything durable.

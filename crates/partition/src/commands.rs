@@ -388,8 +388,8 @@ impl QueuePartition {
                 .queues
                 .entry(target.queue)
                 .or_insert_with(|| LeaderQueue::of(self.queues.queue(target.queue), self.rules.get(&target.queue)));
-            let knows_key = |lq: &LeaderQueue, key| lq.knows_key(key, self.queues.queue(target.queue), cx.now_ms);
-            match lq.admit(target.queue, publish, &mut intake, knows_key, &mut cx.out.effects) {
+            let admit_key = |lq: &LeaderQueue, key| lq.admit_key(key, &self.queues, target.queue, cx.now_ms);
+            match lq.admit(target.queue, publish, &mut intake, admit_key, &mut cx.out.effects) {
                 Admission::Taken => {}
                 Admission::Refused => continue,
                 Admission::Repeat => {
@@ -587,8 +587,10 @@ impl QueuePartition {
         let lq = self.leader.as_deref().and_then(|leader| leader.queues.get(&queue)).expect("touched above");
         let Some(rules) = &lq.rules else { return false };
         let key = rules.dedup.and_then(|_| broker::properties::dedup_key(&message.properties));
-        let is_repeat = key.is_some_and(|key| lq.knows_key(key, self.queues.queue(queue), now_ms));
-        !is_repeat && lq.is_full(rules, message.body.len())
+        match key.map_or(Admission::Taken, |key| lq.admit_key(key, &self.queues, queue, now_ms)) {
+            Admission::Taken => lq.is_full(rules, message.body.len()),
+            by_key => by_key == Admission::Refused,
+        }
     }
 
     /// A dead letter is where it should be, or has no place yet.

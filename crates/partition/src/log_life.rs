@@ -11,8 +11,9 @@ use crate::deliver::LogAccess;
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue};
 use crate::life::{Life, Timers, body_bytes};
-use crate::machine::{FixedMap, schedule_of};
+use crate::machine::{FixedMap, Queues, schedule_of};
 use crate::place::Place;
+use crate::queue::Admission;
 use crate::turn::{Next, Store, Turn};
 use broker::QueueId;
 use broker::queue::{Aside, DedupKey, QueueState, Rules, SeqRanges};
@@ -243,8 +244,19 @@ impl LeaderQueue {
         self.closing.is_none() && next.is_some_and(|seq| seq < range.end)
     }
 
+    /// What becomes of a message with this key, as far as that goes by its key.
+    pub(crate) fn admit_key(&self, key: DedupKey, queues: &Queues, id: QueueId, now_ms: u64) -> Admission {
+        let state = queues.queue(id);
+        if self.knows_key(key, state, now_ms) {
+            return Admission::Repeat;
+        }
+        let meter = &queues.key_meter;
+        let has_room = state.map_or(!meter.is_full(), |state| state.has_room_for_key(key, now_ms, meter));
+        if has_room { Admission::Taken } else { Admission::Refused }
+    }
+
     /// Whether a message with this key is here, or was so lately that another one is a repeat.
-    pub(crate) fn knows_key(&self, key: DedupKey, state: Option<&QueueState<Place>>, now_ms: u64) -> bool {
+    fn knows_key(&self, key: DedupKey, state: Option<&QueueState<Place>>, now_ms: u64) -> bool {
         let Some(life) = &self.life else { return false };
         let has_window = self.rules.as_ref().and_then(|r| r.dedup).is_some_and(|rule| rule.window_ms > 0);
         if let Some(seq) = life.sink.keys.get(&key) {

@@ -9,7 +9,7 @@ use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
 use broker::queue::levels::priority_of;
-use broker::queue::{Aside, DedupRule, Extras, Levels, QueueState, Run, SeqRanges};
+use broker::queue::{Aside, DedupRule, Extras, KeyMeter, Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
@@ -117,6 +117,8 @@ pub struct Queues {
     wal_run_count: u64,
     /// The highest number of an extent that ever held something of this partition.
     highest_extent: u32,
+    /// Counts the keys of messages that come in once.
+    pub(crate) key_meter: KeyMeter,
     pub(crate) versions: Versions,
 }
 
@@ -145,6 +147,11 @@ impl Queues {
             self.versions.current = self.versions.current.max(version);
         }
         is_known
+    }
+
+    /// Counts the keys of messages that come in once.
+    pub fn key_meter(&self) -> &KeyMeter {
+        &self.key_meter
     }
 
     /// Gives back room that is not needed any more.
@@ -338,7 +345,7 @@ impl Queues {
                 }
             }
             if let Some(Some(rule)) = dedup.next() {
-                note_keys(state, first, batch, &repeated, rule, self.time_ms);
+                note_keys(state, first, batch, &repeated, (rule, self.time_ms), &self.key_meter);
             }
             // A repeat of what is here already (sent again after a change of leader) takes numbers, so that leader and
             // followers count alike, and ends at once.
@@ -491,7 +498,8 @@ impl Queues {
     }
 
     /// Puts a queue back as a checkpoint has it; its extents were added before.
-    pub(crate) fn restore(&mut self, queue: QueueId, state: QueueState<Place>) {
+    pub(crate) fn restore(&mut self, queue: QueueId, mut state: QueueState<Place>) {
+        state.count_keys(&self.key_meter);
         let places: Vec<_> = state.runs().iter().map(|r| (r.place, u64::from(r.live()))).collect();
         for (place, live) in places {
             self.count(place, live);
@@ -542,12 +550,12 @@ fn note_keys(
     first: u64,
     batch: &Batch<'_>,
     repeated: &[u32],
-    rule: DedupRule,
-    now_ms: u64,
+    (rule, now_ms): (DedupRule, u64),
+    meter: &KeyMeter,
 ) {
     for (offset, message) in (0u32..).zip(batch.iter()).filter(|(offset, _)| !repeated.contains(offset)) {
         if let Some(key) = broker::properties::dedup_key(message.properties()) {
-            state.note_key(first + u64::from(offset), key, rule, now_ms);
+            state.note_key(first + u64::from(offset), key, rule, now_ms, meter);
         }
     }
 }

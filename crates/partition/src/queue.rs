@@ -228,14 +228,14 @@ impl<S: Sink> Queue<S> {
         closing.confirms
     }
 
-    /// Whether a publish comes in. `knows_key` says whether what it would repeat is there.
+    /// Whether a publish comes in. `admit_key` says what becomes of one with this key.
     #[inline]
     pub(crate) fn admit(
         &self,
         id: QueueId,
         publish: &Publish,
         intake: &mut Intake,
-        knows_key: impl Fn(&Self, DedupKey) -> bool,
+        admit_key: impl Fn(&Self, DedupKey) -> Admission,
         effects: &mut Vec<Effect>,
     ) -> Admission {
         if let Some(held) = &self.closing
@@ -250,13 +250,15 @@ impl<S: Sink> Queue<S> {
         let Some(rules) = &self.rules else { return Admission::Taken };
         // What is scheduled meets them when it is due.
         if publish.delay_ms == 0 {
+            let mut by_key = Admission::Taken;
             if rules.dedup.is_some() {
                 intake.key = intake.key.or_else(|| dedup_key(&publish.message.properties));
-                if intake.key.is_some_and(|key| knows_key(self, key)) {
-                    return Admission::Repeat;
-                }
+                by_key = intake.key.map_or(Admission::Taken, |key| admit_key(self, key));
             }
-            if self.is_full(rules, publish.message.body.len()) {
+            if by_key == Admission::Repeat {
+                return by_key;
+            }
+            if by_key == Admission::Refused || self.is_full(rules, publish.message.body.len()) {
                 intake.is_refused = true;
                 if dead_letters_refused(rules) {
                     effects.push(Effect::DeadLetter(Box::new(refused_letter(id, &publish.message))));

@@ -24,7 +24,7 @@ use crate::queue::{Admission, Intake, UsedQueues, Waiting, not_here, note_use};
 use crate::survey::QueueFigures;
 use crate::turn::{Rooms, Turn};
 use broker::queue::levels::priority_of;
-use broker::queue::{Consumer, Dispatch, LevelRule};
+use broker::queue::{Consumer, Dispatch, KeyMeter, LevelRule};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use queue::{MemoryAccess, MemoryQueue, MemorySink};
@@ -114,6 +114,7 @@ pub struct TransientQueues {
     rooms: Rooms,
     taken: Vec<(u64, u64)>,
     meter: Arc<AtomicU64>,
+    key_meter: KeyMeter,
     compact_at: u64,
     /// The time of this step.
     now_ms: u64,
@@ -149,6 +150,7 @@ impl TransientQueues {
             rooms: Rooms::default(),
             taken: Vec::new(),
             meter: Arc::new(AtomicU64::new(0)),
+            key_meter: KeyMeter::default(),
             compact_at: COMPACT_BYTES_MIN,
             now_ms: 0,
             timers: Timers::new(),
@@ -178,6 +180,11 @@ impl TransientQueues {
     /// Memory that messages pin, in bytes: batches in queues and batches of which a slice still waits for a socket.
     pub fn bytes(&self) -> u64 {
         self.meter.load(Ordering::Relaxed)
+    }
+
+    /// Counts the keys of messages that come in once.
+    pub fn key_meter(&self) -> &KeyMeter {
+        &self.key_meter
     }
 
     /// Appends every queue with what is in it. Looking changes nothing.
@@ -253,8 +260,8 @@ impl TransientQueues {
         let mut intake = Intake::default();
         for target in &publish.targets {
             let Some(queue) = self.queues.get_mut(&target.queue) else { continue };
-            let knows_key = |queue: &MemoryQueue, key| queue.knows_key(key, self.now_ms);
-            match queue.admit(target.queue, publish, &mut intake, knows_key, effects) {
+            let admit_key = |queue: &MemoryQueue, key| queue.admit_key(key, self.now_ms, &self.key_meter);
+            match queue.admit(target.queue, publish, &mut intake, admit_key, effects) {
                 Admission::Taken => {}
                 Admission::Refused => continue,
                 Admission::Repeat => {
@@ -277,7 +284,7 @@ impl TransientQueues {
                 self.open_queues.push(target.queue);
             }
             if let Some((rule, key)) = queue.rules.as_ref().and_then(|rules| rules.dedup).zip(intake.key) {
-                queue.sink.state.note_key(queue.next_seq, key, rule, self.now_ms);
+                queue.sink.state.note_key(queue.next_seq, key, rule, self.now_ms, &self.key_meter);
             }
             queue.sink.incoming.push(offset);
             queue.next_seq += 1;

@@ -61,6 +61,8 @@ pub struct NodeFigures {
     pub unfinished_bytes: u64,
     /// Bytes that `x-recent-history` exchanges remember.
     pub history_bytes: u64,
+    /// Bytes that queues with deduplication remember keys in.
+    pub deduplication_bytes: u64,
     /// Bytes of frames that wait for their channel's turn: of publishers that are blocked, above all.
     pub waiting_bytes: u64,
     /// Bytes that were proposed and are not yet written.
@@ -179,6 +181,7 @@ impl Handle {
             NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
         (figures.unfinished_bytes, figures.history_bytes) =
             (shared.unfinished_bytes(), shared.sessions.histories.bytes());
+        figures.deduplication_bytes = shared.key_bytes();
         figures.waiting_bytes = shared.sessions.sums.waiting.load(Ordering::Relaxed);
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);

@@ -213,6 +213,8 @@ pub(crate) struct Gauge {
     pub(crate) unwritten_bytes: AtomicU64,
     /// Pinned by messages in memory.
     pub(crate) memory_bytes: AtomicU64,
+    /// Taken by the keys of messages that come in once.
+    pub(crate) key_bytes: AtomicU64,
     /// Open connections.
     pub(crate) connections: AtomicUsize,
     /// What went through.
@@ -244,6 +246,8 @@ pub(crate) struct Shared {
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
     alarms: AtomicU8,
     memory_alarm: AtomicBool,
+    /// Whether queues with deduplication remember as much as they may.
+    pub(crate) are_keys_full: AtomicBool,
     /// What the sessions of all shards have in common.
     pub(crate) sessions: Common,
     next_partition: AtomicUsize,
@@ -474,9 +478,12 @@ impl Shared {
     pub(crate) fn check_memory(&self) {
         let messages: u64 = self.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum();
         let limit = self.config.transient_bytes_max;
-        // All is one budget. But the alarm holds publishers until consumers have made room, and from what was begun they take
-        // nothing: beyond half of the limit, where connections are closed for it, it counts no further.
-        let bytes = messages + (self.unfinished_bytes() + self.sessions.histories.bytes()).min(limit / 2);
+        let keys = self.key_bytes();
+        self.are_keys_full.store(keys > limit / 2, Ordering::Relaxed);
+        // All is one budget. But the alarm holds publishers until consumers have made room, and from what was begun, and from what
+        // histories and deduplication remember, they take nothing: beyond half of the limit that counts no further.
+        let others = self.unfinished_bytes() + self.sessions.histories.bytes() + keys;
+        let bytes = messages + others.min(limit / 2);
         let on = self.memory_alarm.load(Ordering::Relaxed);
         // Between nine tenths of the limit and the limit nothing changes, so that the alarm does not flutter.
         let wanted = if on { bytes > limit / 10 * 9 } else { bytes > limit };
@@ -488,6 +495,11 @@ impl Shared {
     /// What clients have begun and not ended.
     pub(crate) fn unfinished_bytes(&self) -> u64 {
         self.sessions.sums.unfinished.load(Ordering::Relaxed)
+    }
+
+    /// What queues with deduplication remember.
+    pub(crate) fn key_bytes(&self) -> u64 {
+        self.gauges.iter().map(|gauge| gauge.key_bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether messages in memory are beyond their budget.
@@ -654,6 +666,7 @@ impl Node {
             pattern_turn: tokio::sync::Mutex::new(()),
             alarms: AtomicU8::new(0),
             memory_alarm: AtomicBool::new(false),
+            are_keys_full: AtomicBool::new(false),
             sessions: Common {
                 settings: Settings {
                     node_name: config.node_name.clone(),

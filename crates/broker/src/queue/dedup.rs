@@ -8,8 +8,10 @@
 use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Most keys that one queue remembers; with more, the oldest are forgotten. About 40 MB.
+/// Most keys that one queue remembers; with more, the oldest are forgotten. About 50 MB.
 pub const KEYS_MAX: usize = 1 << 18;
 
 /// How a queue deals with messages of the same key: it takes one in, and no other while that one is there, nor within
@@ -44,6 +46,36 @@ impl DedupKey {
     }
 }
 
+/// Memory of a key: its places in the three maps, with the room that they have to spare.
+pub const KEY_BYTES: u64 = 192;
+
+/// Counts the keys of many queues, for whoever watches their memory. It is no part of their state.
+#[derive(Clone, Debug, Default)]
+pub struct KeyMeter(Arc<Metered>);
+
+#[derive(Debug, Default)]
+struct Metered {
+    count: AtomicU64,
+    is_full: AtomicBool,
+}
+
+impl KeyMeter {
+    /// Memory of all the keys that it counts.
+    pub fn bytes(&self) -> u64 {
+        self.0.count.load(Ordering::Relaxed) * KEY_BYTES
+    }
+
+    /// Says whether all that there are on this node take what they may.
+    pub fn set_full(&self, is_full: bool) {
+        self.0.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether they do.
+    pub fn is_full(&self) -> bool {
+        self.0.is_full.load(Ordering::Relaxed)
+    }
+}
+
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -56,15 +88,47 @@ pub struct Seen {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Keys {
     by_key: HashMap<DedupKey, Seen, foldhash::fast::FixedState>,
     by_seq: BTreeMap<u64, DedupKey>,
     /// Windows that may be open: when they close, and whose they are.
     windows: BTreeSet<(u64, u64)>,
+    /// Where they are counted.
+    meter: Option<KeyMeter>,
+}
+
+/// A copy is counted nowhere.
+impl Clone for Keys {
+    fn clone(&self) -> Keys {
+        let Keys { by_key, by_seq, windows, meter: _ } = self;
+        Keys { by_key: by_key.clone(), by_seq: by_seq.clone(), windows: windows.clone(), meter: None }
+    }
+}
+
+impl PartialEq for Keys {
+    fn eq(&self, other: &Keys) -> bool {
+        self.by_key == other.by_key && self.by_seq == other.by_seq && self.windows == other.windows
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        if let Some(KeyMeter(all)) = &self.meter {
+            all.count.fetch_sub(self.by_key.len() as u64, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Keys {
+    /// Counts them from now on, where nobody does yet.
+    pub fn count_in(&mut self, meter: &KeyMeter) {
+        if self.meter.is_none() {
+            meter.0.count.fetch_add(self.by_key.len() as u64, Ordering::Relaxed);
+            self.meter = Some(meter.clone());
+        }
+    }
+
     /// Whether no key is known.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
@@ -78,6 +142,12 @@ impl Keys {
     /// What is known of a key.
     pub fn find(&self, key: DedupKey) -> Option<Seen> {
         self.by_key.get(&key).copied()
+    }
+
+    /// Whether one more message with this key makes it no longer: another key goes for it, or its windows that are over do.
+    pub fn has_room_for(&self, key: DedupKey, now_ms: u64) -> bool {
+        let is_window_over = self.windows.first().is_some_and(|(until_ms, _)| *until_ms <= now_ms);
+        self.len() >= KEYS_MAX || self.by_key.contains_key(&key) || is_window_over
     }
 
     /// All keys in the order of their messages.
@@ -100,6 +170,9 @@ impl Keys {
     pub fn restore(&mut self, key: DedupKey, seen: Seen) {
         self.forget(key);
         self.by_key.insert(key, seen);
+        if let Some(KeyMeter(all)) = &self.meter {
+            all.count.fetch_add(1, Ordering::Relaxed);
+        }
         self.by_seq.insert(seen.seq, key);
         if seen.until_ms > 0 {
             self.windows.insert((seen.until_ms, seen.seq));
@@ -135,6 +208,9 @@ impl Keys {
         if let Some(seen) = self.by_key.remove(&key) {
             self.by_seq.remove(&seen.seq);
             self.windows.remove(&(seen.until_ms, seen.seq));
+            if let Some(KeyMeter(all)) = &self.meter {
+                all.count.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -185,6 +261,7 @@ mod tests {
         #[test]
         fn keys_agree_with_a_plain_list(steps in prop::collection::vec((0u8..6, 0u64..4, 0u64..30, 0u64..20), 1..200)) {
             let (mut keys, mut plain, mut next, mut now) = (Keys::default(), Vec::<(DedupKey, Seen)>::new(), 1u64, 1u64);
+            let meter = KeyMeter::default();
             for (number, kind, window_ms, pause) in steps {
                 now += pause;
                 if kind < 3 {
@@ -193,6 +270,7 @@ mod tests {
                     let until_ms = if window_ms == 0 { 0 } else { now + window_ms };
                     plain.push((key(number), Seen { seq: next, until_ms, is_gone: false }));
                     keys.note(next, key(number), DedupRule { window_ms }, now);
+                    keys.count_in(&meter);
                     next += 1;
                 } else {
                     let first = next.saturating_sub(window_ms);
@@ -211,7 +289,11 @@ mod tests {
                 let mut copy = Keys::default();
                 keys.iter().for_each(|(key, seen)| copy.restore(key, seen));
                 prop_assert_eq!(&copy, &keys);
+                prop_assert_eq!(meter.bytes(), keys.len() as u64 * KEY_BYTES);
             }
+            drop(keys.clone());
+            drop(keys);
+            prop_assert_eq!(meter.bytes(), 0, "none is left, and a copy never counted");
         }
     }
 }

@@ -18,7 +18,7 @@ pub mod runs;
 pub mod state;
 
 pub use active::SingleActive;
-pub use dedup::{DedupKey, DedupRule, Keys};
+pub use dedup::{DedupKey, DedupRule, KeyMeter, Keys};
 pub use dispatch::{Consumer, Dispatch};
 pub use levels::{LevelRule, Levels};
 pub use ranges::SeqRanges;

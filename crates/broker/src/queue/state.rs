@@ -4,7 +4,7 @@
 //! becomes live again; counts are kept only for live numbers. Absent on purpose: who holds what. Deliveries are not
 //! logged; the leader's [`super::Dispatch`] knows them, and the watermark here bounds what it may have sent.
 
-use super::dedup::{DedupKey, DedupRule, Keys, Seen};
+use super::dedup::{DedupKey, DedupRule, KeyMeter, Keys, Seen};
 use super::levels::{LevelRule, Levels, Stretch};
 use super::runs::{Run, Runs};
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,14 +160,29 @@ impl<P> QueueState<P> {
         self.extras.get_or_insert_default().due.insert((due_ms, seq));
     }
 
-    /// Message `seq` came in with this key at `now_ms`.
-    pub fn note_key(&mut self, seq: u64, key: DedupKey, rule: DedupRule, now_ms: u64) {
-        self.extras.get_or_insert_default().keys.note(seq, key, rule, now_ms);
+    /// Message `seq` came in with this key at `now_ms`. The queue's keys are counted by `meter`.
+    pub fn note_key(&mut self, seq: u64, key: DedupKey, rule: DedupRule, now_ms: u64, meter: &KeyMeter) {
+        let keys = &mut self.extras.get_or_insert_default().keys;
+        keys.note(seq, key, rule, now_ms);
+        keys.count_in(meter);
+    }
+
+    /// Has the keys counted that it came back with.
+    pub fn count_keys(&mut self, meter: &KeyMeter) {
+        if let Some(extras) = self.extras.as_mut().filter(|extras| !extras.keys.is_empty()) {
+            extras.keys.count_in(meter);
+        }
     }
 
     /// What is known of the last message with this key.
     pub fn seen(&self, key: DedupKey) -> Option<Seen> {
         self.extras.as_ref().and_then(|extras| extras.keys.find(key))
+    }
+
+    /// Whether a message with this key may come in: where the keys of this node have no room left, those of this queue may not
+    /// become more.
+    pub fn has_room_for_key(&self, key: DedupKey, now_ms: u64, meter: &KeyMeter) -> bool {
+        !meter.is_full() || self.extras.as_ref().is_some_and(|extras| extras.keys.has_room_for(key, now_ms))
     }
 
     /// Takes a live message out of its turn, or says another reason why it is.

@@ -154,7 +154,7 @@ fn describe(cx: Cx<'_>) -> Value {
     let mechanisms = facts.config.auth_mechanisms.iter();
     let mechanisms: Vec<Value> =
         mechanisms.map(|name| json!({ "name": name, "description": "", "enabled": true })).collect();
-    json!({
+    let mut described = json!({
         "name": facts.node_name,
         "type": "disc",
         "running": true,
@@ -196,5 +196,7 @@ fn describe(cx: Cx<'_>) -> Value {
         "leveret_unfinished_bytes": figures.unfinished_bytes,
         "leveret_history_bytes": figures.history_bytes,
         "leveret_waiting_bytes": figures.waiting_bytes,
-    })
+    });
+    described["leveret_deduplication_bytes"] = figures.deduplication_bytes.into();
+    described
 }

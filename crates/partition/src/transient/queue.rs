@@ -6,10 +6,10 @@ use super::Place;
 use crate::command::{DeadLetter, Delivery, Effect, Outlets};
 use crate::entry::Reason;
 use crate::life::{Life, body_bytes};
-use crate::queue::{Answer, Queue, Sink};
+use crate::queue::{Admission, Answer, Queue, Sink};
 use crate::turn::{Access, Next, Store, Turn};
 use broker::queue::dispatch::Head;
-use broker::queue::{DedupKey, Dispatch, LevelRule, Levels, QueueState, Rules};
+use broker::queue::{DedupKey, Dispatch, KeyMeter, LevelRule, Levels, QueueState, Rules};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -92,11 +92,16 @@ impl MemoryQueue {
         }
     }
 
-    /// Whether a message with this key is here, or was so lately that another one is a repeat.
-    pub(super) fn knows_key(&self, key: DedupKey, now_ms: u64) -> bool {
+    /// What becomes of a message with this key, as far as that goes by its key: it is a repeat where one is here, or was so
+    /// lately.
+    pub(super) fn admit_key(&self, key: DedupKey, now_ms: u64, meter: &KeyMeter) -> Admission {
         let state = &self.sink.state;
         let is_here = |seq: u64| seq >= state.next_seq() || state.runs().is_live(seq);
-        state.seen(key).is_some_and(|seen| seen.until_ms > now_ms || is_here(seen.seq))
+        match state.seen(key) {
+            Some(seen) if seen.until_ms > now_ms || is_here(seen.seq) => Admission::Repeat,
+            _ if state.has_room_for_key(key, now_ms, meter) => Admission::Taken,
+            _ => Admission::Refused,
+        }
     }
 }
 

@@ -6,17 +6,21 @@
 use super::{MemoryQueue, TransientQueues};
 use crate::command::{Durability, Effect, Level, Message, Publish, Target};
 use crate::message;
-use crate::queue::dead_letters_refused;
+use crate::queue::{Admission, dead_letters_refused};
+use broker::queue::KeyMeter;
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
 impl MemoryQueue {
     /// Whether a message that is due waits for room. A repeat does not.
-    fn has_no_room_for(&self, message: &Message, now_ms: u64) -> bool {
+    fn has_no_room_for(&self, message: &Message, now_ms: u64, meter: &KeyMeter) -> bool {
         let Some(rules) = self.rules.as_ref().filter(|rules| !dead_letters_refused(rules)) else { return false };
         let key = rules.dedup.and_then(|_| broker::properties::dedup_key(&message.properties));
-        self.is_full(rules, message.body.len()) && !key.is_some_and(|key| self.knows_key(key, now_ms))
+        match key.map_or(Admission::Taken, |key| self.admit_key(key, now_ms, meter)) {
+            Admission::Taken => self.is_full(rules, message.body.len()),
+            by_key => by_key == Admission::Refused,
+        }
     }
 }
 
@@ -55,7 +59,9 @@ impl TransientQueues {
         {
             let (_, (id, message)) = self.scheduled.pop_first().expect("there is a first");
             match self.queues.get_mut(&id) {
-                Some(queue) if self.late.contains_key(&id) || queue.has_no_room_for(&message, self.now_ms) => {
+                Some(queue)
+                    if self.late.contains_key(&id) || queue.has_no_room_for(&message, self.now_ms, &self.key_meter) =>
+                {
                     self.late.entry(id).or_default().push_back(message);
                 }
                 _ => self.publish_due(id, message, effects),
@@ -95,7 +101,7 @@ impl TransientQueues {
         for (id, mut late) in std::mem::take(&mut self.late) {
             while let Some(message) = late.pop_front() {
                 let Some(queue) = self.queues.get(&id) else { break };
-                if queue.has_no_room_for(&message, self.now_ms) {
+                if queue.has_no_room_for(&message, self.now_ms, &self.key_meter) {
                     late.push_front(message);
                     self.late.insert(id, late);
                     break;

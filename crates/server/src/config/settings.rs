@@ -345,9 +345,9 @@ settings! {
             of: |machine| (machine.memory_bytes / 5 * 2).clamp(MIB, 16 * TIB).to_string(),
         },
         "Memory for messages of transient, exclusive and auto-delete queues, and for what clients have begun and not ended: messages that \
-         have not arrived as a whole, transactions, channels, consumers, and the histories of x-recent-history exchanges. When it is full, \
-         publishers are blocked until consumers have made room. Half of it at most goes to what was begun, an eighth to histories, a \
-         sixteenth to frames of publishers that are blocked.",
+         have not arrived as a whole, transactions, channels, consumers, the histories of x-recent-history exchanges, and the keys of \
+         deduplication. When it is full, publishers are blocked until consumers have made room. Half of it at most goes to what was begun, \
+         half to keys, an eighth to histories, a sixteenth to frames of publishers that are blocked.",
         elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
     }
     user_bytes_max: u64 {

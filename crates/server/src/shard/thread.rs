@@ -579,7 +579,12 @@ impl StepTask {
         let (local, shared) = (&self.local, &self.local.shared);
         let gauge = &shared.gauges[local.index];
         let memory = self.shard.memory_bytes();
-        if gauge.memory_bytes.swap(memory, Ordering::Relaxed) != memory {
+        let keys = self.shard.key_bytes();
+        let have_keys_moved = gauge.key_bytes.load(Ordering::Relaxed) != keys;
+        if have_keys_moved {
+            gauge.key_bytes.store(keys, Ordering::Relaxed);
+        }
+        if gauge.memory_bytes.swap(memory, Ordering::Relaxed) != memory || have_keys_moved {
             shared.check_memory();
         }
         // What others paused for may have been in the mailbox alone.
@@ -639,6 +644,7 @@ impl Future for StepTask {
         this.local.send_dead_letters();
         let StepTask { local, shard, disk, drain, reserved, reserved_remote, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
+        shard.share().are_keys_full = local.shared.are_keys_full.load(Ordering::Relaxed);
         if shard.step(time, &**local, &mut Connections { local, reserved, reserved_remote }) {
             drain.note_activity();
         }
