@@ -406,11 +406,12 @@ fn arguments_have_a_budget_by_virtual_host() {
     let refused = client.bind(channel, "kept", "amq.headers", "f", &note).expect_err("it is full");
     assert_eq!((refused.scope, refused.code), (Scope::Channel, 406), "{refused:?}");
     assert!(refused.text.contains("vhost_arguments_bytes_max"), "{refused:?}");
+    bindings_without_arguments_count_too(&broker, &http);
     let channel = client.channel();
     let long =
         ExchangeDeclare { name: "long", kind: "direct", durable: true, arguments: note.to_vec(), ..Default::default() };
     assert_eq!(client.declare_exchange(channel, &long).expect_err("it is full").code, 406);
-    // What has no arguments is not refused, and another virtual host has room of its own.
+    // A queue without arguments takes none, a binding little, and another virtual host has room of its own.
     let channel = client.channel();
     declare(&mut client, channel, "other").unwrap();
     client.bind(channel, "other", "amq.direct", "key", &[]).unwrap();
@@ -424,6 +425,24 @@ fn arguments_have_a_budget_by_virtual_host() {
     client.bind(channel, "kept", "amq.headers", "g", &note).unwrap();
     client.delete(channel, "kept", false, false).unwrap();
     client.declare_exchange(channel, &long).unwrap();
+}
+
+fn bindings_without_arguments_count_too(broker: &Broker, http: &Http) {
+    http.put("/api/vhosts/bindings", "").with(201);
+    let mut client =
+        Client::login(broker.addr(), &clients::Login { vhost: "bindings".into(), ..Default::default() }).unwrap();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "q", ..Default::default() }).unwrap();
+    let mut bind = |key: &str| client.bind(channel, "q", "amq.topic", key, &[]);
+    let bound = (0..10_000).find_map(|n| bind(&format!("{n:036}")).err().map(|refused| (n, refused)));
+    let (bound, refused) = bound.unwrap();
+    assert_eq!((bound, refused.code), (496, 406), "of 132 bytes each, 64 KiB");
+    assert!(refused.text.contains("vhost_arguments_bytes_max"), "{refused:?}");
+    client.open_channel(channel).unwrap();
+    client.bind(channel, "q", "amq.topic", &format!("{:036}", 0), &[]).unwrap();
+    let unbind = Args::new().short(0).shortstr("q").shortstr("amq.topic").shortstr(&format!("{:036}", 0)).table(&[]);
+    client.call(channel, clients::methods::QUEUE_UNBIND, &unbind, clients::methods::QUEUE_UNBIND_OK).unwrap();
+    client.bind(channel, "q", "amq.topic", "new", &[]).unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use amqp::{Table, Value};
 use bytes::Bytes;
 
-use super::binding::{self, BINDINGS_MAX};
+use super::binding::{self, BINDINGS_MAX, counted_bytes};
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::{Destination, Place};
 use super::encoding;
@@ -324,7 +324,18 @@ impl Topology {
                 "cannot bind to {resource}: binding limit of {BINDINGS_MAX} is reached"
             )));
         }
-        self.add_binding(source, destination, spec.key.clone(), arguments, local);
+        let counted = counted_bytes(self.exchanges[source].routes_as(), &spec.key, &spec.arguments);
+        let counted_bytes = u32::try_from(counted).expect("the size of arguments is limited");
+        self.add_binding(binding::Binding {
+            source: u32::try_from(source).expect("the number of exchanges is limited"),
+            destination,
+            key: spec.key.clone(),
+            arguments,
+            counted_bytes,
+            local,
+            at_source: 0,
+            at_destination: 0,
+        });
         Ok(CommandReply::Done)
     }
 
@@ -376,23 +387,17 @@ impl Topology {
         Ok((source, destination, is_local || self.exchanges[source].is_local()))
     }
 
-    fn add_binding(&mut self, source: usize, destination: Destination, key: Name, arguments: Box<[u8]>, local: bool) {
+    fn add_binding(&mut self, mut binding: binding::Binding) {
+        let (source, destination) = (binding.source as usize, binding.destination);
         let identity = self.identity_for(source, destination);
         let exchange = self.exchanges.get_mut(source);
-        self.binding_bytes.add(exchange.vhost, arguments.len());
-        exchange.router.add(&key, &arguments, destination, identity);
-        exchange.outgoing_replicated += usize::from(!local);
-        let at_source = exchange.outgoing.len();
+        self.binding_bytes.add(exchange.vhost, binding.counted_bytes as usize);
+        exchange.router.add(&binding.key, &binding.arguments, destination, identity);
+        exchange.outgoing_replicated += usize::from(!binding.local);
+        binding.at_source = u32::try_from(exchange.outgoing.len()).expect("the number of bindings is limited");
         let at_destination = self.incoming(destination).len();
-        let at = self.bindings.insert(binding::Binding {
-            source: u32::try_from(source).expect("the number of exchanges is limited"),
-            destination,
-            key,
-            arguments,
-            local,
-            at_source: u32::try_from(at_source).expect("the number of bindings is limited"),
-            at_destination: u32::try_from(at_destination).expect("the number of bindings is limited"),
-        });
+        binding.at_destination = u32::try_from(at_destination).expect("the number of bindings is limited");
+        let at = self.bindings.insert(binding);
         let at = u32::try_from(at).expect("the number of bindings is limited");
         self.exchanges.get_mut(source).outgoing.push(at);
         self.incoming(destination).push(at);
@@ -432,7 +437,7 @@ impl Topology {
         let source = binding.source as usize;
         let identity = self.identity_for(source, binding.destination);
         let exchange = self.exchanges.get_mut(source);
-        self.binding_bytes.take(exchange.vhost, binding.arguments.len());
+        self.binding_bytes.take(exchange.vhost, binding.counted_bytes as usize);
         exchange.router.remove(&binding.key, &binding.arguments, binding.destination, identity);
         exchange.outgoing_replicated -= usize::from(!binding.local);
         exchange.outgoing.swap_remove(binding.at_source as usize);

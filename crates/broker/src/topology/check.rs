@@ -6,6 +6,7 @@
 use amqp::Table;
 
 use super::apply::binding_arguments;
+use super::binding::counted_bytes;
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::Destination;
 use super::encoding::{self, TABLE_DEPTH_MAX};
@@ -260,7 +261,8 @@ impl Topology {
         self.check_queue_limit(&command, self.queues.count_in(command.vhost).iter().sum())?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "x-dead-letter-exchange")?;
         let shape = self.queue_shape(&command)?;
-        self.check_argument_bytes(declare.vhost, declare.arguments, shape.encoded.len())?;
+        let bytes = if declare.arguments.is_empty() { 0 } else { shape.counted_bytes() };
+        self.check_argument_bytes(declare.vhost, bytes)?;
         let is_local = command.is_local();
         command.partition = place(Placement {
             is_local,
@@ -354,7 +356,7 @@ impl Topology {
         check_size(resource, declare.arguments)?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "alternate-exchange")?;
         exchange::meaning(kind, resource, declare.arguments)?;
-        self.check_argument_bytes(declare.vhost, declare.arguments, encoding::table_bytes(declare.arguments).len())?;
+        self.check_argument_bytes(declare.vhost, encoding::counted_bytes(declare.arguments))?;
         let command = Command::DeclareExchange(DeclareExchange {
             vhost: declare.vhost,
             name: name.clone(),
@@ -411,7 +413,8 @@ impl Topology {
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {
             return Ok(Checked::Done);
         }
-        self.check_argument_bytes(binding.vhost, &binding.arguments, arguments.len())?;
+        let counted = counted_bytes(self.exchanges[source].routes_as(), &binding.key, &binding.arguments);
+        self.check_argument_bytes(binding.vhost, counted)?;
         let command = Command::Bind(binding);
         Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
     }
@@ -597,14 +600,14 @@ fn check_owner(queue: &Queue, actor: Actor<'_>, resource: Resource<'_>) -> Resul
 
 impl Topology {
     /// Refuses more arguments than a virtual host may have. RabbitMQ has no such limit; its code for one that is reached is 406.
-    fn check_argument_bytes(&self, vhost: VhostId, arguments: &Table, bytes: usize) -> Result<(), Refusal> {
+    fn check_argument_bytes(&self, vhost: VhostId, bytes: usize) -> Result<(), Refusal> {
         let max = self.argument_bytes_max;
-        if arguments.is_empty() || self.argument_bytes(vhost) + bytes as u64 <= max {
+        if bytes == 0 || self.argument_bytes(vhost) + bytes as u64 <= max {
             return Ok(());
         }
         let name = self.vhost_name(vhost)?;
         Err(Refusal::precondition_failed(&format!(
-            "arguments of queues, exchanges and bindings in vhost '{}' take up the {max} bytes there are for them: delete some, or have \
+            "bindings, and arguments of queues and exchanges, in vhost '{}' take up the {max} bytes there are for them: delete some, or have \
              vhost_arguments_bytes_max raised",
             String::from_utf8_lossy(name)
         )))

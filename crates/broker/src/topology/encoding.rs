@@ -328,6 +328,26 @@ pub(super) fn table_bytes(table: &Table) -> Bytes {
     writer.finish()
 }
 
+/// What arguments count for against the limit on them: their encoding, and something for each name and value, which take many
+/// times their encoded size once they are read. Nothing where there are none.
+pub(super) fn counted_bytes(table: &Table) -> usize {
+    if table.is_empty() { 0 } else { table_bytes(table).len() + read_bytes(table) }
+}
+
+/// The part of [`counted_bytes`] that is not the encoding.
+pub(super) fn read_bytes(table: &Table) -> usize {
+    const ITEM_BYTES: usize = 16;
+    fn of_value(value: &Value) -> usize {
+        ITEM_BYTES
+            + match value {
+                Value::Array(items) => items.iter().map(of_value).sum(),
+                Value::Table(table) => read_bytes(table),
+                _ => 0,
+            }
+    }
+    table.iter().map(|(_, value)| ITEM_BYTES + of_value(value)).sum()
+}
+
 /// A copy that shares no memory with the buffer that the table was read from.
 pub(super) fn owned(table: &Table) -> Table {
     table_from(&table_bytes(table))

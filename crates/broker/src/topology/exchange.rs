@@ -300,7 +300,7 @@ impl Exchanges {
     pub(super) fn insert(&mut self, exchange: Exchange) -> usize {
         let hash = hash::of_name(exchange.vhost.0, &exchange.name);
         self.local_count += usize::from(exchange.is_local());
-        self.argument_bytes.add(exchange.vhost, encoding::table_bytes(&exchange.arguments).len());
+        self.argument_bytes.add(exchange.vhost, encoding::counted_bytes(&exchange.arguments));
         let at = self.slots.insert(exchange);
         let slots = &self.slots;
         let place = u32::try_from(at).expect("the number of exchanges is limited");
@@ -314,7 +314,7 @@ impl Exchanges {
     pub(super) fn remove(&mut self, at: usize) -> Exchange {
         let exchange = self.slots.remove(at);
         self.local_count -= usize::from(exchange.is_local());
-        self.argument_bytes.take(exchange.vhost, encoding::table_bytes(&exchange.arguments).len());
+        self.argument_bytes.take(exchange.vhost, encoding::counted_bytes(&exchange.arguments));
         let hash = hash::of_name(exchange.vhost.0, &exchange.name);
         let entry = self.by_name.find_entry(hash, |&place| place as usize == at);
         entry.map_err(|_| ()).expect("every exchange is in the index").remove();

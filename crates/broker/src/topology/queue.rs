@@ -9,12 +9,12 @@ use amqp::Table;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashTable};
 
-use super::hash;
 use super::name::Name;
 use super::policy_plan::Held;
 use super::refusal::{Kind, Resource};
 use super::settings::{DurabilityLevel, QueueSettings, QueueType};
 use super::vhost::BytesByVhost;
+use super::{encoding, hash};
 use crate::ids::{PartitionId, QueueId, VhostId};
 use crate::queue::Rules;
 
@@ -38,6 +38,13 @@ pub struct QueueShape {
     pub rules: Arc<Rules>,
     /// `arguments` encoded: what tells shapes apart.
     pub(super) encoded: Bytes,
+}
+
+impl QueueShape {
+    /// See [`encoding::counted_bytes`].
+    pub(super) fn counted_bytes(&self) -> usize {
+        self.encoded.len() + encoding::read_bytes(&self.arguments)
+    }
 }
 
 /// One queue.
@@ -117,7 +124,7 @@ impl Queues {
             self.by_owner.entry(owner).or_default().push(queue.id);
         }
         self.local_count += usize::from(queue.id.is_local());
-        self.argument_bytes.add(queue.vhost, queue.shape.encoded.len());
+        self.argument_bytes.add(queue.vhost, queue.shape.counted_bytes());
         let vhost = queue.vhost.0 as usize;
         if self.vhost_counts.len() <= vhost {
             self.vhost_counts.resize(vhost + 1, [0; 2]);
@@ -179,7 +186,7 @@ impl Queues {
             }
         }
         self.local_count -= usize::from(queue.id.is_local());
-        self.argument_bytes.take(queue.vhost, queue.shape.encoded.len());
+        self.argument_bytes.take(queue.vhost, queue.shape.counted_bytes());
         self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -= 1;
         self.release_shape(&queue.shape);
         queue

@@ -372,8 +372,10 @@ settings! {
             says: "a twentieth of the memory of the machine or of its control group",
             of: |machine| (machine.memory_bytes / 20).clamp(MIB, 16 * TIB).to_string(),
         },
-        "What the arguments of all queues, exchanges and bindings of one virtual host may take together, encoded. In memory they take up to \
-         five times that. A declare or a bind that would bring more is refused with 406; those without arguments are not.",
+        "What all bindings of one virtual host, and the arguments of its queues and exchanges, may take together, encoded. A binding counts \
+         for 64 bytes and its key, to a topic exchange for 32 bytes more a word; each name and value of arguments for 16 bytes more; a \
+         selector of JMS six times. In memory they take up to five times that. A bind, or a declare with arguments, that \
+         would bring more is refused with 406.",
         elsewhere []
     }
     cache_bytes: u64 {
