@@ -3,10 +3,13 @@
 //! Invariant: what was started is stopped, with its cgroup and its folder, however the run ends; a broker that does not come up is
 //! told with its last words.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,6 +46,10 @@ const OWNER: &str = "owner";
 
 /// A folder that is younger than this may belong to a process that has not come to locking it.
 const YOUNG: Duration = Duration::from_secs(5);
+
+/// The process groups of the brokers that run. Ctrl-C at a terminal goes to this program's group, and a broker that got it
+/// too would be gone before its load is.
+static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Bytes of its log that are told when it does not come up.
 const LAST_WORDS_BYTES: usize = 600;
@@ -96,6 +103,7 @@ impl Broker {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+            groups().remove(&child.id());
         }
     }
 
@@ -111,11 +119,13 @@ impl Broker {
         let child = Command::new(&words[0])
             .args(&words[1..])
             .env(MARK, self.folder.path())
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
             .spawn()
             .map_err(|why| Error::machine(format!("starting {}", self.command[0]), why))?;
+        groups().insert(child.id());
         self.child = Some(child);
         self.wait_until_it_listens()
     }
@@ -161,10 +171,7 @@ impl Broker {
     /// Kills it hard, as a crash would, and waits until it is gone.
     pub fn kill(&mut self) -> Result<(), Error> {
         self.signal(rustix::process::Signal::KILL)?;
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.end_child();
         Ok(())
     }
 
@@ -217,15 +224,29 @@ impl Drop for Broker {
         let Some(mut child) = self.child.take() else { return };
         let _ = self.signal(rustix::process::Signal::TERM);
         let started = Instant::now();
-        while started.elapsed() < STOP_PATIENCE {
-            if matches!(child.try_wait(), Ok(Some(_))) && crate::process::listeners(self.port).is_empty() {
-                return;
+        let is_gone = |child: &mut Child| {
+            matches!(child.try_wait(), Ok(Some(_))) && crate::process::listeners(self.port).is_empty()
+        };
+        while !is_gone(&mut child) {
+            if started.elapsed() > STOP_PATIENCE {
+                let _ = self.signal(rustix::process::Signal::KILL);
+                break;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let _ = self.signal(rustix::process::Signal::KILL);
-        let _ = child.kill();
-        let _ = child.wait();
+        self.child = Some(child);
+        self.end_child();
+    }
+}
+
+fn groups() -> std::sync::MutexGuard<'static, BTreeSet<u32>> {
+    GROUPS.lock().expect("nobody panics with this lock")
+}
+
+/// Kills all brokers that run, without asking: for a program that is told to end at once.
+pub fn kill_all() {
+    for group in groups().iter().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
 }
 

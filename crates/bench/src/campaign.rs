@@ -103,12 +103,7 @@ fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Res
         let (tool, own) = run.words.split_at(if tool { 1 } else { 0 });
         let about = ["--id".to_owned(), run.made.broker.clone(), "--json".to_owned(), unfinished.display().to_string()];
         let words = [tool, &peer.words()[..], &about, own].concat();
-        let inner = Context {
-            interrupted: context.interrupted.clone(),
-            broker_pids: Vec::new(),
-            version: context.version.clone(),
-        };
-        crate::command::bench(&words, &inner)
+        crate::command::bench(&words, &context.with_brokers(Vec::new()))
     });
     if context.interrupted.load(Ordering::Relaxed) {
         // It is made again, from its start.

@@ -87,10 +87,9 @@ pub fn bench(words: &[String], context: &Context) -> Result<Ended, Error> {
 fn one_run(options: &Options, context: &Context) -> Result<Ended, Error> {
     if options.broker.is_wanted() {
         let broker = Broker::start(&options.broker)?;
+        context.go_on()?;
         let here = Options { uris: vec![broker.uri()], ..options.clone() };
-        let (interrupted, version) = (context.interrupted.clone(), context.version.clone());
-        let context = Context { interrupted, broker_pids: broker.pids(), version };
-        return measured(&here, &context);
+        return measured(&here, &context.with_brokers(broker.pids()));
     }
     measured(options, context)
 }

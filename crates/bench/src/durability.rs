@@ -142,6 +142,16 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     let mut lab = Lab { words: &words, broker, seconds, abilities: Abilities { chooses: false, is_cluster: false } };
     lab.abilities = lab.abilities()?;
     let mut series = Series::new("Durability against latency", &words, context)?;
+    let ran = figures(&mut lab, &wanted, (highest, cap), &mut series);
+    series.finish(ran, "")
+}
+
+fn figures(
+    lab: &mut Lab<'_>,
+    wanted: &[&str],
+    (highest, cap): (f64, u64),
+    series: &mut Series<'_>,
+) -> Result<(), Error> {
     for figure in FIGURES.iter().filter(|figure| wanted.contains(&figure.number)) {
         let mut absent = lab.absent();
         if highest < figure.rate {
@@ -149,20 +159,17 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
         }
         let figure = Asked { rate: figure.rate.min(highest), ..*figure };
         let measured = match figure.number {
-            "1" => lab.stages(&figure, &mut series)?,
-            _ => lab.policies(&figure, &mut series)?,
+            "1" => lab.stages(&figure, series)?,
+            _ => lab.policies(&figure, series)?,
         };
         say(&text(&figure, &measured));
         series.figure(drawn(&figure, measured, absent));
-        if series.is_interrupted() {
-            break;
-        }
     }
-    if wanted.contains(&"risk") && !series.is_interrupted() {
-        let figure = risk::shown(&mut lab, cap, &mut series)?;
+    if wanted.contains(&"risk") {
+        let figure = risk::shown(lab, cap, series)?;
         series.figure(figure);
     }
-    series.finish("")
+    Ok(())
 }
 
 fn start_of(words: &Words) -> Result<BrokerStart, Error> {
@@ -342,7 +349,7 @@ impl Lab<'_> {
                 }
             }
             match held {
-                Some(run) if attempt < TRIES_MAX && !series.is_interrupted() => rate = lower(&run, rate),
+                Some(run) if attempt < TRIES_MAX => rate = lower(&run, rate),
                 _ => return Ok(measured),
             }
         }
@@ -366,7 +373,7 @@ impl Lab<'_> {
         let mut rate = figure.rate;
         for attempt in 1.. {
             let run = self.at(figure, stages, label, rate, series)?;
-            if is_held(&run) || attempt == TRIES_MAX || series.is_interrupted() {
+            if is_held(&run) || attempt == TRIES_MAX {
                 return Ok((run, rate));
             }
             rate = lower(&run, rate);
@@ -394,6 +401,7 @@ impl Lab<'_> {
         label: &str,
         series: &'s mut Series<'_>,
     ) -> Result<&'s mut Recorded, Error> {
+        series.context().go_on()?;
         let mut client = self.client()?;
         for stage in stages {
             delete(&mut client, stage.queue)?;
@@ -428,6 +436,8 @@ impl Lab<'_> {
             delete(&mut client, stage.queue)?;
         }
         client.close();
+        // Of a run that was cut short no curve is drawn.
+        series.context().go_on()?;
         Ok(series.last())
     }
 }

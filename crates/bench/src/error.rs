@@ -8,6 +8,9 @@ pub enum Error {
     /// The command line is wrong; nothing was done.
     #[error("{0}")]
     Usage(String),
+    /// Somebody ended it before it began.
+    #[error("interrupted before the first run was over")]
+    Interrupted,
     /// No broker answers, or it went away and did not come back.
     #[error("no broker at {address}: {why}")]
     Unreachable {

@@ -314,6 +314,13 @@ impl Run {
             _ => Verdict::BacklogGrew,
         }
     }
+
+    /// It did not do what it was made for. One that was interrupted had no time to.
+    pub fn miss(&mut self, why: String) {
+        if !self.was_interrupted {
+            self.missed.push(why);
+        }
+    }
 }
 
 /// A curve of a figure.

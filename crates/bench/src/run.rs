@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
@@ -59,6 +59,27 @@ pub struct Context {
     pub broker_pids: Vec<u32>,
     /// Which build this is, for reports.
     pub version: String,
+}
+
+impl Context {
+    /// The same, for brokers that were started since.
+    pub fn with_brokers(&self, broker_pids: Vec<u32>) -> Context {
+        Context { interrupted: Arc::clone(&self.interrupted), broker_pids, version: self.version.clone() }
+    }
+
+    /// An error once somebody asked to end.
+    pub fn go_on(&self) -> Result<(), Error> {
+        if self.interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Waits, but not beyond an interruption; whether there was none.
+pub fn pause(interrupted: &AtomicBool, length: Duration) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < length && !interrupted.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK);
+    }
+    !interrupted.load(Ordering::Relaxed)
 }
 
 /// Makes a run.

@@ -114,17 +114,17 @@ pub fn scenario(words: &[String], context: &Context) -> Result<Ended, Error> {
         return Err(Error::usage(format!("--{other} means nothing to {name}, which has {}", reads.join(", "))));
     }
     let mut series = Series::new(&format!("{name}: {about}"), &words, context)?;
-    match *name {
-        "box" => boxed::run(&words, &mut series)?,
-        "sizing" | "lose-a-broker" | "slow-consumers" | "publisher-peak" => sizing::run(name, &words, &mut series)?,
-        _ => one_node(name, &words, &mut series)?,
-    }
+    let ran = match *name {
+        "box" => boxed::run(&words, &mut series),
+        "sizing" | "lose-a-broker" | "slow-consumers" | "publisher-peak" => sizing::run(name, &words, &mut series),
+        _ => one_node(name, &words, &mut series),
+    };
     let note = match words.is_set("full") {
         true => String::new(),
         false => "<p class=\"faint\">A short run: the articles' lengths are minutes to hours a step (--full).</p>\n"
             .to_owned(),
     };
-    series.finish(&note)
+    series.finish(ran, &note)
 }
 
 /// The queue's options of S1's command lines.
@@ -200,7 +200,7 @@ fn long_queue(
     let drained = series.run("consume", &line(words, &consume), broker)?;
     let (received, twice) = (drained.run.correctness.received, drained.run.correctness.duplicated_flagged);
     if received - twice < confirmed {
-        drained.run.missed.push(format!("{confirmed} messages were confirmed and {received} came back"));
+        drained.run.miss(format!("{confirmed} messages were confirmed and {received} came back"));
     }
     Ok(())
 }

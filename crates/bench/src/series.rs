@@ -68,9 +68,9 @@ impl<'a> Series<'a> {
         })
     }
 
-    /// Whether a signal asked to end.
-    pub fn is_interrupted(&self) -> bool {
-        self.context.interrupted.load(std::sync::atomic::Ordering::Relaxed)
+    /// Who asks to end, and which build this is.
+    pub fn context(&self) -> &'a Context {
+        self.context
     }
 
     /// Makes a run from words; `broker` is one that was started for it.
@@ -90,6 +90,7 @@ impl<'a> Series<'a> {
         broker: Option<&Broker>,
     ) -> Result<&mut Recorded, Error> {
         self.write_down();
+        self.context.go_on()?;
         options.label = format!("{} {label}", self.name).trim().to_owned();
         let mut pids = Vec::new();
         if let Some(broker) = broker {
@@ -97,8 +98,7 @@ impl<'a> Series<'a> {
             options.broker = BrokerStart::default();
             pids = broker.pids();
         }
-        let (interrupted, version) = (self.context.interrupted.clone(), self.context.version.clone());
-        let context = Context { interrupted, broker_pids: pids, version };
+        let context = self.context.with_brokers(pids);
         let mut screen: Box<dyn Observer> = match (!self.plain).then(Live::on_stdout).flatten() {
             Some(live) => Box::new(live),
             None => Box::new(Lines::default()),
@@ -138,10 +138,15 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Writes the reports, with more HTML behind the title if there is any, and tells how it ended.
-    pub fn finish(mut self, foreword: &str) -> Result<Ended, Error> {
+    /// Writes the reports, with more HTML behind the title if there is any, and tells how it ended. `ran` is what came of
+    /// the runs; those before an interruption are kept.
+    pub fn finish(mut self, ran: Result<(), Error>, foreword: &str) -> Result<Ended, Error> {
         self.write_down();
         let runs = &self.book.runs;
+        match ran {
+            Err(Error::Interrupted) if !runs.is_empty() => {}
+            other => other?,
+        }
         if runs.is_empty() {
             return Err(Error::usage("nothing was run"));
         }
@@ -163,7 +168,7 @@ impl<'a> Series<'a> {
         }
         let ended = Ended::of(runs.iter().map(|recorded| recorded.run.verdict()));
         Ok(match ended {
-            Ended::Met | Ended::Grew if self.is_interrupted() => {
+            Ended::Met | Ended::Grew if self.context.go_on().is_err() => {
                 say("  interrupted: what was to be run after this was not");
                 Ended::Interrupted
             }

@@ -1,6 +1,7 @@
 //! `leveret bench`: the load generator with this process's signals and exit codes.
 //!
-//! Invariant: the first SIGINT or SIGTERM ends the load and the run is judged as far as it went; a second one ends at once.
+//! Invariant: the first SIGINT or SIGTERM ends the load and the run is judged as far as it went; a second one ends at once,
+//! with the brokers that it started.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,10 @@ pub(crate) fn run(words: &[String]) -> Exit {
         Ok(Ended::Grew) => Exit::BacklogGrew,
         Ok(Ended::Interrupted) => Exit::Interrupted,
         Err(Error::Usage(text)) => usage(&text),
+        Err(error @ Error::Interrupted) => {
+            say(&error.to_string());
+            Exit::Interrupted
+        }
         Err(error) => {
             say(&error.to_string());
             Exit::Unreadable
@@ -43,6 +48,7 @@ fn watch_signals(interrupted: &Arc<AtomicBool>) {
             loop {
                 let code = tokio::select! { _ = int.recv() => 130, _ = term.recv() => 143 };
                 if interrupted.swap(true, Ordering::Relaxed) {
+                    bench::broker::kill_all();
                     std::process::exit(code);
                 }
             }

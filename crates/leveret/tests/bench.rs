@@ -139,6 +139,74 @@ fn a_campaign_goes_on_where_it_was_and_tells_what_could_not_be_made() {
     assert!(code == Some(0) && text.contains("| lost | 0 | 0 |"), "{text}");
 }
 
+/// As Ctrl-C at a terminal does: all of the foreground's process group gets the signal.
+fn interrupted(mut command: Command, is_time: impl Fn(&str) -> bool, signal: rustix::process::Signal) -> (i32, String) {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::os::unix::process::CommandExt as _;
+    command.process_group(0).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.lines().last().is_some_and(&is_time) {
+        assert!(out.read_line(&mut text).unwrap() > 0, "it ended before its time: {text}");
+    }
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), signal).unwrap();
+    out.read_to_string(&mut text).unwrap();
+    (child.wait().unwrap().code().unwrap(), text)
+}
+
+#[test]
+fn ctrl_c_ends_a_campaign_with_what_was_measured_and_the_next_start_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, temp) = (folder.path().join("x.toml"), folder.path().join("tmp"));
+    std::fs::create_dir(&temp).unwrap();
+    let text = CAMPAIGN.replace("-s {size} -z 1\"", "-s 100 -z {z}\"").replace("size = [100, 1000]", "z = [1, 600]");
+    // What the broker says last goes where it is not removed with its folder.
+    let log = folder.path().join("broker.log");
+    let server = format!("{} server --data-dir $1/data --amqp 127.0.0.1:$2", env!("CARGO_BIN_EXE_leveret"));
+    let script = folder.path().join("server.sh");
+    std::fs::write(&script, format!("exec {server} --management none >> {} 2>&1", log.display())).unwrap();
+    let own =
+        format!("name = \"Leveret\"\ncommand = \"sh {} {{dir}} {{port}}\"\nversion = \"echo 1\"", script.display());
+    std::fs::write(&file, text.replacen("name = \"Leveret\"", &own, 1)).unwrap();
+    let command = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
+        command.args(["bench", "campaign"]).arg(&file).args(["--brokers", "Leveret"]);
+        command.env("TMPDIR", &temp);
+        command
+    };
+    // The second run is under way.
+    let is_time = |line: &str| line.contains(" load ") && line.contains("2.0 s");
+    let (code, text) = interrupted(command(), is_time, rustix::process::Signal::INT);
+    assert_eq!(code, 130, "{text}");
+    assert!(text.contains("1 runs; the page is") && text.contains("1 are left; the same command goes on"), "{text}");
+    let page = std::fs::read_to_string(folder.path().join("x/index.html")).unwrap();
+    assert!(page.contains("Not measured yet: 1 runs"));
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("SIGTERM: stopping").count(), 2, "each broker was asked, and by us: {said}");
+    assert!(!said.contains("SIGINT"), "{said}");
+    assert_eq!(std::fs::read_dir(&temp).unwrap().count(), 0, "no broker and no folder is left");
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("600", "2")).unwrap();
+    let output = command().output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(0) && text.contains("2 runs, 1 of them done"), "{text}");
+}
+
+#[test]
+fn a_signal_ends_a_scenario_whatever_was_to_come_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("s4.jsonl").display().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
+    command.args(["bench", "scenario", "s4", "--messages", "1000000000", "--json", &json]);
+    command.args(["--broker", "{leveret} server --data-dir {dir} --amqp 127.0.0.1:{port} --management none"]);
+    let (code, text) = interrupted(command, |line| line.contains(" load "), rustix::process::Signal::TERM);
+    assert_eq!(code, 130, "{text}");
+    assert!(text.contains("INTERRUPTED: interrupted after ") && text.contains("what was to be run after"), "{text}");
+    assert!(!text.contains("came back"), "what was not run has missed nothing: {text}");
+    let kept = std::fs::read_to_string(json).unwrap();
+    assert_eq!(kept.matches("\"type\":\"run\"").count(), 1, "{kept}");
+}
+
 #[test]
 fn a_campaign_that_was_killed_leaves_no_broker_to_the_next_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 //! was killed had left.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -67,8 +68,10 @@ fn shell(command: &str, out: &Path, is_over: &dyn Fn() -> bool) -> Result<(), Er
     let path = out.join("broker.log");
     let log = File::create(&path).map_err(|why| failed(why.to_string()))?;
     let errors = log.try_clone().map_err(|why| failed(why.to_string()))?;
-    let child = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).stdout(log).stderr(errors).spawn();
-    let mut child = child.map_err(|why| failed(why.to_string()))?;
+    let mut shell = Command::new("sh");
+    // In a group of its own: Ctrl-C at a terminal is meant for the campaign, which then stops what it started.
+    shell.args(["-c", command]).process_group(0).stdin(Stdio::null()).stdout(log).stderr(errors);
+    let mut child = shell.spawn().map_err(|why| failed(why.to_string()))?;
     let began = Instant::now();
     loop {
         let ended = child.try_wait().map_err(|why| failed(why.to_string()))?;
@@ -82,7 +85,9 @@ fn shell(command: &str, out: &Path, is_over: &dyn Fn() -> bool) -> Result<(), Er
                 continue;
             }
         };
-        let _ = child.kill();
+        if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32).filter(|_| ended.is_none()) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
         let _ = child.wait();
         let words = std::fs::read_to_string(&path).unwrap_or_default();
         let last: Vec<&str> = words.lines().rev().take(5).collect();

@@ -16,6 +16,7 @@ use super::{Lab, Stage, VALUE, VALUE_HEADER, declare, delete, durable};
 use crate::Error;
 use crate::broker::Broker;
 use crate::record::Figure;
+use crate::run::pause;
 use crate::screen::say;
 use crate::series::Series;
 
@@ -55,7 +56,7 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
         client.close();
         let is_over = Arc::new(AtomicBool::new(false));
         let asking = ask(Arc::clone(&broker), Arc::clone(&is_over));
-        let killing = kill(Arc::clone(&broker), lab.seconds.div_ceil(2));
+        let killing = kill(Arc::clone(&broker), lab.seconds.div_ceil(2), Arc::clone(&series.context().interrupted));
         let text = format!(
             "--producers 1 --consumers 1 --exchange= --predeclared --queue {} --rate {RATE} --size 256 --confirm 2000 --qos 1000 \
              --message-properties {VALUE_HEADER}={VALUE} --connection-recovery-interval 0.2 --time {} --drain-timeout 30",
@@ -72,6 +73,7 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
         let log = broker.lock().expect("nobody panics with this lock").log();
         (asked, (ran?, gauges(&log)))
     };
+    series.context().go_on()?;
     let lost = recorded.run.correctness.lost.unwrap_or(0) * VALUE;
     let (count, largest) = (largest.len(), largest.into_iter().max().unwrap_or(0));
     let holds = largest <= cap && lost <= cap && count > 0;
@@ -103,9 +105,15 @@ fn ask(broker: Arc<Mutex<Broker>>, is_over: Arc<AtomicBool>) -> std::thread::Joi
     })
 }
 
-fn kill(broker: Arc<Mutex<Broker>>, after_secs: u64) -> std::thread::JoinHandle<Result<(), Error>> {
+fn kill(
+    broker: Arc<Mutex<Broker>>,
+    after_secs: u64,
+    interrupted: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<Result<(), Error>> {
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(after_secs));
+        if !pause(&interrupted, Duration::from_secs(after_secs)) {
+            return Ok(());
+        }
         let mut broker = broker.lock().expect("nobody panics with this lock");
         broker.kill()?;
         broker.launch()

@@ -73,9 +73,6 @@ pub(super) fn run(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
         let held = one(words, series, cell, seconds, free)?;
         // The box of the backlog is the first one: what it held without one is what its consumer takes.
         free = free.or(Some(held));
-        if series.is_interrupted() {
-            break;
-        }
     }
     Ok(())
 }
@@ -119,7 +116,7 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64, free: O
         let stands = recorded.run.correctness.left_in_queues.unwrap_or(0);
         recorded.run.notes.push(format!("{BACKLOG} messages stood in the queue at the start, {stands} at the end"));
         if stands < BACKLOG / 2 {
-            recorded.run.missed.push(format!("the backlog did not stand: {stands} of {BACKLOG} messages were left"));
+            recorded.run.miss(format!("the backlog did not stand: {stands} of {BACKLOG} messages were left"));
         }
     }
     if let Some(rocketmq) = cell.rocketmq {
@@ -130,10 +127,7 @@ fn one(words: &Words, series: &mut Series<'_>, cell: Cell, seconds: u64, free: O
         recorded.run.notes.push(note.clone());
         say(&format!("  note              {note}"));
         if is_own && held < rocketmq * TIMES_ROCKETMQ {
-            recorded
-                .run
-                .missed
-                .push(format!("{held:.0} messages a second, {:.0} are required", rocketmq * TIMES_ROCKETMQ));
+            recorded.run.miss(format!("{held:.0} messages a second, {:.0} are required", rocketmq * TIMES_ROCKETMQ));
         }
     }
     Ok(held)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{line, seconds};
 use crate::Error;
 use crate::broker::Broker;
+use crate::run::pause;
 use crate::screen::say;
 use crate::series::{Series, broker_of};
 use crate::words::Words;
@@ -67,7 +68,7 @@ fn rising(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
         );
         let held = series.run(&format!("{rate} msg/s"), &command(words, consumers(rate), &rest)?, broker.as_ref())?;
         misses = if held.run.missed.is_empty() { 0 } else { misses + 1 };
-        if misses >= MISSES_MAX || series.is_interrupted() {
+        if misses >= MISSES_MAX {
             say(&format!("higher rates are left out: {misses} in a row were not held"));
             break;
         }
@@ -117,7 +118,7 @@ fn adverse(name: &str, words: &Words, series: &mut Series<'_>) -> Result<(), Err
     let target = recorded.run.target_per_s.unwrap_or(rate);
     if recorded.run.published_per_s < target * 0.99 {
         let sent = recorded.run.published_per_s;
-        recorded.run.missed.push(format!("publishers felt it: {sent:.0} of {target:.0} messages a second were sent"));
+        recorded.run.miss(format!("publishers felt it: {sent:.0} of {target:.0} messages a second were sent"));
     }
     Ok(())
 }
@@ -146,9 +147,10 @@ fn lose_a_broker(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
         let words_of_run = command(words, consumers(rate), &rest)?;
         let killer = {
             let (broker, kill) = (broker.clone(), kill.clone());
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_secs(seconds / 2));
-                lose(broker.as_deref(), kill.as_deref())
+            let interrupted = Arc::clone(&series.context().interrupted);
+            std::thread::spawn(move || match pause(&interrupted, Duration::from_secs(seconds / 2)) {
+                true => lose(broker.as_deref(), kill.as_deref()),
+                false => Ok(()),
             })
         };
         let pids = broker.as_ref().map(|broker| broker.lock().expect("nobody panics with this lock").uri());
@@ -157,11 +159,9 @@ fn lose_a_broker(words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
             None => words_of_run,
         };
         let label = format!("{rate} msg/s, a broker killed after {} s", seconds / 2);
-        series.run(&label, &words_of_run, None)?;
+        let ran = series.run(&label, &words_of_run, None).map(drop);
         killer.join().expect("the thread that kills does not panic")?;
-        if series.is_interrupted() {
-            break;
-        }
+        ran?;
     }
     Ok(())
 }
