@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use page::figures::three;
 
 use crate::Error;
 use crate::clock::{Clock, SECOND};
@@ -39,6 +40,9 @@ const COST_SPAN_NS: u64 = SECOND / 2;
 
 /// How often the queues are counted for --exit-when empty.
 const COUNT_EVERY_NS: u64 = SECOND / 2;
+
+/// How long is waited for a broker to count what was given back.
+const COUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who is told how a run goes.
 pub trait Observer {
@@ -102,7 +106,8 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     let failure = going.watch(options, context, &setup, &names, &mut merge, observers);
     let finals = going.join();
     merge.finish(&going, observers);
-    let left = if options.topology.exclusive { None } else { setup.depth(&names).ok() };
+    let given_back = finals.iter().map(|last| last.books.given_back).sum();
+    let left = left(options, &setup, &names, (given_back, going.own_pace.is_some()));
     let mut run = merge.summary(options, &going, &found, (machine, context.version.clone()));
     run.correctness = verdict::correctness(options, &plan, &finals, (found.backlog, left));
     run.correctness.nacked = merge.nacked;
@@ -121,10 +126,37 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     if going.ran_until_told {
         run.notes.push("it had no end of its own (--time) and ran until it was interrupted".to_owned());
     }
+    if let Some(pace) = going.own_pace {
+        run.notes.push(format!(
+            "what waited at the end was not drained: the consumers themselves take at most {} messages a second \
+             (--consumer-rate, --consumer-latency)",
+            three(pace)
+        ));
+    }
     run.not_asked = verdict::not_asked(options);
     let recorded = Recorded { run, intervals: merge.intervals };
     observers.iter_mut().for_each(|observer| observer.finished(&recorded));
     Ok(recorded)
+}
+
+/// What lies in the queues at the end; `None` where that cannot be counted. At least `given_back` must come to lie there, which
+/// a broker may do a moment after the connection is closed.
+fn left(options: &Options, setup: &Setup, names: &[String], (given_back, was_cut_short): (u64, bool)) -> Option<u64> {
+    // A queue that goes with its last consumer takes what lay in it along.
+    if options.topology.exclusive || options.topology.auto_delete && (was_cut_short || given_back > 0) {
+        return None;
+    }
+    let began = Instant::now();
+    let mut before = None;
+    loop {
+        let now = setup.depth(names).ok()?;
+        let is_settled = given_back == 0 || now >= given_back && before == Some(now);
+        if is_settled || began.elapsed() > COUNT_PATIENCE {
+            return Some(now);
+        }
+        before = Some(now);
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// The processes to watch: named, started by us, or found by their port when the broker is on this machine.
@@ -168,6 +200,8 @@ struct Going {
     interrupted: Option<String>,
     /// A load without an end of its own was ended: it always is so.
     ran_until_told: bool,
+    /// What the consumers take by themselves, where they are what the queues wait for: that is not waited for.
+    own_pace: Option<f64>,
     control: Arc<Control>,
     gauges: Vec<(Side, Arc<Gauges>)>,
     threads: Vec<std::thread::JoinHandle<Final>>,
@@ -199,6 +233,7 @@ impl Going {
             running_end_ns: 0,
             interrupted: None,
             ran_until_told: false,
+            own_pace: None,
             control: Arc::clone(&control),
             gauges: Vec::new(),
             threads: Vec::new(),
@@ -268,6 +303,7 @@ impl Going {
                             self.was_told_to_end(options, now);
                         }
                         merge.running_ended(self, now);
+                        self.own_pace = merge.own_pace(options);
                         self.control.advance(Phase::Draining);
                         // Asked behind the end: the load does not wait for the answer.
                         merge.own_last = own_count(&merge.pids, &merge.ports);
@@ -280,7 +316,8 @@ impl Going {
                     if is_told && failure.is_none() {
                         self.interrupted = Some("interrupted while the queues were drained".to_owned());
                     }
-                    if is_late || is_told || self.is_drained(options, now) {
+                    let is_over = self.own_pace.is_some() && self.is_answered() || self.is_drained(options, now);
+                    if is_late || is_told || is_over {
                         self.control.advance(Phase::Ending);
                     }
                 }
@@ -334,9 +371,14 @@ impl Going {
         options.exit_when == Some(ExitWhen::Idle) && self.is_idle(now, SECOND)
     }
 
+    /// Whether everything that was sent was answered, on connections that are there.
+    fn is_answered(&self) -> bool {
+        self.sum(|g| &g.outstanding) == 0 && self.sum(|g| &g.lost_connections) == 0
+    }
+
     /// Whether nothing is on its way any more.
     fn is_drained(&self, options: &Options, now: u64) -> bool {
-        if self.sum(|g| &g.outstanding) > 0 || self.sum(|g| &g.lost_connections) > 0 {
+        if !self.is_answered() {
             return false;
         }
         if options.consuming.count == 0 || options.consuming.messages > 0 {
@@ -544,6 +586,14 @@ impl Merge {
             self.usage_last = Some((usage, now));
             self.disk_last = self.disk.read(usage.write_bytes);
         }
+    }
+
+    /// The consumers' own pace, where it is what most of the load waits for at its end.
+    fn own_pace(&self, options: &Options) -> Option<f64> {
+        let seconds = self.running_end_ns.saturating_sub(self.start_ns).max(1) as f64 / SECOND as f64;
+        let sent = (self.at_end.published * self.copies?) as f64;
+        let waits = sent - self.at_end.received as f64;
+        verdict::own_pace(options, sent / seconds).filter(|_| waits > sent / seconds * verdict::BACKLOG_SECONDS)
     }
 
     fn add(&mut self, thread: usize, sample: Sample, going: &Going, observers: &mut [&mut dyn Observer]) {

@@ -54,8 +54,9 @@ pub fn correctness(
         }
     }
     // What lies in the queues explains as many missing messages, whichever they are, but for what is left of those that lay there
-    // before. Where they cannot be counted, only that nothing is missing can be told.
-    let older = backlog.saturating_sub(found.foreign);
+    // before, and for those that came and went back. Where they cannot be counted, only that nothing is missing can be told.
+    let given_back: u64 = finals.iter().map(|last| last.books.given_back).sum();
+    let older = backlog.saturating_sub(found.foreign) + given_back;
     found.lost = match left.map(|left| left.saturating_sub(older)) {
         Some(left) => Some(missing.saturating_sub(left)),
         None => (missing == 0).then_some(0),
@@ -150,6 +151,19 @@ pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64)
     ))
 }
 
+/// The messages a second that consumers take at most because of `--consumer-rate` or `--consumer-latency`, where more than
+/// that was sent: what waits then waits for them, whatever the broker does. `None` where they do, or may come to, keep up.
+pub fn own_pace(options: &Options, sent_per_s: f64) -> Option<f64> {
+    let (producing, consuming) = (&options.producing, &options.consuming);
+    let is_stepped = producing.rate.as_ref().is_some_and(Steps::is_stepped) || consuming.work_us.is_stepped();
+    if is_stepped || producing.count == 0 || producing.messages > 0 || consuming.messages > 0 {
+        return None;
+    }
+    let each_s = (consuming.work_us.max() / 1e6).max(consuming.rate.map_or(0.0, |rate| 1.0 / rate));
+    let pace = f64::from(consuming.count) * f64::from(consuming.channels) / each_s;
+    (pace < sent_per_s).then_some(pace)
+}
+
 /// The requirements that were not given.
 pub fn not_asked(options: &Options) -> Vec<String> {
     let asked = &options.requirement;
@@ -212,6 +226,9 @@ mod tests {
         let beside = |backlog, left| correctness(&options, &plan, &all, (backlog, Some(left))).lost;
         assert_eq!(beside(50, 50), Some(1), "what lies there is what lay there before");
         assert_eq!(beside(50, 51), Some(0), "one more may be the one");
+        let mut again = finals(&[0, 1, 2, 3], &[3], &[0, 2]);
+        again[1].books.given_back = 1;
+        assert_eq!(of(&again, Some(1)).lost, Some(1), "what lies there is one that came and went back");
         assert_eq!(of(&all, None).lost, None, "who cannot count the queue claims nothing");
         assert_eq!(of(&finals(&[0], &[], &[0]), None).lost, Some(0), "except that nothing is missing");
         assert_eq!(of(&finals(&[0], &[], &[0, 1]), Some(0)).lost, Some(0), "more than confirmed may come");
@@ -262,6 +279,15 @@ mod tests {
         assert!(summary(&run).contains("INTERRUPTED: 508 of 4,000; interrupted"), "{}", summary(&run));
         run.missed.push("5 lost".to_owned());
         assert!(summary(&run).contains("FAILED: "), "{}", summary(&run));
+    }
+
+    #[test]
+    fn consumers_that_hold_themselves_back_have_a_pace_of_their_own() {
+        let of = |line: &str| own_pace(&options(line), 4000.0);
+        assert_eq!(of("--consumer-rate 500 -y 2"), Some(1000.0));
+        assert_eq!(of("--consumer-latency 10000"), Some(100.0));
+        assert_eq!((of(""), of("--consumer-rate 5000")), (None, None));
+        assert_eq!((of("--consumer-rate 500 -C 100"), of("--consumer-rate 500 -vr 10:5 -vr 9:5")), (None, None));
     }
 
     #[test]

@@ -187,10 +187,10 @@ impl Consumer {
         now: u64,
     ) -> Option<u64> {
         self.received += 1;
-        sample.received += 1;
         let due_ns = self.check(&announced, body, books, now);
         let size_at = self.settings.size_at(body.len());
         if !self.settings.takes_time() {
+            sample.received += 1;
             if due_ns != 0 {
                 sample.enter_end_to_end(now.saturating_sub(due_ns).max(1), size_at);
             }
@@ -234,6 +234,9 @@ impl Consumer {
 
     fn begin_work(&mut self, sample: &mut Sample, now: u64) -> Option<u64> {
         let first = self.waiting.front()?;
+        // Not when it came: without a prefetch a broker hands over all that it has, and a consumer that cannot keep up would
+        // look as if it did.
+        sample.received += 1;
         if first.due_ns != 0 {
             sample.enter_end_to_end(now.saturating_sub(first.due_ns).max(1), first.size_at);
         }
@@ -318,6 +321,11 @@ impl Consumer {
     /// Whether it got all it was asked to.
     pub(super) fn is_done(&self) -> bool {
         self.settings.messages != 0 && self.settled >= self.settings.messages
+    }
+
+    /// Of the messages that wait those that go back to the queue when the connection ends.
+    pub(super) fn given_back(&self) -> u64 {
+        if self.settings.auto_ack { 0 } else { self.unsettled() }
     }
 
     /// Received and not yet worked on.

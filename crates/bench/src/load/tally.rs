@@ -117,6 +117,8 @@ pub struct Books {
     pub corrupt: u64,
     /// Messages of another run that lay in the queue.
     pub foreign: u64,
+    /// Messages that were received and went back to their queue at the end, because nobody had come to working on them.
+    pub given_back: u64,
 }
 
 impl Books {

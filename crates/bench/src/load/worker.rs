@@ -768,8 +768,11 @@ impl Worker {
             if let Some(mut link) = connection.link {
                 wait_for_the_end(&mut link);
             }
-            if let Role::Producers(producers) = connection.role {
-                finals.publishers.extend(producers.into_iter().map(Producer::finish));
+            match connection.role {
+                Role::Producers(producers) => finals.publishers.extend(producers.into_iter().map(Producer::finish)),
+                Role::Consumers(consumers) => {
+                    finals.books.given_back += consumers.iter().map(Consumer::given_back).sum::<u64>();
+                }
             }
         }
         finals

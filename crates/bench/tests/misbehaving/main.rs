@@ -169,6 +169,19 @@ fn a_broker_that_drowns_is_not_called_passed_also_when_it_is_drained_in_the_end(
 }
 
 #[test]
+fn consumers_that_hold_themselves_back_are_not_waited_for() {
+    // All messages are handed over at once, and 200 a second are worked on: the rest would take a minute and more.
+    let recorded =
+        recorded(Mischief::None, "--rate 4000 --consumer-rate 200 -z 4 -s 100 -ad false --drain-timeout 600");
+    let run = &recorded.run;
+    assert_eq!(run.verdict(), Verdict::BacklogGrew, "{:?}", run.missed);
+    assert!(run.received_per_s.unwrap() < 400.0, "{:?}", run.received_per_s);
+    assert!(recorded.intervals.last().unwrap().at_s < 60.0, "{:?}", recorded.intervals.last());
+    assert_eq!((run.correctness.received, run.correctness.lost), (run.correctness.published, Some(0)));
+    assert!(run.notes.iter().any(|note| note.contains("at most 200 messages a second")), "{:?}", run.notes);
+}
+
+#[test]
 fn a_latency_belongs_to_the_size_that_was_sent_also_while_draining() {
     // Each second adds to the backlog, so that what is sent first is late by least; what is sent last comes after the load, in
     // seconds in which the steps of the sizes would begin again.
