@@ -54,7 +54,7 @@ const HELP: &str = "\
 Load an AMQP 0-9-1 broker, measure it, and check every message.
 
 Usage: leveret bench [OPTIONS]              one run, with PerfTest's options and more
-       leveret bench scenario NAME          a workload of the articles by name; --list shows them
+       leveret bench scenario NAME          a workload of the articles, or a file of your own; `list` shows them
        leveret bench durability             stages and policies of durability, as percentile curves
        leveret bench campaign FILE          many runs of several brokers from a file, unattended, and one page
        leveret bench report FILE... --html  several runs' JSON files side by side

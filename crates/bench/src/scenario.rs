@@ -1,18 +1,21 @@
-//! The articles' workloads by name: what PerfTest is called with there, at their lengths or shorter ones.
+//! Workloads by name: files that say what is run, in `scenarios/` for those of the articles, or a file of the user's.
 //!
-//! Invariant: a scenario is nothing but runs with options that a person could type; each prints the line that repeats it.
+//! Invariant: a scenario is nothing but runs with options that a person could type; each prints the line that repeats it. What is
+//! wrong with a file is said before anything is started.
 
-mod boxed;
-mod sizing;
+mod file;
+mod steps;
 
 use crate::Error;
-use crate::broker::Broker;
 use crate::command::Ended;
 use crate::run::Context;
 use crate::screen::say;
-use crate::series::{Series, broker_of};
+use crate::series::Series;
+use crate::uri::without_passwords;
 use crate::words::{ABOUT_BROKER, ABOUT_OUTPUT, Known, Words, help};
+use file::File;
 
+/// Options that a scenario may read; its file says which.
 const OWN: &[Known] = &[
     ("kind", "quorum|classic", "type of the queues (default quorum)"),
     ("seconds", "N", "seconds of each step (default 15)"),
@@ -24,102 +27,50 @@ const OWN: &[Known] = &[
     ("kill-command", "COMMAND", "lose-a-broker: what kills one, half of the way into each intensity"),
 ];
 
-/// Messages of s4: more than any disk here holds.
-const MESSAGES_MAX: u64 = 10_000_000_000;
+/// Options that all scenarios have.
+const ALL: &[Known] = &[("dry-run", "", "list the runs, and make none")];
 
-/// A scenario, and which options of the list above it reads.
-struct Name {
-    name: &'static str,
-    about: &'static str,
-    reads: &'static [&'static str],
-}
-
-/// What there is, for `scenario --help`.
-const NAMES: &[Name] = &[
-    Name {
-        name: "s1",
-        about: "one queue, 2 publishers, 2 consumers, as fast as it goes; 10, 100, 1000 and 5000 B",
-        reads: &["kind", "seconds", "full"],
-    },
-    Name {
-        name: "s2",
-        about: "one queue at 10,000 msg/s; the same sizes; the rate must be held",
-        reads: &["kind", "seconds", "full"],
-    },
-    Name {
-        name: "s3",
-        about: "500 queues, each with a publisher at 10 msg/s and a consumer; the rate must be held",
-        reads: &["kind", "seconds", "full"],
-    },
-    Name {
-        name: "s4",
-        about: "a long queue: publish everything, then consume it; all of it must come back",
-        reads: &["kind", "messages", "full"],
-    },
-    Name {
-        name: "sizing",
-        about: "the sizing study: 100 queues, 200 publishers, 10 ms of work, rising rates; held with p99 below 1 s",
-        reads: &["seconds", "full", "max-rate", "initial-group-size"],
-    },
-    Name {
-        name: "lose-a-broker",
-        about: "the same at three rates, and a broker is killed half of the way",
-        reads: &["seconds", "full", "max-rate", "initial-group-size", "kill-command"],
-    },
-    Name {
-        name: "slow-consumers",
-        about: "work rises from 10 to 30 ms and falls back; publishers must not feel it",
-        reads: &["full", "rate", "initial-group-size"],
-    },
-    Name {
-        name: "publisher-peak",
-        about: "the rate rises by 10,000 msg/s and falls back; it must be followed",
-        reads: &["full", "rate", "initial-group-size"],
-    },
-    Name {
-        name: "box",
-        about: "S3's grid: 8 to 64 writers that wait for each confirm, in 0.9 cores and more, 512 MB and more, and a standing backlog",
-        reads: &["seconds", "full"],
-    },
+/// The articles' workloads.
+const NAMED: &[(&str, &str)] = &[
+    ("s1", include_str!("../scenarios/s1.toml")),
+    ("s2", include_str!("../scenarios/s2.toml")),
+    ("s3", include_str!("../scenarios/s3.toml")),
+    ("s4", include_str!("../scenarios/s4.toml")),
+    ("sizing", include_str!("../scenarios/sizing.toml")),
+    ("lose-a-broker", include_str!("../scenarios/lose-a-broker.toml")),
+    ("slow-consumers", include_str!("../scenarios/slow-consumers.toml")),
+    ("publisher-peak", include_str!("../scenarios/publisher-peak.toml")),
+    ("box", include_str!("../scenarios/box.toml")),
 ];
-
-/// Seconds of a step: what was asked for, or the article's.
-fn seconds(words: &Words, full: u64, at_least: u64) -> Result<u64, Error> {
-    match (words.is_set("full"), words.is_set("seconds")) {
-        (true, true) => {
-            Err(Error::usage("--full and --seconds contradict each other: --full is the article's lengths"))
-        }
-        (true, false) => Ok(full),
-        (false, _) => words.whole("seconds", 15, at_least, 86_400),
-    }
-}
 
 /// Runs one.
 pub fn scenario(words: &[String], context: &Context) -> Result<Ended, Error> {
-    if words.is_empty() || words.iter().any(|word| word == "--help" || word == "--list") {
-        let names: String = NAMES.iter().map(|known| format!("  {:<16}{}\n", known.name, known.about)).collect();
-        let options = help(&[OWN, ABOUT_BROKER, ABOUT_OUTPUT]);
-        say(&format!("Usage: leveret bench scenario NAME [OPTIONS]\n\n{names}\n{options}"));
+    if words.is_empty() || words.iter().any(|word| word == "--help" || word == "--list") || words == ["list"] {
+        let mut names = String::new();
+        for (name, text) in NAMED {
+            names.push_str(&format!("  {name:<16}{}\n", read(name, text)?.about));
+        }
+        names.push_str("  FILE.toml       a workload of your own; docs/benchmarking.md says what stands in it\n");
+        let options = help(&[OWN, ALL, ABOUT_BROKER, ABOUT_OUTPUT]);
+        say(&format!("Usage: leveret bench scenario NAME|FILE.toml [OPTIONS]\n\n{names}\n{options}"));
         return Ok(Ended::Met);
     }
-    let words = Words::read("scenario", words, &[OWN, ABOUT_BROKER, ABOUT_OUTPUT])?;
-    let [name] = &words.rest[..] else {
-        return Err(Error::usage("name one scenario; leveret bench scenario --list shows them"));
+    let words = Words::read("scenario", words, &[OWN, ALL, ABOUT_BROKER, ABOUT_OUTPUT])?;
+    let [given] = &words.rest[..] else {
+        return Err(Error::usage("name one scenario, or a file of one; leveret bench scenario list shows them"));
     };
-    let known = NAMES.iter().find(|known| known.name == name);
-    let Name { name, about, reads } = known
-        .ok_or_else(|| Error::usage(format!("unknown scenario {name}; leveret bench scenario --list shows them")))?;
-    if let Some((other, ..)) = OWN.iter().find(|(option, ..)| words.is_set(option) && !reads.contains(option)) {
-        let reads: Vec<String> = reads.iter().map(|option| format!("--{option}")).collect();
-        return Err(Error::usage(format!("--{other} means nothing to {name}, which has {}", reads.join(", "))));
+    let (name, file) = find(given)?;
+    let values = file.values(&name, &words)?;
+    let planned = file.planned(&words, &values).map_err(|why| Error::usage(format!("{given}: {why}")))?;
+    if words.is_set("dry-run") {
+        for run in &planned {
+            say(&format!("{}: leveret bench {}", run.label, without_passwords(&run.options.words)));
+        }
+        return Ok(Ended::Met);
     }
-    let mut series = Series::new(&format!("{name}: {about}"), &words, context)?;
-    let ran = match *name {
-        "box" => boxed::run(&words, &mut series),
-        "sizing" | "lose-a-broker" | "slow-consumers" | "publisher-peak" => sizing::run(name, &words, &mut series),
-        _ => one_node(name, &words, &mut series),
-    };
-    let note = match words.is_set("full") {
+    let mut series = Series::new(&format!("{name}: {}", file.about), &words, context)?;
+    let ran = steps::run(&planned, &words, &mut series);
+    let note = match words.is_set("full") || !file.has_full() {
         true => String::new(),
         false => "<p class=\"faint\">A short run: the articles' lengths are minutes to hours a step (--full).</p>\n"
             .to_owned(),
@@ -127,82 +78,23 @@ pub fn scenario(words: &[String], context: &Context) -> Result<Ended, Error> {
     series.finish(ran, &note)
 }
 
-/// The queue's options of S1's command lines.
-fn queue_words(words: &Words) -> Result<&'static str, Error> {
-    match words.text("kind").unwrap_or("quorum") {
-        "quorum" => Ok("--quorum-queue"),
-        "classic" => Ok("--auto-delete false --flag persistent"),
-        other => Err(Error::usage(format!("--kind {other}: quorum or classic is expected"))),
+/// A scenario by its name, or in a file.
+fn find(given: &str) -> Result<(String, File), Error> {
+    if let Some((name, text)) = NAMED.iter().find(|(name, _)| *name == given) {
+        return Ok(((*name).to_owned(), read(name, text)?));
     }
-}
-
-fn prefix(words: &Words) -> Result<&'static str, Error> {
-    Ok(if queue_words(words)?.starts_with("--quorum") { "qq" } else { "cq" })
-}
-
-/// Words of a line, with those about the broker.
-fn line(words: &Words, text: &str) -> Vec<String> {
-    words.handed_on().into_iter().chain(text.split_whitespace().map(str::to_owned)).collect()
-}
-
-fn one_node(name: &str, words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
-    let step = seconds(words, 900, 1)?;
-    let (queue, prefix) = (queue_words(words)?, prefix(words)?);
-    let sizes = [10, 100, 1000, 5000].map(|size| format!("--variable-size {size}:{step}")).join(" ");
-    let broker = broker_of(words)?;
-    let broker = broker.as_ref();
-    let total = 4 * step;
-    match name {
-        "s1" => series.run(
-            "one queue, fast",
-            &line(words, &format!(
-                "--producers 2 --consumers 2 --confirm 3000 --multi-ack-every 3000 --qos 3000 {sizes} {queue} --queue {prefix}-s1 --time {total}"
-            )),
-            broker,
-        )?,
-        "s2" => series.run(
-            "10,000 msg/s",
-            &line(words, &format!(
-                "--rate 10000 --confirm 3000 --multi-ack-every 3000 --qos 3000 {sizes} {queue} --queue {prefix}-s2 --time {total} --require-rate 10000"
-            )),
-            broker,
-        )?,
-        "s3" => series.run(
-            "500 queues",
-            &line(words, &format!(
-                "--producers 500 --consumers 500 --publishing-interval 0.1 --confirm 10 --multi-ack-every 100 --qos 100 {sizes} {queue} \
-                 --queue-pattern {prefix}-s3-%d --queue-pattern-from 1 --queue-pattern-to 500 --time {total} --require-rate 5000"
-            )),
-            broker,
-        )?,
-        _ => return long_queue(words, series, broker, (queue, prefix)),
-    };
-    Ok(())
-}
-
-/// Publish everything, then consume everything. What was confirmed must come back.
-fn long_queue(
-    words: &Words,
-    series: &mut Series<'_>,
-    broker: Option<&Broker>,
-    (queue, prefix): (&str, &str),
-) -> Result<(), Error> {
-    let default = if words.is_set("full") { 10_000_000 } else { 1_000_000 };
-    let each = words.whole("messages", default, 2, MESSAGES_MAX)?.div_ceil(2);
-    let arguments = if prefix == "qq" { "--queue-args x-max-in-memory-length=0" } else { "" };
-    let publish = format!(
-        "--producers 2 --consumers 0 --confirm 3000 --pmessages {each} {arguments} {queue} --queue {prefix}-s4 --size 32"
-    );
-    let confirmed = series.run("publish", &line(words, &publish), broker)?.run.correctness.confirmed;
-    let consume = format!(
-        "--producers 0 --consumers 2 --multi-ack-every 3000 --qos 3000 --exit-when empty {arguments} {queue} --queue {prefix}-s4"
-    );
-    let drained = series.run("consume", &line(words, &consume), broker)?;
-    let (received, twice) = (drained.run.correctness.received, drained.run.correctness.duplicated_flagged);
-    if received - twice < confirmed {
-        drained.run.miss(format!("{confirmed} messages were confirmed and {received} came back"));
+    let path = std::path::Path::new(given);
+    if path.extension().is_none_or(|end| end != "toml") {
+        let list = "leveret bench scenario list shows them, and a file of your own ends with .toml";
+        return Err(Error::usage(format!("unknown scenario {given}; {list}")));
     }
-    Ok(())
+    let text = std::fs::read_to_string(path).map_err(|why| Error::usage(format!("{given}: {why}")))?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((name, read(given, &text)?))
+}
+
+fn read(name: &str, text: &str) -> Result<File, Error> {
+    toml::from_str(text).map_err(|why| Error::usage(format!("{name}: {why}")))
 }
 
 #[cfg(test)]
@@ -210,33 +102,104 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    #[test]
-    fn an_unknown_scenario_is_named() {
-        let words = ["s9".to_owned()];
-        let error = scenario(&words, &Context::default()).unwrap_err().to_string();
-        assert!(error.contains("unknown scenario s9"), "{error}");
+    fn told(line: &str) -> String {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        scenario(&words, &Context::default()).unwrap_err().to_string()
     }
 
     #[test]
-    fn an_option_that_a_scenario_does_not_read_is_refused() {
-        let told = |line: &str| {
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            scenario(&words, &Context::default()).unwrap_err().to_string()
-        };
+    fn what_is_wrong_is_said_before_anything_is_started() {
+        assert!(told("s9").contains("unknown scenario s9"));
         assert_eq!(told("s1 --rate 5"), "--rate means nothing to s1, which has --kind, --seconds, --full");
         assert!(told("slow-consumers --seconds 5").contains("--seconds means nothing to slow-consumers"));
         assert!(told("s2 --full --seconds 5").contains("contradict"));
         assert!(told("s1 --seconds 1.7").contains("--seconds 1.7: a whole number"));
-        assert!(told("box --limit-cpu 1").contains("--limit-cpu"));
+        assert!(told("s1 --kind stream").contains("--kind stream: classic or quorum is expected"));
+        assert!(told("box --limit-cpu 1").contains("--limit-cpu means nothing"));
         assert!(told("slow-consumers --rate 10001").contains("--rate 10001: a multiple of 200"));
         assert!(told("lose-a-broker --broker x{port} --kill-command y").contains("contradict"));
-        let read: Vec<&str> = NAMES.iter().flat_map(|known| known.reads.iter().copied()).collect();
-        assert!(OWN.iter().all(|(option, ..)| read.contains(option)), "nobody reads one of the options");
+        assert!(told("lose-a-broker").contains("needs --kill-command"));
+        assert!(told("sizing --initial-group-size 10").contains("a whole number from 1 to 9"));
+        assert!(told("nowhere.toml").contains("nowhere.toml: No such file"));
     }
 
     #[test]
-    fn a_line_has_the_words_about_the_broker_first() {
-        let words = Words::read("scenario", &["--uri".to_owned(), "amqp://h".to_owned()], &[ABOUT_BROKER]).unwrap();
-        assert_eq!(line(&words, "--rate 5"), ["--uri", "amqp://h", "--rate", "5"]);
+    fn every_option_is_read_by_somebody() {
+        let files: Vec<File> = NAMED.iter().map(|(name, text)| read(name, text).unwrap()).collect();
+        assert!(OWN.iter().all(|(option, ..)| files.iter().any(|file| file.reads(option))));
+    }
+
+    fn planned(line: &str) -> Vec<file::Planned> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let words = Words::read("scenario", &words, &[OWN, ABOUT_BROKER]).unwrap();
+        let (name, file) = find(&words.rest[0]).unwrap();
+        file.planned(&words, &file.values(&name, &words).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_articles_workloads_are_what_they_were() {
+        let lines = |line: &str| planned(line).iter().map(|run| run.bench.clone()).collect::<Vec<_>>();
+        let s2 = &lines("s2 --kind classic --seconds 2")[0];
+        assert!(s2.contains("--variable-size 5000:2") && s2.contains("--time 8 ") && s2.contains("--queue cq-s2 "));
+        assert!(s2.contains("--auto-delete false --flag persistent"), "{s2}");
+        let full = &lines("s1 --full")[0];
+        assert!(full.contains("--variable-size 10:900") && full.contains("--time 3600"), "{full}");
+        assert!(lines("s4 --messages 1001")[0].contains("--pmessages 501 "));
+        let sizing = planned("sizing --max-rate 30k --initial-group-size 3");
+        assert_eq!(sizing.len(), 7);
+        assert_eq!(sizing[6].label, "30000 msg/s");
+        assert!(sizing[6].bench.contains("--rate 150 ") && sizing[6].bench.contains("--consumers 400"));
+        assert!(sizing[6].bench.contains("x-max-in-memory-length=0,x-quorum-initial-group-size=3"));
+        let rates: Vec<_> = planned("sizing --max-rate 12k").iter().map(|run| run.label.clone()).collect();
+        assert_eq!(rates, ["1000 msg/s", "5000 msg/s", "10000 msg/s"]);
+        // The hill rises and falls over a hundred minutes, which are seconds in a short run.
+        for (line, minute) in [("slow-consumers", 1), ("slow-consumers --full", 60), ("publisher-peak", 1)] {
+            let run = &planned(line)[0];
+            let steps = run.bench.split_whitespace().filter_map(|word| word.split_once(':'));
+            let all: u64 = steps.map(|(_, seconds)| seconds.parse::<u64>().unwrap()).sum();
+            assert_eq!(all, 100 * minute, "{line}");
+            assert!(run.bench.contains(&format!("--time {}", 100 * minute)), "{line}");
+        }
+        assert!(lines("publisher-peak --rate 20000")[0].contains("-vr 100:5 -vr 102:1 -vr 105:1 "));
+        assert!(lines("publisher-peak")[0].contains("-vr 52:1 -vr 50:1 -vr 50:50"));
+    }
+
+    #[test]
+    fn the_grid_is_the_articles_and_adds_a_backlog() {
+        let cells = planned("box --broker b{port}");
+        assert_eq!(cells.len(), 12);
+        let beside: Vec<_> = cells.iter().filter(|cell| cell.beside.is_some()).collect();
+        assert!(beside.len() == 2 && beside.iter().all(|cell| cell.bench.contains("-y 0")), "its producers ran alone");
+        assert_eq!(cells.iter().filter(|cell| cell.before.is_some()).count(), 1);
+        let start = (cells[0].options.broker.cpu, cells[0].options.broker.memory_bytes);
+        assert_eq!(start, (Some(0.9), Some(512 << 20)));
+        assert_eq!(
+            cells[0].options.broker.command.as_deref(),
+            Some("b{port}"),
+            "its line starts the box that it ran in"
+        );
+    }
+
+    #[test]
+    fn a_file_of_ones_own_is_checked_to_the_last_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mine.toml");
+        let text = "about = \"mine\"\n[values]\nseconds = { short = 2 }\n[[run]]\nlabel = \"{size} B\"\n\
+                    bench = \"-s {size} -z {seconds*2}\"\neach = [{ size = 10 }, { size = 20 }]\n";
+        std::fs::write(&path, text).unwrap();
+        let line = format!("{} --seconds 3", path.display());
+        let runs = planned(&line);
+        assert_eq!((runs.len(), &*runs[1].label, &*runs[1].bench), (2, "20 B", "-s 20 -z 6"));
+        for (from, to, said) in [
+            ("short", "shrot", "unknown field `shrot`"),
+            ("label", "lable", "expected one of `label`, `bench`"),
+            ("{size} -z", "{siez} -z", "{siez} is no name of it: seconds, size"),
+            ("-z", "-zz", "unknown option -zz"),
+            ("seconds*2}", "seconds*2", "without its }"),
+            ("\nbench", "\nkill_after = \"-5\"\nbench", "needs --kill-command"),
+        ] {
+            std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+            assert!(told(&line).contains(said), "{}", told(&line));
+        }
     }
 }

@@ -143,6 +143,7 @@ impl<'a> Series<'a> {
     pub fn finish(mut self, ran: Result<(), Error>, foreword: &str) -> Result<Ended, Error> {
         self.write_down();
         let runs = &self.book.runs;
+        let is_cut = matches!(ran, Err(Error::Interrupted));
         match ran {
             Err(Error::Interrupted) if !runs.is_empty() => {}
             other => other?,
@@ -166,12 +167,11 @@ impl<'a> Series<'a> {
             let (run, word) = (&recorded.run, recorded.run.verdict().word());
             say(&format!("  {} {word}: {}", run.label, run.missed.join("; ")));
         }
-        let ended = Ended::of(runs.iter().map(|recorded| recorded.run.verdict()));
-        Ok(match ended {
-            Ended::Met | Ended::Grew if self.context.go_on().is_err() => {
-                say("  interrupted: what was to be run after this was not");
-                Ended::Interrupted
-            }
+        if is_cut {
+            say("  interrupted: what was to be run after this was not");
+        }
+        Ok(match Ended::of(runs.iter().map(|recorded| recorded.run.verdict())) {
+            Ended::Met | Ended::Grew if self.context.go_on().is_err() => Ended::Interrupted,
             ended => ended,
         })
     }

@@ -101,8 +101,9 @@ impl Words {
     /// A whole number within bounds.
     pub fn whole(&self, name: &str, default: u64, at_least: u64, at_most: u64) -> Result<u64, Error> {
         let Some(text) = self.text(name) else { return Ok(default) };
-        match text.parse::<u64>() {
-            Ok(number) if number >= at_least && number <= at_most => Ok(number),
+        let number = Counted::of(name).number(text).filter(|number| number.fract() == 0.0);
+        match number.map(|number| number as u64) {
+            Some(number) if number >= at_least && number <= at_most => Ok(number),
             _ => Err(Error::usage(format!("--{name} {text}: a whole number from {at_least} to {at_most} is expected"))),
         }
     }
