@@ -146,7 +146,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Transient(queues) => Some(queues.key_meter()),
             Member::Queues(member) => Some(member.partition().queues().key_meter()),
-            Member::Topology(_) | Member::Quarantined(_) | Member::Other(_) => None,
+            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Other(_) => None,
         }
     }
 
