@@ -20,8 +20,8 @@ use broker::{PartitionId, QueueId, VhostId};
 use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use session::Asker;
-pub use session::Traffic;
 use session::report::{ConnectionNumber, ConnectionReport};
+pub use session::{LoginOver, Traffic};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -158,15 +158,28 @@ impl Handle {
         let topology = shared.topology();
         let exists = topology.user(user).is_some();
         let admitted = shared.sessions.logins.admit(from.ip(), user, exists, shared.now());
-        let Some(admitted) = admitted else { return Err(LoginError::NotAdmitted) };
-        match topology.authenticate(user, password) {
-            None => Err(LoginError::Wrong),
-            Some(_) if only_loopback && !from.ip().to_canonical().is_loopback() => Err(LoginError::OnlyLoopback),
-            Some(_) => {
+        let known = admitted.as_ref().and_then(|_| topology.authenticate(user, password));
+        let login = match (admitted, known) {
+            (None, _) => Err(LoginError::NotAdmitted),
+            (_, None) => Err(LoginError::Wrong),
+            (_, Some(_)) if only_loopback && !from.ip().to_canonical().is_loopback() => Err(LoginError::OnlyLoopback),
+            (Some(admitted), Some(_)) => {
                 admitted.was_right(shared.now());
                 Ok(())
             }
-        }
+        };
+        shared.sessions.logins.count(LoginOver::Http, login.is_ok());
+        login
+    }
+
+    /// How many logins were right and how many were wrong since the start, or since they were last forgotten.
+    pub fn logins(&self, over: LoginOver) -> (u64, u64) {
+        self.shared().sessions.logins.counted(over)
+    }
+
+    /// Counts logins from 0 again.
+    pub fn forget_logins(&self) {
+        self.shared().sessions.logins.forget_counted();
     }
 
     /// Whether the queues of this partition are unavailable, as it is damaged here.

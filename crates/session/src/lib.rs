@@ -52,7 +52,7 @@ pub use deletion::{Asker, Deleter, Deletion, Deletions};
 pub use facts::PublishedFacts;
 pub use histories::Histories;
 pub use host::{Common, DeleteQueue, Host, Settings};
-pub use logins::{LoginLimits, Logins, Try, network};
+pub use logins::{LoginLimits, LoginOver, Logins, Try, network};
 pub use occupancy::Occupancy;
 pub use publish::SYNC_EXCHANGE;
 pub use session::{Cx, Peer, Session};

@@ -18,6 +18,7 @@ use broker::topology::Name;
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a bucket holds comes back in this time.
@@ -50,6 +51,33 @@ impl Default for LoginLimits {
 pub struct Logins {
     limits: LoginLimits,
     tables: Mutex<Tables>,
+    attempts: Attempts,
+}
+
+/// What logins are attempted over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginOver {
+    /// AMQP 0-9-1.
+    Amqp,
+    /// The HTTP API, where each request is one.
+    Http,
+}
+
+/// How many logins there were since the start, or since they were last forgotten.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// Right and wrong ones.
+    amqp: [AtomicU64; 2],
+    http: [AtomicU64; 2],
+}
+
+impl Attempts {
+    fn over(&self, over: LoginOver) -> &[AtomicU64; 2] {
+        match over {
+            LoginOver::Amqp => &self.amqp,
+            LoginOver::Http => &self.http,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +123,25 @@ struct Took {
 impl Logins {
     /// Nobody has tried anything yet.
     pub fn new(limits: LoginLimits) -> Logins {
-        Logins { limits, tables: Mutex::default() }
+        Logins { limits, tables: Mutex::default(), attempts: Attempts::default() }
+    }
+
+    /// Counts a login.
+    pub fn count(&self, over: LoginOver, was_right: bool) {
+        self.attempts.over(over)[usize::from(!was_right)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many logins were right and how many were wrong.
+    pub fn counted(&self, over: LoginOver) -> (u64, u64) {
+        let [right, wrong] = self.attempts.over(over);
+        (right.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed))
+    }
+
+    /// Counts from 0 again.
+    pub fn forget_counted(&self) {
+        for count in self.attempts.amqp.iter().chain(&self.attempts.http) {
+            count.store(0, Ordering::Relaxed);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {

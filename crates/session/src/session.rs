@@ -8,6 +8,7 @@ use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
 use crate::history::Replay;
 use crate::host::Host;
+use crate::logins::LoginOver;
 use crate::occupancy::Place;
 use crate::refusal;
 use crate::report::ConnectionNumber;
@@ -40,6 +41,7 @@ pub struct Session {
     pub(crate) local_address: Option<SocketAddr>,
     pub(crate) is_loopback: bool,
     pub(crate) certificate_user: Option<Box<str>>,
+    pub(crate) is_own: bool,
     pub(crate) user: Bytes,
     pub(crate) vhost: VhostId,
     pub(crate) vhost_name: Bytes,
@@ -90,6 +92,8 @@ pub struct Peer {
     pub is_loopback: bool,
     /// The user that its certificate names.
     pub certificate_user: Option<String>,
+    /// Whether the node itself is there, for a user who logged in elsewhere and whom `certificate_user` names.
+    pub is_own: bool,
 }
 
 /// What every step of a session works with.
@@ -108,6 +112,7 @@ impl Session {
             local_address: peer.local_address,
             is_loopback: peer.is_loopback,
             certificate_user: peer.certificate_user.map(String::into_boxed_str),
+            is_own: peer.is_own,
             user: Bytes::new(),
             vhost: VhostId(0),
             vhost_name: Bytes::new(),
@@ -455,6 +460,7 @@ impl Session {
                 }
                 let client = client_name(authenticate);
                 let mechanism = mechanism.name();
+                self.count_login(true, cx);
                 tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
                 self.user = name;
                 if cx.host.common().settings.tells_events {
@@ -464,11 +470,19 @@ impl Session {
                 return cx.client.authenticated(Ok(()));
             }
         };
+        self.count_login(false, cx);
         tracing::warn!(peer = %self.peer, ?user, reason, "login refused");
         if cx.host.common().settings.tells_events {
             self.tell_login("user.authentication.failure", &name, authenticate.mechanism, Some(reason), cx.host);
         }
         self.refuse_at = now + LOGIN_REFUSED_DELAY_MS;
+    }
+
+    fn count_login(&self, was_right: bool, cx: &Cx<'_, impl Host>) {
+        // What the node itself opens was counted where its user logged in.
+        if !self.is_own {
+            cx.host.common().logins.count(LoginOver::Amqp, was_right);
+        }
     }
 
     fn open(&mut self, vhost: Bytes, cx: &mut Cx<'_, impl Host>) {

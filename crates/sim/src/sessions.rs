@@ -381,7 +381,8 @@ impl Sessions {
         let front = self.fronts[node].as_ref().expect("it is open");
         let connection = front.next();
         let address = "127.0.0.1:5000".parse().expect("an address");
-        let peer = Peer { address, local_address: None, is_loopback: true, certificate_user: None };
+        let (local_address, certificate_user) = (None, None);
+        let peer = Peer { address, local_address, is_loopback: true, certificate_user, is_own: false };
         let served = Served {
             node,
             amqp: Connection::new(self.config.clone(), now / MS),

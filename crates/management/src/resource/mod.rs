@@ -2,6 +2,7 @@
 //!
 //! Invariant: every answer is given to a caller who was identified, and each resource asks itself what that caller may see.
 
+mod auth;
 mod binding;
 mod channel;
 mod connection;
@@ -39,6 +40,11 @@ pub(crate) struct Cx<'a> {
 impl Cx<'_> {
     fn handle(&self) -> &Handle {
         self.call.handle
+    }
+
+    /// Errors: 404 unless this is the node's name.
+    fn need_node(&self, name: &[u8]) -> Result<(), Refused> {
+        if name == self.handle().facts().node_name.as_bytes() { Ok(()) } else { Err(Refused::NotFound) }
     }
 
     /// The virtual host of this name, if the caller may look at what is declared in it. Errors: 404, and 401 where it is not
@@ -98,6 +104,14 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
+        [b"auth"] => on!(method; "GET" => auth::ways()),
+        [b"auth", b"attempts", node] => on!(method;
+            "GET" => auth::attempts(cx, node),
+            "DELETE" => auth::forget_attempts(cx, node)),
+        [b"auth", b"attempts", node, b"source"] => on!(method;
+            "GET" => auth::attempts_by_source(cx, node),
+            "DELETE" => auth::forget_attempts(cx, node)),
+        [b"auth", b"hash_password", password] => on!(method; "GET" => auth::hash_password(cx, password)),
         [b"cluster-name"] => on!(method; "GET" => node::cluster_name(cx)),
         [b"extensions"] => on!(method; "GET" => node::extensions()),
         [b"nodes"] => on!(method; "GET" => node::nodes(cx)),

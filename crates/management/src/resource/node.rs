@@ -90,18 +90,14 @@ pub(super) fn nodes(cx: Cx<'_>) -> Result<Answer, Refused> {
 /// GET of one node.
 pub(super) fn node(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
-    if name != cx.handle().facts().node_name.as_bytes() {
-        return Err(Refused::NotFound);
-    }
+    cx.need_node(name)?;
     Ok(Answer::json(&listing::one(cx.call, describe(cx))))
 }
 
 /// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues drained.
 pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    if name != cx.handle().facts().node_name.as_bytes() {
-        return Err(Refused::NotFound);
-    }
+    cx.need_node(name)?;
     let by = cx.caller.name.to_string();
     tracing::info!(?by, hold, "publishers held by the operator");
     cx.handle().hold_publishers(hold);

@@ -249,7 +249,7 @@ impl Local {
             (false, Some(_)) => &self.shared.amqp_certified,
             (false, None) => &self.shared.amqp,
         };
-        let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user };
+        let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own };
         let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer.clone()));
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));

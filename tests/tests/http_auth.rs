@@ -1,0 +1,46 @@
+//! How logins are counted, and told over HTTP.
+#![allow(clippy::unwrap_used)]
+
+use clients::broker::is_foreign;
+use clients::{Broker, Client, Login};
+use serde_json::{Value, json};
+
+#[test]
+fn logins_are_counted_by_protocol_until_they_are_forgotten() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
+    let at = format!("/api/auth/attempts/{node}");
+    http.delete(&at).with(204);
+    assert_eq!(http.as_user("guest", "wrong").get("/api/whoami").status, 401);
+    drop(broker.connect());
+    let wrong = Login { response: b"\0guest\0wrong".to_vec(), ..Login::default() };
+    assert!(Client::login(broker.addr(), &wrong).is_err());
+    // A message over HTTP is one request over HTTP, whatever it goes through inside.
+    http.put("/api/queues/%2F/q", "{}").with(201);
+    let message = r#"{"properties":{},"routing_key":"q","payload":"x","payload_encoding":"string"}"#;
+    http.post("/api/exchanges/%2F/amq.default/publish", message).with(200);
+    let counted = http.get(&at).with(200);
+    let amqp =
+        json!({"protocol": "amqp091", "auth_attempts": 2, "auth_attempts_failed": 1, "auth_attempts_succeeded": 1});
+    let over_http =
+        json!({"protocol": "http", "auth_attempts": 4, "auth_attempts_failed": 1, "auth_attempts_succeeded": 3});
+    assert_eq!(counted, json!([amqp, over_http]));
+    assert_eq!(http.get(&format!("{at}/source")).with(200), json!([]));
+    http.delete(&at).with(204);
+    assert_eq!(http.get(&at).with(200)[0]["auth_attempts"], 1);
+    assert_eq!(http.get("/api/auth/attempts/none@nowhere").status, 404);
+    http.put("/api/users/plain", r#"{"password":"pw","tags":"management"}"#).with(201);
+    assert_eq!(http.as_user("plain", "pw").get(&at).status, 401);
+}
+
+#[test]
+fn a_hash_that_was_told_is_a_password() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    assert_eq!(http.get("/api/auth").with(200)["oauth_enabled"], json!(false));
+    let hash = http.get("/api/auth/hash_password/sesame%21").with(200)["ok"].as_str().unwrap().to_owned();
+    let user =
+        json!({"password_hash": hash, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": "management"});
+    http.put("/api/users/ann", &user.to_string()).with(201);
+    assert_eq!(http.as_user("ann", "sesame!").get("/api/whoami").with(200)["name"], json!("ann"));
+    assert_ne!(http.get("/api/auth/hash_password/sesame%21").with(200)["ok"], Value::from(hash));
+}
