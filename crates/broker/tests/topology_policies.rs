@@ -6,8 +6,9 @@
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
-    ApplyTo, Binding, Command, DeclareExchange, DeclareQueue, Effect, ExchangeType, HashAlgorithm, Kind, Name, NoFacts,
-    PasswordHash, Pattern, Permission, Policy, PutPolicy, RouteRequest, Topology, UserLimits, VhostLimits,
+    ApplyTo, Binding, Command, DeclareExchange, DeclareQueue, Effect, ExchangeType, GLOBAL_PARAMETER_BYTES_MAX,
+    HashAlgorithm, Kind, Name, NoFacts, PasswordHash, Pattern, Permission, Policy, PutPolicy, RouteRequest,
+    SNAPSHOT_VERSION, Topology, UserLimits, VhostLimits,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -91,6 +92,36 @@ fn commands_about_users_hosts_and_policies_are_read_back_as_they_were_written() 
             fresh.encode_snapshot()
         }[5..]
     );
+}
+
+#[test]
+fn global_parameters_are_in_a_snapshot_that_is_as_before_without_them() {
+    let mut topology = Topology::new();
+    let before = topology.encode_snapshot();
+    assert_eq!(before[4], 4, "earlier builds read it");
+    let name = Name::from("cluster_name");
+    let put = |value: &str| Command::PutGlobalParameter { name: name.clone(), value: value.to_owned() };
+    for command in [put("\"a\""), put("{\"b\":1}")] {
+        assert_eq!(Command::decode(&command.encode()).unwrap(), command);
+        topology.apply(&command).outcome.unwrap();
+    }
+    let bytes = topology.encode_snapshot();
+    assert_eq!(bytes[4], SNAPSHOT_VERSION);
+    let copy = Topology::decode_snapshot(&bytes).unwrap();
+    assert_eq!(copy.global_parameters().collect::<Vec<_>>(), [(&name, "{\"b\":1}")]);
+    assert_eq!(copy.encode_snapshot(), bytes);
+    assert!(topology.apply(&put(&"x".repeat(GLOBAL_PARAMETER_BYTES_MAX + 1))).outcome.is_err());
+    let clear = Command::ClearGlobalParameter { name: name.clone() };
+    assert_eq!(Command::decode(&clear.encode()).unwrap(), clear);
+    topology.apply(&clear).outcome.unwrap();
+    topology.apply(&clear).outcome.unwrap();
+    assert_eq!(topology.global_parameter(&name), None);
+    assert_eq!(topology.encode_snapshot(), before);
+    // A snapshot of the later version without any is one that nobody writes.
+    let mut empty = before.to_vec();
+    empty[4] = SNAPSHOT_VERSION;
+    empty.push(0);
+    assert!(Topology::decode_snapshot(&empty).is_err());
 }
 
 #[test]

@@ -82,6 +82,11 @@ impl Answer {
         Answer::new(StatusCode::NO_CONTENT)
     }
 
+    /// 202: it is done, or will be.
+    pub(crate) fn accepted() -> Answer {
+        Answer::new(StatusCode::ACCEPTED)
+    }
+
     /// A health check that failed.
     pub(crate) fn unhealthy(value: &Value) -> Answer {
         Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..Answer::json(value) }
@@ -90,6 +95,11 @@ impl Answer {
     /// The same with a body that `map` made of its own.
     pub(crate) fn map_body(self, map: impl FnOnce(Bytes) -> Bytes) -> Answer {
         Answer { body: map(self.body), ..self }
+    }
+
+    /// The status.
+    pub(crate) fn status(&self) -> u16 {
+        self.status.as_u16()
     }
 
     /// As hyper sends it. Without `has_body` only the head is sent, which is what HEAD asks for.

@@ -28,7 +28,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use tokio::sync::oneshot;
 
 /// What stays the same as long as the node runs.
@@ -145,6 +145,11 @@ impl Handle {
         &self.inner.facts
     }
 
+    /// The cluster's name: the one that the operator gave it, or the node's.
+    pub fn cluster_name(&self) -> String {
+        self.shared().cluster_name().unwrap_or_else(|| self.facts().node_name.clone())
+    }
+
     /// The topology, to look at. Whoever declares waits as long as it is held: take what is needed and let go.
     pub fn topology(&self) -> RwLockReadGuard<'_, Topology> {
         self.shared().topology()
@@ -170,6 +175,11 @@ impl Handle {
         };
         shared.sessions.logins.count(LoginOver::Http, login.is_ok());
         login
+    }
+
+    /// When the first of the certificates ends that are shown to clients; `None` without TLS.
+    pub fn certificate_ends(&self) -> Option<SystemTime> {
+        self.shared().certificate_ends()
     }
 
     /// How many logins were right and how many were wrong since the start, or since they were last forgotten.

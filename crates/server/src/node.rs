@@ -24,7 +24,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustls::ServerConfig;
 use tokio::sync::Notify;
@@ -224,14 +224,15 @@ pub(crate) struct Gauge {
 /// What the threads of a node share.
 pub(crate) struct Shared {
     /// What clients are offered that showed a certificate.
-    pub(crate) amqp_certified: Arc<ConnectionConfig>,
+    amqp_certified: Arc<ConnectionConfig>,
     /// What the node offers itself, on connections for users who logged in elsewhere.
-    pub(crate) amqp_own: Arc<ConnectionConfig>,
-    tls: RwLock<Option<Arc<ServerConfig>>>,
+    amqp_own: Arc<ConnectionConfig>,
+    /// The certificates, and when the first of them ends.
+    tls: RwLock<Option<(Arc<ServerConfig>, SystemTime)>>,
     /// Tells the acceptor that the node drains.
     pub(crate) door_closes: Notify,
     pub(crate) config: NodeConfig,
-    pub(crate) amqp: Arc<ConnectionConfig>,
+    amqp: Arc<ConnectionConfig>,
     pub(crate) directory: Directory,
     pub(crate) mailboxes: Vec<Mailbox>,
     pub(crate) gauges: Vec<Gauge>,
@@ -268,9 +269,36 @@ impl Shared {
         self.topology.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The name that the operator gave the cluster; without one it is the node's.
+    pub(crate) fn cluster_name(&self) -> Option<String> {
+        serde_json::from_str(self.topology().global_parameter(b"cluster_name")?).ok()
+    }
+
+    /// What the client of a new connection is offered.
+    pub(crate) fn offer(&self, is_own: bool, has_certificate: bool) -> Arc<ConnectionConfig> {
+        let offer = match (is_own, has_certificate) {
+            (true, _) => &self.amqp_own,
+            (false, true) => &self.amqp_certified,
+            (false, false) => &self.amqp,
+        };
+        let Some(name) = self.cluster_name() else { return offer.clone() };
+        let mut properties = Table::new();
+        for (key, value) in offer.server_properties.iter().filter(|(key, _)| &key[..] != b"cluster_name") {
+            properties.push(key.clone(), value.clone());
+        }
+        properties.push("cluster_name", amqp::Value::LongString(name.into()));
+        Arc::new(ConnectionConfig { server_properties: properties, ..ConnectionConfig::clone(offer) })
+    }
+
     /// The certificates to use now.
     pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
-        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let tls = self.tls.read().unwrap_or_else(PoisonError::into_inner);
+        tls.as_ref().map(|(config, _)| config.clone())
+    }
+
+    /// When the first of the certificates ends that are shown to clients.
+    pub(crate) fn certificate_ends(&self) -> Option<SystemTime> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, ends)| *ends)
     }
 
     /// A number that grows with every change of the topology.
@@ -759,8 +787,8 @@ impl Node {
     /// Uses these certificates for connections to come; those that are open keep theirs. Errors: the file that is wrong,
     /// and what was used before stays in use.
     pub fn use_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        let config = tls::load(files)?;
-        *self.shared.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(config);
+        let (config, ends) = (tls::load(files)?, tls::ends(files)?);
+        *self.shared.tls.write().unwrap_or_else(PoisonError::into_inner) = Some((config, ends));
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use x509_cert::der::{Decode, asn1::PrintableStringRef, asn1::Utf8StringRef};
 
 /// Whether clients show a certificate.
@@ -101,6 +102,17 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     // sends none either.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
+}
+
+/// When the first of the certificates that are shown to clients ends.
+pub(crate) fn ends(files: &TlsFiles) -> Result<SystemTime, TlsError> {
+    let mut first = None;
+    for certificate in certificates(&files.certificate)? {
+        let read = x509_cert::Certificate::from_der(&certificate).map_err(|error| wrong(&files.certificate, error))?;
+        let ends = read.tbs_certificate.validity.not_after.to_system_time();
+        first = Some(first.map_or(ends, |first: SystemTime| first.min(ends)));
+    }
+    first.ok_or_else(|| wrong(&files.certificate, "there is no certificate in it"))
 }
 
 /// The user that a verified certificate names. `None`: it has no such name.

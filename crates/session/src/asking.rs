@@ -40,7 +40,7 @@ impl Session {
             Pending::Get { of, no_ack } => {
                 (of.partition, Command::Get { queue: of.queue, channel: key, no_ack: *no_ack, request })
             }
-            Pending::Delete { of, if_unused, if_empty } => {
+            Pending::Delete { of, if_unused, if_empty, .. } => {
                 let (queue, partition) = (of.queue, of.partition);
                 let (if_unused, if_empty) = (*if_unused, *if_empty);
                 return cx.host.delete_queue(DeleteQueue {
@@ -62,7 +62,11 @@ impl Session {
                 let key = ConsumerKey { channel: key, number: *number };
                 (consumer.partition, Command::Cancel { queue: consumer.queue, consumer: key, request })
             }
-            Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => {
+            Pending::None
+            | Pending::NewQueue { .. }
+            | Pending::Change
+            | Pending::Exchange { .. }
+            | Pending::Bound(_) => {
                 unreachable!("the topology's answers are not asked for here")
             }
         };
@@ -122,7 +126,11 @@ impl Session {
                 }
                 name
             }
-            Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => return,
+            Pending::None
+            | Pending::NewQueue { .. }
+            | Pending::Change
+            | Pending::Exchange { .. }
+            | Pending::Bound(_) => return,
         };
         let text = format!("{} {why}", self.queue_text(&name));
         self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
@@ -143,7 +151,11 @@ impl Session {
                 Pending::Consume { number, .. } | Pending::Cancel { number } => {
                     channel.consumer(*number).map(|consumer| consumer.queue)
                 }
-                Pending::None | Pending::NewQueue { .. } | Pending::Change | Pending::Bound(_) => continue,
+                Pending::None
+                | Pending::NewQueue { .. }
+                | Pending::Change
+                | Pending::Exchange { .. }
+                | Pending::Bound(_) => continue,
             };
             if queue.is_some_and(|queue| cx.host.topology().queue(queue).is_some()) {
                 channel.request += 1;

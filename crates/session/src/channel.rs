@@ -114,8 +114,10 @@ pub(super) enum Pending {
     /// A partition drops what is ready.
     Purge(Found),
     /// The shard of a queue deletes it, or says why not.
-    Delete { of: Found, if_unused: bool, if_empty: bool },
-    /// The decision about an exchange or a binding.
+    Delete { of: Found, if_unused: bool, if_empty: bool, is_exclusive: bool },
+    /// The decision about the beginning or the end of an exchange, and the method that asked for it.
+    Exchange { method: &'static str, name: Bytes },
+    /// The decision about a binding.
     Change,
     /// The decision about a binding of an exchange that remembers messages.
     Bound(NewBinding),

@@ -7,6 +7,7 @@
 use super::asking::Found;
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
+use super::session::log_text;
 use super::timeouts::Aging;
 use super::{Client, Cx, Host, Session, names, traits};
 use crate::tally::Count;
@@ -201,11 +202,18 @@ impl Session {
                 self.got(at, queue, partition, no_ack, &delivery, count(ready), cx);
             }
             (Pending::Get { .. }, Reply::Empty) => cx.client.get_empty(channel.id),
-            (Pending::Purge(_), Reply::Counted(ready)) => {
-                cx.client.reply(channel.id, amqp::Reply::QueuePurged { message_count: count(ready) });
+            (Pending::Purge(Found { name, .. }), Reply::Counted(ready)) => {
+                let id = channel.id;
+                self.tell_audit("queue.purge", &name, Some(ready));
+                cx.client.reply(id, amqp::Reply::QueuePurged { message_count: count(ready) });
             }
-            (Pending::Delete { .. }, Reply::Counted(ready)) => {
-                cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: count(ready) });
+            (Pending::Delete { of: Found { name, .. }, is_exclusive, .. }, Reply::Counted(ready)) => {
+                let id = channel.id;
+                // A queue of one connection is nobody else's business, and comes and goes by the thousand.
+                if !is_exclusive {
+                    self.tell_audit("queue.delete", &name, Some(ready));
+                }
+                cx.client.reply(id, amqp::Reply::QueueDeleted { message_count: count(ready) });
             }
             (Pending::Delete { of: Found { name, .. }, .. }, Reply::DeleteRefused { in_use }) => {
                 let why = if in_use { "in use" } else { "not empty" };
@@ -221,6 +229,12 @@ impl Session {
             }
             (pending, reply) => panic!("{reply:?} does not answer {pending:?}"),
         }
+    }
+
+    /// Tells the log who declared, deleted or purged what.
+    pub(super) fn tell_audit(&self, method: &'static str, name: &[u8], messages: Option<u64>) {
+        let (user, vhost, name) = (log_text(&self.user), log_text(&self.vhost_name), log_text(name));
+        tracing::info!(target: "audit", ?user, peer = %self.peer, change = method, ?vhost, ?name, messages, "audit");
     }
 
     pub(super) fn queue_text(&self, name: &[u8]) -> String {

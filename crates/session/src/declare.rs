@@ -82,13 +82,14 @@ impl Session {
                     arguments: &arguments,
                 };
                 let checked = cx.host.topology().check_exchange_declare(self.actor(), &declare);
-                self.change(at, checked, cx);
+                let name = Bytes::copy_from_slice(&Name::stripped(&exchange));
+                self.change_and(at, checked, Pending::Exchange { method: "exchange.declare", name }, cx);
             }
             Request::ExchangeDelete { exchange, if_unused } => {
                 let topology = cx.host.topology();
                 let checked = topology.check_exchange_delete(self.actor(), self.vhost, &exchange, if_unused);
                 drop(topology);
-                self.change(at, checked, cx);
+                self.change_and(at, checked, Pending::Exchange { method: "exchange.delete", name: exchange }, cx);
             }
             Request::Qos { prefetch_count, global } => {
                 let channel = &mut self.channels[at];
@@ -239,7 +240,9 @@ impl Session {
         let topology = cx.host.topology();
         let checked = topology.check_queue_delete(self.actor(), self.vhost, name);
         let stripped = Name::stripped(name);
-        let found = topology.find_queue(self.vhost, &stripped).map(|queue| (queue.id, queue.partition));
+        let found = topology.find_queue(self.vhost, &stripped);
+        let is_exclusive = found.is_some_and(|queue| queue.exclusive.is_some());
+        let found = found.map(|queue| (queue.id, queue.partition));
         drop(topology);
         let (queue, partition) = match (checked, found) {
             (Err(refusal), _) => return self.fail(at, channel_error(refusal), cx),
@@ -249,7 +252,7 @@ impl Session {
             (Ok(_), Some(found)) => found,
         };
         let of = Found { queue, partition, name: Bytes::copy_from_slice(&stripped) };
-        self.wait_for(at, Pending::Delete { of, if_unused, if_empty }, cx);
+        self.wait_for(at, Pending::Delete { of, if_unused, if_empty, is_exclusive }, cx);
     }
 
     fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_, impl Host>) {
@@ -267,12 +270,21 @@ impl Session {
         let channel = &mut self.channels[at];
         let pending = std::mem::take(&mut channel.pending);
         match (pending, outcome) {
-            (Pending::NewQueue { name }, Ok(CommandReply::Queue { created: true, .. })) => {
+            (Pending::NewQueue { name }, Ok(CommandReply::Queue { id: queue, created: true })) => {
+                let id = channel.id;
+                // A queue of one connection is nobody else's business, and comes and goes by the thousand.
+                if cx.host.topology().queue(queue).is_none_or(|queue| queue.exclusive.is_none()) {
+                    self.tell_audit("queue.declare", &name, None);
+                }
                 let reply = Reply::QueueDeclared { queue: name, message_count: 0, consumer_count: 0 };
-                cx.client.reply(channel.id, reply);
+                cx.client.reply(id, reply);
             }
             (Pending::NewQueue { name }, Ok(CommandReply::Queue { id, created: false })) => {
                 self.stat_by_id(at, id, name, cx);
+            }
+            (Pending::Exchange { method, name }, Ok(_)) => {
+                self.tell_audit(method, &name, None);
+                cx.client.reply(self.channels[at].id, Reply::Done);
             }
             (Pending::Change, Ok(_)) => cx.client.reply(channel.id, Reply::Done),
             (Pending::Bound(binding), Ok(_)) => {

@@ -557,7 +557,7 @@ fn client_name(authenticate: &Authenticate) -> String {
     text("connection_name").or_else(|| text("product")).unwrap_or_default()
 }
 
-fn log_text(bytes: &[u8]) -> String {
+pub(crate) fn log_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(LOG_TEXT_BYTES_MAX)]).into_owned()
 }
 

@@ -21,7 +21,7 @@ use super::settings::{QueueType, Wishes, effective};
 use super::user::{Permission, TAGS_MAX, TopicPermission, User};
 use super::vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription};
 use super::wording::integer;
-use super::{Topology, VHOSTS_EVER_MAX, VHOSTS_MAX};
+use super::{GLOBAL_PARAMETER_BYTES_MAX, GLOBAL_PARAMETERS_MAX, Topology, VHOSTS_EVER_MAX, VHOSTS_MAX};
 use crate::ids::{QueueId, VhostId};
 use crate::queue::Rules;
 
@@ -34,6 +34,10 @@ impl Topology {
             Command::FoundVhost { name, description, owner } => return self.found_vhost(name, description, owner),
             Command::DeleteVhost { vhost } => self.delete_vhost(*vhost, effects),
             Command::DescribeVhost { vhost, description } => self.describe_vhost(*vhost, description)?,
+            Command::PutGlobalParameter { name, value } => self.put_global_parameter(name, value)?,
+            Command::ClearGlobalParameter { name } => {
+                self.global_parameters.remove(name);
+            }
             Command::PutUser { name, password, tags } => self.put_user(name, password, tags)?,
             Command::DeleteUser { name } => {
                 if self.users.remove(name).is_some() {
@@ -66,6 +70,19 @@ impl Topology {
         }
         self.version += 1;
         Ok(CommandReply::Done)
+    }
+
+    fn put_global_parameter(&mut self, name: &Name, value: &str) -> Result<(), Refusal> {
+        if value.len() > GLOBAL_PARAMETER_BYTES_MAX {
+            let text = format!("a global parameter has at most {GLOBAL_PARAMETER_BYTES_MAX} bytes");
+            return Err(Refusal::precondition_failed(&text));
+        }
+        if self.global_parameters.len() >= GLOBAL_PARAMETERS_MAX && !self.global_parameters.contains_key(name) {
+            let text = format!("there are at most {GLOBAL_PARAMETERS_MAX} global parameters");
+            return Err(Refusal::precondition_failed(&text));
+        }
+        self.global_parameters.insert(name.clone(), value.to_owned());
+        Ok(())
     }
 
     pub(super) fn create_vhost(&mut self, name: &Name) -> Result<CommandReply, Refusal> {

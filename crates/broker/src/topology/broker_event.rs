@@ -125,6 +125,8 @@ impl Topology {
             }
             Command::DeleteVhost { vhost } => self.foresee_vhost_deleted(*vhost, &mut foresight),
             Command::DescribeVhost { .. }
+            | Command::PutGlobalParameter { .. }
+            | Command::ClearGlobalParameter { .. }
             | Command::PutNode { .. }
             | Command::PutPool { .. }
             | Command::PutPartition { .. }

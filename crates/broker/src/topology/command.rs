@@ -58,6 +58,18 @@ pub enum Command {
         /// All of it.
         description: VhostDescription,
     },
+    /// Sets a global parameter.
+    PutGlobalParameter {
+        /// Its name.
+        name: Name,
+        /// Its value: JSON.
+        value: String,
+    },
+    /// Takes a global parameter away; nothing if it is not there.
+    ClearGlobalParameter {
+        /// Its name.
+        name: Name,
+    },
     /// Creates a user, or replaces password and tags of an existing one and keeps its permissions.
     PutUser {
         /// Its name.
@@ -326,11 +338,13 @@ impl Command {
             Command::CreateVhost { .. }
             | Command::FoundVhost { .. }
             | Command::PutPolicy(_)
+            | Command::PutGlobalParameter { .. }
             | Command::DeclareExchange(_)
             | Command::DeclareQueue(_)
             | Command::Bind(_) => true,
             Command::DeleteVhost { .. }
             | Command::DescribeVhost { .. }
+            | Command::ClearGlobalParameter { .. }
             | Command::PutUser { .. }
             | Command::DeleteUser { .. }
             | Command::PutPermission { .. }
@@ -431,6 +445,15 @@ impl Command {
                 writer.bytes(name);
                 write_description(&mut writer, description);
                 writer.bytes(owner);
+            }
+            Command::PutGlobalParameter { name, value } => {
+                writer.byte(33);
+                writer.bytes(name);
+                writer.bytes(value.as_bytes());
+            }
+            Command::ClearGlobalParameter { name } => {
+                writer.byte(34);
+                writer.bytes(name);
             }
             Command::DeclareExchange(declare) => {
                 writer.byte(4);
@@ -556,6 +579,11 @@ impl Command {
                 description: read_description(reader)?,
                 owner: reader.name("user")?,
             },
+            33 => Command::PutGlobalParameter {
+                name: reader.name("global parameter")?,
+                value: reader.text("global parameter")?.to_owned(),
+            },
+            34 => Command::ClearGlobalParameter { name: reader.name("global parameter")? },
             40 => {
                 let (number, node) = cluster::read_node(reader)?;
                 Command::PutNode { number, node }

@@ -91,6 +91,11 @@ pub const VHOSTS_EVER_MAX: usize = 1 << 22;
 /// Encoded bytes of the arguments of one declare or binding; no frame of RabbitMQ's default size carries more.
 pub const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
 
+/// Global parameters of one broker.
+pub const GLOBAL_PARAMETERS_MAX: usize = 1024;
+/// Bytes of the value of one.
+pub const GLOBAL_PARAMETER_BYTES_MAX: usize = 64 * 1024;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Topology {
@@ -99,6 +104,8 @@ pub struct Topology {
     vhosts: Vec<Option<Box<Vhost>>>,
     vhost_ids: BTreeMap<Name, VhostId>,
     users: BTreeMap<Name, User>,
+    /// What operators and tools keep here, as JSON; the broker itself reads its name and tags from them.
+    global_parameters: BTreeMap<Name, String>,
     exchanges: exchange::Exchanges,
     queues: queue::Queues,
     bindings: binding::Bindings,
@@ -158,6 +165,7 @@ impl Topology {
             vhosts: Vec::new(),
             vhost_ids: BTreeMap::new(),
             users: BTreeMap::new(),
+            global_parameters: BTreeMap::new(),
             exchanges: exchange::Exchanges::default(),
             queues: queue::Queues::default(),
             bindings: binding::Bindings::default(),
@@ -171,6 +179,16 @@ impl Topology {
             cluster: cluster::Cluster::default(),
             machine_version: FIRST_MACHINE_VERSION,
         }
+    }
+
+    /// The global parameters, by name; their values are JSON.
+    pub fn global_parameters(&self) -> impl Iterator<Item = (&Name, &str)> {
+        self.global_parameters.iter().map(|(name, value)| (name, value.as_str()))
+    }
+
+    /// The value of a global parameter, whose name has at most 255 bytes: JSON.
+    pub fn global_parameter(&self, name: &[u8]) -> Option<&str> {
+        self.global_parameters.get(&Name::new(name)).map(String::as_str)
     }
 
     /// Whether nothing was ever declared: there is what a fresh broker has, whatever nodes and partitions it has.

@@ -4,7 +4,7 @@
 //! them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (4), number machine version, number next queue id,
+//! snapshot = "LVTO", 1 byte version (5, and 4 without global parameters), number machine version, number next queue id,
 //!            number virtual hosts ever, per host by id: flag (0 gone, 1 there and then) bytes name, 2 limits, number policies,
 //!              number operator policies, description
 //!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
@@ -13,6 +13,7 @@
 //!            number queues, by id: number id, as in DeclareQueue
 //!            number bindings, by their bytes: as in Bind
 //!            number nodes, pools, partitions, each by number: as in PutNode, PutPool, PutPartition
+//!            number global parameters, by name: as in PutGlobalParameter
 //! ```
 
 use bytes::Bytes;
@@ -28,7 +29,9 @@ use super::vhost::{Vhost, VhostLimits};
 use crate::ids::QueueId;
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 4;
+pub const SNAPSHOT_VERSION: u8 = 5;
+/// What is written as long as there is nothing that only later versions can say: earlier builds read it.
+const PLAIN_VERSION: u8 = 4;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -36,7 +39,8 @@ impl Topology {
     pub fn encode_snapshot(&self) -> Bytes {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
-        writer.byte(SNAPSHOT_VERSION);
+        let is_plain = self.global_parameters.is_empty();
+        writer.byte(if is_plain { PLAIN_VERSION } else { SNAPSHOT_VERSION });
         writer.number(self.machine_version.into());
         writer.number(self.queue_next);
         writer.length(self.vhosts.len());
@@ -75,6 +79,13 @@ impl Topology {
             writer.raw(&binding);
         }
         self.cluster.write(&mut writer);
+        if !is_plain {
+            writer.length(self.global_parameters.len());
+            for (name, value) in &self.global_parameters {
+                writer.bytes(name);
+                writer.bytes(value.as_bytes());
+            }
+        }
         writer.finish()
     }
 
@@ -146,6 +157,17 @@ impl Topology {
         }
         if version > 3 {
             topology.read_cluster(reader)?;
+        }
+        if version > PLAIN_VERSION {
+            let count = reader.count("global parameters")?;
+            if count == 0 {
+                return Err(reader.malformed("global parameters"));
+            }
+            for _ in 0..count {
+                let name = reader.name("global parameter")?;
+                let value = reader.text("global parameter")?.to_owned();
+                topology.replay(&Command::PutGlobalParameter { name, value }, reader)?;
+            }
         }
         // Rules about where a queue may be placed do not ask whether it may stay.
         topology.machine_version = machine_version;

@@ -1,12 +1,12 @@
-//! `/api/definitions`, `/api/parameters`: everything that is declared, out and in.
+//! `/api/definitions`: everything that is declared, out and in.
 //!
 //! Invariant: what goes out can be taken in again by this broker and by RabbitMQ. Hashes go out and passwords never do. What
 //! comes in is understood as a whole before anything changes.
 
-use super::{Cx, limit, permission, policy, user};
+use super::{Cx, parameter, permission, policy, user};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::{json, listing};
+use crate::json;
 use broker::VhostId;
 use broker::topology::{Kind, QueueType, Topology};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
         "rabbitmq_version": facts.config.product_version,
         "product_name": facts.config.product,
         "product_version": facts.config.product_version,
-        "parameters": parameters(&topology, wanted),
+        "parameters": parameter::all(&topology, wanted),
         "policies": policy::all(&topology, false, wanted),
         "queues": queues(&topology, wanted),
         "exchanges": exchanges(&topology, wanted),
@@ -37,7 +37,7 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
         document["vhosts"] = vhosts(&topology).into();
         document["permissions"] = permission::all(&topology, |_, _| true).into();
         document["topic_permissions"] = permission::all_topics(&topology, |_, _| true).into();
-        document["global_parameters"] = json!([{ "name": "cluster_name", "value": facts.node_name }]);
+        document["global_parameters"] = parameter::all_global(&topology).into();
     } else {
         document["rabbitmq_definition_format"] = "single_virtual_host".into();
         for part in ["parameters", "policies", "queues", "exchanges", "bindings"] {
@@ -76,40 +76,6 @@ pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Resu
         Err(ImportError::Undecided { .. }) => Err(Refused::NoAnswer),
         Err(error) => Err(Refused::BadRequest(error.to_string())),
     }
-}
-
-/// GET of parameters: limits of virtual hosts and operator policies, as RabbitMQ keeps them.
-pub(super) fn list_parameters(cx: Cx<'_>, component: Option<&[u8]>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
-    cx.caller.need(cx.caller.is_policymaker(), "Not policymaker user")?;
-    let topology = cx.handle().topology();
-    let only = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
-    let seen = |id: VhostId| only.map_or_else(|| cx.caller.sees(&topology, id), |only| only == id);
-    let mut items = parameters(&topology, seen);
-    items.retain(|item| component.is_none_or(|wanted| item["component"].as_str().map(str::as_bytes) == Some(wanted)));
-    drop(topology);
-    Ok(Answer::json(&listing::list(cx.call, items)?))
-}
-
-/// GET of global parameters: the cluster's name.
-pub(super) fn list_global_parameters(cx: Cx<'_>) -> Result<Answer, Refused> {
-    cx.caller.need(cx.caller.is_policymaker(), "Not policymaker user")?;
-    let node = &cx.handle().facts().node_name;
-    Ok(Answer::json(&listing::list(cx.call, vec![json!({ "name": "cluster_name", "value": node })])?))
-}
-
-fn parameters(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
-    let mut items = Vec::new();
-    for mut limits in limit::all_of_vhosts(topology, &wanted) {
-        limits["component"] = "vhost-limits".into();
-        limits["name"] = "limits".into();
-        items.push(limits);
-    }
-    for mut held in policy::all(topology, true, &wanted) {
-        let Some(fields) = held.as_object_mut() else { continue };
-        let (vhost, name) = (fields.remove("vhost"), fields.remove("name"));
-        items.push(json!({ "component": "operator_policy", "vhost": vhost, "name": name, "value": fields }));
-    }
-    items
 }
 
 fn vhosts(topology: &Topology) -> Vec<Value> {

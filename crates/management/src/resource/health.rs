@@ -6,6 +6,7 @@ use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::json;
 use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
 
 /// GET: no alarm is on.
 pub(super) fn alarms(cx: Cx<'_>) -> Result<Answer, Refused> {
@@ -43,6 +44,76 @@ pub(super) fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
 /// GET: every member that there is is there; of one node that is so as long as it answers.
 pub(super) fn one_node(_: Cx<'_>) -> Result<Answer, Refused> {
     well()
+}
+
+/// GET of RabbitMQ's earlier check of a node as a whole: its queues answer, and no alarm is on.
+pub(super) async fn node(cx: Cx<'_>, name: Option<&[u8]>) -> Result<Answer, Refused> {
+    name.map_or(Ok(()), |name| cx.need_node(name))?;
+    cx.handle().queue_figures().await;
+    let on = cx.handle().figures().alarms;
+    if on.disk || on.memory || on.operator {
+        return Ok(Answer::json(&json!({ "status": "failed", "reason": "resource alarm(s) in effect" })));
+    }
+    well()
+}
+
+/// GET: no certificate of ours ends within a time.
+pub(super) fn certificates(cx: Cx<'_>, within: &[u8], unit: &[u8]) -> Result<Answer, Refused> {
+    let wrong = |text: &str| Refused::BadRequest(text.to_owned());
+    let within = std::str::from_utf8(within).ok().and_then(|number| number.parse::<u32>().ok());
+    let within = u64::from(within.ok_or_else(|| wrong("Invalid expiration value."))?);
+    let days = match unit {
+        b"days" => within,
+        b"weeks" => within * 7,
+        b"months" => within * 30,
+        b"years" => within * 365,
+        _ => return Err(wrong("Time unit not recognised. Supported units: days, weeks, months, years.")),
+    };
+    let facts = cx.handle().facts();
+    let until = SystemTime::now() + Duration::from_secs(days * 24 * 60 * 60);
+    let Some(ends) = cx.handle().certificate_ends().filter(|ends| *ends <= until) else { return well() };
+    let seconds = ends.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let file = facts.config.tls_files().map(|files| files.certificate.display().to_string());
+    let listeners = &facts.amqp[facts.amqp.len() - facts.tls_count..];
+    let expired: Vec<Value> = listeners
+        .iter()
+        .map(|address| {
+            json!({
+                "node": facts.node_name,
+                "interface": address.ip().to_string(),
+                "port": address.port().to_string(),
+                "protocol": "amqp/ssl",
+                "certfile": file,
+                "certfile_expires_on": [day(seconds)],
+            })
+        })
+        .collect();
+    Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "Certificates expiring", "expired": expired })))
+}
+
+/// The day and time, in UTC, of so many seconds since the epoch.
+fn day(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years of 365.2425 days that begin with March, as leap days come last in them.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) =
+        (year_of_era + era * 400 + u64::from(month >= 10), if month < 10 { month + 3 } else { month - 9 });
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3_600, rest / 60 % 60, rest % 60)
+}
+
+/// GET: the node takes another connection.
+pub(super) fn connection_limit(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let (open, limit) = (cx.handle().figures().connections, cx.handle().facts().config.connections_max as u64);
+    if open < limit {
+        return well();
+    }
+    let reason = "node connection limit is reached";
+    Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "current": open, "limit": limit })))
 }
 
 /// GET: somebody listens on a port.
@@ -90,4 +161,17 @@ pub(super) async fn aliveness(cx: Cx<'_>, vhost: &[u8]) -> Result<Answer, Refuse
 
 fn well() -> Result<Answer, Refused> {
     Ok(Answer::json(&json!({ "status": "ok" })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(day(0), "1970-01-01 00:00:00");
+        assert_eq!(day(951_827_696), "2000-02-29 12:34:56");
+        assert_eq!(day(1_709_251_199), "2024-02-29 23:59:59");
+        assert_eq!(day(4_102_444_800), "2100-01-01 00:00:00");
+    }
 }

@@ -99,12 +99,18 @@ async fn change_vhost(cx: Cx<'_>, vhost: &[u8], limit: &[u8], value: Option<u32>
         let id = find_vhost(&topology, vhost)?;
         (id, topology.vhost_of(id).map_or_else(VhostLimits::default, |vhost| vhost.limits))
     };
+    set_vhost(&mut limits, limit, value)?;
+    cx.handle().change(Command::SetVhostLimits { vhost, limits }).await?;
+    Ok(())
+}
+
+/// Sets a limit of a virtual host by its name.
+pub(super) fn set_vhost(limits: &mut VhostLimits, limit: &[u8], value: Option<u32>) -> Result<(), Refused> {
     match limit {
         _ if limit == CONNECTIONS.as_bytes() => limits.connections_max = value,
         _ if limit == QUEUES.as_bytes() => limits.queues_max = value,
         _ => return Err(unknown(limit)),
     }
-    cx.handle().change(Command::SetVhostLimits { vhost, limits }).await?;
     Ok(())
 }
 
@@ -126,7 +132,11 @@ fn unknown(limit: &[u8]) -> Refused {
 
 fn number(body: &Bytes) -> Result<Option<u32>, Refused> {
     let fields = object(body)?;
-    let value = fields.get("value").ok_or_else(|| Refused::BadRequest("key_missing: value".to_owned()))?;
+    whole(fields.get("value").ok_or_else(|| Refused::BadRequest("key_missing: value".to_owned()))?)
+}
+
+/// A limit out of a body; a number below zero is none.
+pub(super) fn whole(value: &Value) -> Result<Option<u32>, Refused> {
     match value.as_i64() {
         Some(number) if number < 0 => Ok(None),
         Some(number) => {

@@ -5,6 +5,7 @@
 mod auth;
 mod binding;
 mod channel;
+mod cluster;
 mod connection;
 mod definitions;
 mod exchange;
@@ -12,6 +13,8 @@ mod health;
 mod limit;
 mod message;
 mod node;
+mod openapi;
+mod parameter;
 mod permission;
 mod policy;
 mod queue;
@@ -80,6 +83,13 @@ macro_rules! on {
     };
 }
 
+/// Tells the log who changed what. A body is not told: it may hold a password.
+fn tell_audit(cx: Cx<'_>, answer: &Answer) {
+    let (user, call) = (String::from_utf8_lossy(&cx.caller.name), cx.call);
+    let (method, path) = (call.head.method.as_str(), call.head.uri.path());
+    tracing::info!(target: "audit", ?user, peer = %call.peer, change = %format_args!("{method} {path}"), status = answer.status(), "audit");
+}
+
 /// The answer to a request for the API. `body` is read only where one belongs, and by whom its sender's rights were checked.
 pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refused> {
     let parts = call.parts().ok_or(Refused::NotFound)?;
@@ -100,8 +110,19 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         true => Some(call.answers.turn(Owner::User(caller.name.clone())).await),
         false => None,
     };
-    match &parts[..] {
+    let answer = dispatch(cx, method, &parts, body).await?;
+    // A message is no change of the broker.
+    let is_message = matches!(parts[..], [b"exchanges", _, _, b"publish"] | [b"queues", _, _, b"get"]);
+    if method != "GET" && !is_message {
+        tell_audit(cx, &answer);
+    }
+    Ok(answer)
+}
+
+async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Result<Answer, Refused> {
+    match parts {
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
+        [b"openapi.json"] => on!(method; "GET" => openapi::document(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
         [b"auth"] => on!(method; "GET" => auth::ways()),
@@ -112,17 +133,25 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
             "GET" => auth::attempts_by_source(cx, node),
             "DELETE" => auth::forget_attempts(cx, node)),
         [b"auth", b"hash_password", password] => on!(method; "GET" => auth::hash_password(cx, password)),
-        [b"cluster-name"] => on!(method; "GET" => node::cluster_name(cx)),
-        [b"extensions"] => on!(method; "GET" => node::extensions()),
+        [b"cluster-name"] => on!(method;
+            "GET" => parameter::cluster_name(cx),
+            "PUT" => parameter::put_cluster_name(cx, body).await),
+        [b"nodes", name, b"memory"] => on!(method; "GET" => node::memory(cx, name, false)),
+        [b"nodes", name, b"memory", b"relative"] => on!(method; "GET" => node::memory(cx, name, true)),
+        [b"nodes", name, b"memory", b"ets"] | [b"nodes", name, b"memory", b"ets", b"relative"] => {
+            on!(method; "GET" => node::memory_of_tables(cx, name))
+        }
         [b"nodes"] => on!(method; "GET" => node::nodes(cx)),
         [b"nodes", name] => on!(method; "GET" => node::node(cx, name)),
         [b"nodes", name, b"publishers", b"hold"] => on!(method;
             "PUT" => node::hold_publishers(cx, name, true),
             "DELETE" => node::hold_publishers(cx, name, false)),
-        [b"connections" | b"channels" | b"consumers", ..] => sockets(cx, method, &parts).await,
+        [b"connections" | b"channels" | b"consumers", ..] => sockets(cx, method, parts).await,
         [b"vhosts", vhost, b"connections"] => on!(method; "GET" => connection::list(cx, Some(vhost), None).await),
         [b"vhosts", vhost, b"channels"] => on!(method; "GET" => channel::list(cx, Some(vhost)).await),
-        [b"exchanges" | b"queues" | b"bindings", ..] => routing(cx, method, &parts, body).await,
+        [b"exchanges" | b"queues" | b"bindings", ..] => routing(cx, method, parts, body).await,
+        [b"healthchecks", b"node"] => on!(method; "GET" => health::node(cx, None).await),
+        [b"healthchecks", b"node", name] => on!(method; "GET" => health::node(cx, Some(name)).await),
         [b"aliveness-test", vhost] => on!(method; "GET" => health::aliveness(cx, vhost).await),
         [b"health", b"checks", check, rest @ ..] => on!(method; "GET" => checked(cx, check, rest)),
         [b"definitions" | b"all-configuration"] => on!(method;
@@ -131,7 +160,41 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         [b"definitions", vhost] => on!(method;
             "GET" => definitions::export(cx, Some(vhost)),
             "POST" => definitions::import(cx, Some(vhost), body).await),
-        _ => administration(cx, method, &parts, body).await,
+        [
+            b"feature-flags"
+            | b"deprecated-features"
+            | b"rebalance"
+            | b"reset"
+            | b"extensions"
+            | b"version"
+            | b"shovels"
+            | b"federation-links"
+            | b"stream",
+            ..,
+        ]
+        | [b"vhosts", _, b"start", _] => cluster_wide(cx, method, parts),
+        _ => administration(cx, method, parts, body).await,
+    }
+}
+
+/// What is about the cluster, and what is not there yet.
+fn cluster_wide(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Refused> {
+    match parts {
+        [b"feature-flags"] => on!(method; "GET" => cluster::feature_flags(cx)),
+        [b"feature-flags", name, b"enable"] => on!(method; "PUT" => cluster::enable_feature_flag(cx, name)),
+        [b"deprecated-features"] => on!(method; "GET" => cluster::deprecated_features(cx, false)),
+        [b"deprecated-features", b"used"] => on!(method; "GET" => cluster::deprecated_features(cx, true)),
+        [b"rebalance", b"queues"] => on!(method; "POST" => cluster::rebalance(cx)),
+        [b"reset"] => on!(method; "DELETE" => cluster::reset(cx, None)),
+        [b"reset", node] => on!(method; "DELETE" => cluster::reset(cx, Some(node))),
+        [b"extensions"] => on!(method; "GET" => cluster::extensions()),
+        [b"version"] => on!(method; "GET" => cluster::version(cx)),
+        [b"vhosts", vhost, b"start", node] => on!(method; "POST" => cluster::start_vhost(cx, vhost, node)),
+        [b"shovels", ..] => cluster::comes_later("shovels come"),
+        [b"federation-links", ..] => cluster::comes_later("federation comes"),
+        [b"stream", ..] => cluster::comes_later("streams come"),
+        [b"traces" | b"trace-files", ..] => cluster::untraced(),
+        _ => Err(Refused::NotFound),
     }
 }
 
@@ -184,6 +247,24 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
         [b"exchanges", vhost, name, b"bindings", b"destination"] => {
             on!(method; "GET" => binding::at(cx, vhost, End::Destination(name)).await)
         }
+        [b"queues", b"quorum", vhost, name, b"status"] => on!(method; "GET" => cluster::quorum_status(cx, vhost, name)),
+        [b"queues", b"quorum", vhost, name, b"replicas", b"add"] => {
+            on!(method; "POST" => cluster::change_member(cx, vhost, name, true, body).await)
+        }
+        [b"queues", b"quorum", vhost, name, b"replicas", b"delete"] => {
+            on!(method; "DELETE" => cluster::change_member(cx, vhost, name, false, body).await)
+        }
+        [b"queues", b"quorum", b"replicas", b"on", node, b"grow"] => {
+            on!(method; "POST" => cluster::grow(cx, node, body).await)
+        }
+        [b"queues", b"quorum", b"replicas", b"on", node, b"shrink"] => {
+            on!(method; "DELETE" => cluster::shrink(cx, node))
+        }
+        [b"queues", vhost, name, b"actions"] => {
+            on!(method; "POST" => cluster::queue_action(cx, vhost, name, body).await)
+        }
+        // A virtual host of that name is at `queues/detailed` no more than in RabbitMQ.
+        [b"queues", b"detailed"] => on!(method; "GET" => queue::list(cx, None).await),
         [b"queues"] => on!(method; "GET" => queue::list(cx, None).await),
         [b"queues", vhost] => on!(method; "GET" => queue::list(cx, Some(vhost)).await),
         [b"queues", vhost, name] => on!(method;
@@ -274,12 +355,18 @@ async fn administration(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -
         [b"user-limits", user, name] => on!(method;
             "PUT" => limit::put_user(cx, user, name, body).await,
             "DELETE" => limit::delete_user(cx, user, name).await),
-        [b"parameters"] => on!(method; "GET" => definitions::list_parameters(cx, None, None)),
-        [b"parameters", component] => on!(method; "GET" => definitions::list_parameters(cx, Some(component), None)),
-        [b"parameters", component, vhost] => {
-            on!(method; "GET" => definitions::list_parameters(cx, Some(component), Some(vhost)))
-        }
-        [b"global-parameters"] => on!(method; "GET" => definitions::list_global_parameters(cx)),
+        [b"parameters"] => on!(method; "GET" => parameter::list(cx, None, None)),
+        [b"parameters", component] => on!(method; "GET" => parameter::list(cx, Some(component), None)),
+        [b"parameters", component, vhost] => on!(method; "GET" => parameter::list(cx, Some(component), Some(vhost))),
+        [b"parameters", component, vhost, name] => on!(method;
+            "GET" => parameter::get(cx, component, vhost, name),
+            "PUT" => parameter::put(cx, component, vhost, name, body).await,
+            "DELETE" => parameter::delete(cx, component, vhost, name).await),
+        [b"global-parameters"] => on!(method; "GET" => parameter::list_global(cx)),
+        [b"global-parameters", name] => on!(method;
+            "GET" => parameter::get_global(cx, name),
+            "PUT" => parameter::put_global(cx, name, body).await,
+            "DELETE" => parameter::delete_global(cx, name).await),
         _ => Err(Refused::NotFound),
     }
 }
@@ -291,8 +378,15 @@ fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Refused> 
         (b"port-listener", [port]) => health::port(cx, port),
         (b"protocol-listener", [protocol]) => health::protocol(cx, protocol),
         (b"virtual-hosts", []) => health::virtual_hosts(cx),
+        (b"certificate-expiration", [within, unit]) => health::certificates(cx, within, unit),
+        (b"below-node-connection-limit", []) => health::connection_limit(cx),
         (b"node-is-quorum-critical" | b"node-is-mirror-sync-critical", []) => health::one_node(cx),
         (b"ready-to-serve-clients" | b"is-in-service", []) => health::one_node(cx),
+        (b"metadata-store", [b"initialized"] | [b"initialized", b"with-data"]) => health::one_node(cx),
+        (b"quorum-queues-without-elected-leaders", [b"all-vhosts"] | [b"vhost", _]) => health::one_node(cx),
+        (b"quorum-queues-without-elected-leaders", [b"all-vhosts", b"pattern", _] | [b"vhost", _, b"pattern", _]) => {
+            health::one_node(cx)
+        }
         _ => Err(Refused::NotFound),
     }
 }

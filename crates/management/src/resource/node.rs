@@ -5,22 +5,12 @@ use crate::answer::{Answer, Refused};
 use crate::process::Process;
 use crate::{json, listing};
 use serde_json::{Value, json};
-use server::handle::Traffic;
+use server::handle::{NodeFigures, Traffic};
 
 /// GET of who asks.
 pub(super) fn whoami(cx: Cx<'_>) -> Result<Answer, Refused> {
     let tags: Vec<Value> = cx.caller.tags().iter().map(|tag| json::text(tag)).collect();
-    Ok(Answer::json(&json!({ "name": json::text(&cx.caller.name), "tags": tags })))
-}
-
-/// GET of the cluster's name, which is the node's.
-pub(super) fn cluster_name(cx: Cx<'_>) -> Result<Answer, Refused> {
-    Ok(Answer::json(&json!({ "name": cx.handle().facts().node_name })))
-}
-
-/// GET of what plugins add to RabbitMQ's pages: nothing.
-pub(super) fn extensions() -> Result<Answer, Refused> {
-    Ok(Answer::json(&json!([])))
+    Ok(Answer::json(&json!({ "name": json::text(&cx.caller.name), "tags": tags, "is_internal_user": true })))
 }
 
 /// GET of everything at a glance. Who is no monitor counts what they may see.
@@ -42,6 +32,9 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
             unacked += found.unacked;
         }
     }
+    let cluster_tags = topology.global_parameter(b"cluster_tags").and_then(|value| serde_json::from_str(value).ok());
+    // Without any RabbitMQ keeps an empty list, and shows none all the same.
+    let cluster_tags = cluster_tags.filter(Value::is_object).unwrap_or_else(|| json!({}));
     drop(topology);
     let mut overview = json!({
         "management_version": facts.config.product_version,
@@ -49,7 +42,7 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         "product_name": facts.config.product,
         "product_version": facts.config.product_version,
         "leveret_version": env!("CARGO_PKG_VERSION"),
-        "cluster_name": facts.node_name,
+        "cluster_name": handle.cluster_name(),
         "node": facts.node_name,
         "rates_mode": "none",
         "exchange_types": exchange_types(),
@@ -67,6 +60,13 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         },
         "listeners": listeners(cx),
         "contexts": [],
+        "cluster_tags": cluster_tags,
+        "node_tags": {},
+        "default_queue_type": "classic",
+        "disable_stats": false,
+        "enable_queue_totals": false,
+        "is_op_policy_updating_enabled": true,
+        "statistics_db_event_queue": 0,
     });
     if cx.caller.is_monitoring() {
         let traffic = handle.figures().traffic;
@@ -92,6 +92,78 @@ pub(super) fn node(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     cx.need_node(name)?;
     Ok(Answer::json(&listing::one(cx.call, describe(cx))))
+}
+
+/// GET of what the node's memory holds, in bytes or as parts of a hundred.
+pub(super) fn memory(cx: Cx<'_>, name: &[u8], is_relative: bool) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    cx.need_node(name)?;
+    let figures = cx.handle().figures();
+    let resident = Process::look().resident_bytes.unwrap_or_default();
+    let parts = MemoryPart::of(&figures, resident);
+    let mut memory = serde_json::Map::new();
+    if is_relative {
+        // As RabbitMQ does it: what is there at all is at least one part.
+        let share = |bytes: u64| if resident == 0 { 0 } else { (bytes * 100).div_ceil(resident) };
+        memory.extend(parts.iter().map(|part| (part.name.to_owned(), share(part.bytes).into())));
+        memory.insert("total".to_owned(), 100.into());
+    } else {
+        memory.extend(parts.iter().map(|part| (part.name.to_owned(), part.bytes.into())));
+        memory.insert("strategy".to_owned(), "rss".into());
+        memory.insert("total".to_owned(), json!({ "erlang": resident, "rss": resident, "allocated": resident }));
+    }
+    Ok(Answer::json(&json!({ "memory": memory })))
+}
+
+/// GET of the tables of Erlang's runtime, of which there are none.
+pub(super) fn memory_of_tables(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    cx.need_node(name)?;
+    Ok(Answer::json(&json!({ "ets_tables_memory": "no_tables" })))
+}
+
+/// A part of the node's memory, under the name that RabbitMQ has for the nearest thing.
+struct MemoryPart {
+    name: &'static str,
+    bytes: u64,
+}
+
+impl MemoryPart {
+    /// All of RabbitMQ's parts. What only Erlang has is 0, and what nobody counts is `other_system`.
+    fn of(figures: &NodeFigures, resident: u64) -> Vec<MemoryPart> {
+        let mut parts: Vec<MemoryPart> = [
+            ("connection_readers", figures.waiting_bytes),
+            ("connection_writers", 0),
+            ("connection_channels", figures.unfinished_bytes),
+            ("connection_other", 0),
+            ("queue_procs", figures.transient_bytes),
+            ("quorum_queue_procs", figures.unwritten_bytes),
+            ("quorum_queue_dlx_procs", 0),
+            ("stream_queue_procs", 0),
+            ("stream_queue_replica_reader_procs", 0),
+            ("stream_queue_coordinator_procs", 0),
+            ("plugins", figures.history_bytes),
+            ("metadata_store", 0),
+            ("other_proc", 0),
+            ("metrics", 0),
+            ("mgmt_db", 0),
+            ("mnesia", 0),
+            ("quorum_ets", 0),
+            ("metadata_store_ets", 0),
+            ("other_ets", 0),
+            ("binary", 0),
+            ("msg_index", 0),
+            ("code", 0),
+            ("atom", 0),
+            ("allocated_unused", 0),
+            ("reserved_unallocated", 0),
+        ]
+        .map(|(name, bytes)| MemoryPart { name, bytes })
+        .into();
+        let counted: u64 = parts.iter().map(|part| part.bytes).sum();
+        parts.push(MemoryPart { name: "other_system", bytes: resident.saturating_sub(counted) });
+        parts
+    }
 }
 
 /// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues drained.
@@ -176,23 +248,33 @@ fn describe(cx: Cx<'_>) -> Value {
         "disk_free_alarm": figures.alarms.disk,
         "fd_used": process.open_fds,
         "fd_total": process.max_fds,
+        "proc_used": process.threads,
+        "proc_total": process.max_threads,
+        "run_queue": process.runnable,
+        "rabbitmq_version": facts.config.product_version,
+        "cluster_links": [],
         "sockets_used": figures.connections,
         "sockets_total": facts.config.connections_max,
         "connection_created": figures.traffic.connections_opened,
         "connection_closed": figures.traffic.connections_closed,
         "channel_created": figures.traffic.channels_opened,
         "channel_closed": figures.traffic.channels_closed,
-        "leveret_publishers_held": figures.alarms.operator,
-        "leveret_value_at_risk": figures.value_at_risk,
-        "leveret_messages_set_aside": figures.messages_set_aside,
-        "leveret_log_bytes_written": figures.log_bytes,
-        "leveret_log_syncs": figures.log_syncs,
-        "leveret_unwritten_bytes": figures.unwritten_bytes,
-        "leveret_transient_bytes": figures.transient_bytes,
-        "leveret_unfinished_bytes": figures.unfinished_bytes,
-        "leveret_history_bytes": figures.history_bytes,
-        "leveret_waiting_bytes": figures.waiting_bytes,
     });
-    described["leveret_deduplication_bytes"] = figures.deduplication_bytes.into();
+    let own = [
+        ("leveret_publishers_held", Value::from(figures.alarms.operator)),
+        ("leveret_value_at_risk", figures.value_at_risk.into()),
+        ("leveret_messages_set_aside", figures.messages_set_aside.into()),
+        ("leveret_log_bytes_written", figures.log_bytes.into()),
+        ("leveret_log_syncs", figures.log_syncs.into()),
+        ("leveret_unwritten_bytes", figures.unwritten_bytes.into()),
+        ("leveret_transient_bytes", figures.transient_bytes.into()),
+        ("leveret_unfinished_bytes", figures.unfinished_bytes.into()),
+        ("leveret_history_bytes", figures.history_bytes.into()),
+        ("leveret_waiting_bytes", figures.waiting_bytes.into()),
+        ("leveret_deduplication_bytes", figures.deduplication_bytes.into()),
+    ];
+    for (name, figure) in own {
+        described[name] = figure;
+    }
     described
 }

@@ -64,7 +64,7 @@ pub(super) fn get_topics(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answer
 
 /// PUT of what one user may do in one virtual host.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
-    let (vhost, name, had) = pair(cx, vhost, user)?;
+    let (vhost, name, had) = pair(cx, vhost, user).map_err(unlawful)?;
     let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "configure", "write", "read"])?;
     let permission = Permission {
         configure: pattern(&fields, "configure")?,
@@ -87,7 +87,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answ
 
 /// PUT of what one user may do with the keys of one topic exchange.
 pub(super) async fn put_topic(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
-    let (vhost, name, _) = pair(cx, vhost, user)?;
+    let (vhost, name, _) = pair(cx, vhost, user).map_err(unlawful)?;
     let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "exchange", "write", "read"])?;
     let text = |key: &str| match fields.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
@@ -181,6 +181,11 @@ fn pair(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<(VhostId, Name, bool), 
     let vhost = find_vhost(&topology, vhost)?;
     let had = topology.user(user).ok_or(Refused::NotFound)?.permissions.contains_key(&vhost);
     Ok((vhost, Name::new(user), had))
+}
+
+/// A permission that cannot be, for want of its virtual host or its user: it is the request that is wrong, not its path.
+fn unlawful(refused: Refused) -> Refused {
+    if refused == Refused::NotFound { Refused::BadRequest("vhost_or_user_not_found".to_owned()) } else { refused }
 }
 
 fn pattern(fields: &Map<String, Value>, key: &str) -> Result<Pattern, Refused> {

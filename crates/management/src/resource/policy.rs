@@ -7,7 +7,7 @@ use crate::call::object_of;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Vhost};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 fn policies(vhost: &Vhost, operator: bool) -> &BTreeMap<Name, Policy> {
@@ -38,8 +38,19 @@ pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Resu
 pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = changed_vhost(cx, operator, vhost)?;
     let name = Name::new(super::queue::checked(name)?);
-    let mut fields =
-        object_of(&body.read(cx.caller).await?, &["vhost", "name", "pattern", "apply-to", "priority", "definition"])?;
+    let known = ["vhost", "name", "pattern", "apply-to", "priority", "definition"];
+    let fields = object_of(&body.read(cx.caller).await?, &known)?;
+    put_fields(cx, vhost, operator, name, fields).await
+}
+
+/// PUT of one with these fields, by who may.
+pub(super) async fn put_fields(
+    cx: Cx<'_>,
+    vhost: VhostId,
+    operator: bool,
+    name: Name,
+    mut fields: Map<String, Value>,
+) -> Result<Answer, Refused> {
     let wrong = |text: String| Refused::BadRequest(text);
     let pattern = match fields.remove("pattern") {
         Some(Value::String(text)) => Pattern::new(&text).map_err(|error| wrong(format!("pattern: {error}")))?,
@@ -82,7 +93,7 @@ pub(super) async fn delete(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]
     Ok(Answer::done())
 }
 
-const NOT_POLICYMAKER: &str = "Not policymaker user";
+pub(super) const NOT_POLICYMAKER: &str = "Not policymaker user";
 
 /// The virtual host, if the caller may change policies in it: an operator's only an administrator may.
 fn changed_vhost(cx: Cx<'_>, operator: bool, name: &[u8]) -> Result<VhostId, Refused> {

@@ -77,6 +77,9 @@ pub(super) async fn bulk_delete(cx: Cx<'_>, body: Body) -> Result<Answer, Refuse
         let name = name.as_str().filter(|name| name.len() <= NAME_BYTES_MAX);
         let name = name.ok_or_else(|| Refused::BadRequest("users are names".to_owned()))?;
         cx.handle().change(Command::DeleteUser { name: Name::from(name) }).await?;
+        // The path does not say who is gone.
+        let (user, peer) = (cx.caller.name.to_string(), cx.call.peer);
+        tracing::info!(target: "audit", ?user, %peer, change = "bulk-delete", ?name, "audit");
     }
     Ok(Answer::done())
 }

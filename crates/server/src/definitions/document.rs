@@ -222,11 +222,6 @@ impl<'a> Fields<'a> {
         self.take(name).ok_or_else(|| self.owner.wrong(format!("the field \"{name}\" is missing")))
     }
 
-    /// Takes a text. Errors: it is missing or no text.
-    pub(super) fn text(&mut self, name: &str) -> Result<String, WrongDefinitions> {
-        self.need(name)?.text()
-    }
-
     /// Takes a flag that may be missing. Errors: it is neither true nor false.
     pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, WrongDefinitions> {
         self.take(name).map_or(Ok(default), |node| node.flag())
@@ -257,13 +252,16 @@ mod tests {
         let users = top.need("users").expect("it is there").items().expect("a list");
         top.end().expect("nothing is left");
         let mut first = users[0].fields().expect("an object");
-        assert_eq!(first.text("name").as_deref(), Ok("a"));
+        assert_eq!(first.need("name").expect("it is there").text().as_deref(), Ok("a"));
         assert_eq!(
             first.need("tags").expect_err("it is missing").to_string(),
             "line 3: users[0]: the field \"tags\" is missing"
         );
         let mut second = users[1].fields().expect("an object");
-        assert_eq!(second.text("name").expect_err("a number").to_string(), "line 5: users[1].name: a text is expected");
+        assert_eq!(
+            second.need("name").expect("it is there").text().expect_err("a number").to_string(),
+            "line 5: users[1].name: a text is expected"
+        );
         assert_eq!(second.end().expect_err("x").to_string(), "line 5: users[1].x: this field is not known here");
     }
 

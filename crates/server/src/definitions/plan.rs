@@ -14,12 +14,15 @@ use broker::topology::{
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
 
-/// Parts of a definitions file that say something about the cluster it came from and ask for nothing.
-const INFORMATION: &[&str] = &["cluster_name", "internal_cluster_id", "cluster_tags", "imported_definition_hash_value"];
+/// Global parameters that say something about the cluster they came from and mean nothing in another.
+const INFORMATION: &[&str] = &["internal_cluster_id", "imported_definition_hash_value"];
 
 /// Components of RabbitMQ's plugins, which do a work of their own: nothing that is published here goes another way without
 /// them.
 const PLUGINS: &[&str] = &["shovel", "federation-upstream", "federation-upstream-set"];
+
+/// How names of global parameters begin that a plugin of RabbitMQ reads.
+const PLUGINS_GLOBAL: &[u8] = b"mqtt_";
 
 /// What to do.
 #[derive(Debug, Default)]
@@ -98,11 +101,7 @@ impl Planner<'_> {
             self.parameter(&parameter)?;
         }
         for parameter in items(&mut top, "global_parameters")? {
-            let name = parameter.fields()?.text("name")?;
-            if !INFORMATION.contains(&name.as_str()) {
-                // Plugins and tools keep them in the broker, which looks at none.
-                self.leave_out(&parameter, format!("the global parameter \"{name}\" means nothing here"));
-            }
+            self.global_parameter(&parameter)?;
         }
         for policy in items(&mut top, "policies")? {
             let mut fields = policy.fields()?;
@@ -124,6 +123,22 @@ impl Planner<'_> {
             None => Ok(()),
             Some((_, node)) => Err(node.wrong("this part is not known here")),
         }
+    }
+
+    /// Tools keep them in the broker, which looks at few of them.
+    fn global_parameter(&mut self, parameter: &Node<'_>) -> Done {
+        let mut fields = parameter.fields()?;
+        let name = name(&fields.need("name")?)?;
+        let value = fields.take("value").map_or_else(|| "null".to_owned(), |node| node.value().to_string());
+        if name.starts_with(PLUGINS_GLOBAL) {
+            self.leave_out(parameter, format!("the global parameter \"{name}\" means nothing here"));
+            return Ok(());
+        }
+        let is_known = self.copy.global_parameter(&name) == Some(value.as_str());
+        if is_known || INFORMATION.iter().any(|other| other.as_bytes() == &*name) {
+            return Ok(());
+        }
+        self.run(parameter, Command::PutGlobalParameter { name, value })
     }
 
     /// Carries out a command on the copy and adds it to the plan.

@@ -244,13 +244,9 @@ impl Local {
         let entry = clients.vacant_entry();
         let seat = (entry.key() as u32, self.lives.get());
         let local_address = stream.local_addr().ok();
-        let offer = match (is_own, &certificate_user) {
-            (true, _) => &self.shared.amqp_own,
-            (false, Some(_)) => &self.shared.amqp_certified,
-            (false, None) => &self.shared.amqp,
-        };
+        let offer = self.shared.offer(is_own, certificate_user.is_some());
         let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own };
-        let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer.clone()));
+        let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer));
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));
         drop(clients);

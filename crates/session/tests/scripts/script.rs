@@ -392,7 +392,7 @@ impl Script {
     pub(crate) fn connected() -> Script {
         let log = Log::default();
         let address = "127.0.0.1:5000".parse().expect("an address");
-        let peer = Peer { address, local_address: None, is_loopback: true, certificate_user: None };
+        let peer = Peer { address, local_address: None, is_loopback: true, certificate_user: None, is_own: false };
         let settings = Settings {
             node_name: "leveret@test".to_owned(),
             loopback_users: Vec::new(),

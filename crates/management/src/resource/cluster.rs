@@ -1,0 +1,206 @@
+//! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, members of queues, what is reset.
+//!
+//! Invariant: the cluster is one node. What only several nodes could do is refused as RabbitMQ refuses it there; what would change
+//! nothing is done. What comes later says so.
+
+use super::Cx;
+use super::message::need_keys;
+use super::queue::checked;
+use crate::answer::{Answer, Refused};
+use crate::body::Body;
+use crate::call::object_of;
+use crate::listing;
+use broker::topology::{Queue, QueueType};
+use serde_json::{Value, json};
+
+/// Feature flags of RabbitMQ whose meaning holds here, always: name, description, who provides it.
+const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
+    ("classic_queue_type_delivery_support", "Consumers of classic queues get what they are owed", "rabbit"),
+    ("detailed_queues_endpoint", "There is /api/queues/detailed", "rabbitmq_management"),
+    ("direct_exchange_routing_v2", "Direct exchanges find their queues by a look-up", "rabbit"),
+    ("drop_unroutable_metric", "Messages dropped for want of a route are counted", "rabbitmq_management_agent"),
+    ("empty_basic_get_metric", "A basic.get of an empty queue is told from others", "rabbitmq_management_agent"),
+    ("implicit_default_bindings", "Bindings of the default exchange are not stored", "rabbit"),
+    ("maintenance_mode_status", "A node can be drained", "rabbit"),
+    ("message_containers", "Messages are kept as they came", "rabbit"),
+    ("quorum_queue", "There are queues of type quorum", "rabbit"),
+    ("tracking_records_in_ets", "Connections are counted in memory", "rabbit"),
+    ("user_limits", "Connections and channels of a user have limits", "rabbit"),
+    ("virtual_host_metadata", "Virtual hosts have a description and tags", "rabbit"),
+];
+
+/// What RabbitMQ deprecates, whether it is there, and in which phase RabbitMQ 4.3 has it.
+const DEPRECATED: &[(&str, &str, &str)] = &[
+    ("amqp_address_v1", "denied", "denied_by_default"),
+    ("classic_queue_mirroring", "denied", "removed"),
+    ("global_qos", "permitted", "denied_by_default"),
+    ("queue_master_locator", "permitted", "denied_by_default"),
+    ("ram_node_type", "denied", "removed"),
+    ("transient_nonexcl_queues", "permitted", "permitted_by_default"),
+];
+
+/// GET of feature flags.
+pub(super) fn feature_flags(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let describe = |(name, description, provided_by): &(&str, &str, &str)| {
+        json!({
+            "name": name,
+            "desc": description,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "required",
+            "require_level": "hard",
+            "experiment_level": "supported",
+            "callbacks": [],
+            "provided_by": provided_by,
+        })
+    };
+    Ok(Answer::json(&listing::list(cx.call, FEATURE_FLAGS.iter().map(describe).collect())?))
+}
+
+/// PUT: those that are there are enabled.
+pub(super) fn enable_feature_flag(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    match FEATURE_FLAGS.iter().any(|(known, ..)| known.as_bytes() == name) {
+        true => Ok(Answer::done()),
+        false => Err(Refused::BadRequest("unsupported".to_owned())),
+    }
+}
+
+/// GET of deprecated features; those in use are not told apart.
+pub(super) fn deprecated_features(cx: Cx<'_>, only_used: bool) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let uses_transient = {
+        let topology = cx.handle().topology();
+        topology.queues().any(|queue| !queue.shape.durable && queue.exclusive.is_none())
+    };
+    let is_used = |name: &str| name == "transient_nonexcl_queues" && uses_transient;
+    let seen = DEPRECATED.iter().filter(|(name, ..)| !only_used || is_used(name));
+    let describe = |(name, state, phase): &(&str, &str, &str)| {
+        json!({
+            "name": name,
+            "state": state,
+            "desc": "",
+            "deprecation_phase": phase,
+            "doc_url": "",
+            "provided_by": "rabbit",
+        })
+    };
+    Ok(Answer::json(&listing::list(cx.call, seen.map(describe).collect())?))
+}
+
+/// POST: leaders are spread over the nodes. There is one.
+pub(super) fn rebalance(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    Ok(Answer::done())
+}
+
+/// DELETE of the samples behind rates and histories. There are none.
+pub(super) fn reset(cx: Cx<'_>, node: Option<&[u8]>) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    node.map_or(Ok(()), |node| cx.need_node(node))?;
+    Ok(Answer::done())
+}
+
+/// GET of what plugins add to RabbitMQ's pages: nothing.
+pub(super) fn extensions() -> Result<Answer, Refused> {
+    Ok(Answer::json(&json!([])))
+}
+
+/// GET of the version that clients are told.
+pub(super) fn version(cx: Cx<'_>) -> Result<Answer, Refused> {
+    Ok(Answer::json(&json!(cx.handle().facts().config.product_version)))
+}
+
+/// POST: a virtual host is started on a node, where all of them run.
+pub(super) fn start_vhost(cx: Cx<'_>, vhost: &[u8], node: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    cx.need_node(node).map_err(|_| Refused::BadRequest(format!("Unknown node: {}", text(node))))?;
+    let found = super::find_vhost(&cx.handle().topology(), vhost);
+    let missing = || format!("Request to node {} failed with {{no_such_vhost,<<\"{}\">>}}", text(node), text(vhost));
+    found.map_err(|_| Refused::BadRequest(missing()))?;
+    Ok(Answer::done())
+}
+
+/// POST of an action on a queue: those of RabbitMQ were about mirrors, which 4.0 has no more.
+pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
+    let id = cx.usable_vhost(vhost)?;
+    cx.handle().topology().find_queue(id, checked(name)?).ok_or(Refused::NotFound)?;
+    let fields = object_of(&body.read(cx.caller).await?, &["action", "vhost", "name"])?;
+    need_keys(&fields, &["action"])?;
+    Err(Refused::Because(json!(["unknown", fields["action"]])))
+}
+
+/// GET of the members of a quorum queue.
+pub(super) fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let topology = cx.handle().topology();
+    let vhost = cx.visible_vhost(&topology, vhost)?;
+    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+    if queue.shape.queue_type != QueueType::Quorum {
+        return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "classic_queue_not_supported" })));
+    }
+    let status = json!({
+        "Node Name": cx.handle().facts().node_name,
+        "Raft State": "leader",
+        "Membership": "voter",
+        "leveret_partition": queue.partition.0,
+    });
+    drop(topology);
+    Ok(Answer::json(&Value::Array(vec![status])))
+}
+
+/// POST and DELETE of a member of a quorum queue.
+pub(super) async fn change_member(
+    cx: Cx<'_>,
+    vhost: &[u8],
+    name: &[u8],
+    adds: bool,
+    body: Body,
+) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let is_quorum = {
+        let topology = cx.handle().topology();
+        let vhost = super::find_vhost(&topology, vhost)?;
+        let is_quorum = |queue: &Queue| queue.shape.queue_type == QueueType::Quorum;
+        topology.find_queue(vhost, checked(name)?).map(is_quorum).ok_or(Refused::NotFound)?
+    };
+    let fields = object_of(&body.read(cx.caller).await?, &["node", "vhost", "name"])?;
+    need_keys(&fields, &["node"])?;
+    let wrong = |text: &str| Err(Refused::BadRequest(text.to_owned()));
+    if fields["node"].as_str() != Some(cx.handle().facts().node_name.as_str()) {
+        return wrong("Node is not a cluster member");
+    }
+    match (is_quorum, adds) {
+        (false, _) => wrong("classic_queue_not_supported"),
+        (true, true) => wrong("already_a_member"),
+        (true, false) => wrong("last_node"),
+    }
+}
+
+/// POST: queues get a member on a node. All of them have one on the only node.
+pub(super) async fn grow(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.need_node(node)?;
+    let known = ["strategy", "vhost_pattern", "queue_pattern", "membership"];
+    let fields = object_of(&body.read(cx.caller).await?, &known)?;
+    need_keys(&fields, &["strategy", "vhost_pattern", "queue_pattern"])?;
+    Ok(Answer::accepted())
+}
+
+/// DELETE: queues lose their members on a node. It is the only one, so they would be lost.
+pub(super) fn shrink(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.need_node(node)?;
+    Err(Refused::BadRequest("last_node".to_owned()))
+}
+
+/// What RabbitMQ's plug-ins serve and this broker does not yet.
+pub(super) fn comes_later(what: &str) -> Result<Answer, Refused> {
+    Err(Refused::Missing(format!("{what} with a later version")))
+}
+
+/// What RabbitMQ's plug-in for tracing serves.
+pub(super) fn untraced() -> Result<Answer, Refused> {
+    Err(Refused::Missing("messages are not traced here, as in RabbitMQ without rabbitmq_tracing".to_owned()))
+}

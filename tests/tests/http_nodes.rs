@@ -1,0 +1,93 @@
+//! The node over HTTP: its memory, and the fields without which RabbitMQ's own clients cannot read it.
+#![allow(clippy::unwrap_used)]
+
+use clients::Broker;
+use clients::broker::is_foreign;
+use serde_json::{Value, json};
+
+/// Asserts that each of these fields is a number that fits 32 or 64 bits without a sign.
+fn numbers(of: &Value, fields: &[&str], most: u64) {
+    for field in fields {
+        assert!(of[field].as_u64().is_some_and(|number| number <= most), "{field}: {}", of[field]);
+    }
+}
+
+#[test]
+fn a_node_has_every_field_that_rabbitmqadmin_reads() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let nodes = http.get("/api/nodes").with(200);
+    let node = &nodes[0];
+    // As `ClusterNode` of RabbitMQ's client in Rust has them: a field that is missing or of another type fails the whole list.
+    numbers(node, &["uptime", "run_queue", "processors", "fd_total", "proc_total"], u32::MAX.into());
+    numbers(node, &["mem_limit", "disk_free_limit"], u64::MAX);
+    assert!(node["os_pid"].as_str().is_some_and(|pid| pid.parse::<u32>().is_ok()));
+    for field in ["mem_alarm", "disk_free_alarm", "being_drained"] {
+        assert!(node[field].is_boolean(), "{field}");
+    }
+    assert!(node["name"].is_string() && node["rates_mode"].is_string() && node["enabled_plugins"].is_array());
+    // It looks for the application `rabbit` where this is missing, and panics without it.
+    assert!(node["rabbitmq_version"].is_string());
+    assert!(node["proc_used"].as_u64() <= node["proc_total"].as_u64());
+    let overview = http.get("/api/overview").with(200);
+    for field in ["cluster_name", "node", "rabbitmq_version", "product_name", "product_version"] {
+        assert!(overview[field].is_string(), "{field}");
+    }
+    assert_eq!((&overview["cluster_tags"], &overview["node_tags"]), (&json!({}), &json!({})));
+    numbers(&overview, &["statistics_db_event_queue"], u64::MAX);
+    let churn = ["connection_created", "connection_closed", "channel_created", "channel_closed"];
+    numbers(&overview["churn_rates"], &churn, u32::MAX.into());
+    numbers(&overview["object_totals"], &["connections", "channels", "queues", "exchanges", "consumers"], u64::MAX);
+    numbers(&overview["queue_totals"], &["messages", "messages_ready", "messages_unacknowledged"], u64::MAX);
+    for listener in overview["listeners"].as_array().unwrap() {
+        numbers(listener, &["port"], u16::MAX.into());
+        assert!(["node", "protocol", "ip_address"].iter().all(|field| listener[field].is_string()), "{listener}");
+    }
+    http.put("/api/global-parameters/cluster_tags", r#"{"value":{"region":"hay"}}"#).with(201);
+    assert_eq!(http.get("/api/overview").with(200)["cluster_tags"], json!({"region": "hay"}));
+}
+
+#[test]
+fn memory_is_told_in_rabbitmqs_parts_and_adds_up() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
+    let at = format!("/api/nodes/{node}/memory");
+    let memory = http.get(&at).with(200)["memory"].clone();
+    let parts = [
+        "connection_readers",
+        "connection_writers",
+        "connection_channels",
+        "connection_other",
+        "queue_procs",
+        "quorum_queue_procs",
+        "stream_queue_procs",
+        "stream_queue_replica_reader_procs",
+        "stream_queue_coordinator_procs",
+        "plugins",
+        "other_proc",
+        "metrics",
+        "mgmt_db",
+        "mnesia",
+        "quorum_ets",
+        "other_ets",
+        "binary",
+        "msg_index",
+        "code",
+        "atom",
+        "other_system",
+        "allocated_unused",
+        "reserved_unallocated",
+    ];
+    numbers(&memory, &parts, u64::MAX);
+    numbers(&memory["total"], &["rss", "erlang", "allocated"], u64::MAX);
+    assert_eq!(memory["strategy"], "rss");
+    let relative = http.get(&format!("{at}/relative")).with(200)["memory"].clone();
+    numbers(&relative, &parts, 100);
+    assert_eq!(relative["total"], 100);
+    assert_eq!(http.get("/api/nodes/none@nowhere/memory").status, 404);
+    if !is_foreign() {
+        let all = memory.as_object().unwrap().values().filter_map(Value::as_u64).sum::<u64>();
+        assert!(all >= memory["total"]["rss"].as_u64().unwrap(), "{memory}");
+        assert_eq!(http.get(&format!("{at}/ets")).with(200), json!({"ets_tables_memory": "no_tables"}));
+        assert_eq!(http.get("/api/nodes/none@nowhere").status, 404);
+    }
+}
