@@ -30,8 +30,8 @@ fn the_study_is_reported_and_predicted_without_any_file() {
     let folder = tempfile::tempdir().unwrap();
     let text = printed(&sizing(&["report", "--study", "--html", "r.html"], folder.path()));
     assert!(text.contains("7 x 489 is 3423, as the other clusters pay, not 4123"), "{text}");
-    assert!(text.starts_with("7x16/gp2 at $4123 a month held 30000 msg/s, with "), "{text}");
-    assert!(text.contains("Not shown of it: p99 within 1000 ms; one node lost."), "{text}");
+    assert!(text.starts_with("7x16/gp2 at $4,123 a month held 30,000 msg/s, with "), "{text}");
+    assert!(text.contains("Not shown of it: p99 within 1,000 ms; one node lost."), "{text}");
     let page = std::fs::read_to_string(folder.path().join("r.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("class=\"chart\""));
     let other =

@@ -29,6 +29,11 @@ pub fn count(value: u64) -> String {
     apart(&value.to_string())
 }
 
+/// What somebody set, or counted: all of its digits where it is whole, `23,842`; else as a measured figure.
+pub fn exact(value: f64) -> String {
+    if value.fract() == 0.0 && (0.0..1e15).contains(&value) { count(value as u64) } else { three(value) }
+}
+
 /// Bytes: `532 B`, `5.32 kB`, `1.25 GB`.
 pub fn bytes(value: f64) -> String {
     scaled(value, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")])
@@ -91,6 +96,8 @@ mod tests {
         ];
         assert_eq!(texts, expected);
         assert_eq!((three(-14.2), three(f64::NAN)), ("-14.2".to_owned(), "–".to_owned()));
+        let told = [30_000.0, 23_842.0, 420.0, 23_842.6, 0.5].map(exact);
+        assert_eq!(told, ["30,000", "23,842", "420", "23,800", "0.500"]);
         assert_eq!((count(0), count(999), count(12_684)), ("0".to_owned(), "999".to_owned(), "12,684".to_owned()));
     }
 

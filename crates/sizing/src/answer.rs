@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::outcome::{Outcome, Shown};
 use crate::recommend::{Candidate, Recommendation, of_standing};
 use crate::requirement::Requirement;
-use crate::table::ms;
+use page::figures::{exact, three};
 
 /// How far the measurements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -97,11 +97,12 @@ impl Question<'_> {
         let room_words = match (outcome.held, outcome.short_of) {
             (Some(held), _) if held > rate => {
                 format!(
-                    "with {:.0} % room: {held} msg/s is the highest rate that it matched",
-                    100.0 * (held / rate - 1.0)
+                    "with {:.0} % room: {} msg/s is the highest rate that it matched",
+                    100.0 * (held / rate - 1.0),
+                    exact(held)
                 )
             }
-            (_, Some(short)) => format!("with no room shown: it fell short of {short} msg/s"),
+            (_, Some(short)) => format!("with no room shown: it fell short of {} msg/s", exact(short)),
             (_, None) => "with no room shown: nothing higher was tried".to_owned(),
         };
         let p99 = outcome.latency.as_ref().and_then(|latency| {
@@ -109,7 +110,9 @@ impl Question<'_> {
             found.map(|(_, value)| (*value, latency.rate))
         });
         let p99_ms = p99.map(|(value, _)| value);
-        let p99 = p99.map_or(String::new(), |(value, rate)| format!("; p99 {} ms at {rate} msg/s", ms(value)));
+        let p99 =
+            p99.map_or(String::new(), |(value, rate)| format!("; p99 {} ms at {} msg/s", three(value), exact(rate)));
+        let rate = exact(rate);
         let not_shown = of_standing(outcome, self.requirement, Shown::NotShown);
         let (priced, name) = (self.priced(outcome), outcome.configuration.name());
         let (extent, line) = match not_shown.as_slice() {
@@ -146,7 +149,7 @@ impl Question<'_> {
 
     /// Nothing holds it: how far the measurements go, and what to try.
     fn nothing(&self) -> Answer {
-        let Requirement { rate, .. } = *self.requirement;
+        let rate = exact(self.requirement.rate);
         let holding: Vec<&Outcome> = self.all.iter().filter(|outcome| outcome.holds_rate == Shown::Yes).collect();
         let is_whole = |outcome: &&Outcome| outcome.broken_promises == 0;
         let highest = self.all.iter().filter(is_whole).max_by(|a, b| {
@@ -156,15 +159,17 @@ impl Question<'_> {
         let line = match (holding.as_slice(), highest) {
             ([], Some(outcome)) => match outcome.held {
                 Some(held) => format!(
-                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {held} msg/s, by {}; {}.",
+                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {} msg/s, by {}; {}.",
+                    exact(held),
                     self.priced(outcome),
-                    outcome
-                        .short_of
-                        .map_or("nothing higher was tried".to_owned(), |short| format!("it fell short of {short}"))
+                    outcome.short_of.map_or("nothing higher was tried".to_owned(), |short| format!(
+                        "it fell short of {}",
+                        exact(short)
+                    ))
                 ),
                 None => format!(
-                    "Nothing that was measured held a rate at all; the most that went through is {:.0} msg/s, by {}.",
-                    outcome.top_rate,
+                    "Nothing that was measured held a rate at all; the most that went through is {} msg/s, by {}.",
+                    three(outcome.top_rate),
                     self.priced(outcome)
                 ),
             },
@@ -207,7 +212,7 @@ impl Question<'_> {
 
 /// How far a configuration was driven.
 fn tried(outcome: &Outcome) -> String {
-    match (outcome.held, outcome.short_of) {
+    match (outcome.held.map(exact), outcome.short_of.map(exact)) {
         (Some(held), Some(short)) => format!("it held {held} and fell short of {short}"),
         (Some(held), None) => format!("it held {held}, and nothing higher was tried"),
         (None, Some(short)) => format!("it fell short of {short}, the lowest that was tried"),

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use page::figures::exact;
+
 use crate::outcome::{Outcome, Shown};
 use crate::prices::{Basis, PriceList};
 use crate::requirement::Requirement;
@@ -33,7 +35,7 @@ impl Kind {
             Kind::Matched => "matched target".to_owned(),
             Kind::TopRate => "top rate".to_owned(),
             Kind::CostAtTop => "cost per 1000 msg/s a month at top rate".to_owned(),
-            Kind::CostAtTarget => format!("cost per 1000 msg/s a month at {target} msg/s"),
+            Kind::CostAtTarget => format!("cost per 1000 msg/s a month at {} msg/s", exact(target)),
         }
     }
 

@@ -5,6 +5,8 @@
 
 use serde::Serialize;
 
+use page::figures::{exact, three};
+
 use crate::board::{Board, Kind, board, cost_per_thousand, volumes, whole};
 use crate::outcome::{Outcome, Shown};
 use crate::prices::{Basis, PriceList};
@@ -191,12 +193,12 @@ impl Judge<'_> {
         if let (Some(rate), Some(measured)) = (cell.rate, measured)
             && rate != measured
         {
-            let why = format!("the measurements say {measured} msg/s, the board {rate}");
+            let why = format!("the measurements say {} msg/s, the board {}", exact(measured), exact(rate));
             let finding = self.finding(Fault::Contradiction, cell, why);
             findings.push(Finding { published: Some(rate), corrected: Some(measured), ..finding });
         }
         if self.claimed.kind == Kind::CostAtTarget && outcome.holds_rate != Shown::Yes {
-            let why = format!("it did not hold {} msg/s", self.published.target);
+            let why = format!("it did not hold {} msg/s", exact(self.published.target));
             findings.push(self.finding(Fault::Contradiction, cell, why));
         }
     }
@@ -274,7 +276,7 @@ fn explain(cost: f64, month: f64, rate: f64, recomputed: f64) -> String {
     if implied > 0.0 && implied != rate && whole(cost_per_thousand(month, implied)) == cost {
         return format!("{follows}; {cost} is what {} gives", format_args!("{month} / {}", implied / 1000.0));
     }
-    format!("{follows}; {cost} would need {:.1}k msg/s", month / cost)
+    format!("{follows}; {cost} would need {} msg/s", three(1000.0 * month / cost))
 }
 
 /// The same cell on a board before this one, with another figure.

@@ -6,7 +6,7 @@
 use page::bars::{self, Group};
 use page::chart::{self, Chart, Scale, Series, Stroke};
 use page::escape;
-use page::figures::three;
+use page::figures::{exact, three};
 use page::hue::{Hue, of_brokers};
 use page::table::folded;
 use page::tile::{self, Line, Tile, Tone};
@@ -14,7 +14,9 @@ use page::tile::{self, Line, Tile, Tone};
 use crate::answer::Extent;
 use crate::report::{Report, check_verdict};
 use crate::results::{Step, Test};
-use crate::table::ms;
+
+/// Rows of a leaderboard that are looked at; the others are folded.
+const BOARD_ROWS: usize = 5;
 
 /// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word of their own.
 pub(crate) fn card(
@@ -81,9 +83,9 @@ impl Report {
             tiles.push((take, name.clone()));
         }
         tiles.extend(answer.month.map(|month| ("costs a month", self.money(month))));
-        tiles.extend(answer.held.map(|held| ("held", format!("{} msg/s", three(held)))));
+        tiles.extend(answer.held.map(|held| ("held", format!("{} msg/s", exact(held)))));
         tiles.extend(answer.room.map(|room| ("room", format!("{:.0} %", 100.0 * room))));
-        tiles.extend(answer.p99_ms.map(|p99| ("p99", format!("{} ms", ms(p99)))));
+        tiles.extend(answer.p99_ms.map(|p99| ("p99", format!("{} ms", three(p99)))));
         if !answer.not_shown.is_empty() {
             tiles.push(("not shown", answer.not_shown.join("; ")));
         }
@@ -113,7 +115,8 @@ impl Report {
         let mut boards = String::from("<div class=\"columns\">\n");
         for board in self.boards.iter().filter(|board| !board.rows.is_empty()) {
             let title = escape(&self.title(board.kind, board.volume.as_deref()));
-            boards.push_str(&format!("<div><h3>{title}</h3>{}</div>\n", self.board_table(board).html()));
+            boards
+                .push_str(&format!("<div><h3>{title}</h3>{}</div>\n", self.board_table(board).html_first(BOARD_ROWS)));
         }
         body.push_str("<h2>Leaderboards</h2>\n");
         body.push_str(&boards);
@@ -128,8 +131,10 @@ impl Report {
                 body.push_str(&folded(&title, &self.three_roads(made, &check.findings).html(), false));
             }
         }
-        let skipped =
-            self.skipped.iter().map(|s| format!("{}/{} {} at {}: {}", s.cluster, s.volume, s.test, s.target, s.why));
+        let skipped = self
+            .skipped
+            .iter()
+            .map(|s| format!("{}/{} {} at {}: {}", s.cluster, s.volume, s.test, exact(s.target), s.why));
         let notes: Vec<String> = skipped.chain(self.notes.iter().cloned()).collect();
         if !notes.is_empty() {
             body.push_str("<h2>Notes</h2>\n<ul>\n");

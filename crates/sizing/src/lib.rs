@@ -10,6 +10,7 @@ pub mod answer;
 pub mod board;
 pub mod check;
 pub mod html;
+pub use page::figures;
 pub mod input;
 pub mod latency;
 pub mod model;

@@ -8,6 +8,8 @@ mod shown;
 
 use serde::Serialize;
 
+use page::figures::three;
+
 use crate::latency::Curve;
 use crate::model::{COPIES, Estimate, Model, Parameter, Point, Shape, Validation, student, validate};
 use crate::outcome::{Outcome, Shown, outcomes};
@@ -240,9 +242,9 @@ impl Engine {
         }
         for outcome in used.iter().filter(|outcome| outcome.short_of.is_none() && outcome.held.is_some()) {
             assumptions.push(format!(
-                "{} never fell short: its top rate is only known to be at least {:.0} msg/s",
+                "{} never fell short: its top rate is only known to be at least {} msg/s",
                 outcome.configuration.name(),
-                outcome.top_rate
+                three(outcome.top_rate)
             ));
         }
         if let (Ok(model), true) = (Model::fit(points), varies(points)) {

@@ -4,10 +4,12 @@
 //! shown, and of two at one price the one that held more. Where of none everything was shown, it is the cheapest that fails nothing, and
 //! what was not measured is said beside it. What is cheaper and not shown is named as worth measuring.
 
+use page::figures::exact;
 use serde::Serialize;
 
 use crate::outcome::{Outcome, Shown, outcomes};
 use crate::prices::{Basis, PriceList};
+use crate::report::money;
 use crate::requirement::Requirement;
 use crate::results::{Results, Test};
 
@@ -142,7 +144,7 @@ impl Adviser<'_> {
     }
 
     fn priced(&self, candidate: &Candidate) -> String {
-        format!("{} at {}{:.0} a month", candidate.name, self.prices.currency, candidate.month)
+        format!("{} at {} a month", candidate.name, money(&self.prices.currency, candidate.month))
     }
 
     /// What each condition costs: the winner without it.
@@ -163,7 +165,7 @@ impl Adviser<'_> {
             rates.dedup();
             for rate in rates {
                 let milder = Requirement { backlog_rate: Some(rate), ..*requirement };
-                without.push((format!("with a backlog only at {rate} msg/s"), milder));
+                without.push((format!("with a backlog only at {} msg/s", exact(rate)), milder));
             }
             without.push(("without a backlog".to_owned(), Requirement { backlog_rate: None, ..*requirement }));
         }
@@ -196,7 +198,7 @@ impl Adviser<'_> {
             let name = won.as_ref().map(|won| won.name.clone());
             if name != last {
                 let words = won.map_or("nothing that was measured holds it".to_owned(), |won| self.priced(&won));
-                changes.push(format!("at {rate} msg/s: {words}"));
+                changes.push(format!("at {} msg/s: {words}", exact(*rate)));
                 last = name;
             }
         }
@@ -204,7 +206,7 @@ impl Adviser<'_> {
             if let Some(won) = at(*rate)?
                 && Some(&won.name) != chosen.map(|chosen| &chosen.name)
             {
-                changes.push(format!("at {rate} msg/s: {}", self.priced(&won)));
+                changes.push(format!("at {} msg/s: {}", exact(*rate), self.priced(&won)));
                 break;
             }
         }
@@ -229,8 +231,9 @@ impl Adviser<'_> {
         let machine = (one.machine != two.machine).then(|| self.prices.machine_month(&one.machine)).flatten();
         for (name, now) in [(&one.volume, volume), (&one.machine, machine)] {
             let Some(now) = now else { continue };
-            let (then, sign) = (now + gap / one.nodes as f64, &self.prices.currency);
-            changes.push(format!("the same when one {name} costs {sign}{then:.0} a month instead of {sign}{now:.0}"));
+            let priced = |month: f64| money(&self.prices.currency, month);
+            let (then, now) = (priced(now + gap / one.nodes as f64), priced(now));
+            changes.push(format!("the same when one {name} costs {then} a month instead of {now}"));
         }
         changes
     }
@@ -258,14 +261,14 @@ fn capacity(outcome: &Outcome) -> (f64, f64) {
 /// The conditions of a requirement in words, with how an outcome stands to each.
 pub fn standing(outcome: &Outcome, requirement: &Requirement) -> Vec<(String, Shown)> {
     let mut standing = vec![
-        (format!("{} msg/s", requirement.rate), outcome.holds_rate),
-        (format!("p99 within {} ms", requirement.p99_ms), outcome.holds_p99),
+        (format!("{} msg/s", exact(requirement.rate)), outcome.holds_rate),
+        (format!("p99 within {} ms", exact(requirement.p99_ms)), outcome.holds_p99),
     ];
     if requirement.lose_node {
         standing.push(("one node lost".to_owned(), outcome.holds_loss));
     }
     if let Some(rate) = requirement.backlog_rate {
-        standing.push((format!("a backlog at {rate} msg/s"), outcome.holds_backlog));
+        standing.push((format!("a backlog at {} msg/s", exact(rate)), outcome.holds_backlog));
     }
     if outcome.broken_promises > 0 {
         standing.push((format!("no message lost or doubled ({} were)", outcome.broken_promises), Shown::No));

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use page::figures::{exact, three};
+
 use crate::answer::{Answer, Extent, Question};
 use crate::board::{Board, Kind, boards, cost_per_thousand, whole};
 use crate::check::{BoardCheck, Check, Fault, Finding, check};
@@ -15,7 +17,7 @@ use crate::published::Published;
 use crate::recommend::{Candidate, Recommendation, recommend, standing};
 use crate::requirement::Requirement;
 use crate::results::{Configuration, Results, Skipped, Step};
-use crate::table::{Align, Table, ms, rate};
+use crate::table::{Align, Table};
 
 /// A configuration with everything that was found out about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -171,7 +173,7 @@ impl Report {
             text.push_str("\nNot measured\n");
             for skipped in &self.skipped {
                 let Skipped { cluster, volume, test, target, why } = skipped;
-                writeln!(text, "  {cluster}/{volume} {test} at {target}: {why}").expect(WRITES);
+                writeln!(text, "  {cluster}/{volume} {test} at {}: {why}", exact(*target)).expect(WRITES);
             }
         }
         if !self.notes.is_empty() {
@@ -186,12 +188,12 @@ impl Report {
     /// The requirement in words.
     pub fn asked(&self) -> String {
         let Requirement { rate, p99_ms, lose_node, backlog_rate } = self.requirement;
-        let mut asked = format!("{rate} msg/s with p99 within {p99_ms} ms");
+        let mut asked = format!("{} msg/s with p99 within {} ms", exact(rate), exact(p99_ms));
         if lose_node {
             asked.push_str(", also with one node lost");
         }
         if let Some(rate) = backlog_rate {
-            write!(asked, ", and a backlog at {rate} msg/s that publishers do not feel").expect(WRITES);
+            write!(asked, ", and a backlog at {} msg/s that publishers do not feel", exact(rate)).expect(WRITES);
         }
         asked
     }
@@ -221,13 +223,13 @@ impl Report {
         for line in &self.configurations {
             let outcome = &line.outcome;
             let money = |amount: Option<f64>| amount.map_or("-".to_owned(), |amount| self.money(amount));
-            let maybe_rate = |known: Option<f64>| known.map_or("-".to_owned(), rate);
+            let maybe_rate = |known: Option<f64>| known.map_or("-".to_owned(), exact);
             let latency = match (&outcome.latency, outcome.p99_below_ms) {
                 (Some(latency), _) => {
-                    let all = latency.percentiles.iter().map(|(name, value)| format!("{name} {}", ms(*value)));
+                    let all = latency.percentiles.iter().map(|(name, value)| format!("{name} {}", three(*value)));
                     all.collect::<Vec<_>>().join(" ")
                 }
-                (None, Some(bound)) => format!("p99 below {bound}"),
+                (None, Some(bound)) => format!("p99 below {}", exact(bound)),
                 (None, None) => "-".to_owned(),
             };
             let shown =
@@ -237,7 +239,7 @@ impl Report {
                 money(line.month),
                 maybe_rate(outcome.held),
                 maybe_rate(outcome.short_of),
-                rate(outcome.top_rate),
+                exact(outcome.top_rate),
                 money(line.cost_at_top),
                 money(line.cost_at_target),
                 latency,
@@ -263,7 +265,7 @@ impl Report {
                 Some(_) => row.cluster.clone(),
                 None => format!("{}/{}", row.cluster, row.volume),
             };
-            let mut cells = vec![(at + 1).to_string(), name, rate(row.rate)];
+            let mut cells = vec![(at + 1).to_string(), name, exact(row.rate)];
             if board.kind.is_cost() {
                 cells.push(row.cost.map_or("-".to_owned(), |cost| self.money(cost)));
             }
@@ -290,7 +292,7 @@ impl Report {
         };
         let figure = |board: &Board, at: usize| match board.rows.get(at) {
             Some(row) => {
-                (name(&row.cluster, &row.volume), row.cost.map_or_else(|| rate(row.rate), |cost| self.money(cost)))
+                (name(&row.cluster, &row.volume), row.cost.map_or_else(|| exact(row.rate), |cost| self.money(cost)))
             }
             None => (String::new(), String::new()),
         };
@@ -309,7 +311,7 @@ impl Report {
                             && finding.published.is_some()
                     });
                     let mark = of_cell.map_or("", |finding| finding.fault.mark());
-                    let figure = cost.or(cell.rate.map(rate)).unwrap_or_default();
+                    let figure = cost.or(cell.rate.map(exact)).unwrap_or_default();
                     (name(&cell.cluster, &cell.volume), figure, mark)
                 }
                 None => (String::new(), String::new(), ""),
@@ -353,7 +355,7 @@ impl Report {
             let figure = |figure: Option<f64>| match figure {
                 None => "-".to_owned(),
                 Some(amount) if is_money => self.money(amount),
-                Some(amount) => rate(amount),
+                Some(amount) => exact(amount),
             };
             let place = match (finding.board, finding.fault) {
                 (_, Fault::Price) => "prices".to_owned(),
@@ -428,10 +430,10 @@ impl Report {
 const WRITES: &str = "a String takes everything";
 
 /// Money in whole units; small sums, which a small machine has, to the hundredth.
-fn money(currency: &str, amount: f64) -> String {
+pub(crate) fn money(currency: &str, amount: f64) -> String {
     match amount {
         amount if amount < 10.0 && amount.fract() != 0.0 => format!("{currency}{amount:.2}"),
-        amount => format!("{currency}{:.0}", whole(amount)),
+        amount => format!("{currency}{}", exact(whole(amount))),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: columns are as wide as their widest cell, no line ends in blanks, and nothing depends on the terminal.
 
 use page::escape;
+use page::table::folded;
 
 /// How the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +67,26 @@ impl Table {
 
     /// The table as HTML; it scrolls within itself where it is wider than the page.
     pub fn html(&self) -> String {
+        self.html_of(&self.rows)
+    }
+
+    /// The first rows as HTML, and the others behind a fold.
+    pub fn html_first(&self, first: usize) -> String {
+        match self.rows.split_at_checked(first) {
+            Some((shown, rest @ [_, _, ..])) => {
+                self.html_of(shown) + &folded(&format!("{} more", rest.len()), &self.html_of(rest), false)
+            }
+            _ => self.html(),
+        }
+    }
+
+    fn html_of(&self, rows: &[Vec<String>]) -> String {
         let mut text = String::from("<div class=\"wide\"><table>\n<tr>");
         for (name, align) in &self.columns {
             text.push_str(&format!("<th{}>{}</th>", class(*align), escape(name)));
         }
         text.push_str("</tr>\n");
-        for row in &self.rows {
+        for row in rows {
             text.push_str("<tr>");
             for (cell, (_, align)) in row.iter().zip(&self.columns) {
                 text.push_str(&format!("<td{}>{}</td>", class(*align), escape(cell)));
@@ -90,34 +105,25 @@ fn class(align: Align) -> &'static str {
     }
 }
 
-/// A rate for people: `30k`, `2.5k`, `400`.
-pub fn rate(rate: f64) -> String {
-    if rate >= 1000.0 {
-        let thousands = (rate / 100.0).round() / 10.0;
-        return format!("{thousands}k");
-    }
-    format!("{}", rate.round())
-}
-
-/// Milliseconds for people.
-pub fn ms(ms: f64) -> String {
-    match ms {
-        ms if ms >= 100.0 => format!("{ms:.0}"),
-        ms if ms >= 1.0 => format!("{ms:.1}"),
-        ms => format!("{ms:.2}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn columns_are_aligned_and_no_line_ends_in_blanks() {
         let mut table = Table::new(&[("who", Align::Left), ("rate", Align::Right)]);
-        table.row(vec!["a".to_owned(), "65k".to_owned()]);
-        table.row(vec!["long one".to_owned(), "3k".to_owned()]);
-        assert_eq!(table.text(""), "who       rate\n--------  ----\na          65k\nlong one    3k\n");
-        assert_eq!((rate(2499.0), rate(30000.0), rate(420.0)), ("2.5k".to_owned(), "30k".to_owned(), "420".to_owned()));
+        table.row(vec!["a".to_owned(), "65,000".to_owned()]);
+        table.row(vec!["long one".to_owned(), "3,000".to_owned()]);
+        assert!(!table.html_first(1).contains("<details>"), "one row more takes no more room than its fold");
+        table.row(vec!["c".to_owned(), "9".to_owned()]);
+        let (shown, rest) = table
+            .html_first(1)
+            .split_once("<details><summary>2 more</summary>")
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .unwrap();
+        assert!(shown.contains(">a<") && !shown.contains(">c<") && rest.contains(">c<"));
+        table.rows.pop();
+        assert_eq!(table.text(""), "who         rate\n--------  ------\na         65,000\nlong one   3,000\n");
     }
 }

@@ -58,7 +58,7 @@ fn what_was_measured_to_hold_it_is_advised_before_what_is_predicted_to() {
     for (candidates, left_out) in [(&["9x16/gp2"][..], &["7x8"][..]), (&["9x16/gp2"], &[]), (&[], &[])] {
         let text = of_study(&question(candidates, left_out)).text();
         let first = text.lines().next().unwrap();
-        assert!(first.starts_with("Measured to hold it: 5x8/st1 at $2800 a month, it matched "), "{first}");
+        assert!(first.starts_with("Measured to hold it: 5x8/st1 at $2,800 a month, it matched "), "{first}");
         assert!(!first.contains("9x16"), "{first}");
     }
     // One machine that held the rate, and clusters of the price list that are dearer: none of them is worth a word.
@@ -77,14 +77,14 @@ fn what_was_measured_to_hold_it_is_advised_before_what_is_predicted_to() {
     };
     assert_eq!(
         advice(30_000.0),
-        "Measured to hold it: 1x2/nvme at $50 a month, it matched 30000 msg/s. Nothing cheaper is predicted to hold it."
+        "Measured to hold it: 1x2/nvme at $50 a month, it matched 30,000 msg/s. Nothing cheaper is predicted to hold it."
     );
     // Between what it held and what it missed: the one machine is the cheapest that may hold it.
     let open = advice(33_000.0);
     assert!(
         open.starts_with("Nothing that was measured is shown to hold it.")
             && open.contains(
-                "1x2/nvme at $50 a month, which held 30000 msg/s and fell short of 40000 where it was measured"
+                "1x2/nvme at $50 a month, which held 30,000 msg/s and fell short of 40,000 where it was measured"
             ),
         "{open}"
     );

@@ -170,8 +170,8 @@ fn the_requirement_of_the_study_leaves_one_cluster_and_each_condition_has_its_pr
     assert_eq!((chosen.name.as_str(), chosen.month), ("7x16/gp2", 4123.0));
     assert!(chosen.not_shown.contains(&"one node lost".to_owned()), "{chosen:?}");
     let changes = recommendation.changes.join("\n");
-    assert!(changes.contains("with a backlog only at 20000 msg/s: 9x8/gp2 at $3105 a month"), "{changes}");
-    assert!(changes.contains("with a backlog only at 10000 msg/s: 7x8/gp2 at $2415 a month"), "{changes}");
+    assert!(changes.contains("with a backlog only at 20,000 msg/s: 9x8/gp2 at $3,105 a month"), "{changes}");
+    assert!(changes.contains("with a backlog only at 10,000 msg/s: 7x8/gp2 at $2,415 a month"), "{changes}");
     let all = outcomes(&results, &requirement());
     let three = all.iter().find(|o| o.configuration.name() == "3x16/io1").unwrap();
     assert_eq!((three.holds_rate, three.holds_loss), (Shown::No, Shown::NotShown));
@@ -253,34 +253,37 @@ fn what_was_never_shown_is_never_recommended_and_the_first_line_says_what_was() 
     let (first, next, chosen) = of(12_000.0, Some(&prices));
     assert_eq!(
         first,
-        "Take cheap/v at $10 a month: it held 12000 msg/s, with 100 % room: 24000 msg/s is the highest rate that it matched; p99 5.0 ms at \
-         12000 msg/s."
+        "Take cheap/v at $10 a month: it held 12,000 msg/s, with 100 % room: 24,000 msg/s is the highest rate that it matched; p99 5.00 ms at \
+         12,000 msg/s."
     );
     assert_eq!((next.as_str(), chosen.as_deref()), ("", Some("cheap/v")));
     let (first, next, chosen) = of(30_000.0, Some(&prices));
     assert!(
-        first.starts_with("Take dear/v at $30 a month: it held 30000 msg/s, with 7 % room: 32000 msg/s"),
+        first.starts_with("Take dear/v at $30 a month: it held 30,000 msg/s, with 7 % room: 32,000 msg/s"),
         "{first}"
     );
     assert_eq!(chosen.as_deref(), Some("dear/v"));
     assert_eq!(
         next,
-        "Measure next: cheap/v at $10 a month, 30000 msg/s; p99 within 1000 ms (it held 24000, and nothing higher was tried), which is \
+        "Measure next: cheap/v at $10 a month, 30,000 msg/s; p99 within 1,000 ms (it held 24,000, and nothing higher was tried), which is \
          cheaper."
     );
     let (first, next, chosen) = of(50_000.0, Some(&prices));
     assert_eq!(
         first,
-        "Nothing that was measured is shown to hold 50000 msg/s: the highest rate held is 32000 msg/s, by dear/v at $30 a month; it fell \
-         short of 64000."
+        "Nothing that was measured is shown to hold 50,000 msg/s: the highest rate held is 32,000 msg/s, by dear/v at $30 a month; it fell \
+         short of 64,000."
     );
-    assert!(next.starts_with("Measure next: cheap/v at $10 a month, 50000 msg/s;"), "{next}");
+    assert!(next.starts_with("Measure next: cheap/v at $10 a month, 50,000 msg/s;"), "{next}");
     assert_eq!(chosen, None, "it was driven to 24,000 and no further");
     // Without prices the same is said of rates.
     let (first, next, _) = of(50_000.0, None);
-    assert!(first.starts_with("Nothing that was measured is shown to hold 50000 msg/s") && !next.is_empty(), "{first}");
+    assert!(
+        first.starts_with("Nothing that was measured is shown to hold 50,000 msg/s") && !next.is_empty(),
+        "{first}"
+    );
     let (first, ..) = of(30_000.0, None);
-    assert!(first.starts_with("Take dear/v: it held 30000 msg/s"), "{first}");
+    assert!(first.starts_with("Take dear/v: it held 30,000 msg/s"), "{first}");
     // And of what each of them failed.
     let failing = measured(&[("slow", 10, &[(12_000, 12_000, 5000)])]);
     let asked = Requirement { rate: 12_000.0, p99_ms: 1000.0, lose_node: false, backlog_rate: None };
@@ -288,7 +291,7 @@ fn what_was_never_shown_is_never_recommended_and_the_first_line_says_what_was() 
     assert!(
         answer
             .line
-            .contains("1 of 1 held 12000 msg/s, and each fails something else, slow/v for one p99 within 1000 ms")
+            .contains("1 of 1 held 12,000 msg/s, and each fails something else, slow/v for one p99 within 1,000 ms")
     );
 }
 

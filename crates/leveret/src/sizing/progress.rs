@@ -4,12 +4,12 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
+use sizing::figures::{exact, three};
 use sizing::outcome::is_matched;
 use sizing::results::Step;
 use sizing::run::Event;
 use sizing::run::plan::Plan;
 use sizing::run::schedule::{is_possible, seconds_left, trials};
-use sizing::table::{ms, rate};
 
 /// Columns of a terminal that does not say how wide it is.
 const COLUMNS: u16 = 80;
@@ -43,13 +43,13 @@ impl Screen {
                         "[{}/{all}] {} left [{bar}] {elapsed:.0} of {seconds:.0} s, {name} {test} at {} msg/s",
                         done + 1,
                         span(*left),
-                        rate(*target)
+                        exact(*target)
                     );
                     self.live(&line);
                 } else if *elapsed < 0.5 && self.shown != done + 1 {
                     self.shown = done + 1;
                     let line =
-                        format!("[{}/{all}] {name} {test} at {} msg/s, {} left", done + 1, rate(*target), span(*left));
+                        format!("[{}/{all}] {name} {test} at {} msg/s, {} left", done + 1, exact(*target), span(*left));
                     self.line(&line);
                 }
             }
@@ -58,7 +58,7 @@ impl Screen {
             Event::Note { text } => self.line(&format!("note: {text}")),
             Event::Measured { step } => self.line(&measured(step)),
             Event::Skipped { skipped } => {
-                let target = rate(skipped.target);
+                let target = exact(skipped.target);
                 self.line(&format!(
                     "  {}/{} {} at {target}: skipped: {}",
                     skipped.cluster, skipped.volume, skipped.test, skipped.why
@@ -105,7 +105,7 @@ fn cut(line: &str, columns: u16) -> &str {
 }
 
 fn measured(step: &Step) -> String {
-    let late = step.p99_ms.map_or(String::new(), |p99| format!(", p99 {} ms", ms(p99)));
+    let late = step.p99_ms.map_or(String::new(), |p99| format!(", p99 {} ms", three(p99)));
     let cpu = step.cpu_percent.map_or(String::new(), |percent| format!(", CPU {percent:.0} %"));
     let broken = step.lost.unwrap_or(0) + step.duplicated.unwrap_or(0);
     let broken = if broken > 0 { format!(", {broken} LOST OR DOUBLED") } else { String::new() };
@@ -114,8 +114,8 @@ fn measured(step: &Step) -> String {
         step.cluster,
         step.volume,
         step.test,
-        rate(step.target),
-        rate(step.consumed),
+        exact(step.target),
+        three(step.consumed),
         if is_matched(step) { "" } else { ", short of the target" }
     )
 }
@@ -130,7 +130,7 @@ pub(crate) fn outlook(plan: &Plan) -> String {
         let length = span(seconds_left(plan, &of_it, &[]));
         text.push_str(&format!("{}: {possible} measurements, {length}\n", candidate.configuration.name()));
         for trial in &of_it {
-            let (target, length) = (rate(trial.target), span(trial.seconds()));
+            let (target, length) = (exact(trial.target), span(trial.seconds()));
             let (test, consumers) = (trial.test, trial.consumers);
             match candidate.can_lose_node() {
                 Err(why) if !is_possible(plan, trial) => {

@@ -6,14 +6,16 @@ use std::fmt::Write as _;
 
 use page::chart::Chart;
 use page::escape;
+use page::figures::{exact, three};
 use page::tile::Tone;
 
 use super::{Form, Known, Limit, Predicted, Prediction};
 use crate::html::{add_point, card, dots};
 use crate::model::Validation;
 use crate::outcome::Shown;
+use crate::report::money;
 use crate::requirement::Requirement;
-use crate::table::{Align, Table, ms, rate};
+use crate::table::{Align, Table};
 
 /// Something that could be taken or measured.
 struct Choice {
@@ -88,7 +90,7 @@ impl Prediction {
     fn headline(&self) -> String {
         let Requirement { rate, p99_ms, lose_node, .. } = self.requirement;
         let lost = if lose_node { ", also with one node lost" } else { "" };
-        format!("Predicted capacity for {rate} msg/s with p99 within {p99_ms} ms{lost}")
+        format!("Predicted capacity for {} msg/s with p99 within {} ms{lost}", exact(rate), exact(p99_ms))
     }
 
     fn model_line(&self) -> String {
@@ -142,16 +144,16 @@ impl Prediction {
             table.row(vec![
                 one.configuration.name(),
                 one.configuration.machine.clone(),
-                rate(one.top.rate),
-                format!("{} - {}", rate(one.top.low), rate(one.top.high)),
-                one.top_with_one_lost.map_or("-".to_owned(), |lost| rate(lost.rate)),
-                format!("{} - {}", rate(one.held.0), rate(one.held.1)),
-                one.p99_ms.map_or("-".to_owned(), ms),
+                exact(one.top.rate),
+                format!("{} - {}", exact(one.top.low), exact(one.top.high)),
+                one.top_with_one_lost.map_or("-".to_owned(), |lost| exact(lost.rate)),
+                format!("{} - {}", exact(one.held.0), exact(one.held.1)),
+                one.p99_ms.map_or("-".to_owned(), three),
                 limit_word(one.limit).to_owned(),
-                one.month.map_or("-".to_owned(), |month| format!("{}{month:.0}", self.currency)),
+                one.month.map_or("-".to_owned(), |month| money(&self.currency, month)),
                 verdict_word(one.verdict).to_owned(),
                 one.measured.map_or("-".to_owned(), |measured| {
-                    format!("{} ({:+.0} %)", rate(measured), 100.0 * (one.top.rate / measured - 1.0))
+                    format!("{} ({:+.0} %)", exact(measured), 100.0 * (one.top.rate / measured - 1.0))
                 }),
             ]);
         }
@@ -190,7 +192,7 @@ impl Prediction {
                 (None, None) => format!("{nothing} Nothing that is priced here is predicted to hold it."),
             };
         };
-        let held = known.held.map_or(String::new(), |held| format!(", it matched {held} msg/s"));
+        let held = known.held.map_or(String::new(), |held| format!(", it matched {} msg/s", exact(held)));
         let (name, price) = (&known.name, known.month.map_or(String::new(), |month| self.at(month)));
         let said = format!("Measured to hold it: {name}{price}{held}.");
         let Some(month) = known.month else { return said };
@@ -203,7 +205,7 @@ impl Prediction {
     }
 
     fn at(&self, month: f64) -> String {
-        format!(" at {}{month:.0} a month", self.currency)
+        format!(" at {} a month", money(&self.currency, month))
     }
 
     fn choice_of(&self, one: &Predicted) -> Choice {
@@ -233,8 +235,8 @@ impl Prediction {
     fn cheapest_open(&self) -> Option<Choice> {
         let measured = self.cheapest_measured(Shown::NotShown).and_then(|known| {
             let month = known.month?;
-            let held = known.held.map_or("nothing".to_owned(), |held| format!("{held} msg/s"));
-            let short = known.short_of.map_or(String::new(), |short| format!(" and fell short of {short}"));
+            let held = known.held.map_or("nothing".to_owned(), |held| format!("{} msg/s", exact(held)));
+            let short = known.short_of.map_or(String::new(), |short| format!(" and fell short of {}", exact(short)));
             let words = format!("{}{}, which held {held}{short} where it was measured", known.name, self.at(month));
             Some(Choice { month, words })
         });
@@ -247,7 +249,7 @@ impl Prediction {
         for one in &self.predicted {
             let Some(month) = one.month else { continue };
             let known = &one.configuration;
-            let word = format!("{}: {} to {}", known.cluster, rate(one.top.low), rate(one.top.high));
+            let word = format!("{}: {} to {}", known.cluster, exact(one.top.low), exact(one.top.high));
             add_point(&mut groups, &known.volume, (one.top.rate, month, word));
         }
         dots("Cost against predicted top rate", "predicted top rate, msg/s", "cost a month", &groups)
@@ -267,9 +269,9 @@ fn validation_table(validation: &Validation) -> Table {
         let is_inside = (of.low..=of.high).contains(measured);
         table.row(vec![
             name.clone(),
-            rate(*measured),
-            rate(of.rate),
-            format!("{} - {}", rate(of.low), rate(of.high)),
+            exact(*measured),
+            exact(of.rate),
+            format!("{} - {}", exact(of.low), exact(of.high)),
             format!("{:+.1} %", 100.0 * (of.rate / measured - 1.0)),
             if is_inside { "" } else { "outside" }.to_owned(),
         ]);
