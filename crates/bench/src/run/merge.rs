@@ -1,0 +1,442 @@
+//! What the threads of a run counted, put together a second at a time, and its record.
+//!
+//! Invariant: an interval is told once every thread has sent its part of it, so that no number of it changes afterwards.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::{COST_SPAN_NS, Going, Observer};
+use crate::clock::SECOND;
+use crate::disk::{Disk, Reading, own_count};
+use crate::latency::{Figures, curve, histogram};
+use crate::load::{Sample, Side, sizes_told_apart};
+use crate::options::Options;
+use crate::process::{Machine, Usage};
+use crate::record::{Cost, HeldBack, Interval, Latency, Run, add_reason};
+use crate::setup::Found;
+use crate::uri::without_passwords;
+use crate::verdict;
+
+/// Samples of all threads, put together.
+pub(super) struct Merge {
+    interval_secs: u64,
+    warmup_secs: u64,
+    start_ns: u64,
+    pub(super) pids: Vec<u32>,
+    /// The next sample that each thread has not sent yet.
+    next: Vec<u64>,
+    parts: BTreeMap<u64, Part>,
+    emitted: u64,
+    confirm: Histogram<u64>,
+    end_to_end: Histogram<u64>,
+    handed: Option<Histogram<u64>>,
+    stages: Vec<(String, Histogram<u64>)>,
+    /// Latency end to end for each size, where there is more than one.
+    by_size: Vec<(u64, Histogram<u64>)>,
+    pub(super) intervals: Vec<Interval>,
+    /// Counts at the end of the warm-up and of the load.
+    before_warm: Counts,
+    at_end: Counts,
+    pub(super) nacked: u64,
+    blocked_ns: u64,
+    /// What each thread was held back: nanoseconds and how often. A broker holds all threads back at once, so the longest counts.
+    held_back: BTreeMap<usize, (u64, u64)>,
+    held_back_why: Vec<String>,
+    lost_connections: u64,
+    /// All messages of each side, and the CPU time of it.
+    all_published: u64,
+    all_received: u64,
+    /// Queues that each message reaches; `None` where one side is missing or that cannot be told.
+    copies: Option<u64>,
+    /// Copies that were sent and not received in the intervals so far; below zero where older ones were received.
+    waiting: i64,
+    cpu_ns: BTreeMap<usize, (Side, u64)>,
+    usage: Option<Usage>,
+    usage_at: u64,
+    usage_first: Option<(Usage, u64)>,
+    usage_last: Option<(Usage, u64)>,
+    rss_max: u64,
+    /// The broker's devices, and its counters of what was written: at the first look, where the cost begins, at the end of the load.
+    disk: Disk,
+    disk_first: Option<Reading>,
+    disk_load: Reading,
+    disk_last: Reading,
+    /// What was written between the first look and the last one.
+    written: Option<u64>,
+    /// What the broker counts itself, where the cost begins and at the end of the load; and its AMQP ports, where nobody asks for it.
+    own_first: Option<u64>,
+    pub(super) own_last: Option<u64>,
+    pub(super) ports: Vec<u16>,
+    size: crate::pace::Steps,
+    rate: Option<crate::pace::Steps>,
+    publishers: f64,
+    running_end_ns: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    published: u64,
+    confirmed: u64,
+    received: u64,
+}
+
+#[derive(Default)]
+struct Part {
+    published: u64,
+    confirmed: u64,
+    nacked: u64,
+    returned: u64,
+    received: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    blocked_ns: u64,
+    held_back_ns: u64,
+    held_back_why: Vec<String>,
+    connections_lost: u64,
+    cpu_ns: u64,
+    confirm: Option<Histogram<u64>>,
+    end_to_end: Option<Histogram<u64>>,
+}
+
+impl Merge {
+    pub(super) fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
+        let usage = Usage::of(&pids);
+        let disk = Disk::of(&pids);
+        let disk_first = usage.filter(|_| disk.is_known()).map(|usage| disk.read(usage.write_bytes));
+        let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
+        Merge {
+            interval_secs: options.interval_secs,
+            warmup_secs: options.warmup_secs,
+            start_ns,
+            pids,
+            next: vec![0; threads],
+            parts: BTreeMap::new(),
+            emitted: 0,
+            confirm: histogram(),
+            end_to_end: histogram(),
+            handed: (!options.stages.is_empty()).then(histogram),
+            stages: options.stages.iter().map(|name| (name.clone(), histogram())).collect(),
+            by_size: sizes_told_apart(options).into_iter().map(|size| (size as u64, histogram())).collect(),
+            intervals: Vec::new(),
+            before_warm: Counts::default(),
+            at_end: Counts::default(),
+            nacked: 0,
+            blocked_ns: 0,
+            held_back: BTreeMap::new(),
+            held_back_why: Vec::new(),
+            lost_connections: 0,
+            all_published: 0,
+            all_received: 0,
+            copies,
+            waiting: 0,
+            cpu_ns: BTreeMap::new(),
+            usage,
+            usage_at: start_ns,
+            usage_first: None,
+            usage_last: None,
+            rss_max: 0,
+            written: disk_first.and_then(|first| first.since(&first).bytes),
+            disk,
+            disk_first,
+            disk_load: Reading::default(),
+            disk_last: Reading::default(),
+            own_first: None,
+            own_last: None,
+            ports: options.uris.iter().map(|uri| uri.port).collect(),
+            size: options.producing.size.clone(),
+            rate: options.producing.rate.clone().filter(|_| publishers > 0.0),
+            publishers,
+            running_end_ns: u64::MAX,
+        }
+    }
+
+    /// The time of load is over: what was done by now is what the rates are made of.
+    pub(super) fn running_ended(&mut self, going: &Going, now: u64) {
+        self.running_end_ns = going.running_end_ns;
+        self.at_end = Counts {
+            published: going.sum(|g| &g.published),
+            confirmed: going.sum(|g| &g.confirmed),
+            received: going.sum(|g| &g.received),
+        };
+        if let Some(usage) = Usage::of(&self.pids) {
+            self.usage_last = Some((usage, now));
+            self.disk_last = self.disk.read(usage.write_bytes);
+        }
+    }
+
+    /// The consumers' own pace, where it is what most of the load waits for at its end.
+    pub(super) fn own_pace(&self, options: &Options) -> Option<f64> {
+        let seconds = self.running_end_ns.saturating_sub(self.start_ns).max(1) as f64 / SECOND as f64;
+        let sent = (self.at_end.published * self.copies?) as f64;
+        let waits = sent - self.at_end.received as f64;
+        verdict::own_pace(options, sent / seconds).filter(|_| waits > sent / seconds * verdict::BACKLOG_SECONDS)
+    }
+
+    pub(super) fn add(&mut self, thread: usize, sample: Sample, going: &Going, observers: &mut [&mut dyn Observer]) {
+        let index = sample.index;
+        self.next[thread] = index + 1;
+        let before = self.cpu_ns.insert(thread, (sample.side, sample.cpu_ns)).map_or(0, |(_, cpu)| cpu);
+        let part = self.parts.entry(index).or_default();
+        part.published += sample.published;
+        part.confirmed += sample.confirmed;
+        part.nacked += sample.nacked;
+        part.returned += sample.returned;
+        part.received += sample.received;
+        part.bytes_out += sample.bytes_out;
+        part.bytes_in += sample.bytes_in;
+        part.blocked_ns += sample.blocked_ns;
+        part.held_back_ns = part.held_back_ns.max(sample.held_back_ns);
+        let held_back = self.held_back.entry(thread).or_default();
+        held_back.0 += sample.held_back_ns;
+        held_back.1 += sample.held_back_times;
+        for why in sample.held_back_why {
+            add_reason(&mut part.held_back_why, why.clone());
+            add_reason(&mut self.held_back_why, why);
+        }
+        part.connections_lost += sample.connections_lost;
+        part.cpu_ns += sample.cpu_ns.saturating_sub(before);
+        self.all_published += sample.published;
+        self.all_received += sample.received;
+        let is_warm = index * self.interval_secs >= self.warmup_secs;
+        if let (Some(all), Some(handed)) = (&mut self.handed, sample.handed.filter(|_| is_warm)) {
+            add(all, &handed);
+            self.stages.iter_mut().zip(&sample.stages).for_each(|((_, all), stage)| add(all, stage));
+        }
+        if is_warm {
+            self.by_size.iter_mut().zip(&sample.by_size).for_each(|((_, all), of_size)| add(all, of_size));
+        }
+        join(&mut part.confirm, sample.confirm);
+        join(&mut part.end_to_end, sample.end_to_end);
+        let complete = self.next.iter().copied().min().unwrap_or(0);
+        while self.emitted < complete {
+            self.emit(going, observers);
+        }
+    }
+
+    fn emit(&mut self, going: &Going, observers: &mut [&mut dyn Observer]) {
+        let index = self.emitted;
+        self.emitted += 1;
+        let part = self.parts.remove(&index).unwrap_or_default();
+        let interval_ns = self.interval_secs * SECOND;
+        let (begin, end) = (index * interval_ns, (index + 1) * interval_ns);
+        let running_end = self.running_end_ns.saturating_sub(self.start_ns);
+        // The last interval is as long as it was.
+        let length = (end.min(going.clock.now().saturating_sub(self.start_ns)) - begin.min(end)).max(1_000_000);
+        let per_second = |count: u64| count as f64 * SECOND as f64 / length as f64;
+        let broker = self.look_at_broker(going.clock.now());
+        let body_bytes = (self.size.at(begin + interval_ns / 2).0 as u64).max(crate::message::BODY_BYTES_MIN as u64);
+        let (confirm, end_to_end) = (part.confirm.unwrap_or_else(histogram), part.end_to_end.unwrap_or_else(histogram));
+        let is_warm = begin >= self.warmup_secs * SECOND;
+        if is_warm {
+            add(&mut self.confirm, &confirm);
+            add(&mut self.end_to_end, &end_to_end);
+        } else {
+            self.before_warm.published += part.published;
+            self.before_warm.confirmed += part.confirmed;
+            self.before_warm.received += part.received;
+        }
+        if let Some(copies) = self.copies {
+            let taken = part.published.saturating_sub(part.nacked + part.returned) * copies;
+            self.waiting += taken as i64 - part.received as i64;
+        }
+        self.nacked += part.nacked;
+        self.blocked_ns += part.blocked_ns;
+        self.lost_connections += part.connections_lost;
+        let figures = |h: &Histogram<u64>| (!h.is_empty()).then(|| Figures::of(h));
+        let interval = Interval {
+            at_s: (begin + length) as f64 / SECOND as f64,
+            phase: match (is_warm, begin < running_end) {
+                (false, _) => "warm-up".to_owned(),
+                (true, true) => "load".to_owned(),
+                (true, false) => "drain".to_owned(),
+            },
+            body_bytes,
+            target_per_s: self
+                .rate
+                .as_ref()
+                .filter(|_| begin < running_end)
+                .map(|rate| rate.at(begin + interval_ns / 2).0 * self.publishers),
+            published_per_s: per_second(part.published),
+            confirmed_per_s: per_second(part.confirmed),
+            received_per_s: per_second(part.received),
+            nacked: part.nacked,
+            returned: part.returned,
+            connections_lost: part.connections_lost,
+            blocked_s: part.blocked_ns as f64 / SECOND as f64,
+            held_back_s: part.held_back_ns as f64 / SECOND as f64,
+            held_back_why: part.held_back_why,
+            backlog: self.copies.map(|_| self.waiting.max(0) as u64),
+            confirm: figures(&confirm),
+            end_to_end: figures(&end_to_end),
+            broker,
+            generator_cores: part.cpu_ns as f64 / length as f64,
+            to_broker_bytes_s: per_second(part.bytes_out),
+            from_broker_bytes_s: per_second(part.bytes_in),
+        };
+        // The moment in which the threads end is no interval: a few messages in a millisecond are no rate.
+        if begin >= running_end && length < interval_ns / 10 {
+            return;
+        }
+        observers.iter_mut().for_each(|observer| observer.interval(&interval, &confirm, &end_to_end));
+        self.intervals.push(interval);
+    }
+
+    fn look_at_broker(&mut self, now: u64) -> Option<crate::process::Load> {
+        let usage = Usage::of(&self.pids)?;
+        let elapsed_ns = now.saturating_sub(self.usage_at).max(1);
+        let mut load = self.usage.map(|before| usage.since(&before, elapsed_ns));
+        if self.usage_first.is_none() && !self.disk.is_known() {
+            self.disk = Disk::of(&self.pids);
+        }
+        let reading = self.disk.read(usage.write_bytes);
+        // Counted from the first look on: the lower one of two counters that only grow does not go back.
+        let first = *self.disk_first.get_or_insert(reading);
+        let written = reading.since(&first).bytes;
+        if let Some(load) = &mut load {
+            load.write_bytes_s = written
+                .zip(self.written)
+                .map(|(now, then)| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns as f64);
+        }
+        self.written = written;
+        self.usage = Some(usage);
+        self.usage_at = now;
+        self.rss_max = self.rss_max.max(usage.rss_bytes);
+        if self.usage_first.is_none() {
+            self.usage_first = Some((usage, now));
+            self.disk_load = reading;
+            self.own_first = own_count(&self.pids, &self.ports);
+        }
+        load
+    }
+
+    pub(super) fn finish(&mut self, going: &Going, observers: &mut [&mut dyn Observer]) {
+        while let Ok((thread, sample)) = going.samples.recv_timeout(Duration::from_millis(200)) {
+            self.add(thread, *sample, going, observers);
+        }
+        let last = self.next.iter().copied().max().unwrap_or(0);
+        while self.emitted < last {
+            self.emit(going, observers);
+        }
+    }
+
+    /// Latency end to end by size, from the smallest on.
+    fn by_size(&self) -> Vec<(u64, Figures)> {
+        let one = [((self.size.max() as u64).max(crate::message::BODY_BYTES_MIN as u64), self.end_to_end.clone())];
+        let all = if self.by_size.is_empty() { &one[..] } else { &self.by_size[..] };
+        let measured = all.iter().filter(|(_, histogram)| !histogram.is_empty());
+        let mut figures: Vec<(u64, Figures)> = measured.map(|(size, h)| (*size, Figures::of(h))).collect();
+        figures.sort_unstable_by_key(|(size, _)| *size);
+        figures
+    }
+
+    /// How long publishers were held back in all.
+    fn held_back(&self) -> Option<HeldBack> {
+        let (ns, times) = self.held_back.values().copied().max().filter(|(ns, _)| *ns > 0)?;
+        Some(HeldBack { seconds: ns as f64 / SECOND as f64, times, reasons: self.held_back_why.clone() })
+    }
+
+    pub(super) fn summary(
+        &self,
+        options: &Options,
+        going: &Going,
+        found: &Found,
+        (machine, version): (Machine, String),
+    ) -> Run {
+        let run_ns = going.running_end_ns.saturating_sub(going.start_ns);
+        let warm_ns = run_ns.saturating_sub(self.warmup_secs * SECOND).max(1);
+        let seconds = warm_ns as f64 / SECOND as f64;
+        let per_second = |count: u64| count as f64 / seconds;
+        let latency =
+            |h: &Histogram<u64>| (!h.is_empty()).then(|| Latency { figures: Figures::of(h), curve: curve(h) });
+        let (produces, consumes) = (options.producing.count > 0, options.consuming.count > 0);
+        let identity = &found.identity;
+        let cpu = |side| self.cpu_ns.values().filter(|(s, _)| *s == side).map(|(_, cpu)| *cpu).sum::<u64>() as f64;
+        let each = |cpu_ns: f64, count: u64| (count > 0).then(|| cpu_ns / 1000.0 / count as f64);
+        let mut run = Run {
+            label: if options.label.is_empty() { identity.product.clone() } else { options.label.clone() },
+            scenario: options.scenario.clone(),
+            command: format!("leveret bench {}", without_passwords(&options.words)),
+            version,
+            started_s: going.start_ns / SECOND,
+            broker: format!("{} {}{}", identity.product, identity.version, process_name(&self.pids)).trim().to_owned(),
+            machine,
+            open_loop: !options.closed_loop && self.rate.is_some(),
+            seconds,
+            target_per_s: self.rate.as_ref().map(|rate| rate.mean(run_ns) * self.publishers),
+            published_per_s: per_second(self.at_end.published.saturating_sub(self.before_warm.published)),
+            confirmed_per_s: (produces && options.producing.confirm.is_some())
+                .then(|| per_second(self.at_end.confirmed.saturating_sub(self.before_warm.confirmed))),
+            received_per_s: consumes
+                .then(|| per_second(self.at_end.received.saturating_sub(self.before_warm.received))),
+            confirm: latency(&self.confirm),
+            end_to_end: latency(&self.end_to_end),
+            handed: self.handed.as_ref().and_then(latency),
+            stages: self.stages.iter().filter_map(|(name, h)| Some((name.clone(), latency(h)?))).collect(),
+            by_size: self.by_size(),
+            blocked_s: self.blocked_ns as f64 / SECOND as f64,
+            held_back: self.held_back(),
+            connections_lost: self.lost_connections,
+            cost: Cost {
+                publishing_us_per_message: each(cpu(Side::Producing), self.all_published),
+                consuming_us_per_message: each(cpu(Side::Consuming), self.all_received),
+                ..Cost::default()
+            },
+            ..Run::default()
+        };
+        if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
+            let load = last.since(&first, until.saturating_sub(from));
+            let mut written = self.disk_last.since(&self.disk_load);
+            written.own_bytes = self.own_last.zip(self.own_first).map(|(now, then)| now.saturating_sub(then));
+            let span_s = until.saturating_sub(from) as f64 / SECOND as f64;
+            let sent = produces.then_some(run.published_per_s);
+            let written_for = sent.or(run.received_per_s).filter(|rate| *rate > 0.0);
+            run.cost.broker_rss_bytes_max = Some(self.rss_max);
+            if until.saturating_sub(from) >= COST_SPAN_NS {
+                run.cost.enter_broker(load.cpu_cores, sent, run.received_per_s);
+                let messages = written_for.map(|rate| rate * span_s);
+                run.cost.broker_write_bytes_per_message =
+                    written.bytes.zip(messages).map(|(bytes, messages)| bytes as f64 / messages);
+                run.cost.written_messages = messages.unwrap_or(0.0);
+                run.cost.written = Some(written);
+            }
+        } else if self.pids.is_empty() {
+            run.notes.push(
+                "the broker's processes are not on this machine or were not found: --broker-pid names them".to_owned(),
+            );
+        }
+        if let Some(version) = found.tls {
+            run.notes.push(match options.tls.as_ref().is_some_and(|tls| tls.verifies) {
+                true => format!("over {version}, the broker's certificate was verified"),
+                false => format!(
+                    "over {version}, the broker's certificate was not verified: --use-default-ssl-context or --tls-ca says whom to believe"
+                ),
+            });
+        }
+        if let Some(target) = run.target_per_s.filter(|target| run.published_per_s < target * 0.99) {
+            let behind = (target - run.published_per_s) * seconds;
+            run.notes.push(format!(
+                "{behind:.0} messages were due in the time of load and not sent: the broker held the rest back"
+            ));
+        }
+        run
+    }
+}
+
+/// What runs there, beside what it says of itself: a broker may call itself by another's name, so that clients take it for that.
+fn process_name(pids: &[u32]) -> String {
+    let name = pids.first().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    name.map_or(String::new(), |name| format!(" (process {})", name.trim()))
+}
+
+fn add(all: &mut Histogram<u64>, part: &Histogram<u64>) {
+    all.add(part).expect("all histograms of a run have the same bounds");
+}
+
+fn join(all: &mut Option<Histogram<u64>>, part: Histogram<u64>) {
+    match all {
+        Some(all) => add(all, &part),
+        None => *all = Some(part),
+    }
+}
