@@ -6,22 +6,10 @@
 use std::collections::HashSet;
 use std::fs;
 
+pub use cgroup::used::{Usage, all};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::SECOND;
-
-/// What processes have used since they began.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
-    /// CPU time, nanoseconds.
-    pub cpu_ns: u64,
-    /// Resident memory now.
-    pub rss_bytes: u64,
-    /// Bytes read from disk, where /proc tells.
-    pub read_bytes: Option<u64>,
-    /// Bytes written to disk as /proc has them, which may be far too many: see [`crate::disk`].
-    pub write_bytes: Option<u64>,
-}
 
 /// The use of processes over an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,46 +24,18 @@ pub struct Load {
     pub write_bytes_s: Option<f64>,
 }
 
-impl Usage {
-    /// What `pids` have used, together; `None` when none of them is there.
-    pub fn of(pids: &[u32]) -> Option<Usage> {
-        let each: Vec<Usage> = pids.iter().filter_map(|pid| one(*pid)).collect();
-        (!each.is_empty()).then(|| Usage {
-            cpu_ns: each.iter().map(|u| u.cpu_ns).sum(),
-            rss_bytes: each.iter().map(|u| u.rss_bytes).sum(),
-            read_bytes: each.iter().map(|u| u.read_bytes).sum(),
-            write_bytes: each.iter().map(|u| u.write_bytes).sum(),
-        })
-    }
-
-    /// The use from `before` until this, but for what was written.
-    pub fn since(&self, before: &Usage, elapsed_ns: u64) -> Load {
+impl Load {
+    /// The use from `before` until `now`, but for what was written.
+    pub fn between(before: &Usage, now: &Usage, elapsed_ns: u64) -> Load {
         let per_second =
             |now: u64, then: u64| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns.max(1) as f64;
         Load {
-            cpu_cores: per_second(self.cpu_ns, before.cpu_ns) / SECOND as f64,
-            rss_bytes: self.rss_bytes,
-            read_bytes_s: self.read_bytes.zip(before.read_bytes).map(|(now, then)| per_second(now, then)),
+            cpu_cores: per_second(now.cpu_ns, before.cpu_ns) / SECOND as f64,
+            rss_bytes: now.rss_bytes,
+            read_bytes_s: now.read_bytes.zip(before.read_bytes).map(|(now, then)| per_second(now, then)),
             write_bytes_s: None,
         }
     }
-}
-
-fn one(pid: u32) -> Option<Usage> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, so fields count from the last parenthesis.
-    let fields: Vec<&str> = stat[stat.rfind(')')? + 2..].split(' ').collect();
-    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-    let rss_pages: u64 = fields.get(21)?.parse().ok()?;
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let counter =
-        |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse::<u64>().ok());
-    Some(Usage {
-        cpu_ns: ticks * (SECOND / rustix::param::clock_ticks_per_second().max(1)),
-        rss_bytes: rss_pages * rustix::param::page_size() as u64,
-        read_bytes: counter("read_bytes"),
-        write_bytes: counter("write_bytes"),
-    })
 }
 
 /// The processes that listen on a port of this machine, found through /proc/net/tcp; empty when there is none that we may see.
@@ -88,12 +48,6 @@ pub fn listeners(port: u16) -> Vec<u32> {
     let mut pids: Vec<u32> = all().filter(|pid| holds_any(*pid, &inodes)).collect();
     pids.sort_unstable();
     pids
-}
-
-/// All processes.
-pub fn all() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
 }
 
 /// The value of a variable in the environment that a process was started with; `None` if it has none or we may not see it.
@@ -184,21 +138,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_process_is_found_by_its_port_and_measured() {
+    fn our_own_process_is_found_by_its_port() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let pids = listeners(listener.local_addr().unwrap().port());
         assert_eq!(pids, [std::process::id()]);
-        let usage = Usage::of(&pids).unwrap();
         assert!(ports_of(std::process::id()).contains(&listener.local_addr().unwrap().port()));
-        assert!(usage.rss_bytes > 100_000, "{usage:?}");
-        assert_eq!(Usage::of(&[u32::MAX - 1]), None);
     }
 
     #[test]
     fn use_is_a_difference_over_time() {
         let before = Usage { cpu_ns: SECOND, rss_bytes: 1, read_bytes: Some(100), write_bytes: Some(0) };
         let after = Usage { cpu_ns: 2 * SECOND, rss_bytes: 7, read_bytes: Some(300), write_bytes: Some(9) };
-        let load = after.since(&before, 2 * SECOND);
+        let load = Load::between(&before, &after, 2 * SECOND);
         assert_eq!(load, Load { cpu_cores: 0.5, rss_bytes: 7, read_bytes_s: Some(100.0), write_bytes_s: None });
     }
 }

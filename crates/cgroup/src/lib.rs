@@ -13,6 +13,7 @@
 
 mod disk;
 mod file;
+pub mod used;
 pub mod written;
 
 use std::fmt;

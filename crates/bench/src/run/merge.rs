@@ -13,7 +13,7 @@ use crate::disk::{Disk, Reading, own_count};
 use crate::latency::{Figures, curve, histogram};
 use crate::load::{Sample, Side, sizes_told_apart};
 use crate::options::Options;
-use crate::process::{Machine, Usage};
+use crate::process::{Load, Machine, Usage};
 use crate::record::{Cost, HeldBack, Interval, Latency, Run, add_reason};
 use crate::setup::Found;
 use crate::uri::without_passwords;
@@ -283,10 +283,10 @@ impl Merge {
         self.intervals.push(interval);
     }
 
-    fn look_at_broker(&mut self, now: u64) -> Option<crate::process::Load> {
+    fn look_at_broker(&mut self, now: u64) -> Option<Load> {
         let usage = Usage::of(&self.pids)?;
         let elapsed_ns = now.saturating_sub(self.usage_at).max(1);
-        let mut load = self.usage.map(|before| usage.since(&before, elapsed_ns));
+        let mut load = self.usage.map(|before| Load::between(&before, &usage, elapsed_ns));
         if self.usage_first.is_none() && !self.disk.is_known() {
             self.disk = Disk::of(&self.pids);
         }
@@ -386,7 +386,7 @@ impl Merge {
             ..Run::default()
         };
         if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
-            let load = last.since(&first, until.saturating_sub(from));
+            let load = Load::between(&first, &last, until.saturating_sub(from));
             let mut written = self.disk_last.since(&self.disk_load);
             written.own_bytes = self.own_last.zip(self.own_first).map(|(now, then)| now.saturating_sub(then));
             let span_s = until.saturating_sub(from) as f64 / SECOND as f64;

@@ -5,17 +5,16 @@
 
 use std::time::Instant;
 
+use cgroup::used;
 use cgroup::written::{Disk, Reading};
 
 /// One look at a group of processes.
 #[derive(Clone, Debug)]
 pub struct Usage {
     at: Instant,
-    cpu_seconds: f64,
-    write_bytes: Option<u64>,
+    used: used::Usage,
     disk: Disk,
     written: Reading,
-    memory_mib: f64,
     operations: Option<u64>,
 }
 
@@ -35,46 +34,20 @@ pub struct Used {
 impl Usage {
     /// Looks at all processes of the group `pgid`; `None` when none can be seen. `operations` are those of its disk so far.
     pub fn of_group(pgid: u32, operations: Option<u64>) -> Option<Usage> {
-        let mut usage = Usage {
-            at: Instant::now(),
-            cpu_seconds: 0.0,
-            write_bytes: None,
-            disk: Disk::default(),
-            written: Reading::default(),
-            memory_mib: 0.0,
-            operations,
-        };
-        let mut pids = Vec::new();
-        for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-            let path = entry.path();
-            let Some(stat) = std::fs::read_to_string(path.join("stat")).ok() else { continue };
-            // The name in parentheses may hold anything, blanks and parentheses too.
-            let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
-            let fields: Vec<&str> = rest.split(' ').collect();
-            let field = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-            if field(2) != f64::from(pgid) {
-                continue;
-            }
-            pids.extend(entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
-            usage.cpu_seconds += (field(11) + field(12)) / rustix::param::clock_ticks_per_second() as f64;
-            usage.memory_mib += field(21) * rustix::param::page_size() as f64 / 1_048_576.0;
-            let io = std::fs::read_to_string(path.join("io")).unwrap_or_default();
-            let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-            let written = written.and_then(|text| text.parse::<u64>().ok());
-            usage.write_bytes = written.map(|bytes| usage.write_bytes.unwrap_or(0) + bytes).or(usage.write_bytes);
-        }
-        usage.disk = Disk::of(&pids);
-        usage.written = usage.disk.read(usage.write_bytes);
-        (!pids.is_empty()).then_some(usage)
+        let pids = used::of_group(pgid);
+        let used = used::Usage::of(&pids)?;
+        let disk = Disk::of(&pids);
+        let written = disk.read(used.write_bytes);
+        Some(Usage { at: Instant::now(), used, disk, written, operations })
     }
 
     /// The use from `before` until this look, which was just taken: the devices of then are read once more.
     pub fn since(&self, before: &Usage) -> Used {
         let seconds = (self.at - before.at).as_secs_f64().max(0.001);
-        let written = before.disk.read(self.write_bytes).since(&before.written).bytes;
+        let written = before.disk.read(self.used.write_bytes).since(&before.written).bytes;
         Used {
-            cpu_percent: 100.0 * (self.cpu_seconds - before.cpu_seconds).max(0.0) / seconds,
-            memory_mib: self.memory_mib,
+            cpu_percent: self.used.cpu_ns.saturating_sub(before.used.cpu_ns) as f64 / 1e7 / seconds,
+            memory_mib: self.used.rss_bytes as f64 / 1_048_576.0,
             disk_mib_s: written.map(|bytes| bytes as f64 / 1_048_576.0 / seconds),
             disk_iops: self
                 .operations
@@ -106,7 +79,7 @@ mod tests {
     fn this_process_is_seen_and_uses_something() {
         let pgid = u32::try_from(rustix::process::getpgrp().as_raw_pid()).unwrap();
         let before = Usage::of_group(pgid, None).unwrap();
-        assert!(before.memory_mib > 0.1);
+        assert!(before.used.rss_bytes > 100_000);
         let used = Usage::of_group(pgid, None).unwrap().since(&before);
         assert!(used.cpu_percent >= 0.0);
         assert_eq!(mean(&[]), None);
@@ -120,7 +93,7 @@ mod tests {
         let before = Usage::of_group(pgid, None).unwrap();
         // As after a large folio: /proc says a terabyte more than the disk has seen.
         let mut after = Usage::of_group(pgid, None).unwrap();
-        after.write_bytes = after.write_bytes.map(|bytes| bytes + (1 << 40));
+        after.used.write_bytes = after.used.write_bytes.map(|bytes| bytes + (1 << 40));
         after.at = before.at + std::time::Duration::from_secs(1);
         assert!(after.since(&before).disk_mib_s.is_none_or(|mib| mib < 500_000.0), "{:?}", after.since(&before));
     }

@@ -1,0 +1,79 @@
+//! What processes have used, from /proc, and which of them there are.
+//!
+//! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read, is left out and not guessed.
+
+use std::fs;
+
+/// What processes have used since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// CPU time, nanoseconds.
+    pub cpu_ns: u64,
+    /// Resident memory now.
+    pub rss_bytes: u64,
+    /// Bytes read from disk, where /proc tells.
+    pub read_bytes: Option<u64>,
+    /// Bytes written to disk as /proc has them, which may be far too many: see [`crate::written`].
+    pub write_bytes: Option<u64>,
+}
+
+impl Usage {
+    /// What `pids` have used, together; `None` when none of them is there.
+    pub fn of(pids: &[u32]) -> Option<Usage> {
+        let each: Vec<Usage> = pids.iter().filter_map(|pid| one(*pid)).collect();
+        (!each.is_empty()).then(|| Usage {
+            cpu_ns: each.iter().map(|u| u.cpu_ns).sum(),
+            rss_bytes: each.iter().map(|u| u.rss_bytes).sum(),
+            read_bytes: each.iter().map(|u| u.read_bytes).sum(),
+            write_bytes: each.iter().map(|u| u.write_bytes).sum(),
+        })
+    }
+}
+
+fn one(pid: u32) -> Option<Usage> {
+    let stat = stat(pid)?;
+    let fields: Vec<&str> = stat.split(' ').collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    let rss_pages: u64 = fields.get(21)?.parse().ok()?;
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let counter =
+        |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse::<u64>().ok());
+    Some(Usage {
+        cpu_ns: ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)),
+        rss_bytes: rss_pages * rustix::param::page_size() as u64,
+        read_bytes: counter("read_bytes"),
+        write_bytes: counter("write_bytes"),
+    })
+}
+
+/// The fields of a process behind its name, which may hold anything, parentheses too.
+fn stat(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.to_owned())
+}
+
+/// All processes.
+pub fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+}
+
+/// The processes of a group.
+pub fn of_group(pgid: u32) -> Vec<u32> {
+    let is_in = |pid: &u32| stat(*pid).is_some_and(|stat| stat.split(' ').nth(2) == Some(&pgid.to_string()));
+    all().filter(is_in).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn our_own_process_is_in_its_group_and_measured() {
+        let group = u32::try_from(rustix::process::getpgrp().as_raw_pid()).unwrap();
+        assert!(of_group(group).contains(&std::process::id()));
+        assert!(Usage::of(&[std::process::id()]).unwrap().rss_bytes > 100_000);
+        assert_eq!(Usage::of(&[u32::MAX - 1]), None);
+    }
+}
