@@ -119,13 +119,13 @@ fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Res
 
 /// The page, and how it ended.
 fn finish(campaign: &Campaign, planned: &[Planned], out: &Path, context: &Context) -> Result<Ended, Error> {
-    let (mut book, mut failed, mut absent) = (Book::default(), Vec::new(), 0);
+    let (mut book, mut failed, mut absent) = (Book::default(), Vec::new(), Vec::new());
     // What is compared is compared with the file's first broker, whichever ran first.
     let mut shown: Vec<&Planned> = planned.iter().collect();
     shown.sort_by_key(|run| (run.cell, run.broker));
     for run in shown {
         let Some((made, read)) = results::read(out, run)? else {
-            absent += 1;
+            absent.push(run.title());
             continue;
         };
         failed.extend(made.failed.map(|why| format!("{}: {why}", run.title())));
@@ -135,13 +135,13 @@ fn finish(campaign: &Campaign, planned: &[Planned], out: &Path, context: &Contex
     let ended = Ended::of(book.runs.iter().map(|recorded| recorded.run.verdict()));
     if !book.runs.is_empty() {
         let page = out.join("index.html");
-        let text = report::html(&campaign.title, &book, &foreword(campaign, &failed, absent));
+        let text = report::html(&campaign.title, &book, &foreword(campaign, &failed, &absent));
         results::write_whole(&page, text.as_bytes())?;
         say(&format!("\n{}: {} runs; the page is {}", campaign.title, book.runs.len(), page.display()));
     }
     failed.iter().for_each(|why| say(&format!("  not made: {why}")));
-    if absent > 0 {
-        say(&format!("  {absent} are left; the same command goes on with them"));
+    if !absent.is_empty() {
+        say(&format!("  {} are left; the same command goes on with them", absent.len()));
     }
     Ok(match context.interrupted.load(Ordering::Relaxed) {
         true => Ended::Interrupted,
@@ -151,7 +151,7 @@ fn finish(campaign: &Campaign, planned: &[Planned], out: &Path, context: &Contex
 }
 
 /// What stands behind the answer: the method, the brokers, and what is not there.
-fn foreword(campaign: &Campaign, failed: &[String], absent: usize) -> String {
+fn foreword(campaign: &Campaign, failed: &[String], absent: &[String]) -> String {
     let mut html = format!("<h2>What was measured, and how</h2>\n<p>{}</p>\n", escape(&campaign.about));
     html.push_str(
         "<p>The brokers ran in turn, one at a time, each run on one that was started for it, and another \
@@ -164,8 +164,9 @@ fn foreword(campaign: &Campaign, failed: &[String], absent: usize) -> String {
         html.push_str(&format!("<li><b>{}</b>: {}</li>\n", escape(&part.name), escape(&part.about)));
     }
     html.push_str("</ul>\n");
-    if absent > 0 {
-        html.push_str(&format!("<p class=\"bad\">Not measured yet: {absent} runs.</p>\n"));
+    if !absent.is_empty() {
+        let (count, titles) = (absent.len(), escape(&absent.join("; ")));
+        html.push_str(&format!("<p class=\"bad\">Not measured yet, {count} runs: {titles}.</p>\n"));
     }
     for why in failed {
         html.push_str(&format!("<p class=\"bad\">Could not be measured: {}</p>\n", escape(why)));
