@@ -63,7 +63,9 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
         }
     }
     let (all, done) = (planned.len(), planned.len() - left.len());
-    say(&format!("{all} runs, {done} of them done; the others take about {}", time(seconds(&left))));
+    let others =
+        if left.is_empty() { String::new() } else { format!("; the others take about {}", time(seconds(&left))) };
+    say(&format!("{all} runs, {done} of them done{others}"));
     if words.is_set("dry-run") {
         return Ok(Ended::Met);
     }
