@@ -169,7 +169,9 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
             | b"version"
             | b"shovels"
             | b"federation-links"
-            | b"stream",
+            | b"stream"
+            | b"traces"
+            | b"trace-files",
             ..,
         ]
         | [b"vhosts", _, b"start", _] => cluster_wide(cx, method, parts),
