@@ -1,4 +1,5 @@
-//! `files FOLDER`: well-formed storage files for the fuzzer to start from, written by the code that writes them in a node.
+//! `files FOLDER`: well-formed storage files for the fuzzer to start from, written by the code that
+//! writes them in a node.
 //!
 //! Invariant: made and not stored, so a change of a format leaves no stale seed behind.
 
@@ -24,7 +25,8 @@ fn main() {
     }
 }
 
-/// A log with records of every kind in frames of several sizes. The target puts a file header of its own before it.
+/// A log with records of every kind in frames of several sizes. The target puts a file header of
+/// its own before it.
 fn wal(repair: bool) -> (&'static str, String, Vec<u8>) {
     let disk = Arc::new(FaultyDisk::new(1));
     let options = WalOptions { file_bytes: FILE_BYTES_MIN, spares_target: 0, spares_max: 0, nonce: 1 };

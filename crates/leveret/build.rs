@@ -1,7 +1,7 @@
 //! Tells the binary which commit it was built from, if that can be known.
 //!
-//! Invariant: this never fails and runs no program: a tarball, a shallow copy or a container without git builds all the same, and the
-//! version is then printed without a commit.
+//! Invariant: this never fails and runs no program: a tarball, a shallow copy or a container
+//! without git builds all the same, and the version is then printed without a commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ fn main() {
     println!("cargo::rerun-if-env-changed={COMMIT_VARIABLE}");
     let commit = std::env::var(COMMIT_VARIABLE).ok().or_else(commit_of_workspace);
     if let Some(commit) = commit.filter(|commit| commit.len() >= 10 && commit.bytes().all(|b| b.is_ascii_hexdigit())) {
-        // Cargo passes it on to what it runs, and LEVERET_* are settings: of that name it would refuse `cargo run`.
+        // Cargo passes it on to what it runs, and LEVERET_* are settings: of that name it would
+        // refuse `cargo run`.
         println!("cargo::rustc-env=BUILT_FROM={}", &commit[..10]);
     }
 }
@@ -41,7 +42,8 @@ fn git_folder(dot_git: &Path) -> Option<PathBuf> {
     Some(dot_git.parent()?.join(pointer.strip_prefix("gitdir:")?.trim()))
 }
 
-/// Reads a file and asks for another build when it changes. A missing file is not watched: cargo would build every time.
+/// Reads a file and asks for another build when it changes. A missing file is not watched: cargo
+/// would build every time.
 fn read_watched(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     println!("cargo::rerun-if-changed={}", path.display());

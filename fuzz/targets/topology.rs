@@ -1,7 +1,7 @@
 //! A command of the topology's log, and a snapshot of its state, of any bytes.
 //!
-//! Invariant: they are refused or read; what is read can be carried out and written, and what is written is read again as
-//! the same. The first byte chooses which of the two it is.
+//! Invariant: they are refused or read; what is read can be carried out and written, and what is
+//! written is read again as the same. The first byte chooses which of the two it is.
 #![no_main]
 
 use broker::topology::{Command, Topology};

@@ -1,7 +1,7 @@
 //! Recovery of a log file of any bytes.
 //!
-//! Invariant: the first byte chooses whether checksums are repaired first, so that the fuzzer gets behind them; recovery comes
-//! back, and a second one finds what the first left.
+//! Invariant: the first byte chooses whether checksums are repaired first, so that the fuzzer gets
+//! behind them; recovery comes back, and a second one finds what the first left.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,11 +1,14 @@
-//! A flood of logins against a running broker, and what it does to a publisher that waits for each of its confirms.
+//! A flood of logins against a running broker, and what it does to a publisher that waits for each
+//! of its confirms.
 //!
 //! ```text
 //! login_flood ADDR:PORT [logins a second] [seconds] [half|silent|password|right]
 //! ```
 //!
-//! Every other login says nothing behind the protocol header and stays; the rest send a wrong password, which the broker answers
-//! after a second. Or all are of one of these two kinds, or have the right password and go no further than the tune. Sockets are kept in a ring, so as many are half open as come in two seconds, at most `OPEN_MAX`.
+//! Every other login says nothing behind the protocol header and stays; the rest send a wrong
+//! password, which the broker answers after a second. Or all are of one of these two kinds, or have
+//! the right password and go no further than the tune. Sockets are kept in a ring, so as many are
+//! half open as come in two seconds, at most `OPEN_MAX`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::collections::VecDeque;

@@ -1,11 +1,13 @@
-//! The broker under test: a `leveret server` of our own on a free port and a fresh folder, or one that already runs.
+//! The broker under test: a `leveret server` of our own on a free port and a fresh folder, or one
+//! that already runs.
 //!
 //! Invariant: a process that a fixture started never outlives the test process, however that ends.
 //!
-//! Environment: `AMQP_URI` points at a running broker (RabbitMQ, to compare with) and nothing is started then. What
-//! needs a restart is skipped, unless `BROKER_CONTROL` names a program that does it for `start`, `stop` (SIGTERM) and
-//! `kill` (SIGKILL) as its only argument, as `tests/rabbitmq.sh` does. Otherwise `LEVERET_BIN` names the binary, or
-//! the newest one built into the target folder is used.
+//! Environment: `AMQP_URI` points at a running broker (RabbitMQ, to compare with) and nothing is
+//! started then. What needs a restart is skipped, unless `BROKER_CONTROL` names a program that does
+//! it for `start`, `stop` (SIGTERM) and `kill` (SIGKILL) as its only argument, as
+//! `tests/rabbitmq.sh` does. Otherwise `LEVERET_BIN` names the binary, or the newest one built into
+//! the target folder is used.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,7 +22,8 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::http::Http;
 
-/// How long a start may take before the fixture gives up. Far above the target of 0.3 s: a loaded machine is no bug.
+/// How long a start may take before the fixture gives up. Far above the target of 0.3 s: a loaded
+/// machine is no bug.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a process may take to end after a signal.
@@ -71,7 +74,8 @@ impl Broker {
         SHARED.get_or_init(|| Self::foreign().unwrap_or_else(|| Self::own(&[])))
     }
 
-    /// A broker for one test alone, which it may kill; `None` (and a line that says so) when the broker is not ours.
+    /// A broker for one test alone, which it may kill; `None` (and a line that says so) when the
+    /// broker is not ours.
     pub fn own_or_skip(arguments: &[&str]) -> Option<Broker> {
         if is_foreign() {
             eprintln!("skipped: this test restarts its broker, and AMQP_URI names one that it may not");
@@ -80,9 +84,9 @@ impl Broker {
         Some(Self::own(arguments))
     }
 
-    /// A broker that may be restarted, and its management API: one of our own, or the one that `BROKER_CONTROL`
-    /// controls. That one is shared by all tests of a run, which have to take turns. `None` (and a line that says so)
-    /// if there is neither.
+    /// A broker that may be restarted, and its management API: one of our own, or the one that
+    /// `BROKER_CONTROL` controls. That one is shared by all tests of a run, which have to take
+    /// turns. `None` (and a line that says so) if there is neither.
     pub fn restartable(arguments: &[&str]) -> Option<(Broker, Http)> {
         if !is_foreign() {
             return Self::managed(arguments);
@@ -138,8 +142,8 @@ impl Broker {
         broker
     }
 
-    /// A broker with its management API, for one test alone; of one that is not ours, where `MANAGEMENT` says that it
-    /// is.
+    /// A broker with its management API, for one test alone; of one that is not ours, where
+    /// `MANAGEMENT` says that it is.
     pub fn managed(arguments: &[&str]) -> Option<(Broker, Http)> {
         if is_foreign() {
             let Ok(addr) = std::env::var("MANAGEMENT") else {
@@ -202,7 +206,8 @@ impl Broker {
         self.owned_mut().environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Starts it on the data as it is, and waits until it answers. Panics with its log when it does not.
+    /// Starts it on the data as it is, and waits until it answers. Panics with its log when it does
+    /// not.
     pub fn start(&mut self) {
         for attempt in 1.. {
             self.launch();
@@ -232,8 +237,8 @@ impl Broker {
             // Brokers of other tests run at the same time, and the default is one port.
             command.args(["--management", "none"]);
         }
-        // The tests' own variable would be an unknown setting to the broker, and a person's settings would change the
-        // tests.
+        // The tests' own variable would be an unknown setting to the broker, and a person's
+        // settings would change the tests.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LEVERET_") {
                 command.env_remove(name);
@@ -327,7 +332,8 @@ impl Drop for Broker {
     }
 }
 
-/// A loopback address with a port that is free now and that no other fixture of this process was given.
+/// A loopback address with a port that is free now and that no other fixture of this process was
+/// given.
 pub fn free_port() -> SocketAddr {
     static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
     loop {
@@ -341,8 +347,8 @@ pub fn free_port() -> SocketAddr {
 
 /// Starts `command` so that the kernel kills it when this process ends.
 ///
-/// The kernel ties that to the *thread* that forked, and test threads end early; so one thread that lives as long as
-/// the process does all the forking.
+/// The kernel ties that to the *thread* that forked, and test threads end early; so one thread that
+/// lives as long as the process does all the forking.
 fn spawn(mut command: Command) -> Child {
     type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
     static FORKS: OnceLock<Mutex<mpsc::Sender<Request>>> = OnceLock::new();
@@ -356,7 +362,8 @@ fn spawn(mut command: Command) -> Child {
         });
         Mutex::new(sender)
     });
-    // SAFETY: between fork and exec the closure makes one system call and touches no memory of the parent.
+    // SAFETY: between fork and exec the closure makes one system call and touches no memory of the
+    // parent.
     unsafe {
         command.pre_exec(|| {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(Into::into)

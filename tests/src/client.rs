@@ -1,7 +1,8 @@
-//! A blocking AMQP 0-9-1 client over one socket that hides nothing: every frame the broker sends becomes an `Event`, in order.
+//! A blocking AMQP 0-9-1 client over one socket that hides nothing: every frame the broker sends
+//! becomes an `Event`, in order.
 //!
-//! Invariant: events of a channel are handed out in the order in which the broker sent them, whatever is waited for; what a
-//! call steps over stays in the channel's backlog.
+//! Invariant: events of a channel are handed out in the order in which the broker sent them,
+//! whatever is waited for; what a call steps over stays in the channel's backlog.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 use crate::methods::*;
 use crate::wire::{Args, Properties, Reader, Value};
 
-/// How long a test waits for something that must come. Long, because a loaded machine is no bug of the broker.
+/// How long a test waits for something that must come. Long, because a loaded machine is no bug of
+/// the broker.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a test listens before it believes that nothing comes.
@@ -318,7 +320,8 @@ impl Client {
         self.send(0, CONNECTION_CLOSE, &args);
     }
 
-    /// Writes bytes as they are. Errors are left for the reader to find, as the close that caused them is more telling.
+    /// Writes bytes as they are. Errors are left for the reader to find, as the close that caused
+    /// them is more telling.
     pub fn raw(&mut self, bytes: &[u8]) {
         if let Err(why) = self.stream.write_all(bytes) {
             assert!(
@@ -334,7 +337,8 @@ impl Client {
         self.raw(&bytes);
     }
 
-    /// Sends a method and waits for its reply; `Err` when the channel or connection is closed instead.
+    /// Sends a method and waits for its reply; `Err` when the channel or connection is closed
+    /// instead.
     pub fn call(&mut self, channel: u16, method: Method, args: &Args, reply: Method) -> Result<Vec<u8>, Closed> {
         self.send(channel, method, args);
         self.wait(channel, reply)
@@ -405,7 +409,8 @@ impl Client {
         }
     }
 
-    /// Waits until the channel, connection or socket is closed; deliveries and confirms on the way are dropped.
+    /// Waits until the channel, connection or socket is closed; deliveries and confirms on the way
+    /// are dropped.
     pub fn closed(&mut self, channel: u16) -> Closed {
         loop {
             if let Event::Closed(closed) = self.event(channel) {

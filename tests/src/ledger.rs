@@ -1,18 +1,22 @@
-//! The ledger of a crash test: what was published, confirmed, delivered and settled, and whether the broker kept its word.
+//! The ledger of a crash test: what was published, confirmed, delivered and settled, and whether
+//! the broker kept its word.
 //!
-//! Invariant: the ledger only knows what the clients saw with their own eyes; what the broker may lawfully do in between is
-//! left open. The promises, per queue and publisher:
+//! Invariant: the ledger only knows what the clients saw with their own eyes; what the broker may
+//! lawfully do in between is left open. The promises, per queue and publisher:
 //! - *confirmed is present*: a confirmed message was settled by a consumer or is in the queue;
-//! - *settled stays settled*: an ack has no reply, so a crash may lose it; but an ack followed, on the same channel, by a
-//!   publish to the same queue that was confirmed is behind that confirm in the queue's log and never undone;
-//! - *no gaps*: a message is there only if all earlier ones of its publisher are there or were delivered;
+//! - *settled stays settled*: an ack has no reply, so a crash may lose it; but an ack followed, on
+//!   the same channel, by a publish to the same queue that was confirmed is behind that confirm in
+//!   the queue's log and never undone;
+//! - *no gaps*: a message is there only if all earlier ones of its publisher are there or were
+//!   delivered;
 //! - *order*: what is left comes in the order of its publisher, and nothing comes twice;
 //! - *flags*: what a consumer held before says `redelivered` when it comes again;
 //! - *bytes*: a body is what its publisher made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The shortest body: publisher, sequence number, and four bytes of the pattern that show damage to either.
+/// The shortest body: publisher, sequence number, and four bytes of the pattern that show damage to
+/// either.
 pub const BODY_BYTES_MIN: usize = 16;
 
 /// A publisher's number within the test.
@@ -134,10 +138,12 @@ impl Ledger {
         self.settled.extend(ids);
     }
 
-    /// Looks at everything a queue holds, in its order, after a restart. Returns every promise that is broken.
+    /// Looks at everything a queue holds, in its order, after a restart. Returns every promise that
+    /// is broken.
     ///
-    /// What an ack left open is decided now: an acked message that is still there counts as never acked, one that is gone as
-    /// settled; and a message that is there counts as confirmed from now on.
+    /// What an ack left open is decided now: an acked message that is still there counts as never
+    /// acked, one that is gone as settled; and a message that is there counts as confirmed from now
+    /// on.
     pub fn audit(&mut self, found: &[Found]) -> Vec<Broken> {
         let mut broken = Vec::new();
         let mut present = BTreeSet::new();
@@ -207,7 +213,8 @@ mod tests {
         ids.iter().map(|n| Found { id: (1, *n), redelivered: true }).collect()
     }
 
-    /// Publisher 1 sent 0..10 and has confirms for 0..7; 0..4 were delivered, 0..3 acked, 0..2 settled for good.
+    /// Publisher 1 sent 0..10 and has confirms for 0..7; 0..4 were delivered, 0..3 acked, 0..2
+    /// settled for good.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
         for n in 0..10 {
@@ -253,7 +260,8 @@ mod tests {
     fn an_audit_settles_what_was_open() {
         let mut ledger = ledger();
         assert_eq!(ledger.audit(&found(&[3, 4, 5, 6, 7])), []);
-        // 2 was acked and is gone: it may not come back. 7 was seen: it may not vanish. 8 never came: its number is free.
+        // 2 was acked and is gone: it may not come back. 7 was seen: it may not vanish. 8 never
+        // came: its number is free.
         assert_eq!(ledger.clone().audit(&found(&[2, 3, 4, 5, 6, 7])), [Broken::Unsettled((1, 2))]);
         assert_eq!(ledger.clone().audit(&found(&[3, 4, 5, 6])), [Broken::Lost((1, 7))]);
         assert_eq!(ledger.publish(1), 8);

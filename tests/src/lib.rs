@@ -1,6 +1,8 @@
-//! What the black-box tests share: a broker to talk to, a small AMQP client that hides nothing, and a ledger of promises.
+//! What the black-box tests share: a broker to talk to, a small AMQP client that hides nothing, and
+//! a ledger of promises.
 //!
-//! Invariant: nothing here uses a crate of Leveret. A codec shared with the broker would share its mistakes.
+//! Invariant: nothing here uses a crate of Leveret. A codec shared with the broker would share its
+//! mistakes.
 
 pub mod api;
 pub mod broker;

@@ -1,7 +1,8 @@
-//! Load for a crash test: publishers and consumers that note in a ledger what they see, until the broker is gone.
+//! Load for a crash test: publishers and consumers that note in a ledger what they see, until the
+//! broker is gone.
 //!
-//! Invariant: an event enters the ledger before its cause is sent (publish, ack) or after its proof has come (confirm,
-//! settle), so the ledger never promises more than the broker did.
+//! Invariant: an event enters the ledger before its cause is sent (publish, ack) or after its proof
+//! has come (confirm, settle), so the ledger never promises more than the broker did.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -55,7 +56,8 @@ impl LoadedQueue {
         self.ledger.lock().expect("no thread panics while it writes into the ledger")
     }
 
-    /// Reads all that the queue holds, audits it, and then either gives everything back or takes it for good.
+    /// Reads all that the queue holds, audits it, and then either gives everything back or takes it
+    /// for good.
     pub fn audit(&self, addr: SocketAddr, keep: bool) -> Vec<Broken> {
         let mut client = Client::connect(addr);
         let channel = client.channel();
@@ -63,8 +65,9 @@ impl LoadedQueue {
         client.consume(channel, &self.name, "audit").expect("basic.consume");
         let eye = client.channel();
         let mut found = Vec::new();
-        // Until it falls silent, not as many as it says it has: a count may lag behind, a message may not be missing. But a
-        // machine that stood still is silent too: then the queue says that there is more, or has sent it meanwhile.
+        // Until it falls silent, not as many as it says it has: a count may lag behind, a message
+        // may not be missing. But a machine that stood still is silent too: then the queue says
+        // that there is more, or has sent it meanwhile.
         let mut patience = SILENCE * 2;
         for _ in 0..LOOKS_MAX {
             while let Some(event) = client.event_within(channel, patience) {
@@ -140,7 +143,8 @@ impl Load {
     }
 }
 
-/// A body size as applications have them: mostly small, some of a few kilobytes, now and then one over many frames.
+/// A body size as applications have them: mostly small, some of a few kilobytes, now and then one
+/// over many frames.
 fn body_bytes(random: &mut Pcg64) -> usize {
     match random.random_range(0..100) {
         0 => random.random_range(100_000..400_000),
@@ -155,7 +159,8 @@ fn publisher(addr: SocketAddr, queue: &LoadedQueue, me: Publisher, seed: u64) ->
     if client.open_channel(1).is_err() || client.confirm_select(1).is_err() {
         return Ok(());
     }
-    // The numbers of this channel's publishes, oldest first: its sequence numbers start at 1 and have no gaps.
+    // The numbers of this channel's publishes, oldest first: its sequence numbers start at 1 and
+    // have no gaps.
     let mut open: VecDeque<(u64, u64)> = VecDeque::new();
     let mut sequence = 0;
     loop {
@@ -231,7 +236,8 @@ fn consumer(addr: SocketAddr, queue: &LoadedQueue, me: Publisher, seed: u64) -> 
                 });
                 continue;
             }
-            // A broker that ends in good order may cancel its consumers before it closes their connections.
+            // A broker that ends in good order may cancel its consumers before it closes their
+            // connections.
             Some(Event::Closed(_) | Event::Cancelled(_)) => return Ok(()),
             Some(other) => panic!("{other:?}"),
             None => {}

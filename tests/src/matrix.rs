@@ -1,11 +1,14 @@
-//! A matrix: rows by columns of cells, each a small test of its own; a table at the end that shows all of them at once.
+//! A matrix: rows by columns of cells, each a small test of its own; a table at the end that shows
+//! all of them at once.
 //!
-//! Invariant: a matrix passes only if every cell was tried or left out by name, and each came out as expected. A cell
-//! that differs from RabbitMQ on purpose is listed as a [`Difference`] with its reason: there it has to fail, so that
-//! the list never outlives what it lists, unless it is a matter of a moment.
+//! Invariant: a matrix passes only if every cell was tried or left out by name, and each came out
+//! as expected. A cell that differs from RabbitMQ on purpose is listed as a [`Difference`] with its
+//! reason: there it has to fail, so that the list never outlives what it lists, unless it is a
+//! matter of a moment.
 //!
-//! Environment: `MATRIX=whole` asks for everything, otherwise a quick part runs. `ROWS` is a part of the names of those
-//! rows that are wanted. `AMQP_URI` names a broker that is not ours, as everywhere in these tests.
+//! Environment: `MATRIX=whole` asks for everything, otherwise a quick part runs. `ROWS` is a part
+//! of the names of those rows that are wanted. `AMQP_URI` names a broker that is not ours, as
+//! everywhere in these tests.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +62,8 @@ pub fn is_wanted(row: &str) -> bool {
     std::env::var("ROWS").map_or(true, |part| row.contains(&part))
 }
 
-/// Runs `jobs` over several brokers side by side, or whatever `make` makes. Each worker makes one and takes jobs, in
-/// their order, until none is left.
+/// Runs `jobs` over several brokers side by side, or whatever `make` makes. Each worker makes one
+/// and takes jobs, in their order, until none is left.
 pub fn side_by_side<T, J: Send>(
     workers: usize,
     jobs: impl IntoIterator<Item = J>,
@@ -129,7 +132,8 @@ impl Matrix {
         &self.columns
     }
 
-    /// Tries a cell, and again with each further call: it is good if all of them were. A panic counts as a failure.
+    /// Tries a cell, and again with each further call: it is good if all of them were. A panic
+    /// counts as a failure.
     pub fn cell(&self, row: &str, column: &str, f: impl FnOnce() -> Outcome) {
         let came_out = attempt(f);
         self.record(row, column, came_out);
@@ -228,7 +232,8 @@ impl Matrix {
         (table, wrong)
     }
 
-    /// Whether `behaviour`, the text of `docs/behaviour.md`, tells each listed difference; those that it does not.
+    /// Whether `behaviour`, the text of `docs/behaviour.md`, tells each listed difference; those
+    /// that it does not.
     pub fn untold<'a>(differences: &'a [Difference], behaviour: &str) -> Vec<&'a str> {
         // Where a line of the text is broken makes no difference.
         let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

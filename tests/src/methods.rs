@@ -1,4 +1,5 @@
-//! Class and method numbers of AMQP 0-9-1 and RabbitMQ's extensions, as the tests write them on the wire.
+//! Class and method numbers of AMQP 0-9-1 and RabbitMQ's extensions, as the tests write them on the
+//! wire.
 
 /// A method's class id and method id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,4 +1,5 @@
-//! A thread of a broker that stands still in the middle of its work: a disk that hangs, as far as the others can tell.
+//! A thread of a broker that stands still in the middle of its work: a disk that hangs, as far as
+//! the others can tell.
 //!
 //! Invariant: it goes on when its [`Stopped`] is dropped, and when this process ends.
 
@@ -17,7 +18,8 @@ unsafe extern "C" {
     fn ptrace(request: c_int, ...) -> c_long;
 }
 
-/// A thread that was stopped. It belongs to the thread that stopped it: nobody else may let it go on.
+/// A thread that was stopped. It belongs to the thread that stopped it: nobody else may let it go
+/// on.
 #[derive(Debug)]
 pub struct Stopped {
     tid: c_int,

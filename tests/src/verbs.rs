@@ -1,6 +1,7 @@
 //! AMQP's verbs on a `Client`: declare, bind, publish, consume, settle.
 //!
-//! Invariant: a verb sends exactly one method (plus content) and waits for its reply when AMQP gives it one.
+//! Invariant: a verb sends exactly one method (plus content) and waits for its reply when AMQP
+//! gives it one.
 
 use crate::client::{Client, Closed, Delivery, Event, FRAME_BODY, FRAME_HEADER, frame, method_frame};
 use crate::methods::*;
@@ -152,7 +153,8 @@ impl Client {
         );
     }
 
-    /// Waits until every publish up to sequence `last` is confirmed, starting from `first`. Panics on a nack.
+    /// Waits until every publish up to sequence `last` is confirmed, starting from `first`. Panics
+    /// on a nack.
     pub fn confirmed(&mut self, channel: u16, first: u64, last: u64) {
         let mut open: std::collections::BTreeSet<u64> = (first..=last).collect();
         while !open.is_empty() {
@@ -223,7 +225,8 @@ impl Client {
         self.send(channel, BASIC_REJECT, &Args::new().longlong(tag).bits(&[requeue]));
     }
 
-    /// A call whose only purpose is its answer: everything sent before it on this channel has been looked at.
+    /// A call whose only purpose is its answer: everything sent before it on this channel has been
+    /// looked at.
     pub fn round_trip(&mut self, channel: u16) -> Result<(), Closed> {
         let look = ExchangeDeclare { name: "amq.direct", kind: "direct", passive: true, ..Default::default() };
         self.declare_exchange(channel, &look)

@@ -1,6 +1,8 @@
-//! Bytes of AMQP 0-9-1 as a client writes and reads them: arguments, field tables, content properties.
+//! Bytes of AMQP 0-9-1 as a client writes and reads them: arguments, field tables, content
+//! properties.
 //!
-//! Invariant: nothing is checked on the way out, so that a test can send what no client library would.
+//! Invariant: nothing is checked on the way out, so that a test can send what no client library
+//! would.
 
 /// Builds the arguments of a method, field by field.
 #[derive(Clone, Default)]
@@ -203,7 +205,8 @@ pub fn table_body(fields: &[(&str, Value)]) -> Vec<u8> {
     body
 }
 
-/// Reads the fields of a method or a table. Panics on malformed bytes: a broker that sends them has failed the test.
+/// Reads the fields of a method or a table. Panics on malformed bytes: a broker that sends them has
+/// failed the test.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -291,7 +294,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Content properties as flags and bytes, kept verbatim so that a test can compare what went in with what comes out.
+/// Content properties as flags and bytes, kept verbatim so that a test can compare what went in
+/// with what comes out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Properties {
     /// The property flags, bit 15 first.

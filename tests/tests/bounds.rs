@@ -1,6 +1,8 @@
-//! What a broker may take of a machine: memory that does not grow with a backlog, disk space that comes back.
+//! What a broker may take of a machine: memory that does not grow with a backlog, disk space that
+//! comes back.
 //!
-//! Invariant: the limits here are far above what is measured and far below what a broker without the property needs.
+//! Invariant: the limits here are far above what is measured and far below what a broker without
+//! the property needs.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
@@ -149,7 +151,8 @@ fn one_old_message_pins_nothing_but_itself() {
     wait_until("two old messages pin the disk space of a hundred thousand", || {
         disk_bytes(&broker.data_folder()) < 56 * MEBIBYTE
     });
-    // Nobody waits for an ack, so the last of them may come again after a kill; a confirm of what came behind them says that they are written.
+    // Nobody waits for an ack, so the last of them may come again after a kill; a confirm of what
+    // came behind them says that they are written.
     declare(&broker, "behind", "quorum");
     publish(&broker, "behind", 1, 100);
     broker.kill();
@@ -175,7 +178,8 @@ fn low_disk_blocks_publishers_and_lets_consumers_drain() {
     let mut publisher = broker.connect();
     let channel = publisher.channel();
     publisher.confirm_select(channel).unwrap();
-    // The publish that meets the alarm is still taken, as in RabbitMQ; after it nothing is read from this connection.
+    // The publish that meets the alarm is still taken, as in RabbitMQ; after it nothing is read
+    // from this connection.
     publisher.put(channel, "q", b"taken");
     assert!(matches!(publisher.event(0), Event::Method(clients::methods::CONNECTION_BLOCKED, _)));
     publisher.confirmed(channel, 1, 1);
@@ -185,7 +189,8 @@ fn low_disk_blocks_publishers_and_lets_consumers_drain() {
     // Connections that never publish notice nothing; new ones may declare what is there.
     let mut calm = declare(&broker, "q", "quorum");
     calm.silent(0);
-    // Who leaves in good order has the answer behind the publishes that wait; who hangs up is gone at once.
+    // Who leaves in good order has the answer behind the publishes that wait; who hangs up is gone
+    // at once.
     publisher.start_close();
     publisher.silent(0);
 }
@@ -231,7 +236,8 @@ fn what_is_left_of_a_low_disk_is_for_what_frees_it_and_not_for_declares() {
     let definitions = r#"{"queues":[{"name":"new","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}]}"#;
     let answer = http.post("/api/definitions", definitions);
     assert!(answer.status == 400 && answer.text.contains("low on disk"), "{answer:?}");
-    // What is there, and what takes nothing of the disk, may be declared; what frees it may be done.
+    // What is there, and what takes nothing of the disk, may be declared; what frees it may be
+    // done.
     let mut client = declare(&broker, "kept", "classic");
     let channel = client.channel();
     client.declare(channel, &QueueDeclare { name: "transient", ..Default::default() }).unwrap();
@@ -255,7 +261,8 @@ fn selectors_that_take_too_long_refuse_the_message_and_hold_nobody_up() {
     let jms = clients::ExchangeDeclare { name: "jms", kind: "x-jms-topic", ..Default::default() };
     client.declare_exchange(channel, &jms).unwrap();
     client.declare(channel, &QueueDeclare { name: "selected", ..Default::default() }).unwrap();
-    // What a user may bind: many patterns, each of which tries each place of a long text. A tree, as a chain would be too deep.
+    // What a user may bind: many patterns, each of which tries each place of a long text. A tree,
+    // as a chain would be too deep.
     fn any_of(patterns: &[String]) -> String {
         match patterns {
             [one] => format!(r#"{{'like',{{'ident',<<"h">>}},<<"{one}">>,no_escape}}"#),
@@ -399,7 +406,8 @@ fn inspect_reads_the_folder_of_a_killed_broker_and_changes_nothing() {
     let listing = |folder: &Path| {
         Command::new("find").arg(folder).args(["-type", "f", "-printf", "%P %s %T@\\n"]).output().unwrap().stdout
     };
-    // A kill may come while an extent or a checkpoint is being written: that is unfinished, and no damage.
+    // A kill may come while an extent or a checkpoint is being written: that is unfinished, and no
+    // damage.
     let look = |folder: &Path, depth: &[&str]| {
         let before = listing(folder);
         let output = Command::new(binary()).arg("inspect").arg(folder).args(depth).env_clear().output().unwrap();

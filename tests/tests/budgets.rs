@@ -1,4 +1,5 @@
-//! What one client can cost the others: patterns that take for ever, and what is begun and never ended.
+//! What one client can cost the others: patterns that take for ever, and what is begun and never
+//! ended.
 //!
 //! Invariant: limits are set so low that no test holds more than some megabytes.
 #![allow(clippy::unwrap_used)]
@@ -60,7 +61,8 @@ fn what_deduplication_remembers_counts_for_the_memory_alarm() {
     http.delete("/api/queues/%2f/q").with(204);
     http.delete("/api/queues/%2f/transient").with(204);
     alarm(false);
-    // Beyond half of the limit a key that is new is refused, while a message without one and a repeat come in.
+    // Beyond half of the limit a key that is new is refused, while a message without one and a
+    // repeat come in.
     let publish = |client: &mut Client, header: Option<i64>| {
         let header = header.map(|n| ("x-deduplication-header", clients::Value::from(n)));
         let properties = Properties::with_headers(header.as_slice());
@@ -209,7 +211,8 @@ fn assert_too_much(closed: &Closed, of: &str) {
     assert!(closed.text.contains(of), "{closed:?}");
 }
 
-/// Publishes a megabyte in a transaction of its own, on each of so many channels, until the broker has enough.
+/// Publishes a megabyte in a transaction of its own, on each of so many channels, until the broker
+/// has enough.
 fn transactions(broker: &Broker, channels: u16) -> (Client, Result<(), Closed>) {
     let mut client = broker.connect();
     let body = vec![7; MEBIBYTE];
@@ -360,7 +363,8 @@ fn publishers_that_are_held_back_keep_a_little_once_all_keep_much() {
     let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
     let hold = format!("/api/nodes/{node}/publishers/hold");
     assert!(http.put(&hold, "").status < 300);
-    // Each sends more than the 64 KiB that one of them may keep; together they may keep a megabyte, and 16 KiB each beyond it.
+    // Each sends more than the 64 KiB that one of them may keep; together they may keep a megabyte,
+    // and 16 KiB each beyond it.
     let publishers: Vec<_> = (0..PUBLISHERS)
         .map(|_| {
             let mut client = broker.connect();
@@ -411,7 +415,8 @@ fn arguments_have_a_budget_by_virtual_host() {
     let long =
         ExchangeDeclare { name: "long", kind: "direct", durable: true, arguments: note.to_vec(), ..Default::default() };
     assert_eq!(client.declare_exchange(channel, &long).expect_err("it is full").code, 406);
-    // A queue without arguments takes none, a binding little, and another virtual host has room of its own.
+    // A queue without arguments takes none, a binding little, and another virtual host has room of
+    // its own.
     let channel = client.channel();
     declare(&mut client, channel, "other").unwrap();
     client.bind(channel, "other", "amq.direct", "key", &[]).unwrap();

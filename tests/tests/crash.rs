@@ -1,9 +1,12 @@
-//! `kill -9` under load, over and over: nothing confirmed is missing, nothing settled comes back, order holds.
+//! `kill -9` under load, over and over: nothing confirmed is missing, nothing settled comes back,
+//! order holds.
 //!
-//! Invariant: the broker runs on one folder through all rounds, so each round starts on what the crash before it left.
+//! Invariant: the broker runs on one folder through all rounds, so each round starts on what the
+//! crash before it left.
 //!
-//! `CRASH_ROUNDS` sets how many (few by default), `CRASH_SEED` repeats the moments of the kills of an earlier run; the
-//! broker's own threads do not repeat, so a seed makes a failure likely and not certain.
+//! `CRASH_ROUNDS` sets how many (few by default), `CRASH_SEED` repeats the moments of the kills of
+//! an earlier run; the broker's own threads do not repeat, so a seed makes a failure likely and not
+//! certain.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -28,7 +31,8 @@ fn seed() -> u64 {
     seed
 }
 
-/// Files so small that the log is closed, copied out and recycled, and checkpoints are written, many times a round.
+/// Files so small that the log is closed, copied out and recycled, and checkpoints are written,
+/// many times a round.
 const SMALL_FILES: &[&str] = &[
     "--body-bytes-max=1MiB",
     "--wal-file-bytes=4MiB",
@@ -51,8 +55,8 @@ fn assert_kept(queue: &LoadedQueue, round: u64, broken: &[Broken]) {
     assert!(broken.is_empty(), "round {round}, {}: {} promises broken, first {first:?}", queue.name, broken.len());
 }
 
-/// Rounds of load, kill, restart and audit. Some rounds kill again while the broker recovers; some leave the queues as they
-/// are for the next round, some empty them.
+/// Rounds of load, kill, restart and audit. Some rounds kill again while the broker recovers; some
+/// leave the queues as they are for the next round, some empty them.
 fn rounds(mut broker: Broker, queues: &[LoadedQueue]) {
     let mut random = rand_pcg::Pcg64::seed_from_u64(seed());
     for round in 0..setting("CRASH_ROUNDS", ROUNDS_DEFAULT) {

@@ -1,7 +1,7 @@
 //! Bytes that rot in the data folder: while the broker runs, and between two starts.
 //!
-//! Invariant: a damaged message is told and given to nobody; everything intact is there, in order, before and after a
-//! repair; a trial of a repair changes nothing.
+//! Invariant: a damaged message is told and given to nobody; everything intact is there, in order,
+//! before and after a repair; a trial of a repair changes nothing.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,12 +78,14 @@ fn push_out(broker: &Broker, count: u32) {
     }
 }
 
-/// Whatever was settled is in the log now: nobody waits for a settle, so it goes with the next publish.
+/// Whatever was settled is in the log now: nobody waits for a settle, so it goes with the next
+/// publish.
 fn write_settles(broker: &Broker) {
     publish_each(broker, "mark", 1);
 }
 
-/// Takes everything out of a queue by `basic.get`; numbers, and whether each was flagged as redelivered.
+/// Takes everything out of a queue by `basic.get`; numbers, and whether each was flagged as
+/// redelivered.
 fn drain(broker: &Broker, queue: &str) -> Vec<(u32, bool)> {
     let mut client = broker.connect();
     let channel = client.channel();
@@ -107,7 +109,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Turns one bit `shift` bytes from where `needle` begins, in the one file of a part of the folder that has it.
+/// Turns one bit `shift` bytes from where `needle` begins, in the one file of a part of the folder
+/// that has it.
 fn flip(data: &Path, part: &str, needle: &str, shift: i64) -> PathBuf {
     for path in files(&data.join(part)) {
         let bytes = fs::read(&path).unwrap();
@@ -166,7 +169,8 @@ fn refused(broker: &mut Broker) -> String {
     line.to_owned()
 }
 
-/// The broker starts without this queue, whose partition is damaged, says so, and gives nothing out in its name.
+/// The broker starts without this queue, whose partition is damaged, says so, and gives nothing out
+/// in its name.
 fn start_without(broker: &mut Broker, queue: &str) {
     broker.start();
     let log = broker.log();
@@ -185,7 +189,8 @@ fn start_without(broker: &mut Broker, queue: &str) {
     assert!(closed.text.contains("is unavailable"), "{closed:?}");
 }
 
-/// The broker starts without this queue; a trial changes nothing; a repair of its partition gives this report; then all is served.
+/// The broker starts without this queue; a trial changes nothing; a repair of its partition gives
+/// this report; then all is served.
 fn quarantined_then_repaired(broker: &mut Broker, queue: &str) -> String {
     start_without(broker, queue);
     broker.kill();
@@ -238,7 +243,8 @@ fn damaged_message_in_the_log_is_set_aside_and_the_others_come() {
     assert!(log.contains("set aside: ended in the log as damaged"), "{log}");
     broker.signal(Signal::USR1);
     wait_for("the gauges", || broker.log().contains("messages_set_aside=3"));
-    // They have ended in the log. It is still damaged, so a start sets the partition aside, and a repair has nothing to give up.
+    // They have ended in the log. It is still damaged, so a start sets the partition aside, and a
+    // repair has nothing to give up.
     broker.kill();
     let report = quarantined_then_repaired(&mut broker, QUEUE);
     assert!(!report.contains("come back") && !report.contains("given up:"), "{report}");
@@ -441,7 +447,8 @@ fn messages_of_a_log_file_that_is_gone_are_never_told_as_none_and_nobody_misses_
     let left = drain_after_repair(&mut broker);
     let last = report.lines().last().unwrap();
     assert!(last.starts_with(&format!("repaired: {left} messages are there; ")), "{report}");
-    // What is known by number and what is estimated are what is missing, within a fifth of a log file's worth.
+    // What is known by number and what is estimated are what is missing, within a fifth of a log
+    // file's worth.
     let count = |word: &str| -> i64 {
         let before = last.split(word).next().unwrap();
         before.rsplit(' ').find_map(|word| word.parse().ok()).unwrap_or(0)
@@ -452,7 +459,8 @@ fn messages_of_a_log_file_that_is_gone_are_never_told_as_none_and_nobody_misses_
     assert!(missing > 0 && (told - missing).abs() < 800, "{missing} are missing: {report}");
 }
 
-/// What a repair left is whole to `inspect` and to a second repair, and a broker serves it in order; how many messages that is.
+/// What a repair left is whole to `inspect` and to a second repair, and a broker serves it in
+/// order; how many messages that is.
 fn drain_after_repair(broker: &mut Broker) -> u32 {
     let data = broker.data_folder();
     let inspected = leveret("inspect", &data, &["--messages"]);

@@ -1,4 +1,5 @@
-//! SIGTERM is a good end: what clients set in motion comes to where it was going, though the clients are gone.
+//! SIGTERM is a good end: what clients set in motion comes to where it was going, though the
+//! clients are gone.
 #![allow(clippy::unwrap_used)]
 
 use clients::broker::Broker;
@@ -8,7 +9,8 @@ use clients::{QueueDeclare, Value};
 const MESSAGES: u64 = 2_000;
 const KEPT: u64 = 5;
 
-/// The end of a message is logged before its dead letter leaves: a broker that ends between the two has lost it.
+/// The end of a message is logged before its dead letter leaves: a broker that ends between the two
+/// has lost it.
 #[test]
 fn dead_letters_on_their_way_arrive_before_the_broker_ends() {
     let Some(mut broker) = Broker::own_or_skip(&["--shard-threads=2"]) else { return };

@@ -1,7 +1,8 @@
-//! What the broker says when it hangs: a request that is not answered and a publish that is not confirmed are never silent.
+//! What the broker says when it hangs: a request that is not answered and a publish that is not
+//! confirmed are never silent.
 //!
-//! Invariant: the threads that speak to the disk are stopped, nothing else is. They go on at the end, and all that was asked is
-//! answered then: it was them that everybody waited for.
+//! Invariant: the threads that speak to the disk are stopped, nothing else is. They go on at the
+//! end, and all that was asked is answered then: it was them that everybody waited for.
 #![allow(clippy::unwrap_used)]
 
 use clients::broker::is_foreign;
@@ -14,7 +15,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// More than a shard writes to the disk itself, so that it is the log's thread that everybody waits for.
+/// More than a shard writes to the disk itself, so that it is the log's thread that everybody waits
+/// for.
 const LARGE: usize = 100_000;
 
 /// Each way to wait, by the queue that is waited for.
@@ -117,7 +119,8 @@ fn a_hang_is_told_once_with_queue_and_partition_and_shown_to_who_asks() {
         assert!(waiting["method"].as_str().unwrap().starts_with(method), "{waiting}");
         assert!(waiting["waited_ms"].as_u64().unwrap() >= 9_000, "{waiting}");
         assert!(method == "basic.publish" || line.contains(method), "{line}");
-        // A queue that is being declared is in no partition yet: it is the topology that does not answer.
+        // A queue that is being declared is in no partition yet: it is the topology that does not
+        // answer.
         let partition = (method != "queue.declare").then(|| waiting["partitions"][0].as_u64().unwrap());
         assert_eq!(partition_of(line), partition, "{line}\n{waiting}");
     }

@@ -1,4 +1,5 @@
-//! The audit log: who changed what, when and from where, over HTTP and over AMQP, and no secret in it.
+//! The audit log: who changed what, when and from where, over HTTP and over AMQP, and no secret in
+//! it.
 #![allow(clippy::unwrap_used)]
 
 use clients::api::until;

@@ -1,4 +1,5 @@
-//! Health checks over HTTP that look at more than one thing: the node as a whole, and when certificates end.
+//! Health checks over HTTP that look at more than one thing: the node as a whole, and when
+//! certificates end.
 #![allow(clippy::unwrap_used)]
 
 use clients::Broker;

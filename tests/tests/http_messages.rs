@@ -1,4 +1,5 @@
-//! Publishing and getting over HTTP: what is answered, and where messages are when somebody vanishes or something stalls.
+//! Publishing and getting over HTTP: what is answered, and where messages are when somebody
+//! vanishes or something stalls.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
@@ -149,7 +150,8 @@ fn what_cannot_be_published_or_got_is_refused_with_rabbitmqs_reasons() {
         assert_eq!(http.post(&format!("/api/queues/{vhost}/q/get"), body).with(400)["reason"], told);
     }
     assert_eq!(http.get(&format!("/api/queues/{vhost}/q/get")).status, 405);
-    // Who may not read or write there does neither, and who may not use the virtual host is told no more than that.
+    // Who may not read or write there does neither, and who may not use the virtual host is told no
+    // more than that.
     http.put(&format!("/api/users/{user}"), r#"{"password":"pw","tags":"management"}"#).with(201);
     let theirs = http.as_user(&user, "pw");
     let wanted = r#"{"count":1,"ackmode":"ack_requeue_false","encoding":"auto"}"#;
@@ -169,7 +171,8 @@ fn what_cannot_be_published_or_got_is_refused_with_rabbitmqs_reasons() {
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }
 
-/// A request whose sender is gone before the broker looks at it: the broker is stopped while it is sent.
+/// A request whose sender is gone before the broker looks at it: the broker is stopped while it is
+/// sent.
 fn ask_and_vanish(broker: &Broker, http: &Http, path: &str, body: &str) {
     broker.signal(rustix::process::Signal::STOP);
     let head = format!(

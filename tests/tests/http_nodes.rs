@@ -1,4 +1,5 @@
-//! The node over HTTP: its memory, and the fields without which RabbitMQ's own clients cannot read it.
+//! The node over HTTP: its memory, and the fields without which RabbitMQ's own clients cannot read
+//! it.
 #![allow(clippy::unwrap_used)]
 
 use clients::Broker;
@@ -17,7 +18,8 @@ fn a_node_has_every_field_that_rabbitmqadmin_reads() {
     let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
     let nodes = http.get("/api/nodes").with(200);
     let node = &nodes[0];
-    // As `ClusterNode` of RabbitMQ's client in Rust has them: a field that is missing or of another type fails the whole list.
+    // As `ClusterNode` of RabbitMQ's client in Rust has them: a field that is missing or of another
+    // type fails the whole list.
     numbers(node, &["uptime", "run_queue", "processors", "fd_total", "proc_total"], u32::MAX.into());
     numbers(node, &["mem_limit", "disk_free_limit"], u64::MAX);
     assert!(node["os_pid"].as_str().is_some_and(|pid| pid.parse::<u32>().is_ok()));

@@ -1,7 +1,8 @@
-//! The management API from outside: what is asked over HTTP holds for clients over AMQP, and the other way round.
+//! The management API from outside: what is asked over HTTP holds for clients over AMQP, and the
+//! other way round.
 //!
-//! With `AMQP_URI` and `MANAGEMENT` the same tests run against RabbitMQ, whose figures about connections come late: what is
-//! asked of them is waited for.
+//! With `AMQP_URI` and `MANAGEMENT` the same tests run against RabbitMQ, whose figures about
+//! connections come late: what is asked of them is waited for.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -788,7 +789,8 @@ fn to_look_at_a_queue_or_an_exchange_by_a_passive_declare_needs_no_right() {
     http.put(&format!("/api/queues/{vhost}/q"), r#"{"durable":true}"#).with(201);
     http.put(&format!("/api/exchanges/{vhost}/x"), r#"{"type":"direct"}"#).with(201);
     http.put(&format!("/api/users/{name}"), r#"{"password":"pw","tags":""}"#).with(201);
-    // The second may consume from what it looks at and nothing else; the first may do nothing at all.
+    // The second may consume from what it looks at and nothing else; the first may do nothing at
+    // all.
     for rights in
         [r#"{"configure":"^$","write":"^$","read":"^$"}"#, r#"{"configure":"^$","write":"^$","read":"^(q|x)$"}"#]
     {

@@ -1,6 +1,7 @@
 //! Starts with another number of partitions than the data folder has.
 //!
-//! Invariant: a folder keeps the partitions that it has, gets those that are added, and nothing confirmed is lost by either.
+//! Invariant: a folder keeps the partitions that it has, gets those that are added, and nothing
+//! confirmed is lost by either.
 #![allow(clippy::unwrap_used)]
 
 use clients::{Broker, QueueDeclare};
@@ -59,7 +60,8 @@ fn recycle(broker: &Broker) {
     let wal = broker.data_folder().join("wal");
     let due = Instant::now() + Duration::from_secs(60);
     let sent_enough = std::cell::Cell::new(false);
-    // A file that waits to be used again, and still has its old number, lets the log look as if others were missing.
+    // A file that waits to be used again, and still has its old number, lets the log look as if
+    // others were missing.
     let is_recycled = || first_file(&wal) > 2 && (sent_enough.get() || files_of(&wal)[0] < first_file(&wal));
     while !is_recycled() {
         assert!(Instant::now() < due, "the log is not recycled: {:?}", files_of(&wal));
@@ -91,7 +93,8 @@ fn files_of(wal: &Path) -> Vec<u64> {
     numbers
 }
 
-/// The oldest file from which on none is missing. A file that was given back keeps its number until it is used again.
+/// The oldest file from which on none is missing. A file that was given back keeps its number until
+/// it is used again.
 fn first_file(wal: &Path) -> u64 {
     let numbers = files_of(wal);
     let mut first = numbers.last().copied().unwrap_or(0);

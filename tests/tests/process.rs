@@ -1,6 +1,7 @@
 //! The broker as a process: signals, its folder, its port, its descriptors.
 //!
-//! Invariant: whatever keeps it from running is said in one line that names the cause, and the exit code is not 0.
+//! Invariant: whatever keeps it from running is said in one line that names the cause, and the exit
+//! code is not 0.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
@@ -171,7 +172,8 @@ fn idle_broker_writes_nothing() {
     client.confirm_select(channel).unwrap();
     client.put(channel, "q", b"x");
     client.confirmed(channel, 1, 1);
-    // What settles down after traffic (the note of the log's durable end, a checkpoint that frees a file) has a few seconds.
+    // What settles down after traffic (the note of the log's durable end, a checkpoint that frees a
+    // file) has a few seconds.
     std::thread::sleep(Duration::from_secs(5));
     let written = |pid: u32| {
         let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();

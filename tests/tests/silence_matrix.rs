@@ -1,8 +1,10 @@
-//! The silence matrix: after ten seconds without any traffic one step of each kind, which has to take no longer than it would in the
-//! middle of traffic. A wake-up that was not given cannot hide behind the next one here, as there is no next one.
+//! The silence matrix: after ten seconds without any traffic one step of each kind, which has to
+//! take no longer than it would in the middle of traffic. A wake-up that was not given cannot hide
+//! behind the next one here, as there is no next one.
 //!
-//! Invariant: each cell has a broker of its own, and from the beginning of the silence to the end of the step nobody says anything
-//! to it but the step itself. What falls due by itself is waited for by a consumer that only listens.
+//! Invariant: each cell has a broker of its own, and from the beginning of the silence to the end
+//! of the step nobody says anything to it but the step itself. What falls due by itself is waited
+//! for by a consumer that only listens.
 
 use clients::broker::{is_foreign, unique};
 use clients::matrix::{Matrix, Outcome, attempt, is_whole, side_by_side};
@@ -12,10 +14,11 @@ use clients::{Broker, Client, End, Event, Properties, Publish, QueueDeclare, Val
 use std::time::{Duration, Instant};
 
 const SILENCE_MS: u64 = 10_000;
-/// What a step may take. A shard that did something is woken two seconds later by a timer of its own, so a wake-up that was lost
-/// takes at least that long, or for ever.
+/// What a step may take. A shard that did something is woken two seconds later by a timer of its
+/// own, so a wake-up that was lost takes at least that long, or for ever.
 const STEP_MAX: Duration = Duration::from_millis(1_500);
-/// A machine that is busy with something else may be late once. A wake-up that is never given is late each time.
+/// A machine that is busy with something else may be late once. A wake-up that is never given is
+/// late each time.
 const TRIES: usize = 2;
 /// Queues of a cell: with two shards some of them are not on the connection's.
 const QUEUES: usize = 3;
@@ -390,7 +393,8 @@ fn consumer_timeout(cell: &mut Cell) -> Outcome {
             std::thread::sleep(Duration::from_millis(DUE_APART_MS));
         }
     }
-    // Who holds a message is looked at once an eighth of the time-out, and is late by two looks at most.
+    // Who holds a message is looked at once an eighth of the time-out, and is late by two looks at
+    // most.
     let looks = Duration::from_millis(SILENCE_MS / 4);
     for (channel, at) in due {
         match cell.falls_due(channel, at + looks, "the end of a consumer")? {

@@ -1,7 +1,8 @@
-//! What strangers may do to those who are logged in, over HTTP and over AMQP: guess, hold up, ask through somebody's
-//! browser.
+//! What strangers may do to those who are logged in, over HTTP and over AMQP: guess, hold up, ask
+//! through somebody's browser.
 //!
-//! Invariant: counts are asserted, and that somebody is answered at all while others hold back; never how fast.
+//! Invariant: counts are asserted, and that somebody is answered at all while others hold back;
+//! never how fast.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -32,8 +33,9 @@ fn status(mut socket: &TcpStream) -> Result<u16, std::io::Error> {
     Ok(String::from_utf8_lossy(&line)[9..].parse().unwrap_or(0))
 }
 
-/// A browser's request for a page of another site, as Chromium 156 sends them; without `Sec-Fetch-Site` to hosts other
-/// than this machine, because it gives that to trustworthy addresses only.
+/// A browser's request for a page of another site, as Chromium 156 sends them; without
+/// `Sec-Fetch-Site` to hosts other than this machine, because it gives that to trustworthy
+/// addresses only.
 fn from_a_page(addr: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> u16 {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\nContent-Length: {}\r\nCache-Control: max-age=0\r\n{GUEST}\
@@ -88,8 +90,8 @@ fn a_page_of_another_site_changes_nothing_for_somebody_who_is_logged_in() {
         );
         assert!(preflight.status >= 400 && !preflight.head.contains("access-control"), "{preflight:?}");
     }
-    // A page at the API's own address may, and so may programs, whatever type they name or none: `curl -d` names a
-    // form's.
+    // A page at the API's own address may, and so may programs, whatever type they name or none:
+    // `curl -d` names a form's.
     let own = format!("Content-Type: text/plain\r\nOrigin: {here}\r\n");
     assert_eq!(from_a_page(addr, "PUT", "/api/vhosts/own-page", &own, ""), 201);
     for (at, kind) in
@@ -234,7 +236,8 @@ fn guesses_in_parallel_are_limited_over_amqp_and_http_together_and_lock_out_nobo
         (of("wrong user or password"), of("too many failed logins"))
     };
     let (tried, not_tried) = looked_at("ann");
-    // Fifteen at once, one in four seconds after that, and lines beyond the first fifty are counted.
+    // Fifteen at once, one in four seconds after that, and lines beyond the first fifty are
+    // counted.
     assert!((15..=25).contains(&tried), "{tried} of 120 guesses were looked at, {not_tried} told not to be");
     assert!(not_tried > 0);
     // The same limit holds for HTTP, which is told nothing else than before.
@@ -296,8 +299,8 @@ fn messages_dropped_in_a_circle_are_counted_and_not_all_printed() {
     client.confirm_select(channel).unwrap();
     (0..500).for_each(|_| client.put(channel, "circle", b"round and round"));
     client.confirmed(channel, 1, 500);
-    // What expired has left its queue before it is dropped, so the log is waited for. What comes after it is counted
-    // until the end.
+    // What expired has left its queue before it is dropped, so the log is waited for. What comes
+    // after it is counted until the end.
     let text = "message dropped: it would go round";
     let due = Instant::now() + PATIENCE;
     while lines(&broker.log(), text).0 < 50 || client.counts(channel, "circle").unwrap() != (0, 0) {

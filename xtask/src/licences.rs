@@ -1,8 +1,9 @@
 //! Each dependency's licence and source against `deny.toml`.
 //!
-//! Invariant: the rules are read from `deny.toml` alone, so cargo-deny, where it is installed, and this chore agree. This one
-//! needs no download and no minutes of building; what it can not do is advisories, whose database is not in a registry:
-//! `cargo deny check` does that where it may reach it.
+//! Invariant: the rules are read from `deny.toml` alone, so cargo-deny, where it is installed, and
+//! this chore agree. This one needs no download and no minutes of building; what it can not do is
+//! advisories, whose database is not in a registry: `cargo deny check` does that where it may reach
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +48,8 @@ fn strings(rules: &toml::Table, section: &str, key: &str) -> Result<Vec<String>,
     Ok(list.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect())
 }
 
-/// Whether an SPDX expression can be met with the allowed licences. `A/B` is how older packages write `A OR B`.
+/// Whether an SPDX expression can be met with the allowed licences. `A/B` is how older packages
+/// write `A OR B`.
 fn satisfied(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();

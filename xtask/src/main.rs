@@ -1,4 +1,5 @@
-//! Project chores. `cargo xtask check` runs every quick check in one command, `cargo xtask test` every test there is.
+//! Project chores. `cargo xtask check` runs every quick check in one command, `cargo xtask test`
+//! every test there is.
 //!
 //! Invariant: a chore that finds something wrong says what and where, and its exit code is 1.
 #![allow(clippy::print_stdout, reason = "a chore talks to the person who runs it")]

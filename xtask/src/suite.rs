@@ -1,6 +1,7 @@
 //! The tests: which there are, what they need, and one line at the end that sums them up.
 //!
-//! Invariant: the closing line counts every test that ran, and says `ok` only when all of them passed.
+//! Invariant: the closing line counts every test that ran, and says `ok` only when all of them
+//! passed.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::time::Instant;
 
 use crate::shell;
 
-/// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one in a year agree.
+/// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one
+/// in a year agree.
 const PYTHON_PACKAGES: &[&str] = &[
     "pytest==8.4.2",
     "pytest-timeout==2.4.0",
@@ -20,7 +22,8 @@ const PYTHON_PACKAGES: &[&str] = &[
     "prometheus-client==0.23.1",
 ];
 
-/// Client libraries whose own tests are run, by the names that `tests/python/suite.py` has for them.
+/// Client libraries whose own tests are run, by the names that `tests/python/suite.py` has for
+/// them.
 const PYTHON_SUITES: &[&str] = &["kombu", "py-amqp"];
 
 #[derive(Default)]
@@ -43,8 +46,9 @@ pub(crate) fn quick() -> Result<(), String> {
 pub(crate) fn all() -> Result<(), String> {
     let started = Instant::now();
     let mut totals = Totals::default();
-    // One call for all crates: asked for by themselves, the binary and the black-box tests would want other features of shared
-    // dependencies, and those and most of our own crates would be built again. The binary is there before the first test runs.
+    // One call for all crates: asked for by themselves, the binary and the black-box tests would
+    // want other features of shared dependencies, and those and most of our own crates would be
+    // built again. The binary is there before the first test runs.
     let binary = target_folder()?.join("debug/leveret");
     let environment = [("LEVERET_BIN", binary.to_string_lossy().into_owned())];
     let arguments = ["test", "--locked", "--no-fail-fast", "--workspace"];
@@ -65,8 +69,9 @@ pub(crate) fn all() -> Result<(), String> {
     totals.close(started)
 }
 
-/// The matrices: the black-box tests `NAME_matrix`, a file or a folder, each asked for everything and with its table printed. Those that were named,
-/// or all there are. They run against our broker or, as `tests/src/broker.rs` says, another one.
+/// The matrices: the black-box tests `NAME_matrix`, a file or a folder, each asked for everything
+/// and with its table printed. Those that were named, or all there are. They run against our broker
+/// or, as `tests/src/broker.rs` says, another one.
 pub(crate) fn matrices(named: Vec<String>) -> Result<(), String> {
     let started = Instant::now();
     let folder = shell::root().join("tests/tests");
@@ -117,7 +122,8 @@ impl Totals {
         Ok(())
     }
 
-    /// Counts a line like `test result: ok. 3 passed; 0 failed; ...` of cargo, or `3 passed, 1 failed in 2.1s` of pytest.
+    /// Counts a line like `test result: ok. 3 passed; 0 failed; ...` of cargo, or
+    /// `3 passed, 1 failed in 2.1s` of pytest.
     fn count(&mut self, line: &str) {
         let cargo = line.strip_prefix("test result: ");
         let pytest = line.contains(" in ") && (line.contains(" passed") || line.contains(" failed"));

@@ -1,4 +1,5 @@
-//! What no compiler checks: file headers, who may know whom, leftovers, paths and hosts of one machine.
+//! What no compiler checks: file headers, who may know whom, leftovers, paths and hosts of one
+//! machine.
 //!
 //! Invariant: the map of crates in `docs/ARCHITECTURE.md` and `LAYERS` below say the same.
 
@@ -9,7 +10,8 @@ use crate::shell;
 /// A file is expected to hold one noun; near this many lines there is a second one in it.
 const LINES_MAX: usize = 900;
 
-/// A crate, the crates of ours it may depend on, and words its code may not contain outside of tests.
+/// A crate, the crates of ours it may depend on, and words its code may not contain outside of
+/// tests.
 struct Layer {
     name: &'static str,
     may_know: &'static [&'static str],

@@ -1,7 +1,8 @@
-//! What the hot paths cost: nanoseconds and allocations per publish read, delivery written, ack read, confirm sent.
+//! What the hot paths cost: nanoseconds and allocations per publish read, delivery written, ack
+//! read, confirm sent.
 //!
-//! Run with `cargo run --release -p amqp --example wire_cost`. Each figure is the best of several rounds on a warm cache, so it
-//! is the price of the code and not of the machine's other guests.
+//! Run with `cargo run --release -p amqp --example wire_cost`. Each figure is the best of several
+//! rounds on a warm cache, so it is the price of the code and not of the machine's other guests.
 
 #![allow(clippy::print_stdout, reason = "printing is what an example is for")]
 
@@ -20,7 +21,8 @@ const ROUNDS: usize = 300;
 /// Operations between two looks at the output, as a loop of the server would do.
 const BATCH: usize = 32;
 const BATCHES: usize = 100;
-/// Read buffers of 64 KiB a round: few enough to be in the cache, as what was just read from a socket is.
+/// Read buffers of 64 KiB a round: few enough to be in the cache, as what was just read from a
+/// socket is.
 const READS: usize = 4;
 
 /// Counts allocations.
@@ -112,7 +114,8 @@ fn opened() -> (Connection, ChannelId) {
     (connection, channel.expect("the channel opened"))
 }
 
-/// A read buffer's worth of publishes at a time, as a socket gives them: read, parse, hand over, drop.
+/// A read buffer's worth of publishes at a time, as a socket gives them: read, parse, hand over,
+/// drop.
 fn publish(body_bytes: usize) {
     let mut one = Vec::new();
     let exchange = Bytes::from_static(b"orders");

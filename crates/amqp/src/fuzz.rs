@@ -1,6 +1,7 @@
 //! Entry points for fuzzers: any bytes may be passed in, and the only wrong answer is a panic.
 //!
-//! Invariant: nothing here checks anything that the tests of this crate do not check as well; a finding becomes a test.
+//! Invariant: nothing here checks anything that the tests of this crate do not check as well; a
+//! finding becomes a test.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use crate::wire::method::Method;
 use crate::wire::table::{Table, check_fields};
 use crate::{ChannelId, ConsumerTag};
 
-/// Decodes one frame's payload as a method; what decodes must encode to something that decodes to the same.
+/// Decodes one frame's payload as a method; what decodes must encode to something that decodes to
+/// the same.
 pub fn decode_frame(data: &[u8]) {
     let Some(header) = FrameHeader::read(data) else { return };
     let payload = Bytes::copy_from_slice(&data[FRAME_HEADER_BYTES..]);
@@ -49,8 +51,8 @@ pub fn decode_properties(data: &[u8]) {
     }
 }
 
-/// Drives a connection that is open already, with a channel open, through whatever frames `data` holds; a broker that
-/// grants everything answers. The first byte chooses how the input is cut.
+/// Drives a connection that is open already, with a channel open, through whatever frames `data`
+/// holds; a broker that grants everything answers. The first byte chooses how the input is cut.
 pub fn drive_connection(data: &[u8]) {
     let Some((&cut, data)) = data.split_first() else { return };
     let mut driver = Driver::opened();

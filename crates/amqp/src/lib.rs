@@ -1,11 +1,13 @@
 //! AMQP 0-9-1 without sockets: the wire, the connection's rules, the channel's rules.
 //!
-//! Invariant: nothing here reads a clock, a socket or a random number. Bytes and the time come in, bytes and events go
-//! out, and the same inputs give the same outputs, so that a recorded conversation can be replayed byte for byte.
+//! Invariant: nothing here reads a clock, a socket or a random number. Bytes and the time come in,
+//! bytes and events go out, and the same inputs give the same outputs, so that a recorded
+//! conversation can be replayed byte for byte.
 //!
-//! Read in this order: [`wire`] (what the bytes mean), [`connection`] (whose turn it is), [`channel`] (what a channel
-//! remembers). A server owns one [`Connection`] per socket and calls, once a loop: `handle_input`, `poll_event` until it
-//! is empty, the answers, `flush_confirms`, and then writes `output`.
+//! Read in this order: [`wire`] (what the bytes mean), [`connection`] (whose turn it is),
+//! [`channel`] (what a channel remembers). A server owns one [`Connection`] per socket and calls,
+//! once a loop: `handle_input`, `poll_event` until it is empty, the answers, `flush_confirms`, and
+//! then writes `output`.
 
 pub mod channel;
 pub mod connection;

@@ -1,7 +1,9 @@
-//! Reply codes, and the two errors that a peer can be told: one ends a channel, the other the connection.
+//! Reply codes, and the two errors that a peer can be told: one ends a channel, the other the
+//! connection.
 //!
-//! Invariant: which of the two an error is follows from its code alone ([`ReplyCode::is_hard`]), as in RabbitMQ, so that
-//! no caller can close a channel with a code that the protocol keeps for connections.
+//! Invariant: which of the two an error is follows from its code alone ([`ReplyCode::is_hard`]), as
+//! in RabbitMQ, so that no caller can close a channel with a code that the protocol keeps for
+//! connections.
 
 use std::fmt;
 
@@ -167,7 +169,8 @@ pub struct ChannelError {
     pub code: ReplyCode,
     /// The text without the code's name, which is written before it. Cut at 255 bytes in all.
     pub text: String,
-    /// The method to blame; [`MethodId::NONE`] means the request that the channel waits on, if there is one.
+    /// The method to blame; [`MethodId::NONE`] means the request that the channel waits on, if
+    /// there is one.
     pub method: MethodId,
 }
 
@@ -241,7 +244,8 @@ impl From<ConnectionError> for Fault {
     }
 }
 
-/// The text as it goes on the wire: the code's name, the text, cut to a short string at a character's border.
+/// The text as it goes on the wire: the code's name, the text, cut to a short string at a
+/// character's border.
 pub(crate) fn wire_text(code: ReplyCode, text: &str) -> String {
     let mut whole = format!("{} - {text}", code.name());
     if whole.len() > REPLY_TEXT_BYTES_MAX {

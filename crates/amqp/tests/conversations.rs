@@ -1,8 +1,10 @@
-//! Properties of whole conversations: a client that mostly keeps the rules, and a broker that answers late and in any order.
+//! Properties of whole conversations: a client that mostly keeps the rules, and a broker that
+//! answers late and in any order.
 //!
-//! What must hold at every step: publishes come in order and once; a delivery is exactly one of outstanding, settled, or
-//! left behind by its channel; a request is asked once and only while its channel has no other; a channel that closed is
-//! not heard of again; what was sent is confirmed to the client as the broker said.
+//! What must hold at every step: publishes come in order and once; a delivery is exactly one of
+//! outstanding, settled, or left behind by its channel; a request is asked once and only while its
+//! channel has no other; a channel that closed is not heard of again; what was sent is confirmed to
+//! the client as the broker said.
 
 mod client;
 
@@ -79,7 +81,8 @@ struct Known {
 struct World {
     client: Client,
     channels: BTreeMap<u16, Known>,
-    /// Channels for which the broker closed and the client has not answered, or asked to close and got no answer.
+    /// Channels for which the broker closed and the client has not answered, or asked to close and
+    /// got no answer.
     closing: BTreeSet<u16>,
     /// Channels whose opening the machine has not come to yet.
     opening: BTreeSet<u16>,
@@ -171,7 +174,8 @@ impl World {
                 self.client.raw(&bytes);
             }
             Step::Declare(_, no_wait) => self.client.send(number, declare("q", no_wait)),
-            // A tag in use costs the connection: only one consumer, and only when nothing is on its way.
+            // A tag in use costs the connection: only one consumer, and only when nothing is on its
+            // way.
             Step::Consume(_, _) if known.waits => {}
             Step::Consume(_, unique) => {
                 let tag = if unique { Bytes::from(format!("t{}", self.seq)) } else { Bytes::new() };

@@ -315,7 +315,8 @@ fn heartbeats_go_out_when_nothing_else_does() {
         client.raw(&HEARTBEAT);
     }
 
-    // Something was written, so there is no need for one; but half an interval after that there is, whatever the timer was set to.
+    // Something was written, so there is no need for one; but half an interval after that there is,
+    // whatever the timer was set to.
     client.sleep(1_000);
     client.send(1, channel_open());
     client.read();

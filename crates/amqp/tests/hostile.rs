@@ -1,4 +1,5 @@
-//! Hostile clients: whatever they send, memory stays bounded, and it is their own connection that they lose.
+//! Hostile clients: whatever they send, memory stays bounded, and it is their own connection that
+//! they lose.
 //!
 //! One test in this file, as it counts every byte that the process allocates.
 
@@ -48,7 +49,8 @@ fn peak(attack: impl FnOnce()) -> usize {
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Feeds in parts as a socket would, for as long as the connection reads; looks at no event and reads no byte.
+/// Feeds in parts as a socket would, for as long as the connection reads; looks at no event and
+/// reads no byte.
 fn flood(client: &mut Client, bytes: &[u8], total: usize) -> usize {
     let mut fed = 0;
     while fed < total && client.connection.wants_input() {
@@ -105,7 +107,8 @@ fn memory_is_bounded_whatever_comes() {
         for _ in 0..10_000 {
             let mut outer = b"\x01aF".to_vec();
             outer.extend_from_slice(&(fields.len() as u32).to_be_bytes());
-            // Built from the outside in would be quadratic; the inner length does not matter for the depth.
+            // Built from the outside in would be quadratic; the inner length does not matter for
+            // the depth.
             outer.append(&mut fields);
             fields = outer;
         }

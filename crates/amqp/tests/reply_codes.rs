@@ -1,4 +1,5 @@
-//! Every rule that a client can break, with the reply code, the text, and the method that is blamed.
+//! Every rule that a client can break, with the reply code, the text, and the method that is
+//! blamed.
 
 mod client;
 
@@ -8,7 +9,8 @@ use amqp::{ChannelError, ConnectionConfig, ConnectionError, Event, Reply, ReplyC
 use bytes::Bytes;
 use client::*;
 
-/// What a frame, or several, cost: the channel's number (0 is the connection), code, text, class and method.
+/// What a frame, or several, cost: the channel's number (0 is the connection), code, text, class
+/// and method.
 type Cost = (u16, u16, String, u16, u16);
 
 fn cost_of(client: &mut Client) -> Cost {
@@ -25,7 +27,8 @@ fn cost(channel: u16, code: u16, text: &str, class: u16, method: u16) -> Cost {
     (channel, code, text.to_owned(), class, method)
 }
 
-/// Does `act` on a connection with channel 1 open and checks what it costs, and that it costs that and no more.
+/// Does `act` on a connection with channel 1 open and checks what it costs, and that it costs that
+/// and no more.
 #[track_caller]
 fn costs(act: impl FnOnce(&mut Client), channel: u16, code: u16, text: &str, class: u16, method: u16) {
     let (mut client, id) = Client::with_channel();

@@ -1,4 +1,5 @@
-//! Properties: what is written is read back, the cuts of a stream change nothing, and no stream makes it panic.
+//! Properties: what is written is read back, the cuts of a stream change nothing, and no stream
+//! makes it panic.
 
 mod client;
 
@@ -57,8 +58,8 @@ fn table() -> impl Strategy<Value = Table> {
     proptest::collection::vec((name(), value()), 0..8).prop_map(table_of)
 }
 
-/// Random payloads for every method of the table: a payload is made by the method's own encoder from random fields, found
-/// by decoding random bytes long enough for any fixed part.
+/// Random payloads for every method of the table: a payload is made by the method's own encoder
+/// from random fields, found by decoding random bytes long enough for any fixed part.
 fn arbitrary_method() -> impl Strategy<Value = Method> {
     let index = 0..Method::ALL.len();
     (index, name(), name(), name(), bytes(60), table(), any::<u64>(), any::<u8>()).prop_map(
@@ -223,8 +224,8 @@ proptest! {
 /// What happened on each channel, in words and in order, and the deliveries that were settled.
 type Happened = (BTreeMap<u16, Vec<String>>, Vec<(ChannelId, u32, u64)>);
 
-/// Feeds a stream in parts of these sizes, in turn, to an open connection with three channels and forty deliveries on
-/// each; answers every request at once.
+/// Feeds a stream in parts of these sizes, in turn, to an open connection with three channels and
+/// forty deliveries on each; answers every request at once.
 fn replay(stream: &[u8], cuts: &[usize]) -> Happened {
     use amqp::{ConsumerTag, Delivery, Event, MessageParts, Reply, Request};
     let mut client = Client::open();
@@ -281,7 +282,8 @@ fn replay(stream: &[u8], cuts: &[usize]) -> Happened {
             }
         }
     }
-    // Channels are independent of one another: while one waits for an answer, how far another gets follows the cuts.
+    // Channels are independent of one another: while one waits for an answer, how far another gets
+    // follows the cuts.
     for sent in client.read() {
         let number = match &sent {
             Sent::Method(number, _) | Sent::Header { channel: number, .. } | Sent::Body(number, _) => *number,

@@ -1,4 +1,5 @@
-//! The class tx on the wire: what waits for a commit, what a rollback gives back, when commit-ok goes out.
+//! The class tx on the wire: what waits for a commit, what a rollback gives back, when commit-ok
+//! goes out.
 
 mod client;
 

@@ -1,4 +1,5 @@
-//! The load generator without the rest of the binary: `cargo run --release -p bench --example load -- --rate 1000 …`.
+//! The load generator without the rest of the binary:
+//! `cargo run --release -p bench --example load -- --rate 1000 …`.
 //!
 //! Invariant: it is what `leveret bench` runs; only signals are left to the system.
 

@@ -1,7 +1,8 @@
-//! The broker under test when this tool starts it: on a free port, on a fresh folder, in a box if limits were asked for.
+//! The broker under test when this tool starts it: on a free port, on a fresh folder, in a box if
+//! limits were asked for.
 //!
-//! Invariant: what was started is stopped, with its cgroup and its folder, however the run ends; a broker that does not come up is
-//! told with its last words.
+//! Invariant: what was started is stopped, with its cgroup and its folder, however the run ends; a
+//! broker that does not come up is told with its last words.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,14 +26,16 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How long it may take to stop before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How many ports are tried. Others look for a free one at the same moment, and both may be given the same.
+/// How many ports are tried. Others look for a free one at the same moment, and both may be given
+/// the same.
 const PORTS_TRIED: u32 = 5;
 
-/// A broker that nothing shows to be ours counts as ours when its port answers and what was started still runs after this long:
-/// whoever finds its port taken ends before.
+/// A broker that nothing shows to be ours counts as ours when its port answers and what was started
+/// still runs after this long: whoever finds its port taken ends before.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The variable by which a process shows that it comes from what was started, whoever forked it: its value is the run's folder.
+/// The variable by which a process shows that it comes from what was started, whoever forked it:
+/// its value is the run's folder.
 const MARK: &str = "BENCH_BROKER_FOLDER";
 
 /// The server of this binary.
@@ -47,8 +50,8 @@ const OWNER: &str = "owner";
 /// A folder that is younger than this may belong to a process that has not come to locking it.
 const YOUNG: Duration = Duration::from_secs(5);
 
-/// The process groups of the brokers that run. Ctrl-C at a terminal goes to this program's group, and a broker that got it
-/// too would be gone before its load is.
+/// The process groups of the brokers that run. Ctrl-C at a terminal goes to this program's group,
+/// and a broker that got it too would be gone before its load is.
 static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Bytes of its log that are told when it does not come up.
@@ -262,7 +265,8 @@ fn boxed(wanted: &BrokerStart) -> Result<Cgroup, Error> {
     }
 }
 
-/// The command with its port, its folder and this program filled in; without one, this binary's own server.
+/// The command with its port, its folder and this program filled in; without one, this binary's own
+/// server.
 fn command(wanted: &BrokerStart, port: u16, data: &Path) -> Result<Vec<String>, Error> {
     let data = data.display().to_string();
     let command = wanted.command.as_deref().unwrap_or(OWN);
@@ -297,7 +301,8 @@ fn whose(port: u16, folder: &Path) -> Whose {
     }
 }
 
-/// Whether a process comes from what was started for this folder; `None` if it has no mark or we may not see it.
+/// Whether a process comes from what was started for this folder; `None` if it has no mark or we
+/// may not see it.
 fn is_marked(pid: u32, folder: &Path) -> Option<bool> {
     use std::os::unix::ffi::OsStrExt as _;
     crate::process::variable(pid, MARK).map(|mark| mark == folder.as_os_str().as_bytes())
@@ -308,8 +313,8 @@ fn owner(folder: &Path) -> Result<File, Error> {
     file.map_err(|why| Error::machine("locking the broker's folder", why))
 }
 
-/// Ends the brokers of runs that were killed, and removes their folders. Nobody else would, and they would go on using the machine
-/// that is measured.
+/// Ends the brokers of runs that were killed, and removes their folders. Nobody else would, and
+/// they would go on using the machine that is measured.
 pub fn end_orphans() {
     let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(FOLDERS)) {
@@ -350,7 +355,8 @@ mod tests {
         assert!(error.contains("{port}"), "{error}");
     }
 
-    /// Two runs that were given one port would measure one broker, and lose to each other what the other receives.
+    /// Two runs that were given one port would measure one broker, and lose to each other what the
+    /// other receives.
     #[test]
     fn a_port_that_another_run_has_is_not_ours() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");

@@ -1,7 +1,8 @@
 //! One time for a whole run: nanoseconds since the Unix epoch that never go back.
 //!
-//! Invariant: differences come from the monotonic clock alone. The wall clock is read once, so that the time in a message means
-//! something to a consumer in another process, or on another machine whose clock agrees.
+//! Invariant: differences come from the monotonic clock alone. The wall clock is read once, so that
+//! the time in a message means something to a consumer in another process, or on another machine
+//! whose clock agrees.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! What the broker wrote to disk: the kernel's counters, which [`cgroup::written`] compares, and Leveret's own count beside them.
+//! What the broker wrote to disk: the kernel's counters, which [`cgroup::written`] compares, and
+//! Leveret's own count beside them.
 //!
 //! Invariant: nobody but Leveret is asked, and only on this machine.
 
@@ -17,7 +18,8 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 /// The counter of Leveret's own that stands beside the kernel's.
 const OWN_COUNTER: &str = "leveret_log_written_bytes_total ";
 
-/// What Leveret says that it gave its log; `None` of another broker, or where it tells no metrics on this machine.
+/// What Leveret says that it gave its log; `None` of another broker, or where it tells no metrics
+/// on this machine.
 pub fn own_count(pids: &[u32], broker_ports: &[u16]) -> Option<u64> {
     let mut sum = None;
     for pid in pids {

@@ -1,9 +1,11 @@
-//! `leveret bench durability`: S4's three figures on this machine. How long one waits for each stage, what each policy costs, and
-//! that the value at risk under *selective* stays within its cap.
+//! `leveret bench durability`: S4's three figures on this machine. How long one waits for each
+//! stage, what each policy costs, and that the value at risk under *selective* stays within its
+//! cap.
 //!
-//! Invariant: the stages of a figure are measured in one run, over one TCP connection, at the same time; policies are measured one
-//! after the other at the same rate, because one policy's syncs would serve the other's messages. A rate that was not held is
-//! never shown as held: the figure names the one that was, and why.
+//! Invariant: the stages of a figure are measured in one run, over one TCP connection, at the same
+//! time; policies are measured one after the other at the same rate, because one policy's syncs
+//! would serve the other's messages. A rate that was not held is never shown as held: the figure
+//! names the one that was, and why.
 
 mod risk;
 
@@ -28,7 +30,8 @@ const OWN: &[Known] = &[
     ("cap", "N", "value at risk that selective allows in the last part (default 5000)"),
 ];
 
-/// Messages unconfirmed at most: a second of the article's highest rate, so that the window is never what holds the rate back.
+/// Messages unconfirmed at most: a second of the article's highest rate, so that the window is
+/// never what holds the rate back.
 const WINDOW: u64 = 200_000;
 
 /// A figure that was not held is tried again at what was held, so often.
@@ -209,7 +212,8 @@ impl Lab<'_> {
         Ok(client)
     }
 
-    /// A broker that knows `x-durability` refuses a level that does not exist; others do not look at it.
+    /// A broker that knows `x-durability` refuses a level that does not exist; others do not look
+    /// at it.
     fn abilities(&self) -> Result<Abilities, Error> {
         let mut client = self.client()?;
         let mut arguments = Table::new();
@@ -253,7 +257,8 @@ impl Lab<'_> {
             false => {
                 let mut stage = Stage { name: "synced", ..durable("durability-quorum", &[("x-queue-type", "quorum")]) };
                 if self.abilities.is_cluster {
-                    // One member: its own disk and nobody else's, or it would be the replicated stage again.
+                    // One member: its own disk and nobody else's, or it would be the replicated
+                    // stage again.
                     stage.name = "synced (one node's disk)";
                     stage.arguments.push("x-quorum-initial-group-size", Value::I32(1));
                 }
@@ -325,7 +330,8 @@ impl Lab<'_> {
         Ok(handed.into_iter().chain(run.stages.iter().map(|(name, latency)| of(name, latency.clone()))).collect())
     }
 
-    /// Figures 2 and 3: one policy after the other, all at the same rate, which is the highest tried that all of them held.
+    /// Figures 2 and 3: one policy after the other, all at the same rate, which is the highest
+    /// tried that all of them held.
     fn policies(&mut self, figure: &Asked, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
         let mut rate = figure.rate;
         let mut why = None;
@@ -362,7 +368,8 @@ impl Lab<'_> {
         all.into_iter().flatten().collect()
     }
 
-    /// Runs at the figure's rate, and lower until one is held. Returns the last run and the rate that it was asked for.
+    /// Runs at the figure's rate, and lower until one is held. Returns the last run and the rate
+    /// that it was asked for.
     fn at_a_held_rate(
         &mut self,
         figure: &Asked,
@@ -511,7 +518,8 @@ fn why_not_held(run: &Run, wanted: f64) -> Option<String> {
     })
 }
 
-/// Three quarters of what went through: near the limit there is a queue, and a figure would show nothing else.
+/// Three quarters of what went through: near the limit there is a queue, and a figure would show
+/// nothing else.
 fn lower(run: &Run, rate: f64) -> f64 {
     let confirmed = run.confirmed_per_s.unwrap_or(run.published_per_s);
     round_down(confirmed.min(run.published_per_s) * 0.75).min(rate * 0.75).max(100.0)

@@ -1,6 +1,7 @@
 //! Why a run could not be made, and whose fault that is.
 //!
-//! Invariant: a run that was made and found something (lost messages, a missed requirement) is no error: that is a verdict.
+//! Invariant: a run that was made and found something (lost messages, a missed requirement) is no
+//! error: that is a verdict.
 
 /// What stops a run.
 #[derive(Debug, thiserror::Error)]

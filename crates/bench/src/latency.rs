@@ -1,6 +1,7 @@
 //! Latencies: HdrHistograms in nanoseconds, the percentiles that are told, and their curve.
 //!
-//! Invariant: every value is recorded, three digits exact, from 1 ns to an hour; longer ones count as an hour.
+//! Invariant: every value is recorded, three digits exact, from 1 ns to an hour; longer ones count
+//! as an hour.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -71,7 +72,8 @@ impl Figures {
     }
 }
 
-/// A curve for a chart: percentile and milliseconds, denser towards the tail. Stops where fewer than one message would be above.
+/// A curve for a chart: percentile and milliseconds, denser towards the tail. Stops where fewer
+/// than one message would be above.
 pub fn curve(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     let mut points = Vec::new();
     if histogram.is_empty() {

@@ -1,12 +1,15 @@
-//! Which of a publisher's messages something happened to: a set of sequence numbers that stays small.
+//! Which of a publisher's messages something happened to: a set of sequence numbers that stays
+//! small.
 //!
-//! Invariant: `count` is the number of members. Stretches of 4096 that are all there cost a tag of 16 bytes and no bits, so a
-//! run in which nothing is missing costs next to nothing, however long it is.
+//! Invariant: `count` is the number of members. Stretches of 4096 that are all there cost a tag of
+//! 16 bytes and no bits, so a run in which nothing is missing costs next to nothing, however long
+//! it is.
 
 /// Sequence numbers in one chunk.
 const CHUNK: u64 = 4096;
 
-/// Sequence numbers that a ledger takes: a publisher at a million a second for twelve days. Beyond it a number is damage.
+/// Sequence numbers that a ledger takes: a publisher at a million a second for twelve days. Beyond
+/// it a number is damage.
 pub const SEQUENCE_LIMIT: u64 = 1 << 40;
 
 #[derive(Clone, Debug)]
@@ -38,7 +41,8 @@ impl Ledger {
         }
     }
 
-    /// Adds one; false when it was there already. Numbers from [`SEQUENCE_LIMIT`] on are the caller's bug.
+    /// Adds one; false when it was there already. Numbers from [`SEQUENCE_LIMIT`] on are the
+    /// caller's bug.
     #[inline]
     pub fn insert(&mut self, sequence: u64) -> bool {
         let chunk = self.chunk_mut(sequence);
@@ -85,7 +89,8 @@ impl Ledger {
         });
     }
 
-    /// Those that are here and not in `other`, the first `at_most` of them, and how many there are in all.
+    /// Those that are here and not in `other`, the first `at_most` of them, and how many there are
+    /// in all.
     pub fn missing_in(&self, other: &Ledger, at_most: usize) -> (Vec<u64>, u64) {
         let (mut first, mut count) = (Vec::new(), 0);
         for (at, chunk) in self.chunks.iter().enumerate() {

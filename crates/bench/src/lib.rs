@@ -1,10 +1,13 @@
-//! `leveret bench`: a load generator for any AMQP 0-9-1 broker that tells what it measured and whether anything was lost.
+//! `leveret bench`: a load generator for any AMQP 0-9-1 broker that tells what it measured and
+//! whether anything was lost.
 //!
-//! Invariant: a client and nothing more. It knows the broker by its address, its processes and its answers.
+//! Invariant: a client and nothing more. It knows the broker by its address, its processes and its
+//! answers.
 //!
-//! In reading order: [`options`] (PerfTest's words), [`plan`] (who publishes and consumes what), [`message`] and [`ledger`]
-//! (what each message carries, and the books kept of it), [`client`] (setting up), [`load`] (the threads that do the work),
-//! [`run`] (from start to verdict), [`record`] (what is written down), [`screen`] and [`report`] (what a person sees).
+//! In reading order: [`options`] (PerfTest's words), [`plan`] (who publishes and consumes what),
+//! [`message`] and [`ledger`] (what each message carries, and the books kept of it), [`client`]
+//! (setting up), [`load`] (the threads that do the work), [`run`] (from start to verdict),
+//! [`record`] (what is written down), [`screen`] and [`report`] (what a person sees).
 
 pub mod clock;
 pub mod error;

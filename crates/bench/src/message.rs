@@ -1,4 +1,5 @@
-//! What each message carries: who sent it, as which one, when it was due, and a checksum over all of it.
+//! What each message carries: who sent it, as which one, when it was due, and a checksum over all
+//! of it.
 //!
 //! ```text
 //!   from 32 bytes on:   0      4           8          16       24       28       32
@@ -8,9 +9,10 @@
 //!                       | publisher | sequence | due us, low 32 | check | filling ...
 //! ```
 //!
-//! Invariant: a body that [`read`] accepts is one that [`write()`] made, of this length, unchanged. Numbers are in network order.
-//! The short form has no room for the run, so its check is salted with it: a message of another run looks damaged there, and
-//! only the depth of the queue at the start tells the two apart.
+//! Invariant: a body that [`read`] accepts is one that [`write()`] made, of this length, unchanged.
+//! Numbers are in network order. The short form has no room for the run, so its check is salted
+//! with it: a message of another run looks damaged there, and only the depth of the queue at the
+//! start tells the two apart.
 
 /// The smallest body; PerfTest's minimum too.
 pub const BODY_BYTES_MIN: usize = 12;
@@ -37,7 +39,8 @@ pub struct Stamp {
     pub due_ns: u64,
 }
 
-/// Writes the stamp into `body`, whose filling stays as it is. A body below [`BODY_BYTES_MIN`] is the caller's bug.
+/// Writes the stamp into `body`, whose filling stays as it is. A body below [`BODY_BYTES_MIN`] is
+/// the caller's bug.
 #[inline]
 pub fn write(body: &mut [u8], stamp: &Stamp) {
     assert!(body.len() >= BODY_BYTES_MIN, "a body has room for its stamp");
@@ -59,7 +62,8 @@ pub fn write(body: &mut [u8], stamp: &Stamp) {
     body[28..32].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Reads the stamp of a body that arrived at `now_ns`, in a run numbered `run`. `None` when the body is not what was sent.
+/// Reads the stamp of a body that arrived at `now_ns`, in a run numbered `run`. `None` when the
+/// body is not what was sent.
 #[inline]
 pub fn read(body: &[u8], run: u32, now_ns: u64) -> Option<Stamp> {
     if body.len() < BODY_BYTES_MIN {
@@ -87,7 +91,8 @@ pub fn read(body: &[u8], run: u32, now_ns: u64) -> Option<Stamp> {
     Some(Stamp { run: long(0)?, publisher: long(4)?, sequence: longlong(8)?, due_ns: longlong(16)? })
 }
 
-/// Whether a body that [`read`] refused looks like one of ours all the same: its length is where ours have it.
+/// Whether a body that [`read`] refused looks like one of ours all the same: its length is where
+/// ours have it.
 pub fn is_stamped(body: &[u8]) -> bool {
     body.len() >= FULL_BYTES_MIN && body[24..28] == (body.len() as u32).to_be_bytes()
 }

@@ -1,6 +1,7 @@
 //! Files for machines: JSON lines, HdrHistogram's log, CSV.
 //!
-//! Invariant: what is written after each interval is whole, so that a run that was cut off leaves everything up to then.
+//! Invariant: what is written after each interval is whole, so that a run that was cut off leaves
+//! everything up to then.
 
 use std::fs::File;
 use std::io::Write;
@@ -45,8 +46,8 @@ impl Target {
 }
 
 impl Files {
-    /// Creates the files that were asked for. A report is written at the end: that its file can be written is known now, before the
-    /// minutes that it takes.
+    /// Creates the files that were asked for. A report is written at the end: that its file can be
+    /// written is known now, before the minutes that it takes.
     pub fn create(outputs: &Outputs) -> Result<Files, Error> {
         outputs.html.iter().chain(&outputs.markdown).try_for_each(|name| reserve(name))?;
         Ok(Files {
@@ -122,7 +123,8 @@ fn reserve(name: &str) -> Result<(), Error> {
     opened.map(drop).map_err(|why| Error::machine(format!("writing {name}"), why))
 }
 
-/// A line of HdrHistogram's log: start and length in seconds, the largest value in milliseconds, the histogram in nanoseconds.
+/// A line of HdrHistogram's log: start and length in seconds, the largest value in milliseconds,
+/// the histogram in nanoseconds.
 fn hdr_line(tag: &str, end_s: f64, histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
     V2DeflateSerializer::new().serialize(histogram, &mut bytes).expect("writing into memory does not fail");

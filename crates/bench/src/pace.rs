@@ -1,7 +1,9 @@
-//! When the next message is due, how large it is, how long its work takes: values that change over time.
+//! When the next message is due, how large it is, how long its work takes: values that change over
+//! time.
 //!
-//! Invariant: the times that a pace gives depend on its start and its steps only, never on when they are asked for. That is what
-//! makes the load open: a broker that stalls finds the messages of the stall waiting, each with the time at which it was due.
+//! Invariant: the times that a pace gives depend on its start and its steps only, never on when
+//! they are asked for. That is what makes the load open: a broker that stalls finds the messages of
+//! the stall waiting, each with the time at which it was due.
 
 use crate::clock::SECOND;
 
@@ -79,7 +81,8 @@ impl Steps {
 #[derive(Clone, Debug)]
 pub struct Pace {
     rate: Steps,
-    /// The due time of the next message, after the start. A fraction of a nanosecond is kept, or 200,000 a second would drift.
+    /// The due time of the next message, after the start. A fraction of a nanosecond is kept, or
+    /// 200,000 a second would drift.
     next_ns: f64,
 }
 

@@ -1,7 +1,8 @@
 //! From options to who does what: each connection, each channel, which queue, which routing key.
 //!
-//! Invariant: a plan is complete before the first connection is made, except for names that the broker chooses. Producers and
-//! consumers are dealt out over a pattern's queues in turn, as PerfTest does it; with a plain list each consumer consumes from all.
+//! Invariant: a plan is complete before the first connection is made, except for names that the
+//! broker chooses. Producers and consumers are dealt out over a pattern's queues in turn, as
+//! PerfTest does it; with a plain list each consumer consumes from all.
 
 use crate::options::{Options, Topology};
 
@@ -97,7 +98,8 @@ fn queues(options: &Options, own_key: &str) -> Vec<QueuePlan> {
     }
     let names = topology.queues.iter();
     match (topology.exchange.is_empty(), topology.is_pattern, &topology.routing_key) {
-        // The default exchange routes by the queue's name; so does a pattern, unless a key was given.
+        // The default exchange routes by the queue's name; so does a pattern, unless a key was
+        // given.
         (true, _, _) | (_, true, None) => names.map(|name| plan(name, name)).collect(),
         _ => names.map(|name| plan(name, own_key)).collect(),
     }

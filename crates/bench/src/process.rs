@@ -1,7 +1,8 @@
 //! What the broker's processes use, read from /proc, when they are on this machine.
 //!
-//! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read, is left out and not guessed.
-//! Network is not here: /proc counts it by namespace and not by process. The load itself knows the bytes between it and the broker.
+//! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read,
+//! is left out and not guessed. Network is not here: /proc counts it by namespace and not by
+//! process. The load itself knows the bytes between it and the broker.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,7 +21,8 @@ pub struct Load {
     pub rss_bytes: u64,
     /// Bytes a second from disk; absent where that is not known.
     pub read_bytes_s: Option<f64>,
-    /// Bytes a second to disk, by the counter that [`crate::disk`] tells; absent where none is trusted.
+    /// Bytes a second to disk, by the counter that [`crate::disk`] tells; absent where none is
+    /// trusted.
     pub write_bytes_s: Option<f64>,
 }
 
@@ -38,7 +40,8 @@ impl Load {
     }
 }
 
-/// The processes that listen on a port of this machine, found through /proc/net/tcp; empty when there is none that we may see.
+/// The processes that listen on a port of this machine, found through /proc/net/tcp; empty when
+/// there is none that we may see.
 pub fn listeners(port: u16) -> Vec<u32> {
     let mut inodes = HashSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -50,7 +53,8 @@ pub fn listeners(port: u16) -> Vec<u32> {
     pids
 }
 
-/// The value of a variable in the environment that a process was started with; `None` if it has none or we may not see it.
+/// The value of a variable in the environment that a process was started with; `None` if it has
+/// none or we may not see it.
 pub fn variable(pid: u32, name: &str) -> Option<Vec<u8>> {
     let all = fs::read(format!("/proc/{pid}/environ")).ok()?;
     all.split(|byte| *byte == 0)

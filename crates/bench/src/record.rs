@@ -1,4 +1,5 @@
-//! What is written down of a run: one object for each interval and one for the whole, the same in JSON, in the report and on screen.
+//! What is written down of a run: one object for each interval and one for the whole, the same in
+//! JSON, in the report and on screen.
 //!
 //! Invariant: numbers carry their unit in their name. What was not measured is absent, never zero.
 
@@ -39,7 +40,8 @@ pub struct Interval {
     /// Why, in its words.
     #[serde(default)]
     pub held_back_why: Vec<String>,
-    /// Copies that were sent and not received by its end; absent where one side is missing or routes cannot be followed.
+    /// Copies that were sent and not received by its end; absent where one side is missing or
+    /// routes cannot be followed.
     #[serde(default)]
     pub backlog: Option<u64>,
     /// From the due time to the confirm.
@@ -132,7 +134,8 @@ pub struct Correctness {
     pub received: u64,
     /// Messages that lie in the queues at the end.
     pub left_in_queues: Option<u64>,
-    /// Copies that were promised, did not come and are not in the queues; absent when it cannot be told why.
+    /// Copies that were promised, did not come and are not in the queues; absent when it cannot be
+    /// told why.
     pub lost: Option<u64>,
     /// The first of them, publisher:sequence.
     pub lost_examples: Vec<String>,
@@ -149,8 +152,9 @@ pub struct Correctness {
 }
 
 impl Cost {
-    /// Enters what the broker used. Both sides count: a broker that takes in and cannot deliver has worked for what it took in, and
-    /// dividing by the few that it delivered would make its work look large.
+    /// Enters what the broker used. Both sides count: a broker that takes in and cannot deliver has
+    /// worked for what it took in, and dividing by the few that it delivered would make its work
+    /// look large.
     pub fn enter_broker(&mut self, cores: f64, sent_per_s: Option<f64>, received_per_s: Option<f64>) {
         let (rate, per) = match (sent_per_s, received_per_s) {
             (Some(sent), Some(received)) => ((sent + received) / 2.0, "in and out"),
@@ -189,7 +193,8 @@ pub struct Cost {
     pub consuming_us_per_message: Option<f64>,
     /// CPU of the broker, microseconds a message of `broker_per`.
     pub broker_us_per_message: Option<f64>,
-    /// What a message is there: `in and out` where half of it is its way in and half its way out, else `sent` or `received`.
+    /// What a message is there: `in and out` where half of it is its way in and half its way out,
+    /// else `sent` or `received`.
     #[serde(default)]
     pub broker_per: String,
     /// Cores that the broker used.
@@ -272,7 +277,8 @@ pub struct Run {
     /// It was ended before its end; one of the sentences in `missed` says when.
     #[serde(default)]
     pub was_interrupted: bool,
-    /// Requirements that could have been given and were not: a run that passed says nothing of them.
+    /// Requirements that could have been given and were not: a run that passed says nothing of
+    /// them.
     #[serde(default)]
     pub not_asked: Vec<String>,
     /// What a reader must know to read it.
@@ -286,7 +292,8 @@ pub enum Verdict {
     Passed,
     /// Something that was required was not met, or something is wrong with a message.
     Failed,
-    /// Nothing is wrong but that more was sent than could be received: no rate of it is one that is held.
+    /// Nothing is wrong but that more was sent than could be received: no rate of it is one that is
+    /// held.
     BacklogGrew,
     /// Nothing was wrong up to where it was interrupted, and nothing is known of the rest.
     Interrupted,

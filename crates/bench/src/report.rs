@@ -1,6 +1,8 @@
-//! One HTML file from one run or several: the answer first, then pictures, then tables; all in the file, nothing from a network.
+//! One HTML file from one run or several: the answer first, then pictures, then tables; all in the
+//! file, nothing from a network.
 //!
-//! Invariant: the report shows what was recorded and computes nothing new but ratios; a value that was not measured is a dash.
+//! Invariant: the report shows what was recorded and computes nothing new but ratios; a value that
+//! was not measured is a dash.
 
 mod answer;
 mod charts;
@@ -68,7 +70,8 @@ fn to_compare(runs: &[Recorded]) -> Vec<Recorded> {
     if compared.is_empty() { runs.to_vec() } else { compared }
 }
 
-/// The charts and the table of runs that are compared with each other. `group` is what moves together.
+/// The charts and the table of runs that are compared with each other. `group` is what moves
+/// together.
 fn section(runs: &[Recorded], group: &str) -> String {
     let are_comparable = are_comparable(runs);
     let (heads, rows) = compared_rows(runs, are_comparable);
@@ -127,7 +130,8 @@ fn appendix(runs: &[Recorded]) -> String {
 /// Seconds since 1970 as a person reads them, in UTC.
 fn date(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the odd day of a leap year is their last; an era is the 400 years after which they repeat.
+    // Years begin in March here, so that the odd day of a leap year is their last; an era is the
+    // 400 years after which they repeat.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -209,7 +213,8 @@ mod tests {
         assert!(!page.contains("differ:"));
         runs[1].run.machine.cores = 64;
         assert!(page_of(&runs).contains("Machines differ: "));
-        // Each has its column of three words where there are more than two, and one that failed is the best at nothing.
+        // Each has its column of three words where there are more than two, and one that failed is
+        // the best at nothing.
         runs[0].run.missed.push("3 lost".to_owned());
         let three = page_of(&[runs[0].clone(), runs[1].clone(), recorded("third", 8.0)]);
         assert!(three.contains("<td>4.00</td><td>400 (100×)</td><td class=\"win\">8.00 (2.00×)</td>"), "{three}");

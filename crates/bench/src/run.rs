@@ -1,7 +1,7 @@
 //! One run from its options to its record: set up, load, drain, judge.
 //!
-//! Invariant: rates are those of the time of load; latencies and books are those of every message, also of the ones that came after
-//! it, because leaving the late ones out is how measurements lie.
+//! Invariant: rates are those of the time of load; latencies and books are those of every message,
+//! also of the ones that came after it, because leaving the late ones out is how measurements lie.
 
 mod merge;
 
@@ -35,8 +35,8 @@ const START_DELAY_NS: u64 = 50_000_000;
 /// How often the run looks at its threads.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the broker used in less than this is not told: the kernel counts CPU in hundredths of a second, and the ends of a run are not
-/// its middle.
+/// What the broker used in less than this is not told: the kernel counts CPU in hundredths of a
+/// second, and the ends of a run are not its middle.
 const COST_SPAN_NS: u64 = SECOND / 2;
 
 /// How often the queues are counted for --exit-when empty.
@@ -58,7 +58,8 @@ pub trait Observer {
 /// What a run is done with beside its options.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// Set from outside (by a signal) to end the load early; the run is then judged as far as it went.
+    /// Set from outside (by a signal) to end the load early; the run is then judged as far as it
+    /// went.
     pub interrupted: Arc<AtomicBool>,
     /// The broker's processes, when the caller has started them.
     pub broker_pids: Vec<u32>,
@@ -140,8 +141,8 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     Ok(recorded)
 }
 
-/// What lies in the queues at the end; `None` where that cannot be counted. At least `given_back` must come to lie there, which
-/// a broker may do a moment after the connection is closed.
+/// What lies in the queues at the end; `None` where that cannot be counted. At least `given_back`
+/// must come to lie there, which a broker may do a moment after the connection is closed.
 fn left(options: &Options, setup: &Setup, names: &[String], (given_back, was_cut_short): (u64, bool)) -> Option<u64> {
     // A queue that goes with its last consumer takes what lay in it along.
     if options.topology.exclusive || options.topology.auto_delete && (was_cut_short || given_back > 0) {
@@ -160,7 +161,8 @@ fn left(options: &Options, setup: &Setup, names: &[String], (given_back, was_cut
     }
 }
 
-/// The processes to watch: named, started by us, or found by their port when the broker is on this machine.
+/// The processes to watch: named, started by us, or found by their port when the broker is on this
+/// machine.
 fn broker_pids(options: &Options, context: &Context) -> Vec<u32> {
     if !options.broker_pids.is_empty() {
         return options.broker_pids.clone();
@@ -177,7 +179,8 @@ fn broker_pids(options: &Options, context: &Context) -> Vec<u32> {
     pids
 }
 
-/// How many queues each message reaches, where both sides are here and it is the same for all publishers.
+/// How many queues each message reaches, where both sides are here and it is the same for all
+/// publishers.
 fn copies(options: &Options, plan: &Plan) -> Option<u64> {
     if options.producing.count == 0 || options.consuming.count == 0 {
         return None;
@@ -201,7 +204,8 @@ struct Going {
     interrupted: Option<String>,
     /// A load without an end of its own was ended: it always is so.
     ran_until_told: bool,
-    /// What the consumers take by themselves, where they are what the queues wait for: that is not waited for.
+    /// What the consumers take by themselves, where they are what the queues wait for: that is not
+    /// waited for.
     own_pace: Option<f64>,
     control: Arc<Control>,
     gauges: Vec<(Side, Arc<Gauges>)>,
@@ -388,7 +392,8 @@ impl Going {
         if options.producing.count == 0 {
             return true;
         }
-        // A second of silence: the books tell exactly what is missing, this only decides how long to wait for it.
+        // A second of silence: the books tell exactly what is missing, this only decides how long
+        // to wait for it.
         self.sum(|g| &g.unacked) == 0 && self.is_idle(now, SECOND)
     }
 
@@ -423,8 +428,9 @@ fn consumer_start(options: &Options, at: usize) -> u64 {
     (options.consuming.start_delay_secs + slow) * SECOND
 }
 
-/// When each channel of a connection publishes first, after the start. Producers at a rate are spread evenly over one interval
-/// between two messages, or 500 of them would send at the same instant, which no 500 applications do.
+/// When each channel of a connection publishes first, after the start. Producers at a rate are
+/// spread evenly over one interval between two messages, or 500 of them would send at the same
+/// instant, which no 500 applications do.
 fn producer_starts(options: &Options, plan: &ConnectionPlan) -> Vec<u64> {
     let ConnectionPlan::Producer(channels) = plan else { return Vec::new() };
     let count = f64::from(options.producing.count) * f64::from(options.producing.channels);

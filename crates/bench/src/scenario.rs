@@ -1,7 +1,8 @@
-//! Workloads by name: files that say what is run, in `scenarios/` for those of the articles, or a file of the user's.
+//! Workloads by name: files that say what is run, in `scenarios/` for those of the articles, or a
+//! file of the user's.
 //!
-//! Invariant: a scenario is nothing but runs with options that a person could type; each prints the line that repeats it. What is
-//! wrong with a file is said before anything is started.
+//! Invariant: a scenario is nothing but runs with options that a person could type; each prints the
+//! line that repeats it. What is wrong with a file is said before anything is started.
 
 mod file;
 mod steps;

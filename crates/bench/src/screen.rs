@@ -1,6 +1,7 @@
 //! What a person sees: lines while it runs, and the verdict.
 //!
-//! Invariant: a line is whole and means something by itself, so that a log of them can be read without the screen.
+//! Invariant: a line is whole and means something by itself, so that a log of them can be read
+//! without the screen.
 
 pub mod live;
 

@@ -1,7 +1,8 @@
 //! Several runs one after the other, with one screen, one set of files and one report.
 //!
-//! Invariant: the files hold every run that was made, also when a later one could not be, with everything that the series found out
-//! about it: a report from the files says what the report of the series says.
+//! Invariant: the files hold every run that was made, also when a later one could not be, with
+//! everything that the series found out about it: a report from the files says what the report of
+//! the series says.
 
 use std::io::IsTerminal as _;
 
@@ -138,8 +139,8 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Writes the reports, with more HTML behind the title if there is any, and tells how it ended. `ran` is what came of
-    /// the runs; those before an interruption are kept.
+    /// Writes the reports, with more HTML behind the title if there is any, and tells how it ended.
+    /// `ran` is what came of the runs; those before an interruption are kept.
     pub fn finish(mut self, ran: Result<(), Error>, foreword: &str) -> Result<Ended, Error> {
         self.write_down();
         let runs = &self.book.runs;

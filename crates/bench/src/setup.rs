@@ -1,7 +1,7 @@
 //! Everything before the first message: exchange, queues, bindings, channels.
 //!
-//! Invariant: when it returns, every connection is open and every queue exists, so that the first message of the load meets no
-//! set-up. Consumers do not consume yet: the load starts them.
+//! Invariant: when it returns, every connection is open and every queue exists, so that the first
+//! message of the load meets no set-up. Consumers do not consume yet: the load starts them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

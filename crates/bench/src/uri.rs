@@ -1,7 +1,9 @@
-//! AMQP URIs as RabbitMQ's clients write them: `amqp://user:password@host:port/vhost`, and `amqps://` for TLS.
+//! AMQP URIs as RabbitMQ's clients write them: `amqp://user:password@host:port/vhost`, and
+//! `amqps://` for TLS.
 //!
-//! Invariant: every part is percent-decoded once. No path means the vhost `/`, and so does `%2f`; a path of only `/` means the
-//! empty vhost, which the specification of AMQP URIs demands and PerfTest does too.
+//! Invariant: every part is percent-decoded once. No path means the vhost `/`, and so does `%2f`; a
+//! path of only `/` means the empty vhost, which the specification of AMQP URIs demands and
+//! PerfTest does too.
 
 use crate::Error;
 
@@ -33,7 +35,8 @@ impl Uri {
                 return Err(Error::usage(format!("{:?} is not an AMQP URI: {what}", shown(text))));
             }
         };
-        // Some clients take settings there. Each has an option here, and what is not read is not passed over.
+        // Some clients take settings there. Each has an option here, and what is not read is not
+        // passed over.
         if rest.contains(['?', '#']) {
             let what = "nothing is read behind ? or #; heartbeat, certificates and the like are options";
             return Err(Error::usage(format!("{}: {what}", shown(text))));
@@ -70,8 +73,8 @@ impl Uri {
     }
 }
 
-/// Words of a command line as a shell takes them and as they may be shown: passwords in URIs are left out, except the one that
-/// everybody knows.
+/// Words of a command line as a shell takes them and as they may be shown: passwords in URIs are
+/// left out, except the one that everybody knows.
 pub fn without_passwords(words: &[String]) -> String {
     let hidden = |uri: &str| {
         let (start, end) = (uri.find("://")? + 3, uri.rfind('@')?);

@@ -1,7 +1,9 @@
-//! From the books of all threads to what became of the messages, and whether the run met what was required.
+//! From the books of all threads to what became of the messages, and whether the run met what was
+//! required.
 //!
-//! Invariant: a message counts as lost only if its publisher was promised it (confirmed, not returned), it reached a queue that was
-//! consumed to its end or counted, it was not received and it is not in a queue. Where that cannot be told, nothing is claimed.
+//! Invariant: a message counts as lost only if its publisher was promised it (confirmed, not
+//! returned), it reached a queue that was consumed to its end or counted, it was not received and
+//! it is not in a queue. Where that cannot be told, nothing is claimed.
 
 use page::figures::{count, three};
 
@@ -15,7 +17,8 @@ use crate::record::{Correctness, Run};
 /// Lost messages that are named.
 const EXAMPLES_MAX: usize = 10;
 
-/// What became of the messages. `left` is what lies in the queues, if it could be counted; `backlog` is what lay there before.
+/// What became of the messages. `left` is what lies in the queues, if it could be counted;
+/// `backlog` is what lay there before.
 pub fn correctness(
     options: &Options,
     plan: &Plan,
@@ -53,8 +56,9 @@ pub fn correctness(
             found.lost_examples.extend(named);
         }
     }
-    // What lies in the queues explains as many missing messages, whichever they are, but for what is left of those that lay there
-    // before, and for those that came and went back. Where they cannot be counted, only that nothing is missing can be told.
+    // What lies in the queues explains as many missing messages, whichever they are, but for what
+    // is left of those that lay there before, and for those that came and went back. Where they
+    // cannot be counted, only that nothing is missing can be told.
     let given_back: u64 = finals.iter().map(|last| last.books.given_back).sum();
     let older = backlog.saturating_sub(found.foreign) + given_back;
     found.lost = match left.map(|left| left.saturating_sub(older)) {
@@ -113,14 +117,17 @@ pub fn missed(options: &Options, run: &Run, failure: Option<String>) -> Vec<Stri
     missed
 }
 
-/// A backlog that is worth less than so many seconds of what was sent is on its way, and no backlog.
+/// A backlog that is worth less than so many seconds of what was sent is on its way, and no
+/// backlog.
 pub(crate) const BACKLOG_SECONDS: f64 = 0.5;
 
-/// What of the messages may be added to the backlog over the second half of the load before it counts as growing.
+/// What of the messages may be added to the backlog over the second half of the load before it
+/// counts as growing.
 pub(crate) const GROWTH_SHARE: f64 = 0.02;
 
-/// Whether consumers fell behind, in words. `backlogs` are times and what was sent and not received by then, over the time of load;
-/// `before` is what lay in the queues at the start. Numbers of messages are no load that goes on: they are sent and then drained.
+/// Whether consumers fell behind, in words. `backlogs` are times and what was sent and not received
+/// by then, over the time of load; `before` is what lay in the queues at the start. Numbers of
+/// messages are no load that goes on: they are sent and then drained.
 pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64) -> Option<String> {
     let received = run.received_per_s?;
     let (producing, consuming) = (&options.producing, &options.consuming);
@@ -131,7 +138,8 @@ pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64)
     let sent = run.published_per_s;
     let at_half = backlogs.iter().rev().find(|(at_s, _)| *at_s <= ended_s / 2.0).map_or(0, |(_, count)| *count);
     let grew = waited.saturating_sub(at_half) as f64;
-    // Where the load or the work changes on purpose a backlog comes and goes: what is left of it after the time to drain it counts.
+    // Where the load or the work changes on purpose a backlog comes and goes: what is left of it
+    // after the time to drain it counts.
     let is_stepped = producing.rate.as_ref().is_some_and(Steps::is_stepped) || consuming.work_us.is_stepped();
     let is_growing = !is_stepped && grew > GROWTH_SHARE * sent * ended_s / 2.0;
     let left = run.correctness.left_in_queues.map(|left| left.saturating_sub(before));
@@ -151,8 +159,9 @@ pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64)
     ))
 }
 
-/// The messages a second that consumers take at most because of `--consumer-rate` or `--consumer-latency`, where more than
-/// that was sent: what waits then waits for them, whatever the broker does. `None` where they do, or may come to, keep up.
+/// The messages a second that consumers take at most because of `--consumer-rate` or
+/// `--consumer-latency`, where more than that was sent: what waits then waits for them, whatever
+/// the broker does. `None` where they do, or may come to, keep up.
 pub fn own_pace(options: &Options, sent_per_s: f64) -> Option<f64> {
     let (producing, consuming) = (&options.producing, &options.consuming);
     let is_stepped = producing.rate.as_ref().is_some_and(Steps::is_stepped) || consuming.work_us.is_stepped();

@@ -1,4 +1,5 @@
-//! The words of the tools beside a plain run: `report`, `scenario`, `durability`. A few options each, checked against a list.
+//! The words of the tools beside a plain run: `report`, `scenario`, `durability`. A few options
+//! each, checked against a list.
 //!
 //! Invariant: an option that is not in the tool's list is an error that names it.
 

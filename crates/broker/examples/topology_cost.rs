@@ -1,8 +1,9 @@
-//! What a route costs in time and a queue in memory: `cargo run --release -p broker --example topology_cost`.
+//! What a route costs in time and a queue in memory:
+//! `cargo run --release -p broker --example topology_cost`.
 //!
-//! Invariant: the numbers are per route over keys in an order that no cache foresees, from the quickest of many slices of
-//! the run, since neighbours on the machine only ever make one slower; memory is counted at the allocator. So both can be
-//! compared from one change to the next.
+//! Invariant: the numbers are per route over keys in an order that no cache foresees, from the
+//! quickest of many slices of the run, since neighbours on the machine only ever make one slower;
+//! memory is counted at the allocator. So both can be compared from one change to the next.
 #![allow(clippy::print_stdout)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -182,8 +183,9 @@ fn main() {
     curve();
 }
 
-/// A topic exchange from ten to a million bindings: keys of three words, a quarter each exact, with `*` in the middle, with
-/// `#` at the end, with `*` at the start; 10,000 queues, or as many as there are bindings.
+/// A topic exchange from ten to a million bindings: keys of three words, a quarter each exact, with
+/// `*` in the middle, with `#` at the end, with `*` at the start; 10,000 queues, or as many as
+/// there are bindings.
 fn curve() {
     for bindings in [10, 100, 1_000, 10_000, 100_000, 1_000_000] {
         let mut topology = Topology::new();

@@ -1,8 +1,10 @@
-//! What a dead letter says about its deaths: the headers `x-death`, `x-first-death-*` and `x-last-death-*`.
+//! What a dead letter says about its deaths: the headers `x-death`, `x-first-death-*` and
+//! `x-last-death-*`.
 //!
-//! Invariants: `x-death` has one entry for each pair of queue and reason, the newest death first; an entry keeps what it
-//! said at its first death, and counts. What a client put there is brought into that form at the next death. The first death is never overwritten, the last one always. A dead letter has no
-//! time limit of its own any more: the one it had stands in its entry.
+//! Invariants: `x-death` has one entry for each pair of queue and reason, the newest death first;
+//! an entry keeps what it said at its first death, and counts. What a client put there is brought
+//! into that form at the next death. The first death is never overwritten, the last one always. A
+//! dead letter has no time limit of its own any more: the one it had stands in its entry.
 
 use amqp::wire::headers::{self, Headers};
 use amqp::{Properties, Table, Value};
@@ -51,8 +53,9 @@ fn as_text(value: Value) -> Option<Bytes> {
     }
 }
 
-/// The properties of a message that died, for its dead letter. With `keeps_keys` it is published with the keys that it
-/// had, `CC` among them; otherwise that header goes, as the new key replaces them all.
+/// The properties of a message that died, for its dead letter. With `keeps_keys` it is published
+/// with the keys that it had, `CC` among them; otherwise that header goes, as the new key replaces
+/// them all.
 ///
 /// - Source: RabbitMQ's guide on dead letter exchanges, "Effects on the Message".
 pub fn annotate(properties: &[u8], death: &Death<'_>, keeps_keys: bool) -> Vec<u8> {
@@ -88,8 +91,8 @@ pub fn annotate(properties: &[u8], death: &Death<'_>, keeps_keys: bool) -> Vec<u
     out
 }
 
-/// Whether a dead letter with these properties would run in a circle by itself in `queue`: it died there before, and
-/// nobody rejected it since. Such a message is dropped.
+/// Whether a dead letter with these properties would run in a circle by itself in `queue`: it died
+/// there before, and nobody rejected it since. Such a message is dropped.
 pub fn is_cycle(properties: &[u8], queue: &[u8]) -> bool {
     let parsed = Properties::parse(properties).expect("they were written here");
     let deaths = deaths_of(Headers::new(parsed.headers.unwrap_or_default()));
@@ -119,12 +122,12 @@ fn deaths_of(fields: Headers<'_>) -> Vec<Table> {
     }
 }
 
-/// One entry for each pair of queue and reason, the first of them. RabbitMQ once wrote an entry for each death, without a
-/// count, and clients still send such: then the entries of a pair are its count. An entry that stands alone in the
-/// header needs no count before it has died again.
+/// One entry for each pair of queue and reason, the first of them. RabbitMQ once wrote an entry for
+/// each death, without a count, and clients still send such: then the entries of a pair are its
+/// count. An entry that stands alone in the header needs no count before it has died again.
 ///
-/// - Source: RabbitMQ 3.10.8, which does so whenever a message dies that has an `x-death` of its own. An entry whose queue or
-///   reason is no text stays as it is.
+/// - Source: RabbitMQ 3.10.8, which does so whenever a message dies that has an `x-death` of its
+///   own. An entry whose queue or reason is no text stays as it is.
 fn grouped(deaths: Vec<Table>) -> Vec<Table> {
     if deaths.len() < 2 {
         return deaths;
@@ -276,7 +279,8 @@ mod tests {
         );
         let other = told(&annotate(&same, &death("c", "maxlen"), true));
         assert_eq!(other, [of("c", "maxlen", 1), of("a", "rejected", 3), of("b", "expired", 1)]);
-        // The same queue for another reason is another entry, and one alone is not counted until it dies again.
+        // The same queue for another reason is another entry, and one alone is not counted until it
+        // dies again.
         let reasons = sent(&[a.clone(), ("a", "expired", None)]);
         let told_of = told(&annotate(&reasons, &death("a", "rejected"), true));
         assert_eq!(told_of, [of("a", "rejected", 2), of("a", "expired", 1)]);

@@ -1,12 +1,13 @@
 //! The numbers by which the rooms of the broker name things to each other.
 //!
-//! Invariant: an id is given out once and never again, so that a late command about a deleted queue cannot hit the
-//! next queue of the same name.
+//! Invariant: an id is given out once and never again, so that a late command about a deleted queue
+//! cannot hit the next queue of the same name.
 
 /// A queue, for as long as it exists and for ever after.
 ///
-/// Ids below `2^63` come from the replicated topology and are the same on every node. Ids from `2^63` on are queues
-/// that live on one node only; they are unique on that node, until it restarts, which ends those queues too.
+/// Ids below `2^63` come from the replicated topology and are the same on every node. Ids from
+/// `2^63` on are queues that live on one node only; they are unique on that node, until it
+/// restarts, which ends those queues too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u64);
 
@@ -14,14 +15,15 @@ impl QueueId {
     /// The bit that tells a queue of this node only from one that every node knows.
     pub const LOCAL_BIT: u64 = 1 << 63;
 
-    /// Whether this queue lives on this node only: transient or exclusive, in no log and in no snapshot.
+    /// Whether this queue lives on this node only: transient or exclusive, in no log and in no
+    /// snapshot.
     pub fn is_local(self) -> bool {
         self.0 & Self::LOCAL_BIT != 0
     }
 }
 
-/// A partition: one Raft group with the queues that live in it. For a queue of this node only, the place (shard) that
-/// the caller chose for it.
+/// A partition: one Raft group with the queues that live in it. For a queue of this node only, the
+/// place (shard) that the caller chose for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(pub u32);
 
@@ -37,8 +39,8 @@ pub struct PoolId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VhostId(pub u32);
 
-/// One life of one node: which node of the cluster, and which of its starts. Node 0 is none: it stands for the nodes of builds
-/// whose channels did not say where they were.
+/// One life of one node: which node of the cluster, and which of its starts. Node 0 is none: it
+/// stands for the nodes of builds whose channels did not say where they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeLife {
     /// The node's number in its cluster, which no other node ever has.
@@ -47,14 +49,16 @@ pub struct NodeLife {
     pub start: u32,
 }
 
-/// One life of one channel, unique over nodes and restarts: channel numbers are reused, this is not.
-/// It names the publisher in the log (0 is nobody) and the holder of unacked messages at the leader.
+/// One life of one channel, unique over nodes and restarts: channel numbers are reused, this is
+/// not. It names the publisher in the log (0 is nobody) and the holder of unacked messages at the
+/// leader.
 ///
 /// ```text
 ///   127    96 95     64 63               0
 ///   node      start     number in that life
 /// ```
-// Aligned as the words that it consists of: the alignment of 128 bits would only make what holds a key larger.
+// Aligned as the words that it consists of: the alignment of 128 bits would only make what holds a
+// key larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(Rust, packed(8))]
 pub struct ChannelKey(pub u128);

@@ -1,7 +1,7 @@
 //! What the broker itself reads in a message's properties, and writes into them.
 //!
-//! Invariant: properties were checked when the message came in, so that reading them cannot fail here; what is not
-//! touched stays byte for byte as it came.
+//! Invariant: properties were checked when the message came in, so that reading them cannot fail
+//! here; what is not touched stays byte for byte as it came.
 
 use crate::queue::DedupKey;
 use amqp::wire::headers::{self, Headers};
@@ -45,8 +45,9 @@ pub fn dedup_key(properties: &[u8]) -> Option<DedupKey> {
     headers.get(DEDUPLICATION_HEADER.as_bytes()).map(|header| DedupKey::of(header.value()))
 }
 
-/// What the message says about its wait, in milliseconds; `None` if it says nothing. Integers count, texts of integers, and
-/// floats that are whole. Errors: the header is something else, so nobody knows what is meant.
+/// What the message says about its wait, in milliseconds; `None` if it says nothing. Integers
+/// count, texts of integers, and floats that are whole. Errors: the header is something else, so
+/// nobody knows what is meant.
 pub fn delay(properties: &[u8]) -> Result<Option<i128>, NoDelay> {
     let headers = Headers::new(parse(properties).headers.unwrap_or_default());
     let Some(header) = headers.get(DELAY_HEADER.as_bytes()) else { return Ok(None) };
@@ -70,8 +71,9 @@ pub fn delay_ms(properties: &[u8]) -> u64 {
     delay(properties).ok().flatten().and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)
 }
 
-/// The properties of a message whose wait is over: the delay stands there below zero, so that nobody waits again and
-/// everybody sees that it waited. In 32 bits where it fits: some clients read the letter of the 64-bit integer as unsigned.
+/// The properties of a message whose wait is over: the delay stands there below zero, so that
+/// nobody waits again and everybody sees that it waited. In 32 bits where it fits: some clients
+/// read the letter of the 64-bit integer as unsigned.
 pub fn delay_over(properties: &[u8]) -> Vec<u8> {
     let ms = -i64::try_from(delay_ms(properties)).unwrap_or(i64::MAX);
     let value = i32::try_from(ms).map_or(Value::I64(ms), Value::I32);

@@ -1,4 +1,5 @@
-//! A queue with priorities against a plain model: what goes out next, whatever comes in, comes back, ends or is purged.
+//! A queue with priorities against a plain model: what goes out next, whatever comes in, comes
+//! back, ends or is purged.
 #![allow(clippy::unwrap_used)]
 
 use broker::queue::levels::Levels;
@@ -245,7 +246,8 @@ proptest! {
             let had_levels = queue.state.levels().is_some();
             queue.run(step.clone());
             if strict && !had_levels && queue.state.levels().is_some() {
-                // What had come back before the first priority goes first from now on, as nothing else is older.
+                // What had come back before the first priority goes first from now on, as nothing
+                // else is older.
                 let mut heads = Vec::new();
                 while let Some(head) = queue.head().filter(|head| head.returned) {
                     queue.dispatch.assign(head, 1, queue.state.levels());

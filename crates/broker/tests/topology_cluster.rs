@@ -1,8 +1,8 @@
 //! Nodes, pools and partitions as commands of the topology, and the version of its machine.
 //!
-//! Invariants that hold after any commands in any order: numbers of nodes and partitions are never reused, members of a
-//! partition are nodes, what is retired or gone stays so, a refusal changes nothing, and a command twice is a command
-//! once.
+//! Invariants that hold after any commands in any order: numbers of nodes and partitions are never
+//! reused, members of a partition are nodes, what is retired or gone stays so, a refusal changes
+//! nothing, and a command twice is a command once.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

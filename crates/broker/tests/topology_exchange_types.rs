@@ -1,6 +1,8 @@
-//! The exchange types beyond AMQP's four, alternate exchanges and several routing keys: who gets which message.
+//! The exchange types beyond AMQP's four, alternate exchanges and several routing keys: who gets
+//! which message.
 //!
-//! Invariant: a choice by hash survives a snapshot; what is random is drawn from the message's facts, so a test decides it.
+//! Invariant: a choice by hash survives a snapshot; what is random is drawn from the message's
+//! facts, so a test decides it.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,8 @@
-//! What goes with what: auto-delete exchanges, displaced things, snapshots under a running node. Each test is a trace.
+//! What goes with what: auto-delete exchanges, displaced things, snapshots under a running node.
+//! Each test is a trace.
 //!
-//! Invariant: a line is a request and the lines after it are what followed, so that a trace reads like a log.
+//! Invariant: a line is a request and the lines after it are what followed, so that a trace reads
+//! like a log.
 #![allow(clippy::unwrap_used)]
 
 use amqp::{Table, Value};
@@ -13,9 +15,10 @@ use broker::topology::{
 
 const SLASH: VhostId = VhostId(0);
 
-/// A node whose requests are written as words: `durable queue a`, `exchange x fanout transient auto`, `bind x a key`,
-/// `bind x >y key` (to an exchange), `unbind …`, `delete queue a`, `delete exchange x`. Answers with what the request was
-/// (`done`, `logged`, `local`) and its effects.
+/// A node whose requests are written as words: `durable queue a`,
+/// `exchange x fanout transient auto`, `bind x a key`, `bind x >y key` (to an exchange),
+/// `unbind …`, `delete queue a`, `delete exchange x`. Answers with what the request was (`done`,
+/// `logged`, `local`) and its effects.
 struct Node {
     topology: Topology,
 }

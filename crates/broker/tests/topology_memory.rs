@@ -48,7 +48,8 @@ fn queues_stay_within_their_budget_and_routes_allocate_nothing() {
     let mut topology = Topology::new();
     let empty = BYTES.load(Ordering::Relaxed);
     for i in 0..QUEUES {
-        // A table of its own for each, as it comes from the wire: the topology has to find that they are alike.
+        // A table of its own for each, as it comes from the wire: the topology has to find that
+        // they are alike.
         let mut arguments = Table::new();
         arguments.push("x-queue-type", Value::LongString(Bytes::copy_from_slice(b"quorum")));
         let name = format!("queue-{i}");

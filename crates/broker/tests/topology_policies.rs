@@ -1,6 +1,7 @@
 //! Policies in a topology: which queue they reach, when, and that members agree on it.
 //!
-//! Invariant: after every command each queue's rules are those of its arguments and the policies that match it.
+//! Invariant: after every command each queue's rules are those of its arguments and the policies
+//! that match it.
 #![allow(clippy::unwrap_used)]
 
 use amqp::{Table, Value};
@@ -126,7 +127,8 @@ fn global_parameters_are_in_a_snapshot_that_is_as_before_without_them() {
 
 #[test]
 fn what_the_first_version_wrote_is_still_read() {
-    // PutUser and PutPermission as they were before rights had patterns: SHA-256 only, all names or none.
+    // PutUser and PutPermission as they were before rights had patterns: SHA-256 only, all names or
+    // none.
     let mut user = vec![1, 2, 3, b'a', b'n', b'n', 1, 2, 3, 4];
     user.extend(&PasswordHash::new(b"pw", [1, 2, 3, 4]).to_bytes()[4..]);
     user.push(0);

@@ -1,8 +1,8 @@
 //! Random histories of a topology against a model that a reader can check by eye.
 //!
-//! Invariant: the model knows no tables, no tries and no scopes: it keeps lists and looks at all of them. Two nodes take
-//! part: clients talk to one; the other sees what goes through the log, and has transient things of its own whose names
-//! collide with it.
+//! Invariant: the model knows no tables, no tries and no scopes: it keeps lists and looks at all of
+//! them. Two nodes take part: clients talk to one; the other sees what goes through the log, and
+//! has transient things of its own whose names collide with it.
 #![allow(clippy::unwrap_used)]
 
 use amqp::{Table, Value};
@@ -487,7 +487,8 @@ proptest! {
             let durable = |targets: Vec<RouteTarget>| -> Vec<_> {
                 targets.into_iter().filter(|t| !t.queue.is_local()).collect()
             };
-            // A binding of this node only, which is gone after a restart, keeps messages from an alternate exchange.
+            // A binding of this node only, which is gone after a restart, keeps messages from an
+            // alternate exchange.
             let passes_on = model.exchanges.iter().any(|e| e.alternate.is_some());
             if !passes_on && nodes.here.find_exchange(SLASH, exchange.as_bytes()).is_some_and(|e| e.durable) {
                 let (live, restored) = (of(&nodes.here).unwrap(), of(&restored).unwrap());

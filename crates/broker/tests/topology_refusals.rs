@@ -1,7 +1,8 @@
 //! Every refusal of the topology with its code, scope and text, as a client of RabbitMQ knows them.
 //!
-//! Invariant: the texts were taken from RabbitMQ 4.3's source and, where the two agree, from a running 3.10.8; those
-//! that are Leveret's own say that something is not supported by this version, or name an argument of its own.
+//! Invariant: the texts were taken from RabbitMQ 4.3's source and, where the two agree, from a
+//! running 3.10.8; those that are Leveret's own say that something is not supported by this
+//! version, or name an argument of its own.
 #![allow(clippy::unwrap_used)]
 
 use amqp::{Table, Value};
@@ -28,8 +29,8 @@ fn text(word: &str) -> Value {
     Value::LongString(Bytes::copy_from_slice(word.as_bytes()))
 }
 
-/// A queue declare in few words: its name, flags out of "dxas" (durable, exclusive, auto-delete, server-named) and
-/// arguments.
+/// A queue declare in few words: its name, flags out of "dxas" (durable, exclusive, auto-delete,
+/// server-named) and arguments.
 fn declare_as(
     topology: &mut Topology,
     actor: Actor<'_>,

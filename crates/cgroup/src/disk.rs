@@ -23,7 +23,8 @@ pub(crate) fn device(folder: &Path) -> Result<String, String> {
         .ok_or_else(|| format!("the disk of partition {major}:{minor} was not found"))
 }
 
-/// Operations in one line of a group's counters. Version 1: `8:0 Write 12` a line. Version 2: `8:0 rbytes=.. wbytes=.. rios=3 wios=12 ..`.
+/// Operations in one line of a group's counters. Version 1: `8:0 Write 12` a line. Version 2:
+/// `8:0 rbytes=.. wbytes=.. rios=3 wios=12 ..`.
 pub(crate) fn operations(line: &str) -> u64 {
     let words: Vec<&str> = line.split(' ').collect();
     if let [_, "Read" | "Write", count] = words.as_slice() {

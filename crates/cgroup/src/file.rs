@@ -1,12 +1,14 @@
 //! Files of the kernel's control groups: written, and read back.
 //!
-//! Invariant: no file is made here. One that is not there says that its controller was not handed down, and is told by its name.
+//! Invariant: no file is made here. One that is not there says that its controller was not handed
+//! down, and is told by its name.
 
 use std::fs;
 use std::io::{Error, ErrorKind, Write as _};
 use std::path::Path;
 
-/// The kernel rounds memory to pages and shares of CPU to microseconds: so much, or a thousandth, may differ.
+/// The kernel rounds memory to pages and shares of CPU to microseconds: so much, or a thousandth,
+/// may differ.
 const ROUNDED: f64 = 4096.0;
 
 /// Writes a limit and reads back whether it holds.
@@ -20,7 +22,8 @@ pub(crate) fn limit(path: &Path, value: &str) -> Result<(), String> {
     }
 }
 
-/// Writes the line of a device into a file that has one a device, and reads back whether the device is in it.
+/// Writes the line of a device into a file that has one a device, and reads back whether the device
+/// is in it.
 pub(crate) fn line(path: &Path, value: &str, device: &str) -> Result<(), String> {
     told(path, put(path, value))?;
     let read = told(path, fs::read_to_string(path))?;

@@ -1,7 +1,9 @@
-//! A box for processes: a share of the CPU, a bound on memory, a bound on a disk, by Linux control groups of version 1 or 2.
+//! A box for processes: a share of the CPU, a bound on memory, a bound on a disk, by Linux control
+//! groups of version 1 or 2.
 //!
-//! Invariant: a limit holds (it was written and read back) before anything starts in the box, or it is in [`Cgroup::refused`] with the
-//! file that refused; whoever made the box decides whether that ends the run or stands beside its results.
+//! Invariant: a limit holds (it was written and read back) before anything starts in the box, or it
+//! is in [`Cgroup::refused`] with the file that refused; whoever made the box decides whether that
+//! ends the run or stands beside its results.
 //!
 //! ```text
 //!   version 2:  /sys/fs/cgroup/cgroup.subtree_control, then /sys/fs/cgroup/NAME/{cpu.max, memory.max, io.max, cgroup.procs}
@@ -30,7 +32,8 @@ const CPU_QUOTA_US_MIN: u64 = 1000;
 /// Where control groups are.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// How often a group is tried to be removed: a process that was just killed is still counted for a moment.
+/// How often a group is tried to be removed: a process that was just killed is still counted for a
+/// moment.
 const REMOVE_TRIES_MAX: u32 = 50;
 
 /// Between two of them.
@@ -98,17 +101,19 @@ impl Cgroup {
         self.folders.iter().map(|folder| folder.join("cgroup.procs")).collect()
     }
 
-    /// A command that enters the box and then becomes `words`: the process is inside before it runs its first instruction, and what
-    /// it starts is too.
+    /// A command that enters the box and then becomes `words`: the process is inside before it runs
+    /// its first instruction, and what it starts is too.
     pub fn wrapped(&self, words: &[String]) -> Vec<String> {
-        // The doors are words of the shell and no part of its script, so that no name of a folder is read as one.
+        // The doors are words of the shell and no part of its script, so that no name of a folder
+        // is read as one.
         let script = "for door in \"$@\"; do shift; [ \"$door\" = -- ] && break; echo $$ > \"$door\" || exit 97; done; exec \"$@\"";
         let doors = self.doors().into_iter().map(|door| door.display().to_string());
         let shell = ["sh", "-c", script, "sh"].map(str::to_owned);
         shell.into_iter().chain(doors).chain(["--".to_owned()]).chain(words.iter().cloned()).collect()
     }
 
-    /// Disk operations so far of everything in the box; `None` where no disk was limited, for nobody counts them then.
+    /// Disk operations so far of everything in the box; `None` where no disk was limited, for
+    /// nobody counts them then.
     pub fn disk_operations(&self) -> Option<u64> {
         let counters = ["blkio.throttle.io_serviced", "io.stat"];
         let read = |folder: &PathBuf| counters.iter().find_map(|name| fs::read_to_string(folder.join(name)).ok());
@@ -216,7 +221,8 @@ impl Making<'_> {
         }
     }
 
-    /// The group of this box under a controller, made if it is not there yet: version 2 where it offers the controller, else 1.
+    /// The group of this box under a controller, made if it is not there yet: version 2 where it
+    /// offers the controller, else 1.
     fn group(&self, cgroup: &mut Cgroup, in_two: &str, in_one: &str) -> Result<Group, String> {
         let unified = self.root.join("unified");
         let offers = |place: &&Path| {

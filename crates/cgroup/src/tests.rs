@@ -1,6 +1,7 @@
 //! Boxes against folders that stand in for the kernel's, and against the kernel where it lets us.
 //!
-//! Invariant: a stand-in has the files that the kernel would make, so that a file the code makes itself is a mistake that shows.
+//! Invariant: a stand-in has the files that the kernel would make, so that a file the code makes
+//! itself is a mistake that shows.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +34,8 @@ fn version_2(offered: &str, handed: &str) -> tempfile::TempDir {
     root
 }
 
-/// What the kernel does when a group of version 2 is made: it has the files of the controllers that are handed down.
+/// What the kernel does when a group of version 2 is made: it has the files of the controllers that
+/// are handed down.
 fn kernel_of_two(group: &Path) {
     let handed = read(group.parent().unwrap().join("cgroup.subtree_control"));
     fs::write(group.join("cgroup.procs"), "").unwrap();
@@ -132,7 +134,8 @@ fn a_file_that_the_kernel_did_not_make_is_named_and_not_made() {
 
 #[test]
 fn a_limit_that_reads_otherwise_afterwards_does_not_hold() {
-    // A device keeps nothing of what is written to it, like a file of the kernel's that ignores a limit.
+    // A device keeps nothing of what is written to it, like a file of the kernel's that ignores a
+    // limit.
     let two = version_2("memory", "memory");
     let kernel = |group: &Path| std::os::unix::fs::symlink("/dev/null", group.join("memory.max")).unwrap();
     let cgroup = make(two.path(), &kernel, &Limits { memory_bytes: Some(1 << 28), ..Limits::default() });
@@ -205,8 +208,8 @@ fn a_command_goes_through_every_door_and_keeps_its_words() {
     assert_eq!(run(&["true"]).status.code(), Some(97), "a door that is shut ends it");
 }
 
-/// The kernel's own version 2, where this machine has it and lets us: a process enters a group, and limits that version 2 does not
-/// offer there are refused by name.
+/// The kernel's own version 2, where this machine has it and lets us: a process enters a group, and
+/// limits that version 2 does not offer there are refused by name.
 #[test]
 fn a_process_enters_a_group_of_the_kernels_version_2() {
     let places = [Path::new(ROOT), Path::new("/sys/fs/cgroup/unified")];

@@ -1,6 +1,7 @@
 //! What processes have used, from /proc, and which of them there are.
 //!
-//! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read, is left out and not guessed.
+//! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read,
+//! is left out and not guessed.
 
 use std::fs;
 

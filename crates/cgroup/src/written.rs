@@ -1,10 +1,14 @@
-//! What processes wrote to disk, from the counters that know something of it, and which of them is told.
+//! What processes wrote to disk, from the counters that know something of it, and which of them is
+//! told.
 //!
-//! Invariant: every counter can only be too high, so the lower one is told; what no second counter confirms is left out.
+//! Invariant: every counter can only be too high, so the lower one is told; what no second counter
+//! confirms is left out.
 //!
-//! - `/proc/PID/io` counts pages that the process made dirty, and whole large folios: 200 bytes rewritten in a file of which the page
-//!   cache holds 2 MiB in one piece count as 2 MiB, though 4 KiB go to the disk.
-//! - The device counts what went to it, from everybody on the machine, with the file system's own journal.
+//! - `/proc/PID/io` counts pages that the process made dirty, and whole large folios: 200 bytes
+//!   rewritten in a file of which the page cache holds 2 MiB in one piece count as 2 MiB, though 4
+//!   KiB go to the disk.
+//! - The device counts what went to it, from everybody on the machine, with the file system's own
+//!   journal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -122,8 +126,8 @@ fn is_written(pid: u32, descriptor: &Path) -> bool {
     flags.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).is_some_and(|flags| flags & 3 != 0)
 }
 
-/// The counters of a file system's device. Where the file system has a number of its own (btrfs), its mount names the device; where
-/// there is none (overlay, tmpfs, a network), none is known.
+/// The counters of a file system's device. Where the file system has a number of its own (btrfs),
+/// its mount names the device; where there is none (overlay, tmpfs, a network), none is known.
 fn counter_of(pid: u32, device: u64) -> Option<PathBuf> {
     let stat = |device: u64| {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -186,7 +190,8 @@ mod tests {
         let mut file = fs::File::create(folder.path().join("data")).unwrap();
         let own = [std::process::id()];
         let disk = Disk::of(&own);
-        // Where the tests run on a file system without a device there is nothing to know, and nothing is claimed.
+        // Where the tests run on a file system without a device there is nothing to know, and
+        // nothing is claimed.
         if !disk.is_known() {
             return;
         }

@@ -1,8 +1,9 @@
 //! What one entry costs, from proposal to commit, in nanoseconds and allocations.
 //!
-//! `cargo run --release -p consensus --example entry_cost`. The disk is a counter and the network a vector, so all of the time
-//! is this crate's and the library's. One member: propose, ready (append), persisted, ready (committed), applied. Three
-//! members: the same, with every message encoded and decoded.
+//! `cargo run --release -p consensus --example entry_cost`. The disk is a counter and the network a
+//! vector, so all of the time is this crate's and the library's. One member: propose, ready
+//! (append), persisted, ready (committed), applied. Three members: the same, with every message
+//! encoded and decoded.
 
 #![allow(clippy::print_stdout)]
 
@@ -173,8 +174,8 @@ fn triple(batch: usize) -> impl FnMut() {
     }
 }
 
-/// Where the time of one member goes. Each step is timed apart, so the sum holds five readings of the clock, which are
-/// measured and taken off.
+/// Where the time of one member goes. Each step is timed apart, so the sum holds five readings of
+/// the clock, which are measured and taken off.
 fn breakdown() {
     let node = NodeId(1);
     let mut group = Group::new(Config::new(node, 1, 1), Restored::bootstrap([node])).expect("valid");

@@ -1,7 +1,8 @@
 //! How a member is set up, and what it finds when it starts.
 //!
-//! Invariant: a [`Config`] that validates never makes the library refuse to start, and [`Restored`] is what a member can
-//! prove from its disk: everything in it is synced, because peers are answered on the strength of it.
+//! Invariant: a [`Config`] that validates never makes the library refuse to start, and [`Restored`]
+//! is what a member can prove from its disk: everything in it is synced, because peers are answered
+//! on the strength of it.
 
 use thiserror::Error;
 
@@ -11,7 +12,8 @@ use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::ready::HardState;
 use crate::terms::TermRun;
 
-/// The settings of one member. Times are ticks; the caller decides how long a tick is (150 ms in the server).
+/// The settings of one member. Times are ticks; the caller decides how long a tick is (150 ms in
+/// the server).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This node.
@@ -20,8 +22,8 @@ pub struct Config {
     pub group: u32,
     /// Election timeouts are drawn from this, the group and the node, and from nothing else.
     pub seed: u64,
-    /// A follower stands for election after `election_ticks..2 * election_ticks` without a leader. A leader that does not
-    /// hear from a majority for `election_ticks` steps down.
+    /// A follower stands for election after `election_ticks..2 * election_ticks` without a leader.
+    /// A leader that does not hear from a majority for `election_ticks` steps down.
     pub election_ticks: usize,
     /// A leader sends a heartbeat every so many ticks. Less than `election_ticks`.
     pub heartbeat_ticks: usize,
@@ -31,18 +33,21 @@ pub struct Config {
     pub message_bytes_max: usize,
     /// Append messages under way to one follower.
     pub inflight_messages_max: usize,
-    /// Bytes of entries under way to one follower: no more than this, and one message whatever its size.
+    /// Bytes of entries under way to one follower: no more than this, and one message whatever its
+    /// size.
     pub inflight_bytes_max: usize,
-    /// Proposals are refused while this much is appended and not committed; one entry is always taken.
-    /// It bounds what every member must keep in memory before it is applied.
+    /// Proposals are refused while this much is appended and not committed; one entry is always
+    /// taken. It bounds what every member must keep in memory before it is applied.
     pub uncommitted_bytes_max: usize,
     /// One [`Ready`](crate::Ready) hands out committed entries up to this sum, and at least one.
     pub committed_bytes_max: usize,
-    /// Whether a leader tells its followers at once that an entry is committed, with a message of its own. Otherwise they
-    /// learn it from the next append or heartbeat: nobody waits for a follower to apply, and at a low rate the messages
-    /// that carry nothing else are half of all. Changes of members are always told at once.
+    /// Whether a leader tells its followers at once that an entry is committed, with a message of
+    /// its own. Otherwise they learn it from the next append or heartbeat: nobody waits for a
+    /// follower to apply, and at a low rate the messages that carry nothing else are half of all.
+    /// Changes of members are always told at once.
     pub announce_commits: bool,
-    /// Bodies of applied entries are kept up to this sum, to serve followers without reading the disk.
+    /// Bodies of applied entries are kept up to this sum, to serve followers without reading the
+    /// disk.
     pub cache_bytes_max: usize,
 }
 
@@ -77,8 +82,9 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// The defaults: election after 10 to 20 ticks, a heartbeat every tick, entries of at most 16 MiB, and per group
-    /// 1 MiB a message, 64 of them and 16 MiB in flight, 64 MiB uncommitted, 16 MiB of applied bodies.
+    /// The defaults: election after 10 to 20 ticks, a heartbeat every tick, entries of at most 16
+    /// MiB, and per group 1 MiB a message, 64 of them and 16 MiB in flight, 64 MiB uncommitted, 16
+    /// MiB of applied bodies.
     pub fn new(node: NodeId, group: u32, seed: u64) -> Self {
         Self {
             node,
@@ -133,11 +139,11 @@ impl Config {
 
 /// What a member finds on its disk when it starts.
 ///
-/// - Durability: all of it is synced before the member starts. After a crash of the process alone the newest writes may be
-///   in the page cache only: sync the log before reading it.
-/// - Memory: `entries` holds every entry that is not applied. To keep it short the caller replays the committed part of
-///   the log, as far as the hard state's commit index proves it, into its state machine first, and passes the
-///   membership entries it met as `changes`.
+/// - Durability: all of it is synced before the member starts. After a crash of the process alone
+///   the newest writes may be in the page cache only: sync the log before reading it.
+/// - Memory: `entries` holds every entry that is not applied. To keep it short the caller replays
+///   the committed part of the log, as far as the hard state's commit index proves it, into its
+///   state machine first, and passes the membership entries it met as `changes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// The last term, vote and commit index written.
@@ -150,18 +156,20 @@ pub struct Restored {
     pub compacted: Position,
     /// The last entry the state machine contains. At least `compacted`, at most the commit index.
     pub applied: LogIndex,
-    /// The terms of entries after `compacted` that stay on disk: they are applied, and are fetched when a follower needs
-    /// them. They end where `entries` begins, or at `applied`.
+    /// The terms of entries after `compacted` that stay on disk: they are applied, and are fetched
+    /// when a follower needs them. They end where `entries` begins, or at `applied`.
     pub evicted: Vec<TermRun>,
     /// The rest of the log, to its end.
     pub entries: Vec<Entry>,
-    /// Entries may be missing at the end that this member had before, unsynced: it lost power since, and has not caught up.
+    /// Entries may be missing at the end that this member had before, unsynced: it lost power
+    /// since, and has not caught up.
     pub forgot: bool,
 }
 
 impl Restored {
-    /// Where the log of a new group begins: not at zero, so that a member that joins later, with nothing, always needs a
-    /// snapshot and learns from it who the first members were, which no entry says.
+    /// Where the log of a new group begins: not at zero, so that a member that joins later, with
+    /// nothing, always needs a snapshot and learns from it who the first members were, which no
+    /// entry says.
     pub const BOOTSTRAP: Position = Position::new(1, 1);
 
     /// A new group of `voters`. Each of them starts with this, and with nothing written before.
@@ -178,7 +186,8 @@ impl Restored {
         }
     }
 
-    /// A member that joins an existing group and knows nothing. It has no vote and waits for a snapshot.
+    /// A member that joins an existing group and knows nothing. It has no vote and waits for a
+    /// snapshot.
     pub fn joining() -> Self {
         Self {
             hard_state: HardState { term: Term(0), vote: None, commit: LogIndex(0) },

@@ -1,7 +1,9 @@
-//! The doubt of a member that may have forgotten the end of its log: how long it lasts, and what its own votes and those of others are
-//! worth meanwhile. `docs/decisions/0009-forgetful-members.md` has the reasons.
+//! The doubt of a member that may have forgotten the end of its log: how long it lasts, and what
+//! its own votes and those of others are worth meanwhile.
+//! `docs/decisions/0009-forgetful-members.md` has the reasons.
 //!
-//! Invariant: a member in doubt grants no vote without the mark, and counts its own as a marked one.
+//! Invariant: a member in doubt grants no vote without the mark, and counts its own as a marked
+//! one.
 
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
@@ -11,12 +13,14 @@ use crate::entry::EntryKind;
 use crate::grants::{FORGETFUL, Grants};
 use crate::membership::Membership;
 
-/// A member that may have forgotten the end of its log counts as whole again after so many election timeouts without a leader.
-/// Each of them is enough for an election among members that can hear each other; so by then too few of those are left that know
-/// more, and a group that went on waiting for them could wait for ever.
+/// A member that may have forgotten the end of its log counts as whole again after so many election
+/// timeouts without a leader. Each of them is enough for an election among members that can hear
+/// each other; so by then too few of those are left that know more, and a group that went on
+/// waiting for them could wait for ever.
 const FORGETFUL_ELECTIONS_MAX: usize = 8;
 
-/// A voter can be missed from this many on. With fewer every voter is needed for a majority, so nothing counts that one of them lacks.
+/// A voter can be missed from this many on. With fewer every voter is needed for a majority, so
+/// nothing counts that one of them lacks.
 const SPARED_VOTERS_MIN: usize = 3;
 
 /// What a member thinks of its own memory.
@@ -80,7 +84,8 @@ impl Doubt {
     }
 }
 
-/// Whether something can have counted that this member lacks: a voter of a group that can miss one of its voters.
+/// Whether something can have counted that this member lacks: a voter of a group that can miss one
+/// of its voters.
 fn is_missed(restored: &Restored) -> bool {
     let Membership { voters, voters_outgoing, .. } = &restored.membership;
     let changes = restored.entries.iter().any(|entry| entry.kind == EntryKind::Membership);

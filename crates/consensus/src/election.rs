@@ -1,10 +1,12 @@
-//! When a member without a leader stands for election: a seeded draw, not the library's thread-local random numbers.
+//! When a member without a leader stands for election: a seeded draw, not the library's
+//! thread-local random numbers.
 //!
-//! The library draws a timeout from a global generator whenever it resets. It is configured so that its own timeout never
-//! comes ([`NEVER_TICKS`]), and this timer decides instead, from the seed, the group and the node alone.
+//! The library draws a timeout from a global generator whenever it resets. It is configured so that
+//! its own timeout never comes ([`NEVER_TICKS`]), and this timer decides instead, from the seed,
+//! the group and the node alone.
 //!
-//! Invariant: a timeout lies in `[election_ticks, 2 * election_ticks)`, and a member draws a new one whenever it stands, so
-//! that two members that stand together once part soon.
+//! Invariant: a timeout lies in `[election_ticks, 2 * election_ticks)`, and a member draws a new
+//! one whenever it stands, so that two members that stand together once part soon.
 
 use crate::position::NodeId;
 
@@ -23,7 +25,8 @@ impl ElectionTimer {
     /// A timer whose draws depend on these four alone.
     pub(crate) fn new(seed: u64, group: u32, node: NodeId, election_ticks: usize) -> Self {
         let mut timer = Self { state: seed, election_ticks, timeout_ticks: 0 };
-        // Members of one group, and groups of one node, must not draw the same numbers from one seed.
+        // Members of one group, and groups of one node, must not draw the same numbers from one
+        // seed.
         timer.state = timer.next() ^ u64::from(group);
         timer.state = timer.next() ^ node.0;
         timer.draw();

@@ -1,7 +1,7 @@
 //! One entry of the log, as the rest of Leveret sees it.
 //!
-//! Invariant: the library's entry and ours hold the same four facts; a command is never empty, because an empty normal
-//! entry is how a new leader announces its term.
+//! Invariant: the library's entry and ours hold the same four facts; a command is never empty,
+//! because an empty normal entry is how a new leader announces its term.
 
 use bytes::Bytes;
 use raft::eraftpb;
@@ -13,8 +13,9 @@ use crate::position::{LogIndex, Position, Term};
 pub enum EntryKind {
     /// A command for the state machine.
     Command,
-    /// A change of the members, see [`Membership`](crate::Membership). The group itself acts on it when it is applied;
-    /// whoever keeps a checkpoint asks [`Group::membership`](crate::Group::membership) afterwards.
+    /// A change of the members, see [`Membership`](crate::Membership). The group itself acts on it
+    /// when it is applied; whoever keeps a checkpoint asks
+    /// [`Group::membership`](crate::Group::membership) afterwards.
     Membership,
     /// A new leader's first entry. There is nothing to apply, but its index counts.
     Empty,

@@ -1,17 +1,20 @@
-//! The votes that a candidate gathers, weighed before the library counts them: a member that may have forgotten the end of its log
-//! cannot stand for what it once had.
+//! The votes that a candidate gathers, weighed before the library counts them: a member that may
+//! have forgotten the end of its log cannot stand for what it once had.
 //!
-//! Raft lets a majority elect because some member of it has every entry that counts, and gives its vote only to a log that has it too.
-//! An entry that is confirmed as *written* counts although no disk has it yet. A member that lost power may have had it, and would now
-//! vote for a log without it. So its grants are marked, and an election is won in one of two ways:
+//! Raft lets a majority elect because some member of it has every entry that counts, and gives its
+//! vote only to a log that has it too. An entry that is confirmed as *written* counts although no
+//! disk has it yet. A member that lost power may have had it, and would now vote for a log without
+//! it. So its grants are marked, and an election is won in one of two ways:
 //!
 //! - by a majority whose memory is whole: one of them still has what was confirmed;
-//! - by a majority of members that all may have forgotten: more was lost at once than a promise about a minority covers, and a
-//!   group that waited for the others could wait for ever. What is synced is safe in both.
+//! - by a majority of members that all may have forgotten: more was lost at once than a promise
+//!   about a minority covers, and a group that waited for the others could wait for ever. What is
+//!   synced is safe in both.
 //!
 //! A mixed majority elects nobody. The reasons are in `docs/decisions/0009-forgetful-members.md`.
 //!
-//! Invariant: the library hears of grants only once one of the two is there, and then of all of them; of refusals at once.
+//! Invariant: the library hears of grants only once one of the two is there, and then of all of
+//! them; of refusals at once.
 
 use std::collections::HashSet;
 

@@ -1,31 +1,38 @@
-//! One member of one Raft group: the calls around the library, and the guards against what is known to go wrong in it.
+//! One member of one Raft group: the calls around the library, and the guards against what is known
+//! to go wrong in it.
 //!
 //! Guards, each with the story it prevents:
 //!
-//! - **Nothing leaves before the vote is synced.** The library sends a leader's messages at once, trusting that its vote
-//!   was synced before it won. A sole voter with learners wins by its own vote in the same breath: its appends would reach
-//!   the learners, a power cut would take the vote, and after a restart it would lead the same term again with other
-//!   entries. While a term or a vote is unsynced every message waits.
-//! - **No campaign over a half-installed snapshot or an unsynced tail** ([`Group::may_campaign`]). The library reads from
-//!   the applied entry on, which is compacted until the snapshot is applied, and stops the process; and a leader's log
-//!   must be synced when it takes office.
-//! - **A rejection of what already matched is stale.** A delayed one would send a probing leader back below the match,
-//!   into the compacted part, and to a needless snapshot (raft-rs 555, 557).
-//! - **No entries are added to a message already made.** The library's batching looks whether they follow the entries of that
-//!   message, and not, if it has none, whether they follow its position: a probe that is rejected before it went out would
-//!   leave with entries of other indexes. Appends are gathered here instead, one broadcast a [`Group::ready`].
-//! - **A leader that is removed hands over and steps down.** The library would go on leading without a place for itself
-//!   among the followers, and stop the process at the next acknowledgement.
-//! - **A refused vote tells what is committed, whatever its term.** The library ignores a reply of an older term. A member
-//!   that has the entry ending a joint change, and does not know it to be committed, needs the vote of an old voter whose
-//!   log may be longer and who will never stand again: only that voter's commit index gets the group moving.
+//! - **Nothing leaves before the vote is synced.** The library sends a leader's messages at once,
+//!   trusting that its vote was synced before it won. A sole voter with learners wins by its own
+//!   vote in the same breath: its appends would reach the learners, a power cut would take the
+//!   vote, and after a restart it would lead the same term again with other entries. While a term
+//!   or a vote is unsynced every message waits.
+//! - **No campaign over a half-installed snapshot or an unsynced tail** ([`Group::may_campaign`]).
+//!   The library reads from the applied entry on, which is compacted until the snapshot is applied,
+//!   and stops the process; and a leader's log must be synced when it takes office.
+//! - **A rejection of what already matched is stale.** A delayed one would send a probing leader
+//!   back below the match, into the compacted part, and to a needless snapshot (raft-rs 555, 557).
+//! - **No entries are added to a message already made.** The library's batching looks whether they
+//!   follow the entries of that message, and not, if it has none, whether they follow its position:
+//!   a probe that is rejected before it went out would leave with entries of other indexes. Appends
+//!   are gathered here instead, one broadcast a [`Group::ready`].
+//! - **A leader that is removed hands over and steps down.** The library would go on leading
+//!   without a place for itself among the followers, and stop the process at the next
+//!   acknowledgement.
+//! - **A refused vote tells what is committed, whatever its term.** The library ignores a reply of
+//!   an older term. A member that has the entry ending a joint change, and does not know it to be
+//!   committed, needs the vote of an old voter whose log may be longer and who will never stand
+//!   again: only that voter's commit index gets the group moving.
 //! - **The buffer of unwritten entries gives its memory back** (raft-rs 589).
-//! - **What would end the process is refused** (`guard.rs`): a leader that knows more of this log than there is, for one.
+//! - **What would end the process is refused** (`guard.rs`): a leader that knows more of this log
+//!   than there is, for one.
 //! - **The vote of a member that may have forgotten is weighed** (`doubt.rs`, `grants.rs`).
-//! - **What is on its way to a follower is bounded in bytes** (`window.rs`); the library counts messages.
-//! - **Membership entries are ours.** They are appended and read without the library's protobuf parser, and a change that
-//!   could not be applied is refused before it is in the log. A member that finds one committed all the same applies neither it nor
-//!   what follows, and halts.
+//! - **What is on its way to a follower is bounded in bytes** (`window.rs`); the library counts
+//!   messages.
+//! - **Membership entries are ours.** They are appended and read without the library's protobuf
+//!   parser, and a change that could not be applied is refused before it is in the log. A member
+//!   that finds one committed all the same applies neither it nor what follows, and halts.
 //!
 //! Invariant: whatever the library wants is handed out by [`Group::ready`], once, in order.
 
@@ -50,8 +57,8 @@ use crate::refusal::{Refused, StepError};
 use crate::start::StartError;
 use crate::window::Windows;
 
-/// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the rest back when it is
-/// empty.
+/// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the
+/// rest back when it is empty.
 const UNSTABLE_ROOM_MAX: usize = 16;
 
 mod supply;
@@ -118,7 +125,8 @@ impl Group {
             max_committed_size_per_ready: config.committed_bytes_max as u64,
             check_quorum: true,
             pre_vote: true,
-            // Off: it adds entries to a message already made without asking whether they follow it (see the head).
+            // Off: it adds entries to a message already made without asking whether they follow it
+            // (see the head).
             batch_append: false,
             skip_bcast_commit: !config.announce_commits,
             ..raft::Config::default()
@@ -178,8 +186,8 @@ impl Group {
         self.observe();
     }
 
-    /// Stands for election now. `false` when it must not: it leads already, has no vote, or has yet to sync or to install
-    /// what it holds.
+    /// Stands for election now. `false` when it must not: it leads already, has no vote, or has yet
+    /// to sync or to install what it holds.
     pub fn campaign(&mut self) -> bool {
         let raft = &self.raw.raft;
         let may = raft.state != StateRole::Leader && raft.promotable() && self.may_campaign() && self.halted.is_none();
@@ -192,9 +200,10 @@ impl Group {
 
     /// Appends a command.
     ///
-    /// - Returns the place it takes in the log. It is committed if an entry with that very place comes out as committed;
-    ///   if another term stands at the index, it is lost.
-    /// - Order: as proposed. It goes to followers and to the disk with the next [`Group::ready`], all proposals together.
+    /// - Returns the place it takes in the log. It is committed if an entry with that very place
+    ///   comes out as committed; if another term stands at the index, it is lost.
+    /// - Order: as proposed. It goes to followers and to the disk with the next [`Group::ready`],
+    ///   all proposals together.
     /// - Limits: 1 to `entry_bytes_max` bytes; a caller that exceeds them panics.
     /// - Errors: only the leader takes proposals, nothing is passed on.
     pub fn propose(&mut self, data: Bytes) -> Result<Position, Refused> {
@@ -207,11 +216,11 @@ impl Group {
         self.append(EntryKind::Command, data)
     }
 
-    /// Changes the members, by one simple change or by one joint change of several members. The leader ends a joint change
-    /// by itself; follow it through [`Group::membership`].
+    /// Changes the members, by one simple change or by one joint change of several members. The
+    /// leader ends a joint change by itself; follow it through [`Group::membership`].
     ///
-    /// - A removed member stays up until a majority of the new voters has applied the end of the change: until then they
-    ///   count it as a voter, and may need its answer to elect a leader.
+    /// - A removed member stays up until a majority of the new voters has applied the end of the
+    ///   change: until then they count it as a voter, and may need its answer to elect a leader.
     /// - Returns the place of the entry that begins it.
     pub fn change_membership(&mut self, changes: &[Change]) -> Result<Position, Refused> {
         self.must_lead()?;
@@ -251,7 +260,8 @@ impl Group {
                 return Err(StepError::Halted);
             }
         }
-        // Whoever hands over knows of nobody who forgot; its heir would win with its own vote alone counted as whole.
+        // Whoever hands over knows of nobody who forgot; its heir would win with its own vote alone
+        // counted as whole.
         if kind == Kind::TimeoutNow && (self.doubt.lasts() || !self.may_campaign()) {
             return Ok(());
         }
@@ -290,7 +300,8 @@ impl Group {
         }
     }
 
-    /// Collects what is to be done into `out`, which it clears first. `false` when there is nothing.
+    /// Collects what is to be done into `out`, which it clears first. `false` when there is
+    /// nothing.
     pub fn ready(&mut self, out: &mut Ready) -> bool {
         out.clear();
         if self.halted.is_some() {
@@ -330,10 +341,11 @@ impl Group {
         self.observe();
     }
 
-    /// The state machine contains everything up to `index`. Changes of members up to there take effect.
+    /// The state machine contains everything up to `index`. Changes of members up to there take
+    /// effect.
     ///
-    /// - Order: never backwards. At most what was handed out as committed, or the index of an installed snapshot whose
-    ///   write was reported as persisted.
+    /// - Order: never backwards. At most what was handed out as committed, or the index of an
+    ///   installed snapshot whose write was reported as persisted.
     pub fn applied(&mut self, index: LogIndex) {
         let before = self.raw.raft.raft_log.applied;
         if index.0 == before {
@@ -357,7 +369,8 @@ impl Group {
         self.observe();
     }
 
-    /// The largest message that carries more than one entry: what else goes to a member is cut to the same measure.
+    /// The largest message that carries more than one entry: what else goes to a member is cut to
+    /// the same measure.
     pub fn message_bytes_max(&self) -> usize {
         self.config.message_bytes_max
     }
@@ -367,10 +380,12 @@ impl Group {
         self.raw.mut_store().set_cache_bytes_max(bytes_max);
     }
 
-    /// Asks what must be applied before a read is linearizable. The answer is a [`ReadState`] with `context`.
+    /// Asks what must be applied before a read is linearizable. The answer is a [`ReadState`] with
+    /// `context`.
     ///
-    /// - Any member may ask; the leader answers after it heard from a majority that it still leads. The answer may be lost
-    ///   with a message or a leader: ask again, with another context, after a while.
+    /// - Any member may ask; the leader answers after it heard from a majority that it still leads.
+    ///   The answer may be lost with a message or a leader: ask again, with another context, after
+    ///   a while.
     pub fn read_index(&mut self, context: u64) -> Result<(), Refused> {
         let raft = &self.raw.raft;
         if raft.leader_id == 0 {
@@ -383,8 +398,8 @@ impl Group {
         Ok(())
     }
 
-    /// Hands leadership to `to`, once its log has caught up. Proposals are refused meanwhile. Given up after an election
-    /// timeout; see [`crate::Status::leader`].
+    /// Hands leadership to `to`, once its log has caught up. Proposals are refused meanwhile. Given
+    /// up after an election timeout; see [`crate::Status::leader`].
     pub fn transfer_leadership(&mut self, to: NodeId) -> Result<(), Refused> {
         self.must_lead()?;
         if to == self.config.node {
@@ -397,18 +412,20 @@ impl Group {
         Ok(())
     }
 
-    /// Why this member takes no part in its group any more, if so. It neither votes nor follows, and its log stays as it is.
+    /// Why this member takes no part in its group any more, if so. It neither votes nor follows,
+    /// and its log stays as it is.
     pub fn halted(&self) -> Option<Contradiction> {
         self.halted
     }
 
-    /// Whether this member may have forgotten the end of its log, and has not caught up since. Its vote does not count among those
-    /// whose memory is whole.
+    /// Whether this member may have forgotten the end of its log, and has not caught up since. Its
+    /// vote does not count among those whose memory is whole.
     pub fn may_have_forgotten(&self) -> bool {
         self.doubt.lasts()
     }
 
-    /// Whether it counts as whole again because no leader was heard of for long, and not because it has caught up.
+    /// Whether it counts as whole again because no leader was heard of for long, and not because it
+    /// has caught up.
     pub fn gave_up_waiting(&self) -> bool {
         self.doubt.gave_up()
     }
@@ -429,8 +446,8 @@ impl Group {
         }
     }
 
-    /// Appends to the leader's log without the library's proposal message, which would send one append a proposal and
-    /// parse membership entries as protobuf.
+    /// Appends to the leader's log without the library's proposal message, which would send one
+    /// append a proposal and parse membership entries as protobuf.
     fn append(&mut self, kind: EntryKind, data: Bytes) -> Result<Position, Refused> {
         self.must_lead()?;
         let raft = &mut self.raw.raft;
@@ -450,7 +467,8 @@ impl Group {
         self.raw.campaign().expect("a call for a campaign is never refused");
     }
 
-    /// Whether an election may begin here: the whole log is synced, and no snapshot is on its way into the state machine.
+    /// Whether an election may begin here: the whole log is synced, and no snapshot is on its way
+    /// into the state machine.
     fn may_campaign(&self) -> bool {
         let log = &self.raw.raft.raft_log;
         self.installing.is_none() && log.unstable_snapshot().is_none() && log.persisted == log.last_index()
@@ -467,7 +485,8 @@ impl Group {
         self.observe();
     }
 
-    /// Takes the commit index from a vote of an older term. Only a refused one names one; none is not beyond ours.
+    /// Takes the commit index from a vote of an older term. Only a refused one names one; none is
+    /// not beyond ours.
     fn learn_commit(&mut self, reply: &eraftpb::Message) {
         let raft = &mut self.raw.raft;
         if reply.term >= raft.term || raft.state == StateRole::Leader {
@@ -515,7 +534,8 @@ impl Group {
             if entry.kind == EntryKind::Membership {
                 self.changes.push_back((entry.index, entry.data.clone()));
                 if !self.changes_apply() {
-                    // It is not applied, and nothing behind it, so that the next start finds it again.
+                    // It is not applied, and nothing behind it, so that the next start finds it
+                    // again.
                     self.changes.pop_back();
                     self.halt(Contradiction::ChangeOfNothing { index: entry.index, term: entry.term });
                     break;
@@ -532,7 +552,8 @@ impl Group {
         self.raw.advance_append_async(ready);
         self.shrink_unstable();
         if self.unsynced.is_empty() {
-            // Nothing to sync here nor before: the library need not wait for a report that would never come.
+            // Nothing to sync here nor before: the library need not wait for a report that would
+            // never come.
             self.raw.on_persist_ready(self.library_number);
         }
     }
@@ -552,8 +573,8 @@ impl Group {
         let at_once = if vote_is_synced { &mut out.messages } else { &mut out.messages_after_sync };
         at_once.extend(sent.into_iter().map(|message| Message::new(group, message)));
         for message in persisted {
-            // A heartbeat's answer vouches for the term and for nothing in the log: a slow disk must not look like a
-            // dead member.
+            // A heartbeat's answer vouches for the term and for nothing in the log: a slow disk
+            // must not look like a dead member.
             let may_go =
                 self.unsynced.is_empty() || (vote_is_synced && message.msg_type == MessageType::MsgHeartbeatResponse);
             let messages = if may_go { &mut out.messages } else { &mut out.messages_after_sync };
@@ -568,8 +589,9 @@ impl Group {
         }
     }
 
-    /// Whether the changes of members that are handed out can be applied, one after the other. A leader tries a change before it
-    /// proposes it; whoever follows one that did not must not find out where there is no way to say no.
+    /// Whether the changes of members that are handed out can be applied, one after the other. A
+    /// leader tries a change before it proposes it; whoever follows one that did not must not find
+    /// out where there is no way to say no.
     fn changes_apply(&self) -> bool {
         let raft = &self.raw.raft;
         let (mut members, last) = (raft.prs().clone(), raft.raft_log.last_index());
@@ -595,7 +617,8 @@ impl Group {
         }
     }
 
-    /// Steps down as a leader without a vote, and tells the voter with the longest log to stand at once.
+    /// Steps down as a leader without a vote, and tells the voter with the longest log to stand at
+    /// once.
     fn hand_over(&mut self) {
         let raft = &mut self.raw.raft;
         let heir = raft
@@ -619,7 +642,8 @@ impl Group {
             self.windows.clear();
         }
         if leads && !self.led {
-            // It was elected by members that know at least as much, or by so many that forgot that nobody promises anything.
+            // It was elected by members that know at least as much, or by so many that forgot that
+            // nobody promises anything.
             self.doubt.end();
             let bodies = self.raw.store().cached_bodies();
             bodies.for_each(|(index, bytes)| self.windows.note_body(index, bytes));

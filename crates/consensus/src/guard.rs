@@ -1,14 +1,18 @@
-//! What a peer may not say: messages that would end the library, and with it the process, instead of being refused.
+//! What a peer may not say: messages that would end the library, and with it the process, instead
+//! of being refused.
 //!
-//! The library trusts its peers and its disk. It stops the process where a leader knows this member to hold more than it does, where
-//! committed entries would be replaced, and at several numbers that make no sense. One group is a small part of a node, so each of
-//! these is looked for before the library sees the message.
+//! The library trusts its peers and its disk. It stops the process where a leader knows this member
+//! to hold more than it does, where committed entries would be replaced, and at several numbers
+//! that make no sense. One group is a small part of a node, so each of these is looked for before
+//! the library sees the message.
 //!
-//! Two kinds of trouble are told apart. A message that no sound member sends is dropped: nothing happened. A leader whose word and
-//! this member's log cannot both be true is a [`Contradiction`]: acknowledged entries are gone here or there, so this member takes
-//! no further part in its group until an operator has looked.
+//! Two kinds of trouble are told apart. A message that no sound member sends is dropped: nothing
+//! happened. A leader whose word and this member's log cannot both be true is a [`Contradiction`]:
+//! acknowledged entries are gone here or there, so this member takes no further part in its group
+//! until an operator has looked.
 //!
-//! Invariant: what passes here does not make the library panic, whatever a peer says and whatever this member has lost.
+//! Invariant: what passes here does not make the library panic, whatever a peer says and whatever
+//! this member has lost.
 
 use raft::StateRole;
 use raft::eraftpb::{self, EntryType};

@@ -1,14 +1,17 @@
 //! Consensus: a dozen calls around a Raft library, and nothing else in Leveret imports it.
 //!
-//! A [`Group`] is one member of one Raft group. It is sans-io: it is told what arrived ([`Group::step`]), what the disk did
-//! ([`Group::persisted`]), what was applied ([`Group::applied`]) and that time went by ([`Group::tick`]); it answers with a
-//! [`Ready`] that says what to write, what to send and what is committed. It touches no disk, socket, clock, thread or
-//! global random source, so two runs from one seed are the same run.
+//! A [`Group`] is one member of one Raft group. It is sans-io: it is told what arrived
+//! ([`Group::step`]), what the disk did ([`Group::persisted`]), what was applied
+//! ([`Group::applied`]) and that time went by ([`Group::tick`]); it answers with a [`Ready`] that
+//! says what to write, what to send and what is committed. It touches no disk, socket, clock,
+//! thread or global random source, so two runs from one seed are the same run.
 //!
 //! Invariant: everything a peer may rely on (a vote, a term, an acknowledged entry) leaves in
-//! [`Ready::messages_after_sync`], and the caller holds those back until the named [`Ready::number`] is synced.
+//! [`Ready::messages_after_sync`], and the caller holds those back until the named
+//! [`Ready::number`] is synced.
 //!
-//! Absent on purpose: what a command means, who owns which queue, the weaker confirm levels. Those live in `partition`.
+//! Absent on purpose: what a command means, who owns which queue, the weaker confirm levels. Those
+//! live in `partition`.
 
 mod position;
 

@@ -1,5 +1,5 @@
-//! What a member remembers of its log in memory: the term of every entry since the last compaction, the bodies of the
-//! newest ones, and what has to be brought in from disk.
+//! What a member remembers of its log in memory: the term of every entry since the last compaction,
+//! the bodies of the newest ones, and what has to be brought in from disk.
 //!
 //! ```text
 //!   compacted        cache_first           applied            last
@@ -8,11 +8,13 @@
 //!       3@2               90                  140               150
 //! ```
 //!
-//! A follower that needs an entry between `compacted` and `cache_first` is served through a [`Fetch`]: the caller reads
-//! the entries from disk and lends them to this view for one call. A follower that needs less than that gets a snapshot.
+//! A follower that needs an entry between `compacted` and `cache_first` is served through a
+//! [`Fetch`]: the caller reads the entries from disk and lends them to this view for one call. A
+//! follower that needs less than that gets a snapshot.
 //!
-//! Invariant: what is not applied yet is never evicted, because the library reads it again without a way to wait: to hand
-//! it out, and whole, before every campaign. The leader bounds it through `uncommitted_bytes_max`.
+//! Invariant: what is not applied yet is never evicted, because the library reads it again without
+//! a way to wait: to hand it out, and whole, before every campaign. The leader bounds it through
+//! `uncommitted_bytes_max`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,14 +34,16 @@ pub const MANIFEST_BYTES_MAX: usize = 1 << 20;
 /// Each entry costs this much memory beside its body.
 const ENTRY_OVERHEAD_BYTES: usize = size_of::<eraftpb::Entry>();
 
-/// Followers that wait for one fetch. The library asks again at every heartbeat and does not say for whom, so beyond a
-/// few times the members of any group these are repetitions; what is dropped here is asked for again.
+/// Followers that wait for one fetch. The library asks again at every heartbeat and does not say
+/// for whom, so beyond a few times the members of any group these are repetitions; what is dropped
+/// here is asked for again.
 const WAITERS_PER_FETCH_MAX: usize = 16;
 
 /// Fetches under way. More followers than this at different places wait for their next heartbeat.
 const FETCHES_MAX: usize = 8;
 
-/// The cache keeps room for this many entries when it empties, so that a steady trickle does not allocate.
+/// The cache keeps room for this many entries when it empties, so that a steady trickle does not
+/// allocate.
 const CACHE_ROOM_MIN: usize = 16;
 
 /// Entries that a follower needs and that are no longer in memory. Read them from disk and call
@@ -64,8 +68,9 @@ pub struct SnapshotWanted {
     pub index_min: LogIndex,
 }
 
-/// A snapshot as the group knows it: where it stands, who the members were there, and a manifest of which the group
-/// understands nothing, from which the receiver fetches the contents by other means.
+/// A snapshot as the group knows it: where it stands, who the members were there, and a manifest of
+/// which the group understands nothing, from which the receiver fetches the contents by other
+/// means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOffer {
     /// The last entry the snapshot contains.
@@ -134,7 +139,8 @@ enum PendingSnapshot {
 }
 
 impl LogView {
-    /// A log that continues after `compacted` with entries whose bodies are on disk only, then with `entries`.
+    /// A log that continues after `compacted` with entries whose bodies are on disk only, then with
+    /// `entries`.
     pub(crate) fn new(
         initial: RaftState,
         compacted: Position,
@@ -171,8 +177,8 @@ impl LogView {
         view
     }
 
-    /// Takes entries that are being written. The first may replace an entry that is not committed, and with it all that
-    /// followed.
+    /// Takes entries that are being written. The first may replace an entry that is not committed,
+    /// and with it all that followed.
     pub(crate) fn append(&mut self, entries: impl Iterator<Item = eraftpb::Entry>) {
         for entry in entries {
             if entry.index <= self.last {
@@ -196,8 +202,9 @@ impl LogView {
         self.cache_bytes = 0;
     }
 
-    /// Notes that everything up to `index` is applied, and evicts the oldest applied bodies: those that every member
-    /// has (`everyone_has`, zero if that is not known here), and those beyond the budget.
+    /// Notes that everything up to `index` is applied, and evicts the oldest applied bodies: those
+    /// that every member has (`everyone_has`, zero if that is not known here), and those beyond the
+    /// budget.
     pub(crate) fn applied(&mut self, index: u64, everyone_has: u64) {
         self.applied = index;
         self.evict(everyone_has);
@@ -270,8 +277,9 @@ impl LogView {
             || wanted.snapshots.values().any(|pending| matches!(pending, PendingSnapshot::Wanted { told: false, .. }))
     }
 
-    /// Lends `entries`, which answer the fetch from `from`, and returns who waited for them. Entries that are no longer
-    /// those of this log are ignored: it may have changed while they were read.
+    /// Lends `entries`, which answer the fetch from `from`, and returns who waited for them.
+    /// Entries that are no longer those of this log are ignored: it may have changed while they
+    /// were read.
     pub(crate) fn lend(&mut self, from: LogIndex, entries: Vec<Entry>) -> Vec<GetEntriesContext> {
         let wanted = self.wanted.get_mut();
         let Some(at) = wanted.fetches.iter().position(|pending| pending.fetch.from == from) else {
@@ -301,7 +309,8 @@ impl LogView {
         self.loan = Vec::new();
     }
 
-    /// Keeps a snapshot for the member it was wanted for. `false` when nobody waits for it any more.
+    /// Keeps a snapshot for the member it was wanted for. `false` when nobody waits for it any
+    /// more.
     pub(crate) fn offer_snapshot(&mut self, to: NodeId, offer: SnapshotOffer) -> bool {
         let too_old = offer.position.index < self.compacted.index;
         let snapshots = &mut self.wanted.get_mut().snapshots;
@@ -349,7 +358,8 @@ impl LogView {
         self.cache_bytes -= entry_bytes(&entry);
     }
 
-    /// Gives memory back after a burst: what is empty must not keep the size it had when it was full.
+    /// Gives memory back after a burst: what is empty must not keep the size it had when it was
+    /// full.
     fn make_room(&mut self) {
         let room = self.cache.len().max(CACHE_ROOM_MIN);
         if self.cache.capacity() > 4 * room {
@@ -357,7 +367,8 @@ impl LogView {
         }
     }
 
-    /// Entries of `source`, whose first is `first`, from `low` on, until `high` or `bytes_max`; at least one.
+    /// Entries of `source`, whose first is `first`, from `low` on, until `high` or `bytes_max`; at
+    /// least one.
     fn copy<'a>(source: impl Iterator<Item = &'a eraftpb::Entry>, count: usize, bytes_max: u64) -> Vec<eraftpb::Entry> {
         let mut entries = Vec::with_capacity(count.min(CACHE_ROOM_MIN));
         let mut bytes = 0_u64;

@@ -7,8 +7,9 @@
 //!                then voters, learners, outgoing voters, coming learners: count varint, node varint each, ascending
 //! ```
 //!
-//! A change of more than one member is joint: between its two entries both the old and the new majority must agree. The
-//! second entry follows by itself. A change takes effect on a member when that member applies it.
+//! A change of more than one member is joint: between its two entries both the old and the new
+//! majority must agree. The second entry follows by itself. A change takes effect on a member when
+//! that member applies it.
 //!
 //! Invariant: lists are ascending and without repeats, so equal memberships have equal bytes.
 
@@ -28,7 +29,8 @@ pub struct Membership {
     pub voters: Vec<NodeId>,
     /// Members that follow without a vote.
     pub learners: Vec<NodeId>,
-    /// During a joint change, the voters before it, whose majority is needed as well. Otherwise empty.
+    /// During a joint change, the voters before it, whose majority is needed as well. Otherwise
+    /// empty.
     pub voters_outgoing: Vec<NodeId>,
     /// During a joint change, outgoing voters that will be learners after it. Otherwise empty.
     pub learners_next: Vec<NodeId>,
@@ -39,7 +41,8 @@ pub struct Membership {
 /// One step of a change of members. A change is a list of these, made as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Adds a voter, or gives a learner a vote. A new member should be a learner first, until it has caught up.
+    /// Adds a voter, or gives a learner a vote. A new member should be a learner first, until it
+    /// has caught up.
     Voter(NodeId),
     /// Adds a learner, or takes the vote from a voter.
     Learner(NodeId),
@@ -68,8 +71,8 @@ impl Membership {
         !self.voters_outgoing.is_empty()
     }
 
-    /// Whether a group can have it: somebody decides, nobody is two things at once, and what belongs to a joint change is there only
-    /// during one.
+    /// Whether a group can have it: somebody decides, nobody is two things at once, and what
+    /// belongs to a joint change is there only during one.
     pub fn is_lawful(&self) -> bool {
         let Self { voters, learners, voters_outgoing, learners_next, auto_leave } = self;
         let is_also_learner = |node: &NodeId| learners.contains(node);
@@ -161,7 +164,8 @@ pub(crate) fn encode_changes(changes: &[Change]) -> Bytes {
     out.to_bytes()
 }
 
-/// What a membership entry says, in the library's words. No bytes mean: leave the joint configuration.
+/// What a membership entry says, in the library's words. No bytes mean: leave the joint
+/// configuration.
 pub(crate) fn decode_changes(data: &Bytes) -> Result<ConfChangeV2, DecodeError> {
     let mut changes = Vec::new();
     if !data.is_empty() {
@@ -188,7 +192,8 @@ pub(crate) fn decode_changes(data: &Bytes) -> Result<ConfChangeV2, DecodeError> 
             return Err(cursor.invalid("the end of a change of members"));
         }
     }
-    // The transition is left at its default: simple for one change, joint with automatic leave for more.
+    // The transition is left at its default: simple for one change, joint with automatic leave for
+    // more.
     Ok(ConfChangeV2 { changes: changes.into(), ..ConfChangeV2::default() })
 }
 

@@ -13,11 +13,12 @@
 //!   heartbeat, read-index  context length u8, context
 //! ```
 //!
-//! Entries of an append follow each other from `index + 1`, so they carry no index, and their terms are told as the
-//! distance to the message's. Heads come before bodies so that the bodies of a message can be segments of one write.
+//! Entries of an append follow each other from `index + 1`, so they carry no index, and their terms
+//! are told as the distance to the message's. Heads come before bodies so that the bodies of a
+//! message can be segments of one write.
 //!
-//! Invariant: what is decoded encodes to the same bytes, and nothing a peer sends reaches the library but the kinds listed
-//! in [`Kind`].
+//! Invariant: what is decoded encodes to the same bytes, and nothing a peer sends reaches the
+//! library but the kinds listed in [`Kind`].
 
 use std::fmt;
 
@@ -122,7 +123,8 @@ impl Message {
         NodeId(self.raft.to)
     }
 
-    /// The sender's term; in a pre-vote, the term it would stand in; zero in a forwarded read-index question.
+    /// The sender's term; in a pre-vote, the term it would stand in; zero in a forwarded read-index
+    /// question.
     pub fn term(&self) -> Term {
         Term(self.raft.term)
     }
@@ -155,7 +157,8 @@ impl Message {
         entries + self.raft.get_snapshot().data.len()
     }
 
-    /// Writes the form drawn above. Bodies above [`INLINE_BYTES_MAX`](crate::INLINE_BYTES_MAX) are shared, not copied.
+    /// Writes the form drawn above. Bodies above [`INLINE_BYTES_MAX`](crate::INLINE_BYTES_MAX) are
+    /// shared, not copied.
     pub fn encode(&self, out: &mut Segments) {
         let raft = &self.raft;
         let kind = self.kind();
@@ -188,7 +191,8 @@ impl Message {
         }
     }
 
-    /// Reads one message from the front of `frame` and takes it off. Bodies are slices of the frame.
+    /// Reads one message from the front of `frame` and takes it off. Bodies are slices of the
+    /// frame.
     pub fn decode(frame: &mut Bytes) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(frame);
         let message = Self::read(&mut cursor)?;
@@ -248,7 +252,8 @@ impl Message {
             }
             _ => {}
         }
-        // Only a question that a follower passes on has no term: the library takes a message without one for local.
+        // Only a question that a follower passes on has no term: the library takes a message
+        // without one for local.
         if (raft.term == 0) != matches!(kind, Kind::ReadIndex) {
             return Err(cursor.invalid("the term of a message"));
         }

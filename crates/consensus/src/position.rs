@@ -1,12 +1,12 @@
 //! Who and where: node ids, terms, log indexes, and a place in the log.
 //!
-//! Invariant: zero is never a member, a term in which anything happened, or an entry. It stands for "none yet", as in the
-//! Raft paper, and only [`LogIndex`] and [`Term`] may hold it.
+//! Invariant: zero is never a member, a term in which anything happened, or an entry. It stands for
+//! "none yet", as in the Raft paper, and only [`LogIndex`] and [`Term`] may hold it.
 
 use std::fmt;
 
-/// A broker process, for ever: an id is never given to another process, nor to the same one after it lost its disk,
-/// because its old self may have voted. Never zero.
+/// A broker process, for ever: an id is never given to another process, nor to the same one after
+/// it lost its disk, because its old self may have voted. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 

@@ -3,18 +3,22 @@
 //! The order of work for one [`Ready`]:
 //!
 //! 1. send `messages`;
-//! 2. write `append` and `hard_state`, behind everything written before; install `snapshot` if there is one;
+//! 2. write `append` and `hard_state`, behind everything written before; install `snapshot` if
+//!    there is one;
 //! 3. apply `committed`, in order, then call [`Group::applied`](crate::Group::applied);
 //! 4. if `must_sync`: once this write and all before it are synced, call
 //!    [`Group::persisted`](crate::Group::persisted) with `number`;
 //! 5. send `messages_after_sync` once `number` is persisted.
 //!
-//! A snapshot is a write like any other, and may be the only one of its `Ready`: `number` is persisted when the snapshot is
-//! installed and synced, not when there is nothing to append. Then its index is reported as applied.
+//! A snapshot is a write like any other, and may be the only one of its `Ready`: `number` is
+//! persisted when the snapshot is installed and synced, not when there is nothing to append. Then
+//! its index is reported as applied.
 //!
-//! Steps 1 to 3 need not wait for each other, and the next [`Ready`] may be taken before this one is synced.
+//! Steps 1 to 3 need not wait for each other, and the next [`Ready`] may be taken before this one
+//! is synced.
 //!
-//! Invariant: the vectors are refilled, not replaced; a `Ready` that is used again allocates nothing once it has grown.
+//! Invariant: the vectors are refilled, not replaced; a `Ready` that is used again allocates
+//! nothing once it has grown.
 
 use bytes::Bytes;
 
@@ -30,8 +34,8 @@ pub struct HardState {
     pub term: Term,
     /// Whom it voted for in that term.
     pub vote: Option<NodeId>,
-    /// What it knows to be committed. Need not be synced by itself; written along with the rest, it spares the next start
-    /// most of the unapplied log.
+    /// What it knows to be committed. Need not be synced by itself; written along with the rest, it
+    /// spares the next start most of the unapplied log.
     pub commit: LogIndex,
 }
 
@@ -47,17 +51,20 @@ pub struct ReadState {
 /// What a member wants done. See the head of this file for the order.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Entries to write, in order. The first may replace an entry of the same index and all that followed.
+    /// Entries to write, in order. The first may replace an entry of the same index and all that
+    /// followed.
     pub append: Vec<Entry>,
     /// The hard state to write, if it changed.
     pub hard_state: Option<HardState>,
-    /// A snapshot to install in place of the log and the state machine. `append` continues after it.
+    /// A snapshot to install in place of the log and the state machine. `append` continues after
+    /// it.
     pub snapshot: Option<SnapshotOffer>,
-    /// What `messages_after_sync` waits for, and, if `must_sync`, the name of this write. Grows from one `Ready` to the
-    /// next that must be synced; zero when nothing was ever to be synced.
+    /// What `messages_after_sync` waits for, and, if `must_sync`, the name of this write. Grows
+    /// from one `Ready` to the next that must be synced; zero when nothing was ever to be synced.
     pub number: u64,
-    /// Whether there is a write here that must be synced and then reported: entries, a snapshot, a new term or a vote.
-    /// When it is false the write, if any, is a commit index, which may wait for the next sync.
+    /// Whether there is a write here that must be synced and then reported: entries, a snapshot, a
+    /// new term or a vote. When it is false the write, if any, is a commit index, which may wait
+    /// for the next sync.
     pub must_sync: bool,
     /// Messages to send now.
     pub messages: Vec<Message>,
@@ -76,7 +83,8 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Gives the memory of a burst back: of a start above all, where the whole log is to be applied.
+    /// Gives the memory of a burst back: of a start above all, where the whole log is to be
+    /// applied.
     pub fn trim(&mut self, room: usize) {
         self.append.shrink_to(room);
         self.messages.shrink_to(room);
@@ -106,8 +114,8 @@ impl Ready {
     }
 }
 
-/// A read-index question carries who asked, because two members may choose the same context, and the leader takes equal
-/// contexts for one question.
+/// A read-index question carries who asked, because two members may choose the same context, and
+/// the leader takes equal contexts for one question.
 pub(crate) const READ_CONTEXT_BYTES: usize = 16;
 
 pub(crate) fn encode_read_context(node: NodeId, context: u64) -> [u8; READ_CONTEXT_BYTES] {

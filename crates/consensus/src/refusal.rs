@@ -15,7 +15,8 @@ pub enum Refused {
         /// The leader it knows of.
         leader: Option<NodeId>,
     },
-    /// Leadership is being handed over. It is settled within an election timeout, one way or the other.
+    /// Leadership is being handed over. It is settled within an election timeout, one way or the
+    /// other.
     #[error("leadership is being handed to {to}")]
     Transferring {
         /// Who takes over.
@@ -24,7 +25,8 @@ pub enum Refused {
     /// `uncommitted_bytes_max` is reached.
     #[error("too much is appended and not committed")]
     Backlogged,
-    /// A change of members is under way; a new leader assumes so until it has applied what it found in its log.
+    /// A change of members is under way; a new leader assumes so until it has applied what it found
+    /// in its log.
     #[error("a change of members is under way")]
     ChangeUnderWay,
     /// The change of members makes no sense: it leaves no voters, for one.

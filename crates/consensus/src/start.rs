@@ -1,8 +1,10 @@
-//! What a group may start from: settings that make sense, and a restored state that can be a member's.
+//! What a group may start from: settings that make sense, and a restored state that can be a
+//! member's.
 //!
-//! What is restored comes from a disk. A disk that rots is found out by checksums; a folder that was put together from two, or that a
-//! broken build wrote, is whole and says what cannot be. Invariant: nothing that a folder says ends the process. A state that contradicts
-//! itself is refused before the library sees it.
+//! What is restored comes from a disk. A disk that rots is found out by checksums; a folder that
+//! was put together from two, or that a broken build wrote, is whole and says what cannot be.
+//! Invariant: nothing that a folder says ends the process. A state that contradicts itself is
+//! refused before the library sees it.
 
 use crate::config::{ConfigError, Restored};
 use crate::entry::EntryKind;
@@ -24,7 +26,8 @@ fn contradiction(what: String) -> Result<(), StartError> {
 }
 
 impl Restored {
-    /// Whether all of it can be true at once. Changes of members are tried later, one after the other.
+    /// Whether all of it can be true at once. Changes of members are tried later, one after the
+    /// other.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let Restored { hard_state, compacted, applied, .. } = self;
         let last = self.entries.last().map_or(*applied, |entry| entry.index);
@@ -46,10 +49,12 @@ impl Restored {
         }
     }
 
-    /// Up to where the log is known to be committed: as far as was said, and up to the last change of members but one.
+    /// Up to where the log is known to be committed: as far as was said, and up to the last change
+    /// of members but one.
     ///
-    /// A leader begins a change of members only once it has applied the one before, so a log that holds two proves that the first is
-    /// committed. Who forgot that by a restart could be elected by members that count no more, and nobody who counts would know.
+    /// A leader begins a change of members only once it has applied the one before, so a log that
+    /// holds two proves that the first is committed. Who forgot that by a restart could be elected
+    /// by members that count no more, and nobody who counts would know.
     pub(crate) fn committed(&self) -> LogIndex {
         let mut changes = self.entries.iter().rev().filter(|entry| entry.kind == EntryKind::Membership);
         changes.nth(1).map_or(self.hard_state.commit, |change| change.index.max(self.hard_state.commit))

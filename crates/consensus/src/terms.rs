@@ -1,13 +1,16 @@
-//! The terms of all entries of a log, as runs: a term begins at an index and lasts until the next one begins.
+//! The terms of all entries of a log, as runs: a term begins at an index and lasts until the next
+//! one begins.
 //!
-//! Terms change when leaders do, so a log of millions of entries has a handful of runs, and the term of every entry since
-//! the last compaction stays in memory even when its body does not.
+//! Terms change when leaders do, so a log of millions of entries has a handful of runs, and the
+//! term of every entry since the last compaction stays in memory even when its body does not.
 //!
-//! Invariant: runs are in order of index and of term, both strictly growing, and the first begins at the compacted place.
+//! Invariant: runs are in order of index and of term, both strictly growing, and the first begins
+//! at the compacted place.
 
 use crate::position::{LogIndex, Position, Term};
 
-/// A stretch of consecutive entries of one term, named by its first. It lasts until the next run begins.
+/// A stretch of consecutive entries of one term, named by its first. It lasts until the next run
+/// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TermRun {
     /// Index of the first entry of the stretch.
@@ -28,7 +31,8 @@ impl TermRuns {
         Self { runs: vec![TermRun { first: compacted.index, term: compacted.term }] }
     }
 
-    /// The term at `index`, which the caller has checked to lie between the compacted place and the last entry.
+    /// The term at `index`, which the caller has checked to lie between the compacted place and the
+    /// last entry.
     pub(crate) fn at(&self, index: u64) -> u64 {
         // Almost every question is about the newest run.
         let after = self

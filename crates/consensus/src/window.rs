@@ -1,12 +1,14 @@
-//! How much is on its way to each follower, in bytes. The library counts messages only, and one message may carry anything from
-//! nothing to an entry of the largest size.
+//! How much is on its way to each follower, in bytes. The library counts messages only, and one
+//! message may carry anything from nothing to an entry of the largest size.
 //!
-//! The library asks its own window, which has room for so many messages, before each append. This one sets that room anew before
-//! every occasion to send, from the bytes that were sent and not acknowledged.
+//! The library asks its own window, which has room for so many messages, before each append. This
+//! one sets that room anew before every occasion to send, from the bytes that were sent and not
+//! acknowledged.
 //!
-//! Invariant: to a follower that is sent to ahead of its answers go at most [`Windows::bytes_max`] unacknowledged bytes, and one message
-//! whatever its size. While nothing is acknowledged, an answered heartbeat no longer opens the window as the library has it: once per
-//! election timeout a single message may follow, so that what was lost on the way is noticed.
+//! Invariant: to a follower that is sent to ahead of its answers go at most [`Windows::bytes_max`]
+//! unacknowledged bytes, and one message whatever its size. While nothing is acknowledged, an
+//! answered heartbeat no longer opens the window as the library has it: once per election timeout a
+//! single message may follow, so that what was lost on the way is noticed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +18,8 @@ pub(crate) struct Windows {
     bytes_max: usize,
     message_bytes_max: usize,
     flights: BTreeMap<u64, Flight>,
-    /// The size of the largest body above `message_bytes_max` that some follower may still need, and the index of the last such.
+    /// The size of the largest body above `message_bytes_max` that some follower may still need,
+    /// and the index of the last such.
     large: (usize, u64),
 }
 
@@ -92,14 +95,15 @@ impl Windows {
         self.flights.get(&to).map_or(0, |flight| flight.bytes)
     }
 
-    /// How many messages the library's window may hold that holds `count` now. `answers_heartbeat`: the library is about to take one
-    /// out of a window that is full.
+    /// How many messages the library's window may hold that holds `count` now. `answers_heartbeat`:
+    /// the library is about to take one out of a window that is full.
     pub(crate) fn room(&self, to: u64, count: usize, answers_heartbeat: bool) -> usize {
         let Some(flight) = self.flights.get(&to).filter(|flight| flight.bytes > 0) else {
             return count + (self.bytes_max / self.message_most()).max(1);
         };
         let more = self.bytes_max.saturating_sub(flight.bytes) / self.message_most();
-        // Whatever is to be tried may have to be read from the disk first, and is sent when that is done.
+        // Whatever is to be tried may have to be read from the disk first, and is sent when that is
+        // done.
         let more = more.max(usize::from(flight.may_try));
         match (more, answers_heartbeat) {
             (0, true) => count.saturating_sub(1),

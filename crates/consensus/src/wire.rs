@@ -1,17 +1,20 @@
-//! Bytes going out as segments that a vectored write takes, and bytes coming in as slices of what was read.
+//! Bytes going out as segments that a vectored write takes, and bytes coming in as slices of what
+//! was read.
 //!
-//! Numbers are LEB128 varints, seven bits a byte, least first. A body above [`INLINE_BYTES_MAX`] is never copied, neither
-//! out (it becomes a segment of its own) nor in (it is a slice of the frame). There is no checksum here: the peer protocol
-//! has one over each frame, which carries many messages.
+//! Numbers are LEB128 varints, seven bits a byte, least first. A body above [`INLINE_BYTES_MAX`] is
+//! never copied, neither out (it becomes a segment of its own) nor in (it is a slice of the frame).
+//! There is no checksum here: the peer protocol has one over each frame, which carries many
+//! messages.
 //!
-//! Invariant: a [`Cursor`] never reads past its bytes, never allocates more than they justify, and never panics, whatever
-//! they say.
+//! Invariant: a [`Cursor`] never reads past its bytes, never allocates more than they justify, and
+//! never panics, whatever they say.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
-/// A body up to this size is copied behind the numbers that precede it; above, the segment that would save the copy costs
-/// less than the copy. One `iovec` and one reference count are worth a few hundred bytes of `memcpy`.
+/// A body up to this size is copied behind the numbers that precede it; above, the segment that
+/// would save the copy costs less than the copy. One `iovec` and one reference count are worth a
+/// few hundred bytes of `memcpy`.
 pub const INLINE_BYTES_MAX: usize = 512;
 
 /// A varint of 64 bits takes at most this many bytes.
@@ -170,8 +173,8 @@ impl<'a> Cursor<'a> {
         Err(self.invalid("a number of more than ten bytes"))
     }
 
-    /// A count of things that take at least `bytes_min` bytes each, so that no count makes the reader allocate more than
-    /// a small multiple of what was sent.
+    /// A count of things that take at least `bytes_min` bytes each, so that no count makes the
+    /// reader allocate more than a small multiple of what was sent.
     pub fn count(&mut self, bytes_min: usize) -> Result<usize, DecodeError> {
         let count = self.varint()?;
         let left = self.frame.len() - self.at;

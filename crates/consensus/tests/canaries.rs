@@ -1,4 +1,5 @@
-//! Each check bites: a cluster with a fault of its own is caught, by the check that is there for it.
+//! Each check bites: a cluster with a fault of its own is caught, by the check that is there for
+//! it.
 
 mod cluster;
 

@@ -1,7 +1,7 @@
 //! A cluster in bad weather, from a seed, and what must hold all the while and afterwards.
 //!
-//! A failure names its seed: `SEED=n TRACE=1 cargo test -p consensus --test chaos one_seed`. More seeds:
-//! `SEEDS=from..limit`.
+//! A failure names its seed: `SEED=n TRACE=1 cargo test -p consensus --test chaos one_seed`. More
+//! seeds: `SEEDS=from..limit`.
 
 mod cluster;
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use bytes::Bytes;
 use consensus::{Config, Group, Message, NodeId, Ready, Restored};
 
-/// Counts the bytes that are allocated and not freed. This file has one test, so they are that test's.
+/// Counts the bytes that are allocated and not freed. This file has one test, so they are that
+/// test's.
 struct Counting;
 
 static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);

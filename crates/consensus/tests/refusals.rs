@@ -122,7 +122,8 @@ fn a_change_of_members_that_leads_nowhere_is_refused() {
     assert_eq!(change(&[Change::Voter(N4)]), Err(Refused::ChangeUnderWay));
 }
 
-/// A leader with two entries that are on disk only, and a follower that asks for them. Returns what is wanted.
+/// A leader with two entries that are on disk only, and a follower that asks for them. Returns what
+/// is wanted.
 fn with_a_laggard() -> (Cluster, Ready) {
     let mut cluster = led_by_n1(|config| Config { cache_bytes_max: 1, ..config });
     cluster.crash(N3, 0);
@@ -136,7 +137,8 @@ fn with_a_laggard() -> (Cluster, Ready) {
     (cluster, ready)
 }
 
-/// A heartbeat and what comes of it, without answering what the leader wants. The answers of n3 reach the leader twice.
+/// A heartbeat and what comes of it, without answering what the leader wants. The answers of n3
+/// reach the leader twice.
 fn ask_again(cluster: &mut Cluster, ready: &mut Ready) {
     let mut wanted = Vec::new();
     let mut snapshots = Vec::new();
@@ -195,7 +197,8 @@ fn fetched_entries_that_are_not_those_of_the_log_are_not_sent() {
 fn a_new_term_of_office_asks_anew() {
     let (mut cluster, ready) = with_a_laggard();
     let fetch = ready.fetches[0];
-    // It hands over to n2 and takes over again, while n3 hears nothing. What it asked for is never answered.
+    // It hands over to n2 and takes over again, while n3 hears nothing. What it asked for is never
+    // answered.
     for (from, to) in [(N1, N2), (N2, N1)] {
         cluster.with(from, |group| group.transfer_leadership(to)).expect("up").expect("leads");
         for _ in 0..6 {

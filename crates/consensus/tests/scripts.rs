@@ -1,7 +1,9 @@
-//! Readable traces: each file under `scripts/` says what is done and, after `---`, what then happened.
+//! Readable traces: each file under `scripts/` says what is done and, after `---`, what then
+//! happened.
 //!
-//! A block is commands, `---`, the trace, and an empty line; `#` begins a comment. A command is a word and its arguments;
-//! several on a line are separated by ` ; `. `UPDATE_SCRIPTS=1` writes the traces anew: read the difference.
+//! A block is commands, `---`, the trace, and an empty line; `#` begins a comment. A command is a
+//! word and its arguments; several on a line are separated by ` ; `. `UPDATE_SCRIPTS=1` writes the
+//! traces anew: read the difference.
 //!
 //! | command | does |
 //! |---|---|

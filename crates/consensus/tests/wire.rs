@@ -1,4 +1,5 @@
-//! Messages and their bytes: what is encoded comes back, what is not a message is refused without a panic.
+//! Messages and their bytes: what is encoded comes back, what is not a message is refused without a
+//! panic.
 
 mod cluster;
 

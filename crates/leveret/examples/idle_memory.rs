@@ -1,4 +1,5 @@
-//! What an allocator keeps of a burst: resident memory of a small process at its start, at the height of a load and after it.
+//! What an allocator keeps of a burst: resident memory of a small process at its start, at the
+//! height of a load and after it.
 //!
 //! ```text
 //! cargo run -p leveret --example idle_memory                          with mimalloc as the binary sets it
@@ -6,8 +7,9 @@
 //! cargo run -p leveret --example idle_memory --no-default-features    with the system's allocator
 //! ```
 //!
-//! The load has the shape of a broker's: threads that stay, read buffers that grow and shrink, bodies made on one thread and freed on
-//! another. Invariant: the same work with either allocator, so the two tables may be compared.
+//! The load has the shape of a broker's: threads that stay, read buffers that grow and shrink,
+//! bodies made on one thread and freed on another. Invariant: the same work with either allocator,
+//! so the two tables may be compared.
 #![allow(clippy::print_stdout)]
 
 use std::collections::VecDeque;

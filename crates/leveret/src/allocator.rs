@@ -1,8 +1,9 @@
 //! The allocator of this process.
 //!
-//! Invariant: pages that are free again go back to the system when their thread falls quiet, so that resident memory
-//! follows use; a broker that was busy for a minute must not look busy for a day. While it is busy they are kept: giving
-//! each batch's pages back at once cost a fifth of the CPU. The numbers are in `docs/decisions/0005-allocator.md`.
+//! Invariant: pages that are free again go back to the system when their thread falls quiet, so
+//! that resident memory follows use; a broker that was busy for a minute must not look busy for a
+//! day. While it is busy they are kept: giving each batch's pages back at once cost a fifth of the
+//! CPU. The numbers are in `docs/decisions/0005-allocator.md`.
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]

@@ -1,6 +1,8 @@
-//! The command line: flags made from the table of settings, help to learn from, and errors of one line.
+//! The command line: flags made from the table of settings, help to learn from, and errors of one
+//! line.
 //!
-//! Invariant: a setting has a flag because it is in the table; no flag of a setting is written here.
+//! Invariant: a setting has a flag because it is in the table; no flag of a setting is written
+//! here.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,7 +75,8 @@ fn command() -> Command {
         .subcommand(bench_command())
 }
 
-/// Its words go to the load generator as they are: they are PerfTest's, with single dashes before long names too.
+/// Its words go to the load generator as they are: they are PerfTest's, with single dashes before
+/// long names too.
 fn bench_command() -> Command {
     let words = Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true).value_name("OPTIONS");
     Command::new("bench")

@@ -1,7 +1,7 @@
 //! `leveret bench`: the load generator with this process's signals and exit codes.
 //!
-//! Invariant: the first SIGINT or SIGTERM ends the load and the run is judged as far as it went; a second one ends at once,
-//! with the brokers that it started.
+//! Invariant: the first SIGINT or SIGTERM ends the load and the run is judged as far as it went; a
+//! second one ends at once, with the brokers that it started.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

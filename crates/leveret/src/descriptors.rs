@@ -1,7 +1,7 @@
 //! How many files and sockets this process may have open.
 //!
-//! Invariant: the soft limit is raised as far as the system allows before anything is opened; a limit that stays low is told once, with
-//! the two places where people raise it.
+//! Invariant: the soft limit is raised as far as the system allows before anything is opened; a
+//! limit that stays low is told once, with the two places where people raise it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::config::DESCRIPTORS_RESERVED;
@@ -9,7 +9,8 @@ use server::config::DESCRIPTORS_RESERVED;
 /// Fewer than this leave room for a few thousand clients at most: worth a word to the operator.
 const DESCRIPTORS_LOW: u64 = 4096;
 
-/// Raises the soft limit to the hard one. Failing is no error: the limit that holds is read afterwards by whoever needs it.
+/// Raises the soft limit to the hard one. Failing is no error: the limit that holds is read
+/// afterwards by whoever needs it.
 pub(crate) fn raise() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

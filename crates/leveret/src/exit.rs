@@ -1,6 +1,7 @@
 //! How this process ends: exit codes, and the last words on standard error.
 //!
-//! Invariant: a script can tell "you wrote it wrong" from "it went wrong" from "it was told to stop", by the code alone.
+//! Invariant: a script can tell "you wrote it wrong" from "it went wrong" from "it was told to
+//! stop", by the code alone.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -28,7 +29,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Says a line on standard error, after the name of the program. Nothing is left to do when even that fails.
+/// Says a line on standard error, after the name of the program. Nothing is left to do when even
+/// that fails.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "leveret: {text}");
 }
@@ -39,7 +41,8 @@ pub(crate) fn usage(text: &str) -> Exit {
     Exit::Usage
 }
 
-/// Writes what was asked for. A reader who has seen enough (`leveret inspect … | head`) is no error.
+/// Writes what was asked for. A reader who has seen enough (`leveret inspect … | head`) is no
+/// error.
 pub(crate) fn print(text: &str) -> Exit {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

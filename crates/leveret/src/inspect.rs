@@ -1,7 +1,8 @@
 //! `leveret inspect DIR`: what is in a data folder, and what is damaged in it.
 //!
-//! Invariant: reads only, takes no lock, prints while it reads (so that a large folder costs no memory), and says of every damaged place
-//! the file and the offset. The exit code tells a script whether there was one.
+//! Invariant: reads only, takes no lock, prints while it reads (so that a large folder costs no
+//! memory), and says of every damaged place the file and the offset. The exit code tells a script
+//! whether there was one.
 
 mod export;
 mod json;
@@ -67,7 +68,8 @@ impl Part {
     }
 }
 
-/// Prints the folder. Done without damage, Failed with damage, Unreadable when it is no data folder or cannot be read at all.
+/// Prints the folder. Done without damage, Failed with damage, Unreadable when it is no data folder
+/// or cannot be read at all.
 pub(crate) fn run(inspection: &Inspection) -> Exit {
     let folder = inspection.folder.display();
     let disk = match RealDisk::existing(&inspection.folder) {
@@ -78,7 +80,8 @@ pub(crate) fn run(inspection: &Inspection) -> Exit {
         }
     };
     match disk.list("") {
-        // What the storage would only report as missing parts is told here in one line: most likely the path is wrong.
+        // What the storage would only report as missing parts is told here in one line: most likely
+        // the path is wrong.
         Ok(names) if !names.iter().any(|name| PARTS_OF_A_FOLDER.contains(&name.as_str())) => {
             exit::say(&format!("{folder} is not a leveret data folder; give the data folder of a node"));
             return Exit::Unreadable;

@@ -1,7 +1,8 @@
 //! The log on standard error: one event, one line.
 //!
-//! Invariant: an event never takes more than one line and never carries control characters, because names in it come from clients; a
-//! client must not be able to forge a line or to move an operator's cursor.
+//! Invariant: an event never takes more than one line and never carries control characters, because
+//! names in it come from clients; a client must not be able to forge a line or to move an
+//! operator's cursor.
 //!
 //! Lines that a client can cause at will are counted once there are many: see `repeats`.
 //!
@@ -80,7 +81,8 @@ fn level_filter(level: Level) -> LevelFilter {
     }
 }
 
-/// A bug of ours ends the process; the last line must be in the log's own form, or a collector would drop it.
+/// A bug of ours ends the process; the last line must be in the log's own form, or a collector
+/// would drop it.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);

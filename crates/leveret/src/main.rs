@@ -1,7 +1,9 @@
-//! The `leveret` binary: from the command line to the room that does the work, and back to an exit code.
+//! The `leveret` binary: from the command line to the room that does the work, and back to an exit
+//! code.
 //!
-//! Invariant: nothing about messages is decided here. Standard output carries what was asked for, standard error carries errors and the
-//! log, and every error that stops us is one line that says what to do.
+//! Invariant: nothing about messages is decided here. Standard output carries what was asked for,
+//! standard error carries errors and the log, and every error that stops us is one line that says
+//! what to do.
 
 mod allocator;
 mod arguments;

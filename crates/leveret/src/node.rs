@@ -1,7 +1,7 @@
 //! `leveret server`: from the configuration to a running node and its end.
 //!
-//! Invariant: nothing is opened before the whole configuration is known to be right, and the log's first line says which build runs
-//! with which settings.
+//! Invariant: nothing is opened before the whole configuration is known to be right, and the log's
+//! first line says which build runs with which settings.
 
 use management::{Listening, Management};
 use server::Handle;
@@ -71,7 +71,8 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
     let management = match Management::bind(&config.management) {
         Ok(management) => Some(management),
         Err((address, error)) if config.is_default(Key::management) => {
-            // A second broker on one machine: nobody asked for this address, so nobody is refused the rest for it.
+            // A second broker on one machine: nobody asked for this address, so nobody is refused
+            // the rest for it.
             tracing::warn!(%address, %error, "the management API and metrics are not served; --management names another address");
             None
         }

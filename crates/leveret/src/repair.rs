@@ -1,7 +1,7 @@
 //! `leveret repair DIR`: going on with a data folder that is damaged.
 //!
-//! Invariant: with `--dry-run` nothing on the disk changes, and what is printed is what a repair would do; it is the same code.
-//! A folder that a broker has open is refused.
+//! Invariant: with `--dry-run` nothing on the disk changes, and what is printed is what a repair
+//! would do; it is the same code. A folder that a broker has open is refused.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -68,7 +68,8 @@ pub(crate) fn run(asked: &Repair) -> Exit {
             return Exit::Unreadable;
         }
     };
-    // Tried first in any case: opening a sound folder for writing would tidy it up, and it is to stay as it is.
+    // Tried first in any case: opening a sound folder for writing would tidy it up, and it is to
+    // stay as it is.
     let name = asked.node_name.as_deref();
     let report = match on(Arc::new(DryDisk::new(disk.clone())), name) {
         Ok(tried) if !asked.is_trial && !tried.found.is_empty() => on(disk, name),

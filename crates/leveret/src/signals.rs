@@ -1,7 +1,8 @@
 //! What the operator tells a running server by signals.
 //!
-//! Invariant: the first SIGTERM or SIGINT asks for an orderly end, the second ends the process at once, whatever the rest of it is doing:
-//! a thread of its own waits for signals, so that a stuck server can still be stopped without SIGKILL.
+//! Invariant: the first SIGTERM or SIGINT asks for an orderly end, the second ends the process at
+//! once, whatever the rest of it is doing: a thread of its own waits for signals, so that a stuck
+//! server can still be stopped without SIGKILL.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +13,8 @@ use std::thread;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Added to a signal's number, this is the exit code that a shell shows for a process that a signal ended.
+/// Added to a signal's number, this is the exit code that a shell shows for a process that a signal
+/// ended.
 const EXIT_CODE_OF_SIGNALS: i32 = 128;
 
 /// Set by SIGUSR1: the node logs its gauges and takes it back.
@@ -36,7 +38,8 @@ impl Future for Shutdown {
     }
 }
 
-/// Starts to listen. Call it once; from here on SIGTERM, SIGINT and SIGHUP no longer end the process by themselves.
+/// Starts to listen. Call it once; from here on SIGTERM, SIGINT and SIGHUP no longer end the
+/// process by themselves.
 pub(crate) fn listen() -> io::Result<Shutdown> {
     let (ask, asked) = oneshot::channel();
     let (tell_ready, ready) = std::sync::mpsc::channel();
@@ -108,7 +111,8 @@ impl Signals {
 
 #[cfg(test)]
 mod tests {
-    //! Signals are sent to a process of its own: this test binary again, running one test that behaves like a server.
+    //! Signals are sent to a process of its own: this test binary again, running one test that
+    //! behaves like a server.
 
     use std::io::{BufRead as _, BufReader};
     use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -123,7 +127,8 @@ mod tests {
     #[test]
     #[allow(clippy::print_stdout)]
     fn plays_the_server() {
-        // Played in a process of its own by the tests below; among the other tests there is nothing to play.
+        // Played in a process of its own by the tests below; among the other tests there is nothing
+        // to play.
         let Ok(wanted) = std::env::var(PLAY_VARIABLE) else { return };
         let ends_when_asked = wanted == "yes";
         let shutdown = listen().expect("signals can be listened to");
@@ -178,7 +183,8 @@ mod tests {
 
     impl Drop for Server {
         fn drop(&mut self) {
-            // A failed test must not leave its server behind; one that has ended already is no error.
+            // A failed test must not leave its server behind; one that has ended already is no
+            // error.
             let _ = self.process.kill();
         }
     }
@@ -206,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_hangup_ends_nothing() {
-        // If a hangup counted as a wish to stop, SIGTERM would be the second one and end the process with 143.
+        // If a hangup counted as a wish to stop, SIGTERM would be the second one and end the
+        // process with 143.
         let mut server = Server::start(false);
         server.send(Signal::HUP);
         thread::sleep(std::time::Duration::from_millis(50));

@@ -1,7 +1,7 @@
 //! `leveret sizing`: its command line, and the files it reads and writes.
 //!
-//! Invariant: what is asked for goes to standard output or the named file; a mistake in what was given is one line with file, line and
-//! field, and exit code 2.
+//! Invariant: what is asked for goes to standard output or the named file; a mistake in what was
+//! given is one line with file, line and field, and exit code 2.
 
 mod progress;
 

@@ -123,7 +123,8 @@ fn a_campaign_goes_on_where_it_was_and_tells_what_could_not_be_made() {
     assert!(page.contains(" runs passed") && page.contains("class=\"chart\""));
     let of = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
     let (first, second) = (of("fast-size-100-leveret.jsonl"), of("fast-size-1000-leveret.jsonl"));
-    // One is gone, another was cut off by a crash in an older form: both are made again, the third stays.
+    // One is gone, another was cut off by a crash in an older form: both are made again, the third
+    // stays.
     std::fs::remove_file(out.join("fast-size-100-leveret.jsonl")).unwrap();
     let (_, text) = told(bench(&line));
     assert!(text.contains("3 runs, 1 of them done") && text.contains("==== 2 of 3"), "{text}");

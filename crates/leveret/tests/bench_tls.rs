@@ -1,4 +1,5 @@
-//! `leveret bench` over TLS: whom it believes, what it shows, and that the load itself goes through it unharmed.
+//! `leveret bench` over TLS: whom it believes, what it shows, and that the load itself goes through
+//! it unharmed.
 //!
 //! Invariant: certificates are made here for one test; no key lies in the repository.
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -1,6 +1,7 @@
 //! The binary as a person or a script meets it: help, version, errors, exit codes.
 //!
-//! Invariant: help is compared as a whole, so that nobody changes what people read without seeing it.
+//! Invariant: help is compared as a whole, so that nobody changes what people read without seeing
+//! it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -128,7 +129,8 @@ fn a_reader_that_went_away_is_no_error() {
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
 }
 
-/// Cargo gives what a build script sets to the programs that it runs, as in `cargo run -p leveret -- server`.
+/// Cargo gives what a build script sets to the programs that it runs, as in
+/// `cargo run -p leveret -- server`.
 #[test]
 fn cargo_sets_no_variable_that_the_server_would_take_for_a_setting() {
     let ours: Vec<String> =

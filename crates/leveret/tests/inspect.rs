@@ -163,7 +163,8 @@ fn only_the_parts_that_were_asked_for_are_listed() {
 #[test]
 fn a_damaged_frame_of_the_log_is_called_out_with_file_and_offset() {
     let folder = data_folder();
-    // The body of the first record: after the page of the header, the header of the frame and the header of the record.
+    // The body of the first record: after the page of the header, the header of the frame and the
+    // header of the record.
     let name = damage(folder.path(), "wal", |name| name.ends_with(".wal"), 4096 + 48 + 40 + 100);
     let output = inspect(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");

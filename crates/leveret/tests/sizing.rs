@@ -1,6 +1,8 @@
-//! `leveret sizing` as a person meets it: the study, mistakes in files, and a run against a broker that it starts itself.
+//! `leveret sizing` as a person meets it: the study, mistakes in files, and a run against a broker
+//! that it starts itself.
 //!
-//! Invariant: no test asks how fast this machine is; the run below only has to measure, stop, go on and be reported.
+//! Invariant: no test asks how fast this machine is; the run below only has to measure, stop, go on
+//! and be reported.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::net::TcpListener;
@@ -9,7 +11,8 @@ use std::process::{Command, Output};
 
 fn sizing(words: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
-    // Of this process's environment only what finds `sh`: a broker takes every LEVERET_ variable for a setting of its own.
+    // Of this process's environment only what finds `sh`: a broker takes every LEVERET_ variable
+    // for a setting of its own.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     command.arg("sizing").args(words).current_dir(folder).output().unwrap()
 }
@@ -91,7 +94,8 @@ fn a_run_starts_a_broker_measures_it_and_leaves_nothing_behind() {
     assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the broker is gone");
     assert!(!folder.path().join("r.jsonl.work").exists(), "and so are its files");
 
-    // Cut off in the middle of the last measurement, as a kill would: the same command measures that one again.
+    // Cut off in the middle of the last measurement, as a kill would: the same command measures
+    // that one again.
     let path = folder.path().join("r.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     let second = text.match_indices("\"kind\":\"step\"").nth(1).unwrap().0;

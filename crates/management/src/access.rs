@@ -1,7 +1,7 @@
 //! Who asks, and what that person may see and do: RabbitMQ's tags.
 //!
-//! Invariant: nobody is told whether a virtual host exists that they may not see, a wrong password costs a second, and
-//! failures are limited.
+//! Invariant: nobody is told whether a virtual host exists that they may not see, a wrong password
+//! costs a second, and failures are limited.
 
 use crate::answer::Refused;
 use base64::Engine as _;
@@ -98,8 +98,9 @@ impl Caller {
         topology.user(&self.name).is_some_and(|user| user.permissions.contains_key(&vhost))
     }
 
-    /// Whether what is declared in a virtual host may be looked at: monitors without rights in it see who is connected
-    /// to it, its limits and its figures, and no queue, exchange, binding or policy. These are RabbitMQ's rules.
+    /// Whether what is declared in a virtual host may be looked at: monitors without rights in it
+    /// see who is connected to it, its limits and its figures, and no queue, exchange, binding or
+    /// policy. These are RabbitMQ's rules.
     pub(crate) fn sees(&self, topology: &Topology, vhost: VhostId) -> bool {
         self.is_administrator() || self.uses(topology, vhost)
     }

@@ -1,8 +1,9 @@
 //! The body of a request, read once it is known that its sender may change what it is about.
 //!
-//! Invariant: a short body waits for nobody. Long ones take turns, which bounds the memory for them, and administrators
-//! have turns of their own: whoever sends slowly holds up neither them nor anybody's short change. The time for a body
-//! counts from its first byte to its last, so sending a little now and then renews nothing.
+//! Invariant: a short body waits for nobody. Long ones take turns, which bounds the memory for
+//! them, and administrators have turns of their own: whoever sends slowly holds up neither them nor
+//! anybody's short change. The time for a body counts from its first byte to its last, so sending a
+//! little now and then renews nothing.
 
 use crate::access::Caller;
 use crate::answer::Refused;
@@ -51,7 +52,8 @@ impl Body {
         Body { incoming, turns, request }
     }
 
-    /// All of it. The caller's rights were checked before: this is the first that costs memory and time.
+    /// All of it. The caller's rights were checked before: this is the first that costs memory and
+    /// time.
     pub(crate) async fn read(self, caller: &Caller) -> Result<Bytes, Refused> {
         let Body { incoming, turns, request } = self;
         if incoming.size_hint().lower() > BODY_BYTES_MAX as u64 {

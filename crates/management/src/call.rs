@@ -66,7 +66,8 @@ pub(crate) fn is_metrics(head: &Parts) -> bool {
 }
 
 impl Call<'_> {
-    /// The parts of the path behind `/api`, decoded; `None` for another path. A slash at the end says nothing.
+    /// The parts of the path behind `/api`, decoded; `None` for another path. A slash at the end
+    /// says nothing.
     pub(crate) fn parts(&self) -> Option<Vec<Vec<u8>>> {
         let rest = self.head.uri.path().strip_prefix("/api/")?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -101,8 +102,9 @@ impl Call<'_> {
     }
 }
 
-/// The body of a request as a JSON object with these fields. Others are passed over, as clients send back what they were shown,
-/// but one that looks like a mistyped field which is not there is refused: a `pasword` would make a user without a password.
+/// The body of a request as a JSON object with these fields. Others are passed over, as clients
+/// send back what they were shown, but one that looks like a mistyped field which is not there is
+/// refused: a `pasword` would make a user without a password.
 pub(crate) fn object_of(body: &Bytes, known: &[&str]) -> Result<serde_json::Map<String, Value>, Refused> {
     let fields = object(body)?;
     for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
@@ -114,8 +116,8 @@ pub(crate) fn object_of(body: &Bytes, known: &[&str]) -> Result<serde_json::Map<
     Ok(fields)
 }
 
-/// The body of a request as a JSON object. An empty one says nothing, which is lawful where every field may be left
-/// out.
+/// The body of a request as a JSON object. An empty one says nothing, which is lawful where every
+/// field may be left out.
 pub(crate) fn object(body: &Bytes) -> Result<serde_json::Map<String, Value>, Refused> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(serde_json::Map::new());

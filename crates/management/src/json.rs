@@ -1,6 +1,7 @@
 //! AMQP's values as JSON and back, the way RabbitMQ does it.
 //!
-//! Invariant: names and texts are bytes in AMQP and Unicode in JSON; what is no UTF-8 is shown with replacement characters.
+//! Invariant: names and texts are bytes in AMQP and Unicode in JSON; what is no UTF-8 is shown with
+//! replacement characters.
 
 use amqp::{Properties, Table, Value as Field};
 use bytes::Bytes;
@@ -41,8 +42,9 @@ fn value(field: &Field) -> Value {
     }
 }
 
-/// An object as a table: every whole number is a long, every other one a double. `None`: it is no object, or a name is longer
-/// than AMQP has. An empty list is an empty table, as RabbitMQ's tools send it.
+/// An object as a table: every whole number is a long, every other one a double. `None`: it is no
+/// object, or a name is longer than AMQP has. An empty list is an empty table, as RabbitMQ's tools
+/// send it.
 pub(crate) fn to_table(value: &Value) -> Option<Table> {
     let mut table = Table::new();
     match value {

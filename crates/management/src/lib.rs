@@ -1,13 +1,16 @@
-//! RabbitMQ's management API and metrics for Prometheus over HTTP, as far as this broker can answer them honestly.
+//! RabbitMQ's management API and metrics for Prometheus over HTTP, as far as this broker can answer
+//! them honestly.
 //!
-//! In reading order: [`Management`] listens and serves on a thread of its own, off the road of messages; `call` is one
-//! request, `permits` says who keeps a connection, `waiting` who waits for an answer, `unsent` and `patience` what becomes of one that is not read, `site` and `access` who may ask, `resource` has one file for each
-//! thing that is asked about, `listing` pages and sorts, `answer` is what goes back; `metrics` is the other half.
-//! `stored` shows a message to who reads a data folder.
+//! In reading order: [`Management`] listens and serves on a thread of its own, off the road of
+//! messages; `call` is one request, `permits` says who keeps a connection, `waiting` who waits for
+//! an answer, `unsent` and `patience` what becomes of one that is not read, `site` and `access` who
+//! may ask, `resource` has one file for each thing that is asked about, `listing` pages and sorts,
+//! `answer` is what goes back; `metrics` is the other half. `stored` shows a message to who reads a
+//! data folder.
 //!
-//! Invariant: paths, fields, codes and reasons are RabbitMQ's; what is not there is answered 404 or 405 and never made
-//! up. Nothing here decides a rule: a change is checked by the topology in the name of who asks, and made through its
-//! log.
+//! Invariant: paths, fields, codes and reasons are RabbitMQ's; what is not there is answered 404 or
+//! 405 and never made up. Nothing here decides a rule: a change is checked by the topology in the
+//! name of who asks, and made through its log.
 
 mod access;
 mod answer;

@@ -1,8 +1,9 @@
 //! The HTTP listener: one thread, apart from those that move messages.
 //!
-//! Invariant: who asks slowly, too much or too often waits for himself. Connections, their life, heads and bodies have
-//! limits that nothing a client sends renews, as have answers that it does not read, and nothing is read of a body before it is known who sends it and that
-//! this user may do what it is for.
+//! Invariant: who asks slowly, too much or too often waits for himself. Connections, their life,
+//! heads and bodies have limits that nothing a client sends renews, as have answers that it does
+//! not read, and nothing is read of a body before it is known who sends it and that this user may
+//! do what it is for.
 
 use crate::answer::Answer;
 use crate::body::{Body, Turns};
@@ -32,7 +33,8 @@ use tokio::sync::{Semaphore, oneshot};
 
 /// How long one may last, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long the head of a request may take from the moment it is waited for, so also how long a connection may be idle.
+/// How long the head of a request may take from the moment it is waited for, so also how long a
+/// connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the first head may take, from the connection on: nothing is known of its sender.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -172,8 +174,9 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Rc<Shared>) {
 
 type Responded = Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible>;
 
-/// Answers a request. One that may change something is a task of its own, which the connection only waits for: what was begun
-/// is finished, whoever listens. It keeps the connection's place as long as it lasts, so that hanging up brings nobody more.
+/// Answers a request. One that may change something is a task of its own, which the connection only
+/// waits for: what was begun is finished, whoever listens. It keeps the connection's place as long
+/// as it lasts, so that hanging up brings nobody more.
 async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit>, shared: Rc<Shared>) -> Responded {
     permit.asks();
     let asker = Rc::new(Asker::default());

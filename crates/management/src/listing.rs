@@ -1,6 +1,7 @@
 //! Lists as their caller wants them: some columns, in an order, a page at a time, by name.
 //!
-//! Invariant: without parameters a list is as it was made. What is asked for wrongly is refused, never guessed.
+//! Invariant: without parameters a list is as it was made. What is asked for wrongly is refused,
+//! never guessed.
 
 use crate::answer::{Answer, JSON, Refused};
 use crate::call::Call;
@@ -15,8 +16,8 @@ const PAGE_SIZE_MAX: usize = 500;
 /// Items of a page unless the caller says it.
 const PAGE_SIZE_DEFAULT: usize = 100;
 
-/// The places of the page that the query of `call` wants, where nothing but its number decides what is on it: a list need not describe
-/// the others. What is wrong with the query is left to [`list`].
+/// The places of the page that the query of `call` wants, where nothing but its number decides what
+/// is on it: a list need not describe the others. What is wrong with the query is left to [`list`].
 pub(crate) fn page(call: &Call<'_>) -> Option<Range<usize>> {
     let decides = |name: &str| call.query(name).is_some_and(|value| !value.is_empty());
     if decides("name") || decides("sort") {
@@ -28,11 +29,13 @@ pub(crate) fn page(call: &Call<'_>) -> Option<Range<usize>> {
     Some((page - 1).saturating_mul(size)..page.saturating_mul(size))
 }
 
-/// So many things are described at a time: one thread answers everybody, and those who change them wait while they are looked at.
+/// So many things are described at a time: one thread answers everybody, and those who change them
+/// wait while they are looked at.
 const PART: usize = 128;
 
-/// The list of what `describe` says of each of `all`, as the query of `call` wants it. It is made a part at a time, and others
-/// have their turns in between; what has gone meanwhile `describe` leaves out.
+/// The list of what `describe` says of each of `all`, as the query of `call` wants it. It is made a
+/// part at a time, and others have their turns in between; what has gone meanwhile `describe`
+/// leaves out.
 pub(crate) async fn answer<T>(
     call: &Call<'_>,
     all: &[T],

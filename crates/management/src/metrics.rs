@@ -1,8 +1,10 @@
-//! `GET /metrics` and `/metrics/per-object`: what the node knows of itself, in the text that Prometheus reads.
+//! `GET /metrics` and `/metrics/per-object`: what the node knows of itself, in the text that
+//! Prometheus reads.
 //!
-//! Invariant: where the meaning is RabbitMQ's the name is RabbitMQ's, and a name of RabbitMQ's never means anything else; what
-//! only this broker has begins with `leveret_`. Nothing of it is on the road of a message: counters are read from gauges that
-//! shards set at the end of a step anyway, and queues tell their counts once a scrape. Nobody is asked for a password, as in
+//! Invariant: where the meaning is RabbitMQ's the name is RabbitMQ's, and a name of RabbitMQ's
+//! never means anything else; what only this broker has begins with `leveret_`. Nothing of it is on
+//! the road of a message: counters are read from gauges that shards set at the end of a step
+//! anyway, and queues tell their counts once a scrape. Nobody is asked for a password, as in
 //! RabbitMQ: the figures hold no message, and per object the names of queues.
 
 use crate::answer::{Answer, Refused};
@@ -51,7 +53,8 @@ fn encode(scrape: Scrape) -> Option<Bytes> {
     Some(text.into())
 }
 
-/// How long a page is given to others who ask: they are not asked for a password, and a page of many queues takes long to make.
+/// How long a page is given to others who ask: they are not asked for a password, and a page of
+/// many queues takes long to make.
 const PAGE_AGE: Duration = Duration::from_secs(1);
 /// Shorter pages are made for each.
 const PAGE_BYTES: usize = 256 << 10;

@@ -1,8 +1,9 @@
-//! A channel of AMQP on a connection inside the process, in the name of who asks over HTTP: what publishing and getting over
-//! HTTP go through, as RabbitMQ does it.
+//! A channel of AMQP on a connection inside the process, in the name of who asks over HTTP: what
+//! publishing and getting over HTTP go through, as RabbitMQ does it.
 //!
-//! Invariant: it is a client like any other. Every right, limit and rule of AMQP is checked where all of them are, and what it holds
-//! unacknowledged goes back to its queue when it is dropped, at whatever point that is.
+//! Invariant: it is a client like any other. Every right, limit and rule of AMQP is checked where
+//! all of them are, and what it holds unacknowledged goes back to its queue when it is dropped, at
+//! whatever point that is.
 
 use amqp::wire::content::{CLASS_BASIC, CONTENT_HEADER_BYTES};
 use amqp::wire::frame::{

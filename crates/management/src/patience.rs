@@ -1,6 +1,7 @@
 //! A socket whose peer has to take what it is sent.
 //!
-//! Invariant: a write that makes no progress for so long fails, so that nobody holds an answer in memory by not reading it.
+//! Invariant: a write that makes no progress for so long fails, so that nobody holds an answer in
+//! memory by not reading it.
 
 use std::io;
 use std::pin::Pin;

@@ -1,10 +1,11 @@
 //! Who has a connection to the API, and who loses it when there are too many.
 //!
-//! Invariant: connections are never kept waiting for one another. A connection begins as a stranger's and becomes its
-//! user's with the first request that has a right name and password; strangers and users have permits apart, so no
-//! number of strangers takes the permit of somebody who is logged in. When permits run out the one goes that has waited
-//! longest of those who hold the most, by address or by user: a client that sends its request at once is known long
-//! before its turn to go comes.
+//! Invariant: connections are never kept waiting for one another. A connection begins as a
+//! stranger's and becomes its user's with the first request that has a right name and password;
+//! strangers and users have permits apart, so no number of strangers takes the permit of somebody
+//! who is logged in. When permits run out the one goes that has waited longest of those who hold
+//! the most, by address or by user: a client that sends its request at once is known long before
+//! its turn to go comes.
 
 use broker::topology::Name;
 use std::cell::RefCell;
@@ -121,7 +122,8 @@ fn make_room<Of: Clone + Eq + Hash>(held: &mut HashMap<u64, Held<Of>>, of: &Of, 
     }
 }
 
-/// What one person has many of with IPv6: the network of 64 bits. An IPv4 address is itself, however it is written.
+/// What one person has many of with IPv6: the network of 64 bits. An IPv4 address is itself,
+/// however it is written.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => IpAddr::V6((u128::from(six) >> 64 << 64).into()),

@@ -1,26 +1,29 @@
-//! Whether a change was asked for by a page of another site, in the browser of somebody who is logged in.
+//! Whether a change was asked for by a page of another site, in the browser of somebody who is
+//! logged in.
 //!
-//! A browser sends the name and password that it knows for the API along with every request that any page makes to it,
-//! and a page may make simple ones (a form, `fetch` without CORS) without asking. Such a request needs no Content-Type
-//! that gives it away: `text/plain` carries JSON. Clients that are no browsers send all kinds of Content-Type or none,
-//! so that cannot decide; what browsers say about where a request comes from can, and a page cannot change it.
+//! A browser sends the name and password that it knows for the API along with every request that
+//! any page makes to it, and a page may make simple ones (a form, `fetch` without CORS) without
+//! asking. Such a request needs no Content-Type that gives it away: `text/plain` carries JSON.
+//! Clients that are no browsers send all kinds of Content-Type or none, so that cannot decide; what
+//! browsers say about where a request comes from can, and a page cannot change it.
 //!
-//! Invariant: a request that says nothing about a site is a program's and is let through; one that names another site
-//! changes nothing. No answer ever carries a header of CORS, so what needs a preflight (PUT, DELETE, JSON) is not even
-//! sent.
+//! Invariant: a request that says nothing about a site is a program's and is let through; one that
+//! names another site changes nothing. No answer ever carries a header of CORS, so what needs a
+//! preflight (PUT, DELETE, JSON) is not even sent.
 
 use hyper::HeaderMap;
 use hyper::header::{HOST, HeaderName, ORIGIN, REFERER};
 
-/// Says how the page that made a request is related to us. Pages cannot set or remove headers that begin with `Sec-`.
+/// Says how the page that made a request is related to us. Pages cannot set or remove headers that
+/// begin with `Sec-`.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Whether the headers are those of a browser that shows a page of another site. `authority` is the one in the request
-/// line, if there is one.
+/// Whether the headers are those of a browser that shows a page of another site. `authority` is the
+/// one in the request line, if there is one.
 pub(crate) fn is_another(headers: &HeaderMap, authority: Option<&str>) -> bool {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    // The surest sign where there is one: browsers send it to https and to this machine. A proxy may have changed
-    // `Host`, and then `Origin` would say nothing.
+    // The surest sign where there is one: browsers send it to https and to this machine. A proxy
+    // may have changed `Host`, and then `Origin` would say nothing.
     if let Some(site) = text(SEC_FETCH_SITE) {
         return !["same-origin", "none"].contains(&site);
     }

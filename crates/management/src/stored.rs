@@ -1,7 +1,8 @@
-//! A message as it is stored, as JSON: what `GET /api/queues/VHOST/NAME/get` of RabbitMQ answers with, and what that leaves out.
+//! A message as it is stored, as JSON: what `GET /api/queues/VHOST/NAME/get` of RabbitMQ answers
+//! with, and what that leaves out.
 //!
-//! Invariant: nothing of the message is lost in it. Texts are readable where they are UTF-8; the body and the properties' own bytes
-//! are there in base64.
+//! Invariant: nothing of the message is lost in it. Texts are readable where they are UTF-8; the
+//! body and the properties' own bytes are there in base64.
 
 use amqp::wire::content::Properties;
 use base64::Engine as _;

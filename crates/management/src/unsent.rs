@@ -1,9 +1,10 @@
 //! Long answers: who may have one made, and what of them waits to be taken.
 //!
-//! Invariant: long answers that were made and not sent take no more than [`UNSENT_BYTES_MAX`] together, or are one. When
-//! there are too many, the one goes with its connection that has waited longest of whoever holds the most: who reads what
-//! was asked for is done long before. One user, or one network of strangers, has one of them made at a time, so that the
-//! thread is never one client's.
+//! Invariant: long answers that were made and not sent take no more than [`UNSENT_BYTES_MAX`]
+//! together, or are one. When there are too many, the one goes with its connection that has waited
+//! longest of whoever holds the most: who reads what was asked for is done long before. One user,
+//! or one network of strangers, has one of them made at a time, so that the thread is never one
+//! client's.
 
 use broker::topology::Name;
 use bytes::Bytes;
@@ -69,7 +70,8 @@ impl Answers {
         turn.lock_owned().await
     }
 
-    /// Counts an answer until it is sent. Several connections may be sent the same one, which is counted once.
+    /// Counts an answer until it is sent. Several connections may be sent the same one, which is
+    /// counted once.
     pub(crate) fn count(&self, bytes: Bytes, owner: Owner, end: &Rc<Notify>) -> Bytes {
         if bytes.len() < LONG_BYTES {
             return bytes;
@@ -92,7 +94,8 @@ impl Answers {
     }
 }
 
-/// Ends what has waited longest of those who have the most, until there is room for so much more of this owner's.
+/// Ends what has waited longest of those who have the most, until there is room for so much more of
+/// this owner's.
 fn make_room(all: &mut Vec<Unsent>, owner: &Owner, bytes: usize) {
     while !all.is_empty() && all.iter().map(|unsent| unsent.bytes).sum::<usize>() + bytes > UNSENT_BYTES_MAX {
         let mut sums: HashMap<&Owner, usize> = HashMap::new();

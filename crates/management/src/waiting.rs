@@ -1,4 +1,5 @@
-//! Requests under way: which of them is not answered for long is told in the log, once, and to whoever asks what waits for what.
+//! Requests under way: which of them is not answered for long is told in the log, once, and to
+//! whoever asks what waits for what.
 //!
 //! Invariant: the time that a client takes to send its body does not count.
 

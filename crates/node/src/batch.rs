@@ -19,7 +19,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds writes; `writes` is empty afterwards and keeps some room. Nothing waits longer than `delay_max` for its sync.
+    /// Adds writes; `writes` is empty afterwards and keeps some room. Nothing waits longer than
+    /// `delay_max` for its sync.
     pub fn add(&mut self, writes: &mut Vec<WalWrite>, now: Duration, delay_max: Duration) {
         for write in &writes[..] {
             self.bytes += write.records.iter().map(|r| r.body.len()).sum::<usize>();

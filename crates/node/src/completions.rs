@@ -1,8 +1,9 @@
 //! What the disk reports back to partitions.
 //!
-//! Invariant: a partition's completions are taken in the order in which they were put. Whoever puts one that somebody waits
-//! for wakes the partition afterwards, once for however many since it took some last. That others lie there already says
-//! nothing: nobody may wait for those, and then nobody was woken for them.
+//! Invariant: a partition's completions are taken in the order in which they were put. Whoever puts
+//! one that somebody waits for wakes the partition afterwards, once for however many since it took
+//! some last. That others lie there already says nothing: nobody may wait for those, and then
+//! nobody was woken for them.
 
 use partition::extent_copy::Copied;
 use partition::outputs::{ExtentReady, ReadBytes, ReadFailed, ReadPurpose, Ticket};
@@ -46,7 +47,8 @@ impl Completions {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one and wakes nobody: nobody waits for it, or the caller wakes the partition in any case.
+    /// Adds one and wakes nobody: nobody waits for it, or the caller wakes the partition in any
+    /// case.
     pub fn put(&self, completion: Completion) {
         self.lock().completions.push(completion);
     }

@@ -1,9 +1,10 @@
 //! A group that ends on this node, on its shard: the node is its member no more.
 //!
-//! What is on its way to a file is waited for; then comes the tombstone, then both checkpoints; then its files go
-//! ([`partition::ending`]). A start goes on where a crash fell.
+//! What is on its way to a file is waited for; then comes the tombstone, then both checkpoints;
+//! then its files go ([`partition::ending`]). A start goes on where a crash fell.
 //!
-//! Invariant: nothing is said in the group's name. Who asks for something hears that this node does not lead it.
+//! Invariant: nothing is said in the group's name. Who asks for something hears that this node does
+//! not lead it.
 
 use crate::Millis;
 use crate::completions::{Completion, Completions};

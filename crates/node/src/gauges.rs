@@ -3,7 +3,8 @@
 use crate::sync_times::SyncClock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What the log's writer shows, and one thing that shards show it. Any thread reads; nothing here orders anything.
+/// What the log's writer shows, and one thing that shards show it. Any thread reads; nothing here
+/// orders anything.
 #[derive(Debug, Default)]
 pub struct LogGauges {
     /// The newest file of which something is durable.

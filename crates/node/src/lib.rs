@@ -1,5 +1,5 @@
-//! A node between its sockets and its disk, sans-io: how its folder is opened and repaired, who writes the log and when, what
-//! becomes of reads and upkeep, whose turn it is.
+//! A node between its sockets and its disk, sans-io: how its folder is opened and repaired, who
+//! writes the log and when, what becomes of reads and upkeep, whose turn it is.
 //!
 //! ```text
 //! partitions ──WalWrite──▶ LogQueue ──Batch──▶ LogWriter ──Written, Synced──▶ Completions ──▶ partitions
@@ -7,8 +7,9 @@
 //!            ──Job───────▶ Upkeep ─────────────Extent, Checkpoint───────────▶
 //! ```
 //!
-//! The server gives each part a thread, a lock and a real disk; the simulator gives them virtual time and a faulty one.
-//! Invariant: no part here waits, sleeps, knows the time but from its caller, or ends the process.
+//! The server gives each part a thread, a lock and a real disk; the simulator gives them virtual
+//! time and a faulty one. Invariant: no part here waits, sleeps, knows the time but from its
+//! caller, or ends the process.
 
 mod batch;
 mod completions;
@@ -65,7 +66,8 @@ fn member_of(node: NodeRecord) -> NodeId {
     NodeId(u64::from(node.id))
 }
 
-/// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its payload cannot be read.
+/// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its
+/// payload cannot be read.
 pub fn needs_of(group: GroupId, payload: &Bytes) -> Option<Needs> {
     if group == GroupId(TOPOLOGY.0) {
         return Some(Needs::default());

@@ -1,15 +1,17 @@
-//! What waits for the log, and the decision who writes it: the shard that brought it, or the log's own thread.
+//! What waits for the log, and the decision who writes it: the shard that brought it, or the log's
+//! own thread.
 //!
-//! A shard that has told its clients everything would only sleep until its batch is on the disk. If the batch is small
-//! and the disk is quick, it writes and syncs it then and there: that saves two hand-overs between threads (each about
-//! 5 us of CPU) and the wake-ups for what arrives meanwhile, which is the next batch anyway. A large batch, a slow disk,
-//! a full one, or a log that somebody else is writing is the thread's business, and the shard goes on serving.
+//! A shard that has told its clients everything would only sleep until its batch is on the disk. If
+//! the batch is small and the disk is quick, it writes and syncs it then and there: that saves two
+//! hand-overs between threads (each about 5 us of CPU) and the wake-ups for what arrives meanwhile,
+//! which is the next batch anyway. A large batch, a slow disk, a full one, or a log that somebody
+//! else is writing is the thread's business, and the shard goes on serving.
 //!
-//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at the latest when its own
-//! sync is due; the thread is not woken for it but sleeps until then.
+//! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at
+//! the latest when its own sync is due; the thread is not woken for it but sleeps until then.
 //!
-//! Invariant: what is put leaves in the order in which it was put, all of it at once. Whoever changes something here asks
-//! [`LogQueue::rouse`] afterwards whether the thread has to be woken.
+//! Invariant: what is put leaves in the order in which it was put, all of it at once. Whoever
+//! changes something here asks [`LogQueue::rouse`] afterwards whether the thread has to be woken.
 
 use crate::batch::Batch;
 use crate::gauges::LogGauges;
@@ -21,7 +23,8 @@ use std::time::Duration;
 
 /// What nobody waits for is written once it is this much.
 const HELD_BYTES_MAX: usize = 256 << 10;
-/// The largest batch that a shard writes itself: above, work for the shard arrives faster than it is worth to stand still.
+/// The largest batch that a shard writes itself: above, work for the shard arrives faster than it
+/// is worth to stand still.
 pub const OWN_BATCH_BYTES_MAX: usize = 32 << 10;
 /// A turn that brought more commands than this was a busy one, and the next is about to come.
 pub const OWN_COMMANDS_MAX: usize = 64;
@@ -57,7 +60,8 @@ enum Rest {
 }
 
 impl LogQueue {
-    /// Nothing waits, and the thread is about to look. Nothing stays unsynced for longer than `sync_delay`.
+    /// Nothing waits, and the thread is about to look. Nothing stays unsynced for longer than
+    /// `sync_delay`.
     pub fn new(sync_delay: Duration, gauges: Arc<LogGauges>) -> LogQueue {
         LogQueue {
             batch: Batch::default(),
@@ -71,9 +75,9 @@ impl LogQueue {
         }
     }
 
-    /// Takes the writes of a turn that brought so many commands, in order; `writes` is empty afterwards and keeps some
-    /// room. True if they are left to the shard, which asks for them with [`LogQueue::take_for_shard`] once it has nothing
-    /// better to do, and soon.
+    /// Takes the writes of a turn that brought so many commands, in order; `writes` is empty
+    /// afterwards and keeps some room. True if they are left to the shard, which asks for them with
+    /// [`LogQueue::take_for_shard`] once it has nothing better to do, and soon.
     #[must_use]
     pub fn put(&mut self, writes: &mut Vec<WalWrite>, commands: usize, now: Duration) -> bool {
         self.batch.add(writes, now, self.sync_delay);
@@ -95,8 +99,8 @@ impl LogQueue {
             && self.gauges.is_full.load(Ordering::Relaxed) == 0
     }
 
-    /// What a shard shall write now, and sync if somebody waits for that. `unsynced_bytes` are in the page cache already.
-    /// `None`: somebody else took it, or it is the thread's business.
+    /// What a shard shall write now, and sync if somebody waits for that. `unsynced_bytes` are in
+    /// the page cache already. `None`: somebody else took it, or it is the thread's business.
     pub fn take_for_shard(&mut self, unsynced_bytes: u64) -> Option<Batch> {
         if !self.batch.is_awaited() {
             return None;
@@ -108,7 +112,8 @@ impl LogQueue {
         Some(std::mem::take(&mut self.batch))
     }
 
-    /// A shard wrote what it had taken; `batch` is empty. The writer has something to do by itself at `due`, or now.
+    /// A shard wrote what it had taken; `batch` is empty. The writer has something to do by itself
+    /// at `due`, or now.
     pub fn shard_wrote(&mut self, batch: Batch, due: Option<Duration>, is_sync_due: bool) {
         self.writer_due = due;
         self.is_thread_wanted |= is_sync_due;
@@ -152,7 +157,8 @@ impl LogQueue {
         self.is_thread_wanted || self.is_stopped || !self.needs.is_empty() || self.batch.bytes >= HELD_BYTES_MAX
     }
 
-    /// Whether the thread has to be woken, as it would sleep too long. It is, once, however long it takes to get up.
+    /// Whether the thread has to be woken, as it would sleep too long. It is, once, however long it
+    /// takes to get up.
     #[must_use]
     pub fn rouse(&mut self) -> bool {
         let Rest::Until(until) = self.rest else { return false };
@@ -163,8 +169,8 @@ impl LogQueue {
         oversleeps
     }
 
-    /// The thread has nothing to do and sleeps, until the time that it is given or until somebody is told to rouse it.
-    /// `None`: it has something to do now.
+    /// The thread has nothing to do and sleeps, until the time that it is given or until somebody
+    /// is told to rouse it. `None`: it has something to do now.
     pub fn rest(&mut self, now: Duration) -> Option<Option<Duration>> {
         let until = self.due();
         if self.is_thread_asked() || until.is_some_and(|due| due <= now) {
@@ -175,8 +181,8 @@ impl LogQueue {
         Some(until)
     }
 
-    /// The thread is up: it takes what is to be written into `batch`, which is empty, and what partitions need into `needs`.
-    /// `is_sync_due`: the writer has to sync anyway.
+    /// The thread is up: it takes what is to be written into `batch`, which is empty, and what
+    /// partitions need into `needs`. `is_sync_due`: the writer has to sync anyway.
     pub fn take_for_thread(
         &mut self,
         now: Duration,

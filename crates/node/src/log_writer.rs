@@ -1,13 +1,15 @@
-//! Who holds this writes the log: everything that waits is one write, and at most one sync serves it all.
+//! Who holds this writes the log: everything that waits is one write, and at most one sync serves
+//! it all.
 //!
-//! It belongs to the log's thread and is borrowed by a shard that has a small batch and nothing else to do until it is
-//! on the disk ([`crate::LogQueue`] says when).
+//! It belongs to the log's thread and is borrowed by a shard that has a small batch and nothing
+//! else to do until it is on the disk ([`crate::LogQueue`] says when).
 //!
-//! What is synced at once goes past the page cache, unless consumers lag behind what shards keep in memory: then the log
-//! is about to be read, and the cache earns its keep.
+//! What is synced at once goes past the page cache, unless consumers lag behind what shards keep in
+//! memory: then the log is about to be read, and the cache earns its keep.
 //!
-//! Invariants: *synced* is told only after a sync that began after the write; a sync that fails is final, because the kernel
-//! may have dropped what it could not write: its caller ends the process, and never calls again.
+//! Invariants: *synced* is told only after a sync that began after the write; a sync that fails is
+//! final, because the kernel may have dropped what it could not write: its caller ends the process,
+//! and never calls again.
 
 use crate::batch::Batch;
 use crate::completions::Completion;
@@ -21,17 +23,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::{Disk, FileNo, Location, Record, RecordKind, StorageError, Wal, WriteWay};
 
-/// Unsynced bytes beyond which a sync is made though nobody asked: bounds what a power cut can take.
+/// Unsynced bytes beyond which a sync is made though nobody asked: bounds what a power cut can
+/// take.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
-/// For so many more bytes the log goes through the page cache after a shard gave up an entry that somebody is still to
-/// get.
+/// For so many more bytes the log goes through the page cache after a shard gave up an entry that
+/// somebody is still to get.
 const CACHED_AFTER_BYTES: u64 = 8 << 20;
 /// How often the durable end is noted beside the log while there is traffic, and once after.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// Where goes what the writer has to say.
 pub trait Listener {
-    /// Says something to a partition. `is_awaited`: somebody waits for it, so the partition has to be stepped.
+    /// Says something to a partition. `is_awaited`: somebody waits for it, so the partition has to
+    /// be stepped.
     fn tell(&mut self, partition: PartitionId, completion: Completion, is_awaited: bool);
 }
 
@@ -115,9 +119,11 @@ impl<D: Disk> LogWriter<D> {
         self.wal.unsynced_bytes()
     }
 
-    /// Writes a batch, in order and with one call, and empties it. Who waits for the write alone is told.
+    /// Writes a batch, in order and with one call, and empties it. Who waits for the write alone is
+    /// told.
     ///
-    /// - Errors: on a full disk nothing of it is written and the batch is as it was; any other error is final.
+    /// - Errors: on a full disk nothing of it is written and the batch is as it was; any other
+    ///   error is final.
     pub fn write(
         &mut self,
         batch: &mut Batch,
@@ -159,7 +165,8 @@ impl<D: Disk> LogWriter<D> {
             let bodies = placed.filter(|(r, _)| r.kind == RecordKind::Entry).map(|(_, place)| *place).collect();
             at += count;
             self.unsynced.insert(write.partition, write.ticket);
-            // Woken now only if somebody waits for *written*; else the places wait until the sync is told.
+            // Woken now only if somebody waits for *written*; else the places wait until the sync
+            // is told.
             let is_awaited = write.report_written && write.sync != SyncWish::Now;
             listener.tell(write.partition, Completion::Written(write.ticket, bodies), is_awaited);
         }
@@ -230,8 +237,8 @@ impl<D: Disk> LogWriter<D> {
         self.gauges.retire_through.store(through, Ordering::Relaxed);
     }
 
-    /// Gives back files that no partition needs, and empties `needs`. A partition that never said what it needs keeps
-    /// everything.
+    /// Gives back files that no partition needs, and empties `needs`. A partition that never said
+    /// what it needs keeps everything.
     pub fn release(&mut self, needs: &mut Vec<(PartitionId, u32)>) {
         if needs.is_empty() {
             return;
@@ -251,7 +258,8 @@ impl<D: Disk> LogWriter<D> {
         std::mem::take(&mut self.wants_spares)
     }
 
-    /// Notes the durable end beside the log, if it is time and nothing is on its way; true if traffic has ended.
+    /// Notes the durable end beside the log, if it is time and nothing is on its way; true if
+    /// traffic has ended.
     ///
     /// - Errors: nothing is lost by it. What follows the note is read at the next start.
     pub fn note(&mut self, now: Duration, is_last: bool) -> Result<bool, StorageError> {

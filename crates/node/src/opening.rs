@@ -1,19 +1,22 @@
-//! Bringing back what a data folder holds: which partitions there are, where their logs begin, and what may go.
+//! Bringing back what a data folder holds: which partitions there are, where their logs begin, and
+//! what may go.
 //!
-//! The map of the topology says which partitions there are, and the settings only add to it. Beside it a
-//! folder names its groups itself: by its checkpoints, by what they say of the folder, and by the log. What the
-//! map does not have of it yet is put into it by commands: everything at a first start and in a folder of an
-//! earlier build, what was added where more are set. Only then is a queue placed there.
-//! A partition without a checkpoint has all of its state in the log, from the log's first file on.
-//! So one that is added to a folder whose first file was given back is *founded*: it gets a checkpoint with nothing in it,
-//! which replays from the log's present. That is durable before the partition writes its first record and before a queue
-//! can be placed in it; a crash on the way leaves a folder with some of the new partitions.
+//! The map of the topology says which partitions there are, and the settings only add to it. Beside
+//! it a folder names its groups itself: by its checkpoints, by what they say of the folder, and by
+//! the log. What the map does not have of it yet is put into it by commands: everything at a first
+//! start and in a folder of an earlier build, what was added where more are set. Only then is a
+//! queue placed there. A partition without a checkpoint has all of its state in the log, from the
+//! log's first file on. So one that is added to a folder whose first file was given back is
+//! *founded*: it gets a checkpoint with nothing in it, which replays from the log's present. That
+//! is durable before the partition writes its first record and before a queue can be placed in it;
+//! a crash on the way leaves a folder with some of the new partitions.
 //!
-//! A group that is damaged is set aside ([`crate::quarantine`]): nothing of it is changed, and the others are served.
+//! A group that is damaged is set aside ([`crate::quarantine`]): nothing of it is changed, and the
+//! others are served.
 //!
-//! Invariants: nothing is deleted before everything was read and found whole; what either of a partition's two checkpoints
-//! needs stays, and all that may be a quarantined one's; no partition is begun anew that a queue was placed in, and none comes
-//! back that has ended here.
+//! Invariants: nothing is deleted before everything was read and found whole; what either of a
+//! partition's two checkpoints needs stays, and all that may be a quarantined one's; no partition
+//! is begun anew that a queue was placed in, and none comes back that has ended here.
 
 mod groups;
 
@@ -69,10 +72,11 @@ pub struct Brought<D: Disk> {
     now_ms: u64,
 }
 
-/// Opens what is on a disk for a node that wants so many queue partitions; a folder that has more keeps them.
+/// Opens what is on a disk for a node that wants so many queue partitions; a folder that has more
+/// keeps them.
 ///
-/// The node of a new folder founds its groups here and is their member once all of them are durable. One that is to join a cluster
-/// founds nothing.
+/// The node of a new folder founds its groups here and is their member once all of them are
+/// durable. One that is to join a cluster founds nothing.
 pub fn bring_back<D: Disk>(
     folder: &mut DataFolder<D>,
     partitions: u32,
@@ -104,7 +108,8 @@ pub fn bring_back<D: Disk>(
     let raft = |id: u32| Config {
         entry_bytes_max: ENTRY_BYTES_MAX,
         uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
-        // Consumers are served by the shard's own cache; followers, which this would serve, there are none.
+        // Consumers are served by the shard's own cache; followers, which this would serve, there
+        // are none.
         cache_bytes_max: 0,
         ..Config::new(only_node, id, u64::from(id))
     };
@@ -178,7 +183,8 @@ fn topology_of(state: Option<&Bytes>) -> Result<Topology, OpenError> {
 }
 
 impl Groups<'_> {
-    /// Adds the partitions that are wanted and not there. `has_beginning`: the log was read from its first file on.
+    /// Adds the partitions that are wanted and not there. `has_beginning`: the log was read from
+    /// its first file on.
     fn found_missing<D: Disk>(
         &mut self,
         only_node: NodeId,
@@ -232,8 +238,9 @@ fn lost(partition: PartitionId) -> OpenError {
     OpenError::EntryMissing { partition: partition.0, index: Recovery::FIRST_ENTRY.0 }
 }
 
-/// Partitions that were there once and of which nothing is left: a queue was placed in one, or others that are known came after
-/// it. `has_beginning`: the log was read from its first file on, and one of which it says nothing is new.
+/// Partitions that were there once and of which nothing is left: a queue was placed in one, or
+/// others that are known came after it. `has_beginning`: the log was read from its first file on,
+/// and one of which it says nothing is new.
 pub(crate) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) -> Result<BTreeSet<u32>, OpenError> {
     let metadata = &groups[&TOPOLOGY.0];
     let mut topology = topology_of(metadata.state())?;
@@ -248,8 +255,9 @@ pub(crate) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) 
     Ok(placed.filter(|id| !groups.contains_key(id)).chain(blank.map(|recovery| recovery.id().0)).collect())
 }
 
-/// A partition that leads before its shard runs, and what it has asked for since: reads, above all. Its shard carries that
-/// out with its first turn. Were it dropped, the partition would wait for an answer that nobody owes it.
+/// A partition that leads before its shard runs, and what it has asked for since: reads, above all.
+/// Its shard carries that out with its first turn. Were it dropped, the partition would wait for an
+/// answer that nobody owes it.
 pub struct Started<P> {
     /// The partition.
     pub partition: P,
@@ -314,17 +322,19 @@ impl Outlets for Closed {
 }
 
 impl<D: Disk> Brought<D> {
-    /// Every group elects its only member: one write and one sync for all of them together. Then the logs are applied.
+    /// Every group elects its only member: one write and one sync for all of them together. Then
+    /// the logs are applied.
     ///
-    /// A queue's rules stand in the topology, not in its own log. So the topology is applied first, and no partition leads
-    /// before it knows the rules of its queues.
+    /// A queue's rules stand in the topology, not in its own log. So the topology is applied first,
+    /// and no partition leads before it knows the rules of its queues.
     fn take_office(&mut self) -> Result<(), OpenError> {
         self.metadata.partition.campaign();
         for Started { partition, .. } in &mut self.partitions {
             partition.replica_mut().group_mut().campaign();
         }
         self.come_to_rest(false)?;
-        // A group of one leads itself. A folder may say that others are its members, as one of another node does.
+        // A group of one leads itself. A folder may say that others are its members, as one of
+        // another node does.
         let all = self.partitions.iter().map(|started| &started.partition);
         let idle = all.filter(|partition| !partition.is_leading()).map(QueuePartition::id);
         let idle = idle.chain(Some(TOPOLOGY).filter(|_| !self.metadata.partition.is_leading())).min();
@@ -332,8 +342,8 @@ impl<D: Disk> Brought<D> {
             return Err(contradictory(partition, &"this node is not all of its members"));
         }
         self.drop_orphan_queues();
-        // The process that served them was killed, or it would have said that they went; this one has no channels yet. Those
-        // without a life are of a build that ran alone.
+        // The process that served them was killed, or it would have said that they went; this one
+        // has no channels yet. Those without a life are of a build that ran alone.
         let gone = [self.life.node, NodeLife::default().node];
         for Started { partition, .. } in &mut self.partitions {
             partition.forget_publishers(|key| gone.contains(&key.life().node));
@@ -341,7 +351,8 @@ impl<D: Disk> Brought<D> {
         Ok(())
     }
 
-    /// Writes, syncs and applies until no partition has anything to say. `knows_rules`: the queues know theirs.
+    /// Writes, syncs and applies until no partition has anything to say. `knows_rules`: the queues
+    /// know theirs.
     fn come_to_rest(&mut self, mut knows_rules: bool) -> Result<(), OpenError> {
         let mut tail = Tail::new(0);
         loop {
@@ -387,8 +398,9 @@ impl<D: Disk> Brought<D> {
         }
     }
 
-    /// Has the map say what the folder shows, as far as it does not yet; see [`Topology::commands_of`]. Then the
-    /// topology works by the newest version of its machine that all of its members can carry out: this node.
+    /// Has the map say what the folder shows, as far as it does not yet; see
+    /// [`Topology::commands_of`]. Then the topology works by the newest version of its machine that
+    /// all of its members can carry out: this node.
     fn put_into_map(&mut self, name: &str, wanted: u32, gone: &BTreeSet<u32>) -> Result<(), OpenError> {
         let number = NodeNumber(self.life.node);
         let whole = self.partitions.iter().map(|started| started.partition.id());
@@ -410,7 +422,8 @@ impl<D: Disk> Brought<D> {
         Ok(())
     }
 
-    /// Decides these changes: they are synced and applied when it returns. Nothing is written for none.
+    /// Decides these changes: they are synced and applied when it returns. Nothing is written for
+    /// none.
     fn change(&mut self, changes: Vec<Change>) -> Result<(), OpenError> {
         let mut replay = Replay { topology: &mut self.topology, refused: None };
         for change in &changes {
@@ -420,7 +433,8 @@ impl<D: Disk> Brought<D> {
         if changes.is_empty() { Ok(()) } else { self.come_to_rest(true) }
     }
 
-    /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a delete.
+    /// Messages of queues that the topology has forgotten: a crash fell between the two halves of a
+    /// delete.
     fn drop_orphan_queues(&mut self) {
         let mut tail = Tail::new(0);
         let known: BTreeSet<QueueId> = self.topology.queues().map(|q| q.id).collect();

@@ -1,7 +1,9 @@
-//! Which groups of a folder are damaged while the others are not: they are set aside, and the others served.
+//! Which groups of a folder are damaged while the others are not: they are set aside, and the
+//! others served.
 //!
-//! Invariant: a group is set aside only for damage that is its own. Of damage that nobody can attribute, or that is the
-//! topology's, the start is refused: it could have cost any group a confirmed message.
+//! Invariant: a group is set aside only for damage that is its own. Of damage that nobody can
+//! attribute, or that is the topology's, the start is refused: it could have cost any group a
+//! confirmed message.
 
 use crate::TOPOLOGY;
 use crate::open_error::OpenError;
@@ -69,8 +71,8 @@ pub(crate) struct Attributed<'a> {
 }
 
 impl<'a> Attributed<'a> {
-    /// Whose the damage is, for a start: what costs no group an entry or a vote is left out. A message that is damaged where it
-    /// lies is a matter for whoever reads it.
+    /// Whose the damage is, for a start: what costs no group an entry or a vote is left out. A
+    /// message that is damaged where it lies is a matter for whoever reads it.
     pub(crate) fn for_start(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
         let knows = |recovery: &Recovery, name: RecordName, file: u32| {
             recovery.knows_without(name.kind, name.term, name.index, file)
@@ -78,7 +80,8 @@ impl<'a> Attributed<'a> {
         Attributed::new(report, groups, Recovery::replay_file, knows)
     }
 
-    /// The same for a repair: damaged messages count too. What is left out is in files of which the group needs nothing.
+    /// The same for a repair: damaged messages count too. What is left out is in files of which the
+    /// group needs nothing.
     pub(crate) fn for_repair(report: &'a WalReport, groups: &BTreeMap<u32, Recovery>) -> Attributed<'a> {
         Attributed::new(report, groups, Recovery::needs_file, |recovery, _, file| file < recovery.needs_file())
     }

@@ -1,7 +1,8 @@
 //! Stands in for a group that is damaged on this node, on its shard, until it is repaired.
 //!
-//! Invariant: nothing is said in the group's name. It casts no vote, writes nothing, confirms nothing and gives nothing out;
-//! what it may need of the log stays. Who asks it for something hears at once that it is unavailable.
+//! Invariant: nothing is said in the group's name. It casts no vote, writes nothing, confirms
+//! nothing and gives nothing out; what it may need of the log stays. Who asks it for something
+//! hears at once that it is unavailable.
 
 use crate::Millis;
 use crate::completions::{Completion, Completions};

@@ -1,4 +1,5 @@
-//! This node's member of a group of queues: commands, frames, ticks and completions in; effects, writes, reads and jobs out.
+//! This node's member of a group of queues: commands, frames, ticks and completions in; effects,
+//! writes, reads and jobs out.
 
 use crate::completions::{Completion, Completions};
 use crate::shard::{Edge, Now};
@@ -45,7 +46,8 @@ pub struct QueueMember {
 }
 
 impl QueueMember {
-    /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has members on other nodes.
+    /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has
+    /// members on other nodes.
     pub fn new(
         partition: QueuePartition,
         first: Outputs,
@@ -190,8 +192,8 @@ impl QueueMember {
     }
 
     pub(crate) fn unwritten_bytes(&self, share: &Share) -> u64 {
-        // Index beyond its budget is memory that waits for the disk like what is not written yet, and holds publishers back
-        // with it. Where all is well extents are written long before.
+        // Index beyond its budget is memory that waits for the disk like what is not written yet,
+        // and holds publishers back with it. Where all is well extents are written long before.
         self.partition.in_flight_bytes() as u64 + share.index_bytes_over(self.index_bytes)
     }
 

@@ -1,7 +1,9 @@
-//! Reading messages back from the disk, apart from everything else, so that a cold page stalls one queue and not a shard.
+//! Reading messages back from the disk, apart from everything else, so that a cold page stalls one
+//! queue and not a shard.
 //!
-//! Invariant: what it hands over was read whole; whether it is what was written is checked by who knows its checksum
-//! (batches of the log) or while it is read (extents). Open extents are bounded: they hold a descriptor each.
+//! Invariant: what it hands over was read whole; whether it is what was written is checked by who
+//! knows its checksum (batches of the log) or while it is read (extents). Open extents are bounded:
+//! they hold a descriptor each.
 
 use crate::completions::Completion;
 use partition::cold_read::carry_out;
@@ -26,11 +28,13 @@ impl<D: Disk> Reader<D> {
         Reader { disk, wal, open: VecDeque::new() }
     }
 
-    /// Reads; blocks as long as the disk takes. The completion is for `read.partition`, which waits for it.
+    /// Reads; blocks as long as the disk takes. The completion is for `read.partition`, which waits
+    /// for it.
     pub fn read(&mut self, read: Read) -> Completion {
         let Reader { disk, wal, open } = self;
         let found = carry_out(&read, &**disk, wal, |id| opened(&**disk, id, open));
-        // What is damaged, and still wanted where it is, is told by its partition, with its queue and its numbers.
+        // What is damaged, and still wanted where it is, is told by its partition, with its queue
+        // and its numbers.
         if let Err(ReadFailed::Refused(why) | ReadFailed::Gone(why)) = &found {
             tracing::warn!(partition = read.partition.0, "messages could not be read, trying again: {why}");
         }

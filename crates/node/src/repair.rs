@@ -1,15 +1,19 @@
-//! Going on with a damaged data folder, offline: what is intact stays, what is not is named, kept aside and given up.
+//! Going on with a damaged data folder, offline: what is intact stays, what is not is named, kept
+//! aside and given up.
 //!
-//! Damage that is that of some partitions alone ([`crate::quarantine`] says when) concerns these alone: all others stay as they
-//! lie, and so does the log, which they need. Any other damage concerns all partitions.
+//! Damage that is that of some partitions alone ([`crate::quarantine`] says when) concerns these
+//! alone: all others stay as they lie, and so does the log, which they need. Any other damage
+//! concerns all partitions.
 //!
-//! Order, each step durable before the next: copies of checkpoints that cannot be read; everything intact that lay in the log
-//! or in a damaged extent, in new extents; a new file of the log; extents that nobody knows any more out of the way; a new
-//! checkpoint of every partition that is concerned, twice, so that both generations stand on it and go on with that file; the
-//! damaged files out of the way. So a crash anywhere leaves a folder that is as damaged as before, or a whole one.
+//! Order, each step durable before the next: copies of checkpoints that cannot be read; everything
+//! intact that lay in the log or in a damaged extent, in new extents; a new file of the log;
+//! extents that nobody knows any more out of the way; a new checkpoint of every partition that is
+//! concerned, twice, so that both generations stand on it and go on with that file; the damaged
+//! files out of the way. So a crash anywhere leaves a folder that is as damaged as before, or a
+//! whole one.
 //!
-//! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code runs both ways: what a trial
-//! tells is what the repair does.
+//! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code
+//! runs both ways: what a trial tells is what the repair does.
 
 mod uncounted;
 
@@ -68,8 +72,8 @@ pub struct RepairReport {
 /// Goes on without what is damaged on `disk`, the folder of a group of one.
 ///
 /// - Cost: reads the whole log and every extent once; copies what lives in the log.
-/// - Errors: as [`crate::bring_back`] has them, but for damage; a folder whose partitions have other members is refused, as those
-///   have what this one lost.
+/// - Errors: as [`crate::bring_back`] has them, but for damage; a folder whose partitions have
+///   other members is refused, as those have what this one lost.
 /// - `nonce` is random: what is written tells itself by it from what lay there before.
 pub fn repair<D: Disk>(
     disk: &Arc<D>,
@@ -131,8 +135,9 @@ pub fn repair<D: Disk>(
     }
     let concerned = partitions.iter().filter(|partition| concerns.has(partition.id()));
     payloads.extend(concerned.map(|partition| (partition.id(), partition.checkpoint())));
-    // Every state names a file that is there, so that the next start would miss it. It is behind every file that the log ever
-    // had: the note beside the log may name one that is gone, and nobody is to miss that one again.
+    // Every state names a file that is there, so that the next start would miss it. It is behind
+    // every file that the log ever had: the note beside the log may name one that is gone, and
+    // nobody is to miss that one again.
     wal.begin_next_file()?;
     wal.append(&[log.vote(GroupId(TOPOLOGY.0))], &mut Vec::new())?;
     wal.sync()?;
@@ -252,7 +257,8 @@ impl<D: Disk> Found<D> {
                 .push(format!("all that was published, settled or declared {since}: how much, only the log knew"));
             report.uncounted += Uncounted::Unknown;
         }
-        // From the first record that there is: how many partitions have no checkpoint yet, only the log knows.
+        // From the first record that there is: how many partitions have no checkpoint yet, only the
+        // log knows.
         let start = WalPosition::START;
         let options = WalOptions::new(nonce);
         let (mut failed, mut density) = (None, Density::default());
@@ -457,7 +463,8 @@ struct Work<D: Disk> {
     report: RepairReport,
     next_extent: u32,
     kept_aside: u32,
-    /// Runs of the log that could not be read: file, offset, and how many messages are known by number to be lost there.
+    /// Runs of the log that could not be read: file, offset, and how many messages are known by
+    /// number to be lost there.
     lost_in_log: Vec<(FileNo, u32, u64)>,
 }
 
@@ -540,7 +547,8 @@ impl<D: Disk> Work<D> {
         }
     }
 
-    /// What lay behind the last record that can be read, where something did: nothing says which entries those were.
+    /// What lay behind the last record that can be read, where something did: nothing says which
+    /// entries those were.
     fn tell_end_of_log(&mut self, wal_report: &WalReport, needed: FileNo, density: &Density) {
         for damage in density.behind_the_end(wal_report, needed) {
             let is_in_it = |(file, offset, _): &&(FileNo, u32, u64)| *file == damage.file && *offset >= damage.offset;
@@ -632,8 +640,8 @@ impl<D: Disk> Work<D> {
         Ok(())
     }
 
-    /// Keeps extents aside that no checkpoint knows, but for the new ones: those of a partition that lost its state are among
-    /// them, and the next start would delete them.
+    /// Keeps extents aside that no checkpoint knows, but for the new ones: those of a partition
+    /// that lost its state are among them, and the next start would delete them.
     fn keep_orphans(&mut self, known: &BTreeSet<u32>, first_new: u32) -> Result<(), StorageError> {
         let is_orphan = |id: &ExtentId| u32::try_from(id.0).is_ok_and(|id| id < first_new && !known.contains(&id));
         let orphans = list_extents(&*self.disk)?.into_iter().filter(is_orphan);

@@ -1,7 +1,9 @@
-//! The partitions of one thread, and whose turn it is. Nothing here is shared, so nothing is locked.
+//! The partitions of one thread, and whose turn it is. Nothing here is shared, so nothing is
+//! locked.
 //!
-//! Invariant: the sums and the earliest time are those of the members' last words, so that a turn costs what it steps and
-//! not what there is: a node may have hundreds of partitions and one busy one.
+//! Invariant: the sums and the earliest time are those of the members' last words, so that a turn
+//! costs what it steps and not what there is: a node may have hundreds of partitions and one busy
+//! one.
 
 use crate::ending_member::EndingMember;
 use crate::quarantined_member::QuarantinedMember;
@@ -23,16 +25,19 @@ pub struct Now {
     pub wall_ms: u64,
 }
 
-/// A partition of the caller's own making, as its shard sees it. It lives on one thread and is never called from another.
+/// A partition of the caller's own making, as its shard sees it. It lives on one thread and is
+/// never called from another.
 pub trait Partition {
-    /// The topology says that this queue is here now. Comes before the first command for it, possibly twice.
+    /// The topology says that this queue is here now. Comes before the first command for it,
+    /// possibly twice.
     fn declare(&mut self, queue: QueueId);
 
-    /// Carries out all of `commands` in order and appends what follows to `effects`. Called without commands when its
-    /// time has come or something woke it.
+    /// Carries out all of `commands` in order and appends what follows to `effects`. Called without
+    /// commands when its time has come or something woke it.
     ///
-    /// `outlets.room(consumer)` hands out bytes for this step only, in portions: ask again when a portion is used up, and
-    /// pass the consumer over (stalled) when it gives 0. What is left over at the end of the step is taken back.
+    /// `outlets.room(consumer)` hands out bytes for this step only, in portions: ask again when a
+    /// portion is used up, and pass the consumer over (stalled) when it gives 0. What is left over
+    /// at the end of the step is taken back.
     fn step(&mut self, now: Millis, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets);
 
     /// When it wants to be stepped, if nothing comes before.
@@ -45,7 +50,8 @@ pub trait Partition {
         0
     }
 
-    /// Appends what is in each queue that something is known of; one that is missing is empty and unused.
+    /// Appends what is in each queue that something is known of; one that is missing is empty and
+    /// unused.
     fn survey(&self, _figures: &mut Vec<QueueFigures>) {}
 }
 
@@ -70,13 +76,15 @@ pub trait Edge: Outlets {
     /// A partition is about to be stepped. `queues`: it is a member of a group of queues.
     fn begin(&mut self, _partition: PartitionId, _queues: Option<&QueuePartition>) {}
 
-    /// Whether a command is still to be carried out, now that these effects came of those before it.
+    /// Whether a command is still to be carried out, now that these effects came of those before
+    /// it.
     #[inline]
     fn admits(&mut self, _partition: PartitionId, _command: &Command, _effects: &[Effect]) -> bool {
         true
     }
 
-    /// Takes all `effects` of one step of `partition`. Commands that follow from them wait for the next step.
+    /// Takes all `effects` of one step of `partition`. Commands that follow from them wait for the
+    /// next step.
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>);
 }
 
@@ -135,8 +143,8 @@ impl<M: Proposer> Member<M> {
         }
     }
 
-    /// Memory that messages pin here, which counts against the node's budget of messages in memory. Durable bodies leave
-    /// memory as the tail's budget says; nothing there grows with a backlog.
+    /// Memory that messages pin here, which counts against the node's budget of messages in memory.
+    /// Durable bodies leave memory as the tail's budget says; nothing there grows with a backlog.
     fn memory_bytes(&self) -> u64 {
         if let Member::Transient(queues) = self { queues.bytes() } else { 0 }
     }
@@ -193,7 +201,8 @@ pub struct Shard<M> {
 const TRANSIENT_PLACE: usize = 0;
 
 impl<M: Proposer> Shard<M> {
-    /// The shard with its transient queues, under this number, and these durable partitions, in the order of their places.
+    /// The shard with its transient queues, under this number, and these durable partitions, in the
+    /// order of their places.
     pub fn new(transient: PartitionId, durable: Vec<(PartitionId, Member<M>)>, share: Share) -> Self {
         let transient = (transient, Member::Transient(Box::new(TransientQueues::new())));
         let all = std::iter::once(transient).chain(durable);
@@ -222,9 +231,10 @@ impl<M: Proposer> Shard<M> {
         false
     }
 
-    /// One turn: every partition that something waits for is stepped once, and its effects are handed on before the next
-    /// one is asked, so that no two of them count the same room at a connection twice. What the turn wants written, read, sent
-    /// and done is in [`Shard::share`] afterwards, for the caller to take. False if nothing waited for anybody.
+    /// One turn: every partition that something waits for is stepped once, and its effects are
+    /// handed on before the next one is asked, so that no two of them count the same room at a
+    /// connection twice. What the turn wants written, read, sent and done is in [`Shard::share`]
+    /// afterwards, for the caller to take. False if nothing waited for anybody.
     pub fn step<E: Edge>(&mut self, now: Now, intake: &impl Intake, edge: &mut E) -> bool {
         let mut due = std::mem::take(&mut self.due);
         due.clear();
@@ -296,9 +306,11 @@ impl<M: Proposer> Shard<M> {
         }
     }
 
-    /// Ends the part of this node in the group of queues at a place, which has to be woken then. It keeps its place.
+    /// Ends the part of this node in the group of queues at a place, which has to be woken then. It
+    /// keeps its place.
     ///
-    /// - Before: a majority of the group's voters have applied the change of members by which the node left.
+    /// - Before: a majority of the group's voters have applied the change of members by which the
+    ///   node left.
     pub fn end(&mut self, place: usize) {
         let member = &mut self.members[place].member;
         let vacant = Member::Transient(Box::new(TransientQueues::new()));
@@ -359,8 +371,8 @@ impl<M: Proposer> Shard<M> {
         self.key_bytes
     }
 
-    /// Memory that messages in the transient queues pin. It falls between steps too, when a socket has taken the last slice of
-    /// a batch.
+    /// Memory that messages in the transient queues pin. It falls between steps too, when a socket
+    /// has taken the last slice of a batch.
     pub fn memory_bytes(&mut self) -> u64 {
         self.note(TRANSIENT_PLACE);
         self.memory_bytes

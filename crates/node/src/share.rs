@@ -1,7 +1,8 @@
-//! What the partitions of one shard share: the newest entries in memory, a budget for indexes, and what they want done.
+//! What the partitions of one shard share: the newest entries in memory, a budget for indexes, and
+//! what they want done.
 //!
-//! Invariant: the writes of one turn leave together at its end, so that one write and one sync serve every partition that had
-//! something to say.
+//! Invariant: the writes of one turn leave together at its end, so that one write and one sync
+//! serve every partition that had something to say.
 
 use crate::gauges::LogGauges;
 use broker::PartitionId;
@@ -24,7 +25,8 @@ pub struct ShareLimits {
 pub struct Share {
     /// The newest entries.
     pub tail: Tail,
-    /// What the partitions stepped in this turn want done; its effects are handed on after each of them.
+    /// What the partitions stepped in this turn want done; its effects are handed on after each of
+    /// them.
     pub out: Outputs,
     /// Commands that this turn brought.
     pub commands: usize,
@@ -59,13 +61,14 @@ impl Share {
         }
     }
 
-    /// What one partition may keep of the index in any case: all of them together stay within half of it.
+    /// What one partition may keep of the index in any case: all of them together stay within half
+    /// of it.
     fn index_bytes_share(&self) -> u64 {
         self.limits.index_bytes_max / (2 * self.limits.partitions.max(1))
     }
 
-    /// To what a partition's index shall shrink now. From three quarters of the budget on, those that are large give up what
-    /// brings all of them back to half.
+    /// To what a partition's index shall shrink now. From three quarters of the budget on, those
+    /// that are large give up what brings all of them back to half.
     pub(crate) fn index_bytes_kept(&self, own: u64) -> u64 {
         let (now, max) = (self.index_bytes, self.limits.index_bytes_max);
         if now <= max / 4 * 3 {

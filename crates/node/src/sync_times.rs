@@ -1,6 +1,8 @@
-//! How long syncs of the log took, in a few buckets: the figure that says whether the disk or the broker is slow.
+//! How long syncs of the log took, in a few buckets: the figure that says whether the disk or the
+//! broker is slow.
 //!
-//! Invariant: whoever holds the writer of the log notes, any thread reads; a reader may miss the sync that is being noted, and nothing else.
+//! Invariant: whoever holds the writer of the log notes, any thread reads; a reader may miss the
+//! sync that is being noted, and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,7 +34,8 @@ impl SyncClock {
         self.recent_us.store(recent - recent / RECENT_SYNCS + us / RECENT_SYNCS, Ordering::Relaxed);
     }
 
-    /// How long syncs take at present: an average in which the newest weigh most, zero before the first.
+    /// How long syncs take at present: an average in which the newest weigh most, zero before the
+    /// first.
     pub fn recent(&self) -> Duration {
         Duration::from_micros(self.recent_us.load(Ordering::Relaxed))
     }
@@ -55,7 +58,8 @@ impl SyncClock {
 /// How long the syncs since the start took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyncTimes {
-    /// Upper end of each bucket in seconds, and the syncs in it alone; the last bucket has no end (`f64::INFINITY`).
+    /// Upper end of each bucket in seconds, and the syncs in it alone; the last bucket has no end
+    /// (`f64::INFINITY`).
     pub buckets: Vec<(f64, u64)>,
     /// All of them together, in seconds.
     pub total_s: f64,

@@ -16,8 +16,8 @@ const UPKEEP_EVERY_MS: u64 = 1_000;
 
 /// The machine behind the log, and what this node wants decided.
 pub trait Proposer: Machine {
-    /// The next change that somebody on this node wants, as its entry has it, and a number for it. What is not taken in is
-    /// lost ([`Machine::lost`]).
+    /// The next change that somebody on this node wants, as its entry has it, and a number for it.
+    /// What is not taken in is lost ([`Machine::lost`]).
     fn next_proposal(&mut self) -> Option<(Bytes, u64)>;
 }
 
@@ -37,7 +37,8 @@ pub struct TopologyMember<M> {
 }
 
 impl<M: Proposer> TopologyMember<M> {
-    /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has members on other nodes.
+    /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has
+    /// members on other nodes.
     pub fn new(log: LogPartition, first: Outputs, machine: M, completions: Completions, has_peers: bool) -> Self {
         TopologyMember {
             log,

@@ -1,8 +1,10 @@
-//! The work with time: extents, checkpoints, deletions, spare log files. Nothing a client waits for is done here.
+//! The work with time: extents, checkpoints, deletions, spare log files. Nothing a client waits for
+//! is done here.
 //!
-//! Invariants: an extent is synced, name included, before its partition hears of it, and a checkpoint before its
-//! partition gives anything up; an extent's number is used once in the life of the folder. Nobody stands behind a job that
-//! finds no room: what comes after it, a deletion above all, is what makes some.
+//! Invariants: an extent is synced, name included, before its partition hears of it, and a
+//! checkpoint before its partition gives anything up; an extent's number is used once in the life
+//! of the folder. Nobody stands behind a job that finds no room: what comes after it, a deletion
+//! above all, is what makes some.
 
 use crate::completions::Completion;
 use crate::log_writer::Listener;
@@ -41,8 +43,8 @@ pub struct UpkeepFailed {
 enum PutOff {
     /// Is tried again as it is.
     Job(Job),
-    /// The partition is told that nothing was copied, and asks anew. What it asked for may not be tried again: once its runs
-    /// are settled, their files may go.
+    /// The partition is told that nothing was copied, and asks anew. What it asked for may not be
+    /// tried again: once its runs are settled, their files may go.
     Copy(PartitionId),
 }
 
@@ -79,7 +81,8 @@ impl<D: Disk> Upkeep<D> {
         if self.is_preparing { Some(Duration::ZERO) } else { self.until.map(|at| at.saturating_sub(now)) }
     }
 
-    /// Does what is asked; blocks as long as the disk takes. Who asked hears of it through `listener`.
+    /// Does what is asked; blocks as long as the disk takes. Who asked hears of it through
+    /// `listener`.
     pub fn begin(&mut self, task: Task, now: Duration, listener: &mut impl Listener) -> Result<(), UpkeepFailed> {
         match task {
             Task::Job(job) => self.job(job, now, listener),
@@ -90,7 +93,8 @@ impl<D: Disk> Upkeep<D> {
         }
     }
 
-    /// Nothing was asked for in time: does a slice of what was begun. Also to be called while tasks keep coming.
+    /// Nothing was asked for in time: does a slice of what was begun. Also to be called while tasks
+    /// keep coming.
     pub fn go_on(&mut self, is_idle: bool, now: Duration, listener: &mut impl Listener) -> Result<(), UpkeepFailed> {
         if is_idle && self.is_preparing {
             self.is_preparing = self.prepare_spare()?;
@@ -157,8 +161,8 @@ impl<D: Disk> Upkeep<D> {
         Ok(())
     }
 
-    /// That a file cannot be deleted costs its room until the next start. A sync that fails is final, whatever it was for: what
-    /// else the disk took in and has not, nobody knows.
+    /// That a file cannot be deleted costs its room until the next start. A sync that fails is
+    /// final, whatever it was for: what else the disk took in and has not, nobody knows.
     fn drop_extent(&self, id: u32) -> Result<(), StorageError> {
         match remove_extent(&*self.disk, ExtentId(u64::from(id))) {
             Ok(()) => sync_extent_removals(&*self.disk),

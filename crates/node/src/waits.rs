@@ -1,7 +1,7 @@
 //! What waits for the partitions of a shard until its next turn.
 //!
-//! Invariant: commands of one sender to one partition keep their order, and a queue is declared before commands for it
-//! arrive.
+//! Invariant: commands of one sender to one partition keep their order, and a queue is declared
+//! before commands for it arrive.
 
 use broker::QueueId;
 use consensus::NodeId;
@@ -83,7 +83,8 @@ impl Waits {
         due.iter().for_each(|place| self.waiting[*place].is_due = false);
     }
 
-    /// Swaps what waits for the partition at `place` with `empty`, whose memory is used for what comes next.
+    /// Swaps what waits for the partition at `place` with `empty`, whose memory is used for what
+    /// comes next.
     pub fn swap(&mut self, place: usize, empty: &mut Waiting) {
         assert!(empty.is_empty(), "a step takes all that it was given");
         let waiting = &mut self.waiting[place];

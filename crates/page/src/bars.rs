@@ -1,6 +1,7 @@
 //! Bars beside names: how much of each, longest as wide as the page.
 //!
-//! Invariant: each bar has its figure beside it, so that nothing has to be read off its length, and it needs no script.
+//! Invariant: each bar has its figure beside it, so that nothing has to be read off its length, and
+//! it needs no script.
 
 use crate::escape;
 use crate::figures::three;
@@ -15,7 +16,8 @@ pub struct Group {
     pub bars: Vec<(String, Hue, f64)>,
 }
 
-/// The bars, with a line at a figure to compare with, if there is one. Nothing where there are none.
+/// The bars, with a line at a figure to compare with, if there is one. Nothing where there are
+/// none.
 pub fn html(groups: &[Group], level: Option<(f64, &str)>) -> String {
     let figures = groups.iter().flat_map(|group| group.bars.iter().map(|(_, _, figure)| *figure));
     let most = figures.chain(level.map(|(at, _)| at)).fold(0.0, f64::max);

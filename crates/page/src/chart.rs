@@ -1,7 +1,8 @@
 //! Charts: what is drawn, as data that `assets/page.js` gives to uPlot.
 //!
-//! Invariant: a chart holds finite numbers only, and of a logarithmic axis only such as have a logarithm; a value that was not measured
-//! is a gap in its curve. Colours are names, so that the page decides for light and dark.
+//! Invariant: a chart holds finite numbers only, and of a logarithmic axis only such as have a
+//! logarithm; a value that was not measured is a gap in its curve. Colours are names, so that the
+//! page decides for light and dark.
 
 use serde::Serialize;
 

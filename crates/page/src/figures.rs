@@ -1,7 +1,8 @@
 //! Numbers for people: one format on every page.
 //!
-//! Invariant: a measured figure has three digits that mean something, a count has all of its digits, thousands stand apart by a comma.
-//! `three` in `assets/page.js` writes what [`three`] writes.
+//! Invariant: a measured figure has three digits that mean something, a count has all of its
+//! digits, thousands stand apart by a comma. `three` in `assets/page.js` writes what [`three`]
+//! writes.
 
 /// A measured figure: `0.0532`, `5.32`, `53.2`, `532`, `53,200`.
 pub fn three(value: f64) -> String {
@@ -29,7 +30,8 @@ pub fn count(value: u64) -> String {
     apart(&value.to_string())
 }
 
-/// What somebody set, or counted: all of its digits where it is whole, `23,842`; else as a measured figure.
+/// What somebody set, or counted: all of its digits where it is whole, `23,842`; else as a measured
+/// figure.
 pub fn exact(value: f64) -> String {
     if value.fract() == 0.0 && (0.0..1e15).contains(&value) { count(value as u64) } else { three(value) }
 }

@@ -1,7 +1,8 @@
 //! Colours, each of which means the same on every page.
 //!
-//! Invariant: a colour is a number here and a variable of the style there (`--c0` to `--c7`), so that light, dark and print have their
-//! own shades of it. All eight are told apart without red and green (after Okabe and Ito).
+//! Invariant: a colour is a number here and a variable of the style there (`--c0` to `--c7`), so
+//! that light, dark and print have their own shades of it. All eight are told apart without red and
+//! green (after Okabe and Ito).
 
 use serde::Serialize;
 
@@ -33,7 +34,8 @@ impl Hue {
     }
 }
 
-/// Colours of brokers that stand side by side: Leveret is blue and RabbitMQ orange wherever they are, others take what is left.
+/// Colours of brokers that stand side by side: Leveret is blue and RabbitMQ orange wherever they
+/// are, others take what is left.
 pub fn of_brokers(names: &[&str]) -> Vec<Hue> {
     let known = |name: &str| {
         let name = name.to_lowercase();

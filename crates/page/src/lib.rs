@@ -1,7 +1,8 @@
-//! Pages of figures: one HTML file that answers first, then draws, then tells all; for `bench` and `sizing`.
+//! Pages of figures: one HTML file that answers first, then draws, then tells all; for `bench` and
+//! `sizing`.
 //!
-//! Invariant: a page is one file that asks no network (its own policy forbids it), all text from outside passes [`escape`], and the
-//! same data gives the same bytes.
+//! Invariant: a page is one file that asks no network (its own policy forbids it), all text from
+//! outside passes [`escape`], and the same data gives the same bytes.
 
 pub mod bars;
 pub mod chart;

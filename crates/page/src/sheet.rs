@@ -1,7 +1,8 @@
 //! The page around everything: style, scripts, the switch between light and dark.
 //!
-//! Invariant: nothing on a page has an address, and a policy on the page forbids the browser to ask anybody. Without scripts the
-//! answer, the tiles and all tables are there; only the charts are not.
+//! Invariant: nothing on a page has an address, and a policy on the page forbids the browser to ask
+//! anybody. Without scripts the answer, the tiles and all tables are there; only the charts are
+//! not.
 
 use crate::escape;
 

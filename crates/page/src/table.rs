@@ -1,6 +1,7 @@
 //! Tables of a page: what stands beside each other, by how much it differs, and who is best.
 //!
-//! Invariant: the first run is what ratios are to. A difference that nobody can rely on (under two of a hundred) makes nobody the best.
+//! Invariant: the first run is what ratios are to. A difference that nobody can rely on (under two
+//! of a hundred) makes nobody the best.
 
 use crate::escape;
 use crate::figures::ratio;

@@ -1,12 +1,14 @@
-//! Publishes, delivers and acks on a plain queue, to count instructions: `plain_cost SLICES MESSAGES durable|transient`.
+//! Publishes, delivers and acks on a plain queue, to count instructions:
+//! `plain_cost SLICES MESSAGES durable|transient`.
 //!
 //! ```text
 //! cargo build --release -p partition --example plain_cost
 //! valgrind --tool=callgrind target/release/examples/plain_cost 200 32 durable
 //! ```
 //!
-//! Invariant: nothing here depends on time or chance, so two runs with different numbers of slices differ by exactly what the
-//! further messages cost, and a change of the code shows however busy the machine is.
+//! Invariant: nothing here depends on time or chance, so two runs with different numbers of slices
+//! differ by exactly what the further messages cost, and a change of the code shows however busy
+//! the machine is.
 
 use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};

@@ -1,7 +1,9 @@
-//! What a rule costs a message, and a scheduled message in memory: `cargo run -p partition --example rules_cost`.
+//! What a rule costs a message, and a scheduled message in memory:
+//! `cargo run -p partition --example rules_cost`.
 //!
-//! Invariant: all kinds of queue take turns in one process, and of each the quickest of many slices counts, since neighbours
-//! on the machine only ever make one slower; memory is counted at the allocator. So one number can be held against another.
+//! Invariant: all kinds of queue take turns in one process, and of each the quickest of many slices
+//! counts, since neighbours on the machine only ever make one slower; memory is counted at the
+//! allocator. So one number can be held against another.
 #![allow(clippy::print_stdout)]
 
 use broker::queue::{Consumer, DedupRule, LevelRule, Rules};
@@ -59,8 +61,8 @@ fn message(properties: Vec<u8>) -> Message {
     }
 }
 
-/// Bytes of memory for a pending message when so many come in with one entry of the log, before any is copied out of it.
-/// `in_order`: all have the same delay.
+/// Bytes of memory for a pending message when so many come in with one entry of the log, before any
+/// is copied out of it. `in_order`: all have the same delay.
 fn pending_bytes(per_entry: u64, in_order: bool) -> f64 {
     let before = BYTES.load(Ordering::Relaxed);
     let (mut queues, mut builder, message) = (Queues::default(), EntryBuilder::default(), message(vec![0, 0]));

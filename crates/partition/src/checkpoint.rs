@@ -1,5 +1,5 @@
-//! A partition's checkpoint: its state as of one log index, as bytes. Not a format for other members: places are this
-//! node's own.
+//! A partition's checkpoint: its state as of one log index, as bytes. Not a format for other
+//! members: places are this node's own.
 //!
 //! ```text
 //! head       u8 version=2 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
@@ -19,8 +19,9 @@
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
-//! Invariant: reading gives back what was written; anything else is refused whole (the file's checksum was checked
-//! before, so a mismatch here is another version or a bug). Little-endian throughout.
+//! Invariant: reading gives back what was written; anything else is refused whole (the file's
+//! checksum was checked before, so a mismatch here is another version or a bug). Little-endian
+//! throughout.
 
 use crate::entry::Reason;
 use crate::machine::{FIRST_MACHINE_VERSION, Queues, TOO_NEW, Versions};
@@ -121,7 +122,8 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
     }
 }
 
-/// The publishers that are remembered, each with the number of the last publish, in the order of their keys.
+/// The publishers that are remembered, each with the number of the last publish, in the order of
+/// their keys.
 pub(crate) fn sorted_publishers(queues: &Queues) -> Vec<(ChannelKey, u64)> {
     let mut publishers: Vec<_> = queues.publishers.iter().map(|(channel, last)| (*channel, *last)).collect();
     publishers.sort_unstable();

@@ -1,8 +1,9 @@
 //! A queue whose delete on a condition is being decided.
 //!
-//! Invariant: what is confirmed is in its queue, or the queue's end was decided. A queue that was found unused or empty
-//! is still so when the topology decides that it goes: until then what comes is taken in and not confirmed, and nobody
-//! consumes. Called off, the delete leaves no trace: everything goes on from where it waited.
+//! Invariant: what is confirmed is in its queue, or the queue's end was decided. A queue that was
+//! found unused or empty is still so when the topology decides that it goes: until then what comes
+//! is taken in and not confirmed, and nobody consumes. Called off, the delete leaves no trace:
+//! everything goes on from where it waited.
 
 use crate::command::{Effect, Reply, RequestId};
 use crate::machine::FixedMap;
@@ -11,7 +12,8 @@ use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 
-/// Publishes that one queue keeps waiting at most; more are refused. A decision takes about as long as a sync.
+/// Publishes that one queue keeps waiting at most; more are refused. A decision takes about as long
+/// as a sync.
 const CONFIRMS_MAX: usize = 1 << 16;
 
 /// A publish that was taken in and is not confirmed before these queues have been decided about.
@@ -49,7 +51,8 @@ impl Closing {
         }
     }
 
-    /// Keeps a confirm until the queues that it waits for are decided about. Gives it back where none of them waits any more.
+    /// Keeps a confirm until the queues that it waits for are decided about. Gives it back where
+    /// none of them waits any more.
     pub(crate) fn hold<S: Sink>(
         queues: &mut FixedMap<QueueId, Queue<S>>,
         mut held: HeldConfirm,

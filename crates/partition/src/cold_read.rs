@@ -1,8 +1,8 @@
 //! Carrying out a [`Read`]: messages and entries that left memory, from the log or an extent.
 //!
-//! Part of the shell, not of the machine: it reads files. It stands here so that the server's thread and the simulator run
-//! the same code. Invariant: an answer never holds back what is intact because of what is not; whether that was the disk's
-//! last word is said by [`ReadFailed`].
+//! Part of the shell, not of the machine: it reads files. It stands here so that the server's
+//! thread and the simulator run the same code. Invariant: an answer never holds back what is intact
+//! because of what is not; whether that was the disk's last word is said by [`ReadFailed`].
 
 use crate::outputs::{Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use broker::QueueId;
@@ -13,7 +13,8 @@ use storage::{Disk, Extent, ExtentId, StorageError, WalReader};
 const READ_MESSAGES_MAX: u32 = 4096;
 
 impl Read {
-    /// The first read was in vain, here or on another member: nothing that memory holds of the file counts.
+    /// The first read was in vain, here or on another member: nothing that memory holds of the file
+    /// counts.
     fn is_second(&self) -> bool {
         matches!(
             self.purpose,

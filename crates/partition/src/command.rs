@@ -1,7 +1,9 @@
-//! What a partition is told and what it answers: the whole of its surface towards channels, as data.
+//! What a partition is told and what it answers: the whole of its surface towards channels, as
+//! data.
 //!
-//! Order: commands of one channel to one queue take effect in the order in which they were handed in; so do the
-//! effects towards one channel. A command never blocks; what must wait for the disk answers later.
+//! Order: commands of one channel to one queue take effect in the order in which they were handed
+//! in; so do the effects towards one channel. A command never blocks; what must wait for the disk
+//! answers later.
 
 use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -30,8 +32,8 @@ pub enum Durability {
     },
 }
 
-/// A queue's rule for selective durability: a sync is due when the sum over what was confirmed and is not yet synced
-/// would pass `cap`, or `interval_ms` after the first such message.
+/// A queue's rule for selective durability: a sync is due when the sum over what was confirmed and
+/// is not yet synced would pass `cap`, or `interval_ms` after the first such message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selective {
     /// The value at risk never passes it.
@@ -110,7 +112,8 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// Detach a consumer; what it holds stays unacked with its channel. Answered [`Reply::Done`] after its last delivery.
+    /// Detach a consumer; what it holds stays unacked with its channel. Answered [`Reply::Done`]
+    /// after its last delivery.
     Cancel {
         /// The queue.
         queue: QueueId,
@@ -143,7 +146,8 @@ pub enum Command {
         /// What becomes of them.
         outcome: Disposition,
     },
-    /// A channel ended: its consumers go, what it holds comes back in order. Goes to every partition it ever used.
+    /// A channel ended: its consumers go, what it holds comes back in order. Goes to every
+    /// partition it ever used.
     Detach {
         /// The channel.
         channel: ChannelKey,
@@ -166,12 +170,13 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// First half of a delete: check its conditions. Answered [`Reply::Counted`] (may go, with how many are ready) or
-    /// [`Reply::DeleteRefused`].
+    /// First half of a delete: check its conditions. Answered [`Reply::Counted`] (may go, with how
+    /// many are ready) or [`Reply::DeleteRefused`].
     ///
-    /// If it has a condition and may go, the queue waits for [`Command::Delete`] or [`Command::Reopen`], so that the
-    /// condition still holds when the delete is decided: it takes messages in, and until one of the two comes it confirms
-    /// none of them, gives none out and answers nothing. A queue that may go whatever is in it needs no such wait.
+    /// If it has a condition and may go, the queue waits for [`Command::Delete`] or
+    /// [`Command::Reopen`], so that the condition still holds when the delete is decided: it takes
+    /// messages in, and until one of the two comes it confirms none of them, gives none out and
+    /// answers nothing. A queue that may go whatever is in it needs no such wait.
     Close {
         /// The queue.
         queue: QueueId,
@@ -184,18 +189,20 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// The delete did not happen after all: what waited since [`Command::Close`] is confirmed, given out and answered.
+    /// The delete did not happen after all: what waited since [`Command::Close`] is confirmed,
+    /// given out and answered.
     Reopen {
         /// The queue.
         queue: QueueId,
     },
-    /// Second half: the topology has forgotten the queue; its consumers are cancelled and its messages end.
+    /// Second half: the topology has forgotten the queue; its consumers are cancelled and its
+    /// messages end.
     Delete {
         /// The queue.
         queue: QueueId,
     },
-    /// What became of a dead letter that wanted an answer: with `is_safe`, every queue that it goes to has it; otherwise it
-    /// is tried again after a while.
+    /// What became of a dead letter that wanted an answer: with `is_safe`, every queue that it goes
+    /// to has it; otherwise it is tried again after a while.
     DeadLetterAnswered {
         /// The queue that gave the message up.
         queue: QueueId,
@@ -229,8 +236,8 @@ pub enum Command {
         /// How many more.
         count: u32,
     },
-    /// Answered [`Reply::Done`] once everything that this member has written so far, of all partitions of its node, is
-    /// synced.
+    /// Answered [`Reply::Done`] once everything that this member has written so far, of all
+    /// partitions of its node, is synced.
     Sync {
         /// Who asks.
         channel: ChannelKey,
@@ -311,14 +318,16 @@ pub enum Reply {
     NotLeader,
     /// The queue was deleted while the question was on its way.
     Gone,
-    /// The queue's group is damaged on its only node: nobody answers before an operator has repaired it.
+    /// The queue's group is damaged on its only node: nobody answers before an operator has
+    /// repaired it.
     Unavailable,
 }
 
 /// What a partition tells channels.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// `count` publishes in a row from `first` are as safe as they asked to be, as far as this partition goes.
+    /// `count` publishes in a row from `first` are as safe as they asked to be, as far as this
+    /// partition goes.
     Confirm {
         /// Whose publishes.
         channel: ChannelKey,
@@ -347,7 +356,8 @@ pub enum Effect {
         /// The answer.
         reply: Reply,
     },
-    /// The consumer is gone because its queue is, or because this member leads no more: `basic.cancel` to a client that knows it.
+    /// The consumer is gone because its queue is, or because this member leads no more:
+    /// `basic.cancel` to a client that knows it.
     Cancelled {
         /// The consumer.
         consumer: ConsumerKey,
@@ -386,6 +396,7 @@ pub enum Effect {
 
 /// How much a consumer's connection still takes, in bytes; asked before each delivery turn.
 pub trait Outlets {
-    /// Bytes that may be dispatched to this consumer now; 0 stalls it until a [`Command::Stall`] with `false`.
+    /// Bytes that may be dispatched to this consumer now; 0 stalls it until a [`Command::Stall`]
+    /// with `false`.
     fn room(&mut self, consumer: ConsumerKey) -> usize;
 }

@@ -1,5 +1,5 @@
-//! What a leader does with each command: take in, attach, settle, answer. Nothing here is visible to others before the
-//! entry that carries it is committed, except what is leader-local.
+//! What a leader does with each command: take in, attach, settle, answer. Nothing here is visible
+//! to others before the entry that carries it is committed, except what is leader-local.
 
 use crate::closing::{Closing, HeldConfirm};
 use crate::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Target};
@@ -17,8 +17,9 @@ use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A limit of bytes up to which, and messages up to which, publishes wait until a queue has counted what it has: as much as
-/// is read in a fraction of a second. The other queues of the partition wait meanwhile.
+/// A limit of bytes up to which, and messages up to which, publishes wait until a queue has counted
+/// what it has: as much as is read in a fraction of a second. The other queues of the partition
+/// wait meanwhile.
 const COUNTED_FIRST_MAX: (u64, u64) = (64 << 20, 16_384);
 
 /// Bodies of commands that wait for a count; beyond, they do not wait for it.
@@ -30,7 +31,8 @@ const POSTPONED_OVERHEAD: usize = 256;
 /// Publishers that are forgotten at a time: 16 bytes each in the log.
 const FORGOTTEN_AT_ONCE_MAX: usize = 32_768;
 
-/// Whether the log has this publish already, or is about to: a channel numbers its publishes upwards.
+/// Whether the log has this publish already, or is about to: a channel numbers its publishes
+/// upwards.
 fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
     if leader.last_publisher.0 != channel {
         let (before, last) = leader.last_publisher;
@@ -62,8 +64,8 @@ pub(crate) fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64,
     }
 }
 
-/// Keeps a confirm until the queues that it waits for are decided about. Confirms it where none of them waits any more, no
-/// earlier than what was taken in with it is safe.
+/// Keeps a confirm until the queues that it waits for are decided about. Confirms it where none of
+/// them waits any more, no earlier than what was taken in with it is safe.
 fn hold_confirm(leader: &mut Leader, held: HeldConfirm, effects: &mut Vec<Effect>) {
     if let Some(held) = Closing::hold(&mut leader.queues, held) {
         confirm_repeat(leader, held.channel, held.seq, effects);
@@ -87,7 +89,8 @@ fn forget_counts(lq: &mut LeaderQueue, first: u64, count: u64) {
     }
 }
 
-/// How each queue makes a level of the priority that a message names; nothing if it makes no difference to any.
+/// How each queue makes a level of the priority that a message names; nothing if it makes no
+/// difference to any.
 #[inline]
 fn level_rules(leader: &Leader, targets: &[QueueId], properties: &[u8]) -> SmallVec<[LevelRule; 1]> {
     if !has_priority(properties) {
@@ -105,8 +108,9 @@ fn dedup_rules(leader: &Leader, targets: &[QueueId]) -> SmallVec<[Option<DedupRu
     targets.iter().map(|id| leader.queues.get(id).and_then(|lq| lq.rules.as_ref()).and_then(|r| r.dedup)).collect()
 }
 
-/// Of the messages in `back`, which were just put back: those that came back too often are given up, those that have to
-/// wait do so; the others stay in `back`. Whatever is given up does not count towards the queue's bytes again.
+/// Of the messages in `back`, which were just put back: those that came back too often are given
+/// up, those that have to wait do so; the others stay in `back`. Whatever is given up does not
+/// count towards the queue's bytes again.
 fn back_by_rules(
     lq: &mut LeaderQueue,
     builder: &mut EntryBuilder,
@@ -149,7 +153,8 @@ fn postponed_bytes(command: &Command) -> usize {
     }
 }
 
-/// Answers what wants an answer for a member that carries out nothing, as it does not lead or is damaged.
+/// Answers what wants an answer for a member that carries out nothing, as it does not lead or is
+/// damaged.
 pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
     let (channel, request) = match command {
         Command::Publish(Publish { channel, publish_seq, .. }) => {
@@ -205,7 +210,8 @@ impl QueuePartition {
         leader.postponed.push_back(command);
     }
 
-    /// Carries out what waited until a queue knew how many bytes it has, in its order. False if there was nothing to do.
+    /// Carries out what waited until a queue knew how many bytes it has, in its order. False if
+    /// there was nothing to do.
     pub(crate) fn carry_out_postponed(&mut self, cx: &mut Context<'_>) -> bool {
         let mut did = false;
         while let Some(command) = self.leader.as_deref_mut().and_then(|leader| leader.postponed.pop_front()) {
@@ -222,8 +228,9 @@ impl QueuePartition {
         did
     }
 
-    /// Whether a publish goes to a queue with a limit of bytes that has not counted yet what was there before, as after a
-    /// restart. Until then nobody knows whether it is full. Where the count takes long, or too much waits, it does not wait.
+    /// Whether a publish goes to a queue with a limit of bytes that has not counted yet what was
+    /// there before, as after a restart. Until then nobody knows whether it is full. Where the
+    /// count takes long, or too much waits, it does not wait.
     fn must_count_for(&mut self, command: &Command) -> bool {
         let Command::Publish(publish) = command else { return false };
         let leader = self.leader.as_deref().expect("only a leader takes commands");
@@ -254,7 +261,8 @@ impl QueuePartition {
         if !self.deleted.is_empty() && self.answers_late(&command, cx) {
             return;
         }
-        // Looked at where it is: a publish is large, and taking it out would copy it for each message.
+        // Looked at where it is: a publish is large, and taking it out would copy it for each
+        // message.
         if let Command::Publish(publish) = &command {
             self.publish(publish, cx);
             return self.propose_if_full(cx);
@@ -330,8 +338,9 @@ impl QueuePartition {
         }
     }
 
-    /// Whether the leader has nothing to keep in mind for a queue: its replicated state and its rules say everything. After a
-    /// start that holds for nearly all of many queues, and what was made for each of them would stay as room.
+    /// Whether the leader has nothing to keep in mind for a queue: its replicated state and its
+    /// rules say everything. After a start that holds for nearly all of many queues, and what was
+    /// made for each of them would stay as room.
     pub(crate) fn is_at_rest(&self, queue: QueueId) -> bool {
         let state = self.queues.queue(queue);
         let is_known = self.leader.as_ref().is_some_and(|leader| leader.queues.contains_key(&queue));
@@ -393,7 +402,8 @@ impl QueuePartition {
                 Admission::Taken => {}
                 Admission::Refused => continue,
                 Admission::Repeat => {
-                    // Where it goes elsewhere too, it is confirmed no sooner than what it repeats here.
+                    // Where it goes elsewhere too, it is confirmed no sooner than what it repeats
+                    // here.
                     level = level.max(match target.durability {
                         Durability::Level(asked) => asked,
                         Durability::Selective { .. } => Level::Synced,
@@ -418,7 +428,8 @@ impl QueuePartition {
         }
         let Intake { is_refused, mut is_timed, key, closing } = intake;
         if targets.is_empty() {
-            // Every queue is full, or gone: what is gone is as good as unroutable, and confirmed like that.
+            // Every queue is full, or gone: what is gone is as good as unroutable, and confirmed
+            // like that.
             leader.targets = targets;
             match seq {
                 0 => {}
@@ -500,8 +511,9 @@ impl QueuePartition {
         !is_refused
     }
 
-    /// Writes a message for more queues than one batch may name, some at a time and in entries of a usual length. Those are
-    /// nobody's publish: the rest of its queues, which come behind, carry the number that is confirmed.
+    /// Writes a message for more queues than one batch may name, some at a time and in entries of a
+    /// usual length. Those are nobody's publish: the rest of its queues, which come behind, carry
+    /// the number that is confirmed.
     fn publish_widely(
         &mut self,
         targets: &[QueueId],
@@ -530,15 +542,17 @@ impl QueuePartition {
         }
     }
 
-    /// Publishes scheduled messages whose time has come, each in one entry with the end of its wait. Where one finds its
-    /// queue full, those behind it wait with it; where full queues dead-letter what they refuse, it is given up instead,
-    /// and its dead letter leaves with the entry that says so: an end that the log does not have would come again.
+    /// Publishes scheduled messages whose time has come, each in one entry with the end of its
+    /// wait. Where one finds its queue full, those behind it wait with it; where full queues
+    /// dead-letter what they refuse, it is given up instead, and its dead letter leaves with the
+    /// entry that says so: an end that the log does not have would come again.
     pub(crate) fn publish_due(&mut self, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader looks at times");
         let mut full = None;
         for (queue, due, stored) in std::mem::take(&mut leader.due) {
             let leader = self.leader.as_deref().expect("publishing ends no office");
-            // While a delete is being decided, or bytes are being counted, what is due waits as before a full queue.
+            // While a delete is being decided, or bytes are being counted, what is due waits as
+            // before a full queue.
             let state = self.queues.queue(queue);
             let closes = leader.queues.get(&queue).is_some_and(|lq| lq.closing.is_some() || lq.has_uncounted(state));
             let view = MessageView::parse(&stored).expect("partitions hold whole messages");
@@ -577,8 +591,8 @@ impl QueuePartition {
         }
     }
 
-    /// Whether a message that is due is too much for its queue, which dead-letters what it refuses. A repeat is not: it is
-    /// dropped for what is there already.
+    /// Whether a message that is due is too much for its queue, which dead-letters what it refuses.
+    /// A repeat is not: it is dropped for what is there already.
     fn is_surplus(&mut self, queue: QueueId, message: &Message, now_ms: u64) -> bool {
         if self.deleted.contains(queue) || !self.rules.get(&queue).is_some_and(|rules| dead_letters_refused(rules)) {
             return false;
@@ -689,8 +703,8 @@ impl QueuePartition {
         }
     }
 
-    /// Publishers of which `is_gone` will send nothing again, though nobody said so: their process died. At most so many at a
-    /// time, so that the entry which says it stays small.
+    /// Publishers of which `is_gone` will send nothing again, though nobody said so: their process
+    /// died. At most so many at a time, so that the entry which says it stays small.
     pub fn forget_publishers(&mut self, is_gone: impl Fn(ChannelKey) -> bool) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         let mut gone: Vec<ChannelKey> = self.queues.publishers.keys().copied().filter(|key| is_gone(*key)).collect();
@@ -700,8 +714,9 @@ impl QueuePartition {
         }
     }
 
-    /// Has the machine raised to this version, which every member of the group has said that it can carry out. Nothing
-    /// happens where it is as high, where that is on its way, and where this member does not lead.
+    /// Has the machine raised to this version, which every member of the group has said that it can
+    /// carry out. Nothing happens where it is as high, where that is on its way, and where this
+    /// member does not lead.
     pub fn raise_version(&mut self, version: u32) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         if version > self.queues.machine_version().max(leader.raising) {
@@ -716,7 +731,8 @@ impl QueuePartition {
         self.deleted.insert(id);
     }
 
-    /// Answers a question about a queue that ended while it was on its way. Publishes and outcomes look for themselves.
+    /// Answers a question about a queue that ended while it was on its way. Publishes and outcomes
+    /// look for themselves.
     fn answers_late(&self, command: &Command, cx: &mut Context<'_>) -> bool {
         let (queue, channel, request) = match command {
             Command::Consume { queue, consumer, request } => (queue, consumer.key.channel, request),

@@ -1,15 +1,16 @@
 //! Messages whose bytes cannot be read any more: told, set aside through the log, never given out.
 //!
-//! A message is believed to be damaged after two reads in vain, the second one past what memory holds of its file. In a group
-//! of one nobody else has it, so it ends with a logged settle of its own reason: replays agree, the room comes back, and the
-//! messages around it go on in order. In a larger group the others are asked first, see [`crate::repair`] and
+//! A message is believed to be damaged after two reads in vain, the second one past what memory
+//! holds of its file. In a group of one nobody else has it, so it ends with a logged settle of its
+//! own reason: replays agree, the room comes back, and the messages around it go on in order. In a
+//! larger group the others are asked first, see [`crate::repair`] and
 //! `docs/decisions/0007-damaged-messages.md`.
 //!
-//! A file that is not there is no such last word where nobody else has it: a disk may be mounted again, a file put back. Then
-//! the queue waits, as for whatever the system refuses just now.
+//! A file that is not there is no such last word where nobody else has it: a disk may be mounted
+//! again, a file put back. Then the queue waits, as for whatever the system refuses just now.
 //!
-//! Invariant: only what waits in the queue is set aside. What a consumer holds is its own to settle, and its bytes were
-//! intact when it got them.
+//! Invariant: only what waits in the queue is set aside. What a consumer holds is its own to
+//! settle, and its bytes were intact when it got them.
 
 use crate::leader::{Leader, LeaderQueue};
 use crate::machine::Queues;
@@ -25,7 +26,8 @@ const AGAIN_MS: u64 = 1_000;
 /// What a leader knows of messages of one queue that cannot be read. Absent while all is well.
 #[derive(Debug, Default)]
 pub(crate) struct Spoilt {
-    /// Damaged, and perhaps not ended in the log yet: whoever looks for the next message passes over them.
+    /// Damaged, and perhaps not ended in the log yet: whoever looks for the next message passes
+    /// over them.
     skip: SeqRanges,
     /// Outcomes for the entry that is being built.
     pub(crate) ended: SeqRanges,
@@ -85,7 +87,8 @@ impl LeaderQueue {
         }
     }
 
-    /// Takes a damaged message out of wherever it waits. False if it does not: a consumer has it, or its end is on the way.
+    /// Takes a damaged message out of wherever it waits. False if it does not: a consumer has it,
+    /// or its end is on the way.
     fn drop_spoilt(&mut self, seq: u64, is_in_turn: bool, levels: Option<&Levels>) -> bool {
         self.sink.spoilt.get_or_insert_default().skip.insert(seq);
         if self.life.as_ref().is_some_and(|life| life.sink.is_released(seq)) {
@@ -108,8 +111,8 @@ impl QueuePartition {
         self.others().is_empty()
     }
 
-    /// These messages of a queue, live ones among them, cannot be read by any member: they end in the log, unless a consumer
-    /// has them. Only a leader says so.
+    /// These messages of a queue, live ones among them, cannot be read by any member: they end in
+    /// the log, unless a consumer has them. Only a leader says so.
     pub(crate) fn set_aside(
         &mut self,
         id: QueueId,
@@ -139,8 +142,9 @@ impl QueuePartition {
         out.damage.push(Damage { queue: id, place, messages, why, fate: Fate::SetAside });
     }
 
-    /// These runs could not be copied, because some of their messages cannot be read: the same happens to those as when they
-    /// are met on their way to a consumer, and the rest of the run is copied later. Comes before the answer to the job.
+    /// These runs could not be copied, because some of their messages cannot be read: the same
+    /// happens to those as when they are met on their way to a consumer, and the rest of the run is
+    /// copied later. Comes before the answer to the job.
     pub fn runs_damaged(&mut self, runs: Vec<DamagedRun>, cx: &mut Context<'_>) {
         for DamagedRun { queue, place, messages, why, is_gone } in runs {
             let first = messages.first().map_or(0, |m| m.0);

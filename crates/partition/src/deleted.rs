@@ -1,8 +1,10 @@
-//! Queues of a partition that ended lately: what was routed to one before its end, and arrives after it, is for nobody.
+//! Queues of a partition that ended lately: what was routed to one before its end, and arrives
+//! after it, is for nobody.
 //!
-//! A queue's id is never given out again, so remembering it too long does no harm, and forgetting it costs what comes that
-//! late a place in a queue that nobody can reach, until the next start. Every member remembers: whoever leads next has not
-//! deleted the queue, and has what its own channels routed to it. Invariant: at most [`DELETED_MAX`] are remembered.
+//! A queue's id is never given out again, so remembering it too long does no harm, and forgetting
+//! it costs what comes that late a place in a queue that nobody can reach, until the next start.
+//! Every member remembers: whoever leads next has not deleted the queue, and has what its own
+//! channels routed to it. Invariant: at most [`DELETED_MAX`] are remembered.
 
 use crate::machine::{FixedMap, Observer};
 use broker::QueueId;

@@ -1,6 +1,9 @@
-//! Handing out messages from the log: the leader gives each queue in which something changed its turn.
+//! Handing out messages from the log: the leader gives each queue in which something changed its
+//! turn.
 //!
-//! A message goes out once it has reached its level and the log says that it may have been sent, so that a later leader flags it. Nothing here blocks: bytes that are not in memory are asked for, and the queue comes back when they are.
+//! A message goes out once it has reached its level and the log says that it may have been sent, so
+//! that a later leader flags it. Nothing here blocks: bytes that are not in memory are asked for,
+//! and the queue comes back when they are.
 
 use crate::command::{DeadLetter, Delivery, Effect};
 use crate::damage::next_sound;
@@ -26,7 +29,8 @@ use storage::Location;
 const EXTENT_READ_BYTES: u32 = 256 << 10;
 /// And this much where queues hold as much as they may already.
 const CROWDED_READ_BYTES: u32 = 16 << 10;
-/// One read of the log brings a batch, and as many after it as consumers have room for, up to so many bytes
+/// One read of the log brings a batch, and as many after it as consumers have room for, up to so
+/// many bytes
 const AHEAD_BYTES_MAX: u64 = 256 << 10;
 /// and batches.
 const AHEAD_BATCHES_MAX: usize = 64;
@@ -42,7 +46,8 @@ impl QueuePartition {
             let Some(mut lq) = leader.queues.get_mut(&id) else { continue };
             lq.dirty = false;
             if lq.closing.is_some() {
-                // Whether it goes or stays is being decided: until then it says nothing and gives nothing out.
+                // Whether it goes or stays is being decided: until then it says nothing and gives
+                // nothing out.
                 continue;
             }
             let mut scheduled = 0;
@@ -103,7 +108,8 @@ impl QueuePartition {
     pub fn read_done(&mut self, purpose: ReadPurpose, found: Result<ReadBytes, ReadFailed>, cx: &mut Context<'_>) {
         let (id, seq, place, is_second) = match purpose {
             ReadPurpose::Entries { from } => {
-                // Every fetch is answered: with nothing, if the entries are gone, so that they are asked for again.
+                // Every fetch is answered: with nothing, if the entries are gone, so that they are
+                // asked for again.
                 let bodies = match found {
                     Ok(ReadBytes::Records(bodies)) => bodies,
                     Err(ReadFailed::Damaged(why) | ReadFailed::Gone(why)) if self.replica.give_up_through(from) => {
@@ -162,7 +168,8 @@ impl QueuePartition {
 }
 
 impl LeaderQueue {
-    /// Whether this message comes after all that went out, so that what lies behind it in the log is what is next.
+    /// Whether this message comes after all that went out, so that what lies behind it in the log
+    /// is what is next.
     fn goes_forward(&self, seq: u64, state: Option<&QueueState<Place>>) -> bool {
         seq >= self.dispatch.cursor() && state.is_none_or(|s| s.levels().is_none())
     }
@@ -181,8 +188,9 @@ impl LeaderQueue {
         self.sink.ahead.append(&mut readers);
     }
 
-    /// Counts what is at hand of what was read from the disk. Where all queues together have too much of it, this one keeps
-    /// nothing that it could not give out: it is read again when somebody has room.
+    /// Counts what is at hand of what was read from the disk. Where all queues together have too
+    /// much of it, this one keeps nothing that it could not give out: it is read again when
+    /// somebody has room.
     fn count_read(&mut self, tail: &mut Tail) {
         let bytes = |lq: &Self| lq.sink.reader.iter().chain(&lq.sink.ahead).map(Reader::held_bytes).sum();
         self.sink.read_share.set(bytes(self), tail);
@@ -258,7 +266,8 @@ impl Found {
                 }
             },
             Ok(ReadBytes::Batches(batches)) => {
-                // One that is damaged ends what was read ahead: it is asked for by itself when it is next.
+                // One that is damaged ends what was read ahead: it is asked for by itself when it
+                // is next.
                 let runs = state.into_iter().flat_map(|s| s.runs().iter_from(run.first));
                 let readers: VecDeque<Reader> =
                     runs.zip(batches).map_while(|(run, (at, bytes))| batch_of(run, at, bytes)).collect();
@@ -354,8 +363,9 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
         if seq < self.lq.sink.lowered_to.map_or(applied, |below| below.min(applied)) {
             return true;
         }
-        // Not applied yet: it goes out if the watermark that covers it stands in its own entry or in one before. In a later
-        // one it might be lost while the message is kept, and the next leader would not flag it.
+        // Not applied yet: it goes out if the watermark that covers it stands in its own entry or
+        // in one before. In a later one it might be lost while the message is kept, and the next
+        // leader would not flag it.
         if seq >= next_seq {
             let at = self.lq.sink.pending.partition_point(|b| b.first + u64::from(b.count) <= seq);
             if self.lq.sink.pending.get(at).is_some_and(|batch| seq < batch.sent_below) {
@@ -412,7 +422,8 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
         Next::Message(message)
     }
 
-    /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as no use of it.
+    /// The bytes of a message that may stay: unlike a fetch, a look at what is in memory counts as
+    /// no use of it.
     fn peek(&mut self, seq: u64) -> Next {
         let run = self.at.state.and_then(|s| s.runs().covering(seq));
         let reader = match run {
@@ -558,8 +569,8 @@ impl Turn<'_, LogAccess<'_, '_>> {
         self.at.cx.out.reads.push(Read { partition: self.at.partition, at, purpose });
     }
 
-    /// While consumers are given the last that was read, `in_hand` messages: asks for what comes after it, from `past` on,
-    /// if they have room for more.
+    /// While consumers are given the last that was read, `in_hand` messages: asks for what comes
+    /// after it, from `past` on, if they have room for more.
     fn read_ahead(&mut self, past: u64, in_hand: u64) {
         let wanted = self.lq.dispatch.free_credit().saturating_sub(in_hand);
         if self.lq.sink.reading || wanted == 0 {

@@ -5,11 +5,12 @@
 //! last state   u8 255 | index u64 | term u64: the checkpoint of a group that has ended
 //! ```
 //!
-//! The tombstone is durable first; from it on nothing of the group counts. Then both of its checkpoints say so, and need nothing of
-//! the log any more: only then may the tombstone, and the files that an older checkpoint needs, go.
+//! The tombstone is durable first; from it on nothing of the group counts. Then both of its
+//! checkpoints say so, and need nothing of the log any more: only then may the tombstone, and the
+//! files that an older checkpoint needs, go.
 //!
-//! Invariant: a group that has ended is not opened again, nor founded under its number, whichever of the two checkpoints a start
-//! finds and wherever a crash fell.
+//! Invariant: a group that has ended is not opened again, nor founded under its number, whichever
+//! of the two checkpoints a start finds and wherever a crash fell.
 
 use crate::checkpoint::{CheckpointDamaged, Cursor, put64};
 use crate::outputs::{Job, Outputs, Ticket};
@@ -46,8 +47,9 @@ pub struct End {
 }
 
 impl QueuePartition {
-    /// Writes the tombstone, and says what follows once that is synced. `None` while something of it is on its way to a file: it
-    /// would come behind its last state. From here on the partition is not asked for anything any more.
+    /// Writes the tombstone, and says what follows once that is synced. `None` while something of
+    /// it is on its way to a file: it would come behind its last state. From here on the partition
+    /// is not asked for anything any more.
     pub fn end(&mut self, out: &mut Outputs) -> Option<(Ticket, End)> {
         if self.maintenance.is_copying() || self.maintenance.is_saving() || self.is_receiving() {
             return None;
@@ -59,7 +61,8 @@ impl QueuePartition {
 }
 
 impl End {
-    /// The next thing to do: a checkpoint to be saved. With none left the group's files go, and nothing of it is needed.
+    /// The next thing to do: a checkpoint to be saved. With none left the group's files go, and
+    /// nothing of it is needed.
     pub fn next(&mut self, out: &mut Outputs) -> bool {
         let is_over = self.left == 0;
         if is_over {
@@ -74,7 +77,8 @@ impl End {
     }
 }
 
-/// The last entry of a group of which this checkpoint says that it has ended; `None` if it says something else.
+/// The last entry of a group of which this checkpoint says that it has ended; `None` if it says
+/// something else.
 pub(crate) fn ended(payload: &Bytes) -> Result<Option<Position>, CheckpointDamaged> {
     if payload.first() != Some(&ENDED) {
         return Ok(None);

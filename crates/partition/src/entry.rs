@@ -17,10 +17,12 @@
 //! retry    u8 8 | u8 counts | u16 0 | u32 ranges | u64 queue | u64 until ms | ranges * (u64 first, u64 count)
 //! ```
 //!
-//! All numbers are little-endian. A publisher is the number of its channel in a life of its node; the life is the node's number
-//! (upper half) and that of its start. Version 1, which is read, knew no lives. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
-//! settle with its reason, so that replay needs no policy. Invariant: a batch's messages were published by one channel,
-//! in order, all to the same queues; every target gets them under consecutive numbers of its own.
+//! All numbers are little-endian. A publisher is the number of its channel in a life of its node;
+//! the life is the node's number (upper half) and that of its start. Version 1, which is read, knew
+//! no lives. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
+//! settle with its reason, so that replay needs no policy. Invariant: a batch's messages were
+//! published by one channel, in order, all to the same queues; every target gets them under
+//! consecutive numbers of its own.
 
 use crate::command::{Level, Message};
 use crate::message::{self, MessageView, Stamp};
@@ -30,16 +32,18 @@ use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-/// The version of the entry format that this build writes. It reads the ones before; an unknown one halts the partition.
+/// The version of the entry format that this build writes. It reads the ones before; an unknown one
+/// halts the partition.
 pub const ENTRY_VERSION: u8 = 2;
 /// Bytes before the first command.
 pub const ENTRY_HEADER_BYTES: usize = 16;
 /// Bytes of a batch before its targets, or before its publisher's life.
 pub const BATCH_HEADER_BYTES: usize = 32;
-/// An entry that has reached this many bytes takes no more commands; only a single large message makes it longer.
+/// An entry that has reached this many bytes takes no more commands; only a single large message
+/// makes it longer.
 pub const ENTRY_BYTES_TARGET: usize = 1 << 20;
-/// What nobody waits for (acks, say) has no deadline of its own: the node's setting bounds how long anything stays
-/// unsynced, so that the log commits without client syncs too.
+/// What nobody waits for (acks, say) has no deadline of its own: the node's setting bounds how long
+/// anything stays unsynced, so that the log commits without client syncs too.
 pub const SYNC_WITHIN_MS_MAX: u16 = u16::MAX;
 /// Most queues that one batch goes to; a wider fan-out is several batches.
 pub const TARGETS_MAX: usize = 4096;
@@ -210,9 +214,10 @@ impl EntryBuilder {
         }
     }
 
-    /// Adds a message for `targets`, which are distinct and in ascending order. `rules`: for each of them how it makes
-    /// levels of priorities; empty for a message that names no priority, or none that a queue looks at. `dedup`: for each of
-    /// them whether it takes keys in once; empty for a message without a key, or if none does.
+    /// Adds a message for `targets`, which are distinct and in ascending order. `rules`: for each
+    /// of them how it makes levels of priorities; empty for a message that names no priority, or
+    /// none that a queue looks at. `dedup`: for each of them whether it takes keys in once; empty
+    /// for a message without a key, or if none does.
     #[allow(clippy::too_many_arguments)] // A publish has that many sides.
     pub fn publish(
         &mut self,
@@ -333,7 +338,8 @@ impl EntryBuilder {
         self.ranges(ranges);
     }
 
-    /// Notes that messages are given up, for this reason, and stay until their dead letters are safe.
+    /// Notes that messages are given up, for this reason, and stay until their dead letters are
+    /// safe.
     pub fn dead(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
         self.command(KIND_DEAD, reason as u8, ranges.len() as u32, queue.0);
         self.ranges(ranges);
@@ -391,8 +397,8 @@ impl EntryBuilder {
         self.awaited = false;
         self.sync_within_ms = SYNC_WITHIN_MS_MAX;
         let mut bytes = std::mem::take(&mut self.bytes);
-        // The next loop is likely to be like this one: one allocation of the right size instead of doubling. What is
-        // much too long is cut, as slices of it may be held for a while.
+        // The next loop is likely to be like this one: one allocation of the right size instead of
+        // doubling. What is much too long is cut, as slices of it may be held for a while.
         self.capacity_hint = (bytes.len() + bytes.len() / 4).clamp(256, ENTRY_BYTES_TARGET + (64 << 10));
         if bytes.capacity() > 2 * bytes.len() {
             bytes.shrink_to_fit();
@@ -401,7 +407,8 @@ impl EntryBuilder {
     }
 }
 
-/// How soon an entry asks to be synced: followers look here too. An empty one (a new leader's) at once.
+/// How soon an entry asks to be synced: followers look here too. An empty one (a new leader's) at
+/// once.
 pub fn sync_wish(entry: &[u8]) -> SyncWish {
     match entry {
         [_, flags, low, high, ..] if flags & FLAG_SYNC == 0 => {
@@ -411,13 +418,14 @@ pub fn sync_wish(entry: &[u8]) -> SyncWish {
     }
 }
 
-/// Whether somebody waits for the write of an entry, if not for its sync. What nobody waits for may be written with
-/// what comes next.
+/// Whether somebody waits for the write of an entry, if not for its sync. What nobody waits for may
+/// be written with what comes next.
 pub fn is_write_awaited(entry: &[u8]) -> bool {
     entry.get(1).is_none_or(|flags| flags & FLAG_AWAITED != 0)
 }
 
-/// An entry that this build cannot read: a newer version wrote it, or it is damaged beyond what checksums caught.
+/// An entry that this build cannot read: a newer version wrote it, or it is damaged beyond what
+/// checksums caught.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("log entry cannot be read at byte {offset}: {what}")]
 pub struct EntryDamaged {
@@ -479,7 +487,8 @@ impl<'a> Batch<'a> {
         self.bytes[1] & FLAG_KEYS != 0
     }
 
-    /// Which of its queues take keys in once, in the order of [`targets`](Self::targets); nothing without keys.
+    /// Which of its queues take keys in once, in the order of [`targets`](Self::targets); nothing
+    /// without keys.
     pub fn dedup_rules(&self) -> impl Iterator<Item = Option<DedupRule>> + '_ {
         let count = if self.has_keys() { self.target_count() } else { 0 };
         let rules_at = self.messages_at() - 8 * count;
@@ -491,8 +500,9 @@ impl<'a> Batch<'a> {
         self.bytes[1] & FLAG_PRIORITIES != 0
     }
 
-    /// How each of its queues makes levels of priorities, in the order of [`targets`](Self::targets); nothing without
-    /// priorities. A code that this build does not know is none.
+    /// How each of its queues makes levels of priorities, in the order of
+    /// [`targets`](Self::targets); nothing without priorities. A code that this build does not know
+    /// is none.
     pub fn level_rules(&self) -> impl Iterator<Item = LevelRule> + '_ {
         let count = if self.has_priorities() { self.target_count() } else { 0 };
         let rules_at = self.targets_at() + 8 * self.target_count();

@@ -1,9 +1,11 @@
-//! Carrying out [`crate::outputs::Job::WriteExtent`]: live messages of the log, or of sparse extents, into a new extent.
+//! Carrying out [`crate::outputs::Job::WriteExtent`]: live messages of the log, or of sparse
+//! extents, into a new extent.
 //!
-//! Part of the shell, not of the machine: it reads and writes files. It stands here so that the server's thread and the
-//! simulator run the same code. Invariant: a run goes over whole or not at all, and what is referred to afterwards was
-//! synced before, name included. A run of which something live cannot be read stays where it is and is told: what becomes of
-//! those messages is for the log to say.
+//! Part of the shell, not of the machine: it reads and writes files. It stands here so that the
+//! server's thread and the simulator run the same code. Invariant: a run goes over whole or not at
+//! all, and what is referred to afterwards was synced before, name included. A run of which
+//! something live cannot be read stays where it is and is told: what becomes of those messages is
+//! for the log to say.
 
 use crate::deliver::batch_is_damaged;
 use crate::entry::Batch;
@@ -16,7 +18,8 @@ use std::sync::Arc;
 use storage::extent::SalvagedExtent;
 use storage::{Disk, Extent, ExtentId, ExtentWriter, FileNo, Location, StorageError, WalReader};
 
-/// A hole longer than this between two live messages begins a new run: its bitmap would cost more than the run.
+/// A hole longer than this between two live messages begins a new run: its bitmap would cost more
+/// than the run.
 const HOLE_MESSAGES_MAX: u64 = 4096;
 /// Messages and bytes that one read of an extent brings at most.
 const READ_MESSAGES_MAX: u32 = 4096;
@@ -74,7 +77,8 @@ pub fn copy_runs<D: Disk>(
     Ok(Copied { ready, damaged })
 }
 
-/// Puts messages that came with a snapshot into extent `id`, which is new: [`crate::outputs::Job::WriteReceived`].
+/// Puts messages that came with a snapshot into extent `id`, which is new:
+/// [`crate::outputs::Job::WriteReceived`].
 pub fn write_received<D: Disk>(
     disk: &Arc<D>,
     folder_id: u128,
@@ -168,7 +172,8 @@ struct Window {
 }
 
 impl Window {
-    /// The batch of the first of `runs`, which lies in the WAL; those that follow it closely are read with it.
+    /// The batch of the first of `runs`, which lies in the WAL; those that follow it closely are
+    /// read with it.
     fn batch<D: Disk>(&mut self, wal: &WalReader<D>, runs: &[CopyRun]) -> Result<Bytes, StorageError> {
         let Some(Place::Wal { file, offset, bytes }) = runs.first().map(|r| r.place) else {
             unreachable!("asked for runs in the WAL only")
@@ -200,8 +205,8 @@ impl Window {
 /// Live messages with their numbers, ascending; or why not.
 type RunRead = Result<Vec<(u64, Bytes)>, DamagedRun>;
 
-/// The live messages of the first of `runs`, checked against their checksums. What does not check out is read a second time,
-/// past what memory holds of it.
+/// The live messages of the first of `runs`, checked against their checksums. What does not check
+/// out is read a second time, past what memory holds of it.
 fn read_run<D: Disk>(
     disk: &D,
     wal: &WalReader<D>,

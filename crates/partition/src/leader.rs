@@ -1,8 +1,10 @@
-//! What a leader holds beside the replicated state: the entry it is building, what is in flight, and its queues.
+//! What a leader holds beside the replicated state: the entry it is building, what is in flight,
+//! and its queues.
 //!
-//! Invariants: a leader numbers a message when it takes it in, and the machine gives it the same number when it applies
-//! it (asserted); confirms leave in the order of the log for each level; the value at risk of a selective queue counts
-//! every message that was or will be confirmed before its sync, and never passes the cap.
+//! Invariants: a leader numbers a message when it takes it in, and the machine gives it the same
+//! number when it applies it (asserted); confirms leave in the order of the log for each level; the
+//! value at risk of a selective queue counts every message that was or will be confirmed before its
+//! sync, and never passes the cap.
 
 use crate::command::{Command, DeadLetter, Effect, Level, Reply, RequestId, Selective};
 use crate::damage::Spoilt;
@@ -24,13 +26,16 @@ use std::sync::Arc;
 
 use crate::place::Place;
 
-/// How far the dispatch watermark runs ahead of what consumers can take now, once they had to wait for it.
+/// How far the dispatch watermark runs ahead of what consumers can take now, once they had to wait
+/// for it.
 const SENT_SLACK_FIRST: u64 = 8;
-/// It runs twice as far ahead with each further wait, up to twice their credit, which counts as so much at least.
+/// It runs twice as far ahead with each further wait, up to twice their credit, which counts as so
+/// much at least.
 const SENT_CREDIT_MIN: u64 = 64;
 /// What unlimited credit counts as when the watermark is raised.
 const SENT_AHEAD_UNLIMITED: u64 = 4096;
-/// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to what was sent.
+/// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to
+/// what was sent.
 pub(crate) const SENT_QUIET_MS: u64 = 1_000;
 
 /// Publishes in a row of one channel.
@@ -41,7 +46,8 @@ pub(crate) struct ConfirmRange {
     pub(crate) count: u64,
 }
 
-/// Appends a publish to a list of ranges; publishes of one channel come in order, so most extend the last one.
+/// Appends a publish to a list of ranges; publishes of one channel come in order, so most extend
+/// the last one.
 pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, seq: u64) {
     if let Some(last) = ranges.last_mut()
         && last.channel == channel
@@ -71,7 +77,8 @@ pub(crate) struct InFlight {
     pub(crate) bytes: usize,
     /// Messages that this entry ends and that go elsewhere once it is applied.
     pub(crate) letters: Vec<DeadLetter>,
-    /// Requests that are answered once this entry is applied, because the answer promises what it says.
+    /// Requests that are answered once this entry is applied, because the answer promises what it
+    /// says.
     pub(crate) answers: Vec<Answer>,
 }
 
@@ -81,7 +88,8 @@ pub(crate) struct PendingBatch {
     pub(crate) first: u64,
     pub(crate) count: u32,
     pub(crate) level: Level,
-    /// The dispatch watermark as it stands in the log once this entry does: messages below may go out with the entry.
+    /// The dispatch watermark as it stands in the log once this entry does: messages below may go
+    /// out with the entry.
     pub(crate) sent_below: u64,
     /// Its bytes in the entry.
     pub(crate) bytes: Bytes,
@@ -94,7 +102,8 @@ pub(crate) type LeaderQueue = Queue<LogSink>;
 
 /// What a queue keeps whose messages are in the log.
 pub(crate) struct LogSink {
-    /// The number of the next message that is proposed; behind `next_seq` by what is in the entry being built.
+    /// The number of the next message that is proposed; behind `next_seq` by what is in the entry
+    /// being built.
     pub(crate) proposed_seq: u64,
     pub(crate) pending: VecDeque<PendingBatch>,
     /// How many of `pending`, from the front, were made ready before they were applied.
@@ -103,7 +112,8 @@ pub(crate) struct LogSink {
     pub(crate) sent_proposed: u64,
     /// How far the watermark runs ahead of what consumers can take.
     pub(crate) sent_slack: u64,
-    /// A lower watermark is on its way into the log: nothing from there on goes out until it is applied.
+    /// A lower watermark is on its way into the log: nothing from there on goes out until it is
+    /// applied.
     pub(crate) lowered_to: Option<u64>,
     /// Its watermark was raised lately, and the cursor when that was looked at last.
     pub(crate) looked_at_cursor: Option<u64>,
@@ -198,7 +208,8 @@ impl LeaderQueue {
         self.waiting.iter().any(|(_, waiting)| matches!(waiting, Waiting::Close { if_empty: true, .. }))
     }
 
-    /// Where the dispatch watermark should stand, if it should rise: as far as its consumers could take, in what there is.
+    /// Where the dispatch watermark should stand, if it should rise: as far as its consumers could
+    /// take, in what there is.
     pub(crate) fn sent_below(&self) -> Option<u64> {
         if self.dispatch.consumers() == 0 {
             return None;
@@ -208,17 +219,18 @@ impl LeaderQueue {
         (below > self.sink.sent_proposed).then_some(below)
     }
 
-    /// A consumer has to wait for the watermark. Next time it runs further ahead, so that a queue that is consumed
-    /// quickly waits seldom.
+    /// A consumer has to wait for the watermark. Next time it runs further ahead, so that a queue
+    /// that is consumed quickly waits seldom.
     pub(crate) fn widen_slack(&mut self) {
         let credit = self.dispatch.credit(SENT_AHEAD_UNLIMITED).clamp(SENT_CREDIT_MIN, SENT_AHEAD_UNLIMITED);
         self.sink.sent_slack = (2 * self.sink.sent_slack).clamp(SENT_SLACK_FIRST, 2 * credit);
     }
 
-    /// Where the watermark should stand, if it runs ahead of what was ever sent and nothing on its way out goes by it.
+    /// Where the watermark should stand, if it runs ahead of what was ever sent and nothing on its
+    /// way out goes by it.
     ///
-    /// One that is being raised is left alone: on a disk that is slower than the look at quiet queues, whoever waits for
-    /// it would wait for ever.
+    /// One that is being raised is left alone: on a disk that is slower than the look at quiet
+    /// queues, whoever waits for it would wait for ever.
     pub(crate) fn unsent_from(&self, state: Option<&QueueState<Place>>) -> Option<u64> {
         let sent_below = self.dispatch.cursor().max(self.sink.redelivered_below);
         let is_quiet =
@@ -251,13 +263,14 @@ impl LeaderQueue {
     }
 }
 
-/// Whether what came back goes before everything else, among messages with priorities: so on quorum queues.
+/// Whether what came back goes before everything else, among messages with priorities: so on quorum
+/// queues.
 fn returned_first(rules: Option<&Arc<Rules>>) -> bool {
     rules.is_some_and(|rules| rules.levels == LevelRule::Strict)
 }
 
-/// A dispatcher of what is in turn. What waits for a retry comes back from outside of its first pass, so the first pass
-/// begins behind it, and what lies before is given out as returned.
+/// A dispatcher of what is in turn. What waits for a retry comes back from outside of its first
+/// pass, so the first pass begins behind it, and what lies before is given out as returned.
 fn dispatch_around(
     state: Option<&QueueState<Place>>,
     rules: Option<&Arc<Rules>>,
@@ -334,7 +347,8 @@ pub(crate) struct Leader {
     pub(crate) answers: Vec<Answer>,
     /// Scheduled messages that this turn found due.
     pub(crate) due: Vec<DueMessage>,
-    /// Commands behind a publish whose queue has to count its bytes first, and that publish before them.
+    /// Commands behind a publish whose queue has to count its bytes first, and that publish before
+    /// them.
     pub(crate) postponed: VecDeque<Command>,
     /// What they hold of memory.
     pub(crate) postponed_bytes: usize,
@@ -378,9 +392,10 @@ impl Leader {
         }
     }
 
-    /// Its office ends: whoever waits for an answer is told to ask the next leader, publishes that were not confirmed
-    /// before a decision hear that nobody promises them, and consumers hear that they are none any more: the next leader
-    /// does not know them, and would leave them waiting for ever.
+    /// Its office ends: whoever waits for an answer is told to ask the next leader, publishes that
+    /// were not confirmed before a decision hear that nobody promises them, and consumers hear that
+    /// they are none any more: the next leader does not know them, and would leave them waiting for
+    /// ever.
     pub(crate) fn leave_unanswered(&mut self, effects: &mut Vec<Effect>) {
         let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
         ids.sort_unstable();
@@ -434,8 +449,8 @@ impl Leader {
         self.look_ahead_ms = (!self.ahead.is_empty()).then_some(now_ms + SENT_QUIET_MS);
     }
 
-    /// Says in the entry being built that nothing from `below` on was sent. Nothing from there on is, until that is
-    /// applied and the watermark raised again.
+    /// Says in the entry being built that nothing from `below` on was sent. Nothing from there on
+    /// is, until that is applied and the watermark raised again.
     pub(crate) fn lower(
         builder: &mut EntryBuilder,
         lowered: &mut Vec<QueueId>,

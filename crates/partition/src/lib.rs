@@ -1,18 +1,25 @@
-//! One member of one partition, sans-io: consensus, the queue machines and their indexes behind inputs and outputs.
+//! One member of one partition, sans-io: consensus, the queue machines and their indexes behind
+//! inputs and outputs.
 //!
 //! In reading order:
-//! - [`command`]: what a partition is told and what it answers; [`outputs`]: what it wants written, sent, read, copied.
+//! - [`command`]: what a partition is told and what it answers; [`outputs`]: what it wants written,
+//!   sent, read, copied.
 //! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
 //! - [`machine`]: the replicated state, changed by entries alone.
-//! - [`replica`] and [`log_index`]: consensus over the node's WAL; [`peer`]: what members say to each other.
-//! - `queue`, `life`, `closing` and `turn`: one queue as its engine sees it, wherever its messages are.
-//! - [`partition`]: all of it as one machine; `commands`, `deliver`, `log_life` and `damage`: what its leader does; [`tail`] and [`reader`]: bytes at hand.
+//! - [`replica`] and [`log_index`]: consensus over the node's WAL; [`peer`]: what members say to
+//!   each other.
+//! - `queue`, `life`, `closing` and `turn`: one queue as its engine sees it, wherever its messages
+//!   are.
+//! - [`partition`]: all of it as one machine; `commands`, `deliver`, `log_life` and `damage`: what
+//!   its leader does; [`tail`] and [`reader`]: bytes at hand.
 //! - [`maintenance`] and [`checkpoint`]: keeping the log short.
 //! - [`extent_copy`] and [`cold_read`]: what both shells share of carrying jobs and reads out.
 //! - `snapshot`: a follower that needs more than the log still has.
-//! - [`log_partition`]: a log for a machine of the caller's, the topology, with snapshots for followers of its own.
+//! - [`log_partition`]: a log for a machine of the caller's, the topology, with snapshots for
+//!   followers of its own.
 //! - [`transient`]: the same surface for queues that live in one shard's memory.
-//! - [`recovery`]: a partition from what a data folder holds; [`salvage`]: from what is left of a damaged one.
+//! - [`recovery`]: a partition from what a data folder holds; [`salvage`]: from what is left of a
+//!   damaged one.
 //! - [`survey`]: what is in the queues, for whoever looks after the broker.
 
 pub mod checkpoint;

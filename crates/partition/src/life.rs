@@ -1,7 +1,7 @@
 //! What a queue with rules keeps in mind: time limits, length limits, when somebody used it.
 //!
-//! Invariant: nothing here is asked of a plain queue, which has no [`Life`]. `bytes` is the sum over the bodies that are ready
-//! or on their way to be, and is kept only under a limit of bytes.
+//! Invariant: nothing here is asked of a plain queue, which has no [`Life`]. `bytes` is the sum
+//! over the bodies that are ready or on their way to be, and is kept only under a limit of bytes.
 
 use crate::command::Effect;
 use crate::message::{MessageView, Stamp};
@@ -22,11 +22,12 @@ pub(crate) struct Life<L> {
     pub(crate) timed_below: u64,
     /// The head as it was looked at last: its number and when it expires.
     pub(crate) looked: Option<(u64, Option<u64>)>,
-    /// Messages from here on were not seen by an earlier turn: even with no time at all they may go out now.
+    /// Messages from here on were not seen by an earlier turn: even with no time at all they may go
+    /// out now.
     pub(crate) fresh_from: u64,
     pub(crate) bytes: u64,
-    /// The limit of its length was passed when a turn ended that had nobody to give anything to: what was too much then goes before
-    /// anything goes out.
+    /// The limit of its length was passed when a turn ended that had nobody to give anything to:
+    /// what was too much then goes before anything goes out.
     pub(crate) trims_first: bool,
     /// Bytes of the bodies that consumers hold.
     pub(crate) held_bytes: BTreeMap<u64, u32>,
@@ -51,7 +52,8 @@ impl<L> Life<L> {
             || rules.dedup.is_some()
     }
 
-    /// Other rules hold, or the same again. If they are others, the time of an unused queue begins anew, as in RabbitMQ.
+    /// Other rules hold, or the same again. If they are others, the time of an unused queue begins
+    /// anew, as in RabbitMQ.
     pub(crate) fn reconfigured(&mut self, before: Option<&Rules>, after: Option<&Rules>) {
         self.looked = None;
         if before != after {
@@ -134,7 +136,8 @@ impl<S: Sink> Queue<S> {
         }
     }
 
-    /// Whether the message may be over its time, so that its bytes must be looked at before it goes out.
+    /// Whether the message may be over its time, so that its bytes must be looked at before it goes
+    /// out.
     pub(crate) fn is_timed(&self, seq: u64) -> bool {
         self.life.as_ref().is_some_and(|l| seq < l.timed_below)
     }
@@ -148,7 +151,8 @@ impl<S: Sink> Queue<S> {
         Some(since.saturating_add(ttl))
     }
 
-    /// Whether `head` is too old to go out. What no turn saw before goes out however old it is: it came this moment.
+    /// Whether `head` is too old to go out. What no turn saw before goes out however old it is: it
+    /// came this moment.
     pub(crate) fn is_over(&mut self, head: Head, message: &Bytes, now_ms: u64) -> bool {
         let expires_at = self.expires_at(message);
         let Some(life) = &mut self.life else { return false };

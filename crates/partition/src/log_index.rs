@@ -1,7 +1,8 @@
 //! Where each entry of one group's log lies in this member's WAL, since the last compaction.
 //!
-//! Invariant: slots are contiguous from `first`; a slot that was overwritten by a new leader has the new term and no
-//! location until that write is reported. [`SLOT_BYTES`] an entry, whatever its length; checkpoints compact it.
+//! Invariant: slots are contiguous from `first`; a slot that was overwritten by a new leader has
+//! the new term and no location until that write is reported. [`SLOT_BYTES`] an entry, whatever its
+//! length; checkpoints compact it.
 
 use crate::machine::ROOM_KEPT;
 use consensus::{LogIndex, Term};
@@ -39,7 +40,8 @@ const NO_FILE: u32 = 0;
 pub struct LogTable {
     first: u64,
     slots: VecDeque<Slot>,
-    /// Each term and the first index that has it, ascending. The first of them may begin before `first`.
+    /// Each term and the first index that has it, ascending. The first of them may begin before
+    /// `first`.
     terms: VecDeque<(u64, Term)>,
 }
 
@@ -81,8 +83,8 @@ impl LogTable {
         }
     }
 
-    /// Notes an entry that is about to be written (or was recovered, with its place); it and what followed it is
-    /// overwritten.
+    /// Notes an entry that is about to be written (or was recovered, with its place); it and what
+    /// followed it is overwritten.
     pub fn append(&mut self, index: LogIndex, term: Term, body: Option<Location>) {
         assert!(index.0 >= self.first, "what is compacted is committed and never written again");
         assert!(index.0 <= self.first + self.slots.len() as u64, "a log has no gaps");

@@ -1,9 +1,9 @@
-//! What the rules of a queue in the log ask of its leader besides: what is given up and where it goes, what waits for its time,
-//! keys that the log does not know yet.
+//! What the rules of a queue in the log ask of its leader besides: what is given up and where it
+//! goes, what waits for its time, keys that the log does not know yet.
 //!
-//! Invariants: a message that is given up is settled with its reason in the log,
-//! and at most once its dead letter leaves with that entry; with *at least once* it is set aside in the log first, and
-//! settled when its dead letter is safe.
+//! Invariants: a message that is given up is settled with its reason in the log, and at most once
+//! its dead letter leaves with that entry; with *at least once* it is set aside in the log first,
+//! and settled when its dead letter is safe.
 
 use crate::command::{DeadLetter, Effect};
 use crate::damage::next_sound;
@@ -24,7 +24,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const DYING_MAX: usize = 1024;
 /// Dead letters of one queue under way at a time with *at least once*.
 const AWAITING_MAX: usize = 256;
-/// A dead letter that found no place, and a due message that found its queue full, are tried again after this long.
+/// A dead letter that found no place, and a due message that found its queue full, are tried again
+/// after this long.
 const AGAIN_MS: u64 = 1_000;
 /// Scheduled messages that one turn makes ready at most.
 const DUE_MAX: usize = 1024;
@@ -45,7 +46,8 @@ struct Dying {
 /// What a leader keeps of a queue that is not plain, beside what every such queue has.
 #[derive(Default)]
 pub(crate) struct LogLife {
-    /// Messages in this range are not in the count of bytes yet: they were there before anybody counted.
+    /// Messages in this range are not in the count of bytes yet: they were there before anybody
+    /// counted.
     uncounted: std::ops::Range<u64>,
     /// By their turns.
     dying: VecDeque<Dying>,
@@ -61,13 +63,15 @@ pub(crate) struct LogLife {
     again_ms: u64,
     /// Of a queue of scheduled messages: those that were made ready in entries not applied yet.
     released: BTreeSet<(u64, u64)>,
-    /// Keys of messages that were taken in and are not applied yet: whose they are, and all of them, oldest first.
+    /// Keys of messages that were taken in and are not applied yet: whose they are, and all of
+    /// them, oldest first.
     keys: FixedMap<DedupKey, u64>,
     keys_in_order: VecDeque<(u64, DedupKey)>,
 }
 
 impl Life<LogLife> {
-    /// The life of a queue as its rules and its replicated state want it; `None` if they want nothing.
+    /// The life of a queue as its rules and its replicated state want it; `None` if they want
+    /// nothing.
     pub(crate) fn of(state: Option<&QueueState<Place>>, rules: Option<&Rules>, next_seq: u64) -> Option<Box<Self>> {
         let extras = state.and_then(QueueState::extras);
         if extras.is_none() && !rules.is_some_and(Self::is_wanted_by) {
@@ -188,7 +192,8 @@ impl LogLife {
         self.released.iter().any(|(_, released)| *released == seq)
     }
 
-    /// Takes out a message that waits here and whose bytes are not in hand: given up, or until its retry. False if it does not.
+    /// Takes out a message that waits here and whose bytes are not in hand: given up, or until its
+    /// retry. False if it does not.
     pub(crate) fn drop_waiting(&mut self, seq: u64) -> bool {
         let before = self.dying.len() + self.retrying.len();
         self.dying.retain(|dying| dying.seq != seq || dying.message.is_some());
@@ -206,11 +211,13 @@ impl LogLife {
         }
         self.again_ms = now_ms + AGAIN_MS;
         if all <= AWAITING_MAX {
-            // It goes back to where it was: dead letters leave in the order in which their messages were given up.
+            // It goes back to where it was: dead letters leave in the order in which their messages
+            // were given up.
             let at = self.dying.partition_point(|dying| dying.turn < turn);
             self.dying.insert(at, Dying { turn, seq, reason, message: None });
         } else {
-            // There are more than are tried at a time: those that find no place shall not keep the others from it.
+            // There are more than are tried at a time: those that find no place shall not keep the
+            // others from it.
             self.queue_up(seq, reason, None);
         }
         false
@@ -234,8 +241,8 @@ impl LeaderQueue {
         }
     }
 
-    /// Whether something that was there before anybody counted is not in the count of bytes yet. A queue whose delete is being
-    /// decided counts nothing meanwhile.
+    /// Whether something that was there before anybody counted is not in the count of bytes yet. A
+    /// queue whose delete is being decided counts nothing meanwhile.
     pub(crate) fn has_uncounted(&self, state: Option<&QueueState<Place>>) -> bool {
         let Some(range) = self.life.as_ref().map(|life| &life.sink.uncounted).filter(|range| !range.is_empty()) else {
             return false;
@@ -348,8 +355,9 @@ impl Turn<'_, LogAccess<'_, '_>> {
         true
     }
 
-    /// Before messages go out: what was there is counted, what was too much already goes, whose wait is over is ready, and what was
-    /// given up is sent on, so that it never waits behind what goes out. False while bytes that this needs are being read.
+    /// Before messages go out: what was there is counted, what was too much already goes, whose
+    /// wait is over is ready, and what was given up is sent on, so that it never waits behind what
+    /// goes out. False while bytes that this needs are being read.
     pub(crate) fn wake(&mut self) -> bool {
         if schedule_of(self.id).is_some() {
             self.release_due();
@@ -467,7 +475,8 @@ impl Leader {
             self.timers.remove(&(at, id));
             let Some(lq) = self.queues.get_mut(&id) else { continue };
             if let Some(life) = &mut lq.life {
-                // It is set no more: the same time again, which a leader's clock that never goes back hardly gives, is a new one.
+                // It is set no more: the same time again, which a leader's clock that never goes
+                // back hardly gives, is a new one.
                 life.timer_ms = life.timer_ms.filter(|set| *set != at);
             }
             lq.touch(id, &mut self.dirty);

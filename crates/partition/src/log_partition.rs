@@ -1,9 +1,11 @@
-//! A replicated log for a machine that is the caller's own: partition 0, whose machine is the topology.
+//! A replicated log for a machine that is the caller's own: partition 0, whose machine is the
+//! topology.
 //!
-//! Everything is synced before it counts: declares are rare and promise much. Invariants: commands are applied in order,
-//! each once, and those that this member proposed in this term carry the caller's token; the log is cut behind the newest
-//! checkpoint whatever the number of members, but for what a follower that lags a little still needs. Who lags more gets
-//! the machine's state itself (`log_partition/snapshot.rs`).
+//! Everything is synced before it counts: declares are rare and promise much. Invariants: commands
+//! are applied in order, each once, and those that this member proposed in this term carry the
+//! caller's token; the log is cut behind the newest checkpoint whatever the number of members, but
+//! for what a follower that lags a little still needs. Who lags more gets the machine's state
+//! itself (`log_partition/snapshot.rs`).
 //!
 //! An entry is `u8 1 | u8 1 (sync now) | u16 0 | the caller's bytes`.
 
@@ -34,13 +36,14 @@ pub struct AppliedEntry {
     pub token: Option<u64>,
 }
 
-/// The machine that a [`LogPartition`] is the log of. The same commands in the same order give the same state.
+/// The machine that a [`LogPartition`] is the log of. The same commands in the same order give the
+/// same state.
 pub trait Machine {
     /// Carries out a committed command.
     fn apply(&mut self, entry: AppliedEntry);
 
-    /// What was proposed with this token will not be heard of any more: another leader wrote in its place, or its fate is in a
-    /// snapshot. In that case it may have been carried out.
+    /// What was proposed with this token will not be heard of any more: another leader wrote in its
+    /// place, or its fate is in a snapshot. In that case it may have been carried out.
     fn lost(&mut self, token: u64);
 
     /// The state after all that was applied, for a checkpoint or another member.
@@ -73,7 +76,8 @@ pub struct LogPartition {
     saving: Option<(LogIndex, u32)>,
     /// The last entry in the newest checkpoint.
     saved: Option<LogIndex>,
-    /// What the two newest checkpoints need of the WAL: if the newer is damaged, the older one must do.
+    /// What the two newest checkpoints need of the WAL: if the newer is damaged, the older one must
+    /// do.
     kept: VecDeque<u32>,
     /// As upkeep was told last: see [`WalState::current_file`].
     current_file: u32,
@@ -187,7 +191,8 @@ impl LogPartition {
         self.replica.fetched(from, bodies);
     }
 
-    /// Ends a loop: takes out what the group has to say, applies what is committed, and takes snapshots as far as they go.
+    /// Ends a loop: takes out what the group has to say, applies what is committed, and takes
+    /// snapshots as far as they go.
     pub fn flush(&mut self, now_ms: u64, machine: &mut impl Machine, out: &mut Outputs) {
         self.drive(now_ms, machine, out);
         if self.snapshot_turn(machine, out) {
@@ -222,7 +227,8 @@ impl LogPartition {
         self.forget_replaced(machine);
     }
 
-    /// The token of an entry that is committed now. Those that were proposed at or before its place, and are not it, are lost.
+    /// The token of an entry that is committed now. Those that were proposed at or before its
+    /// place, and are not it, are lost.
     fn token_of(&mut self, at: Position, machine: &mut impl Machine) -> Option<u64> {
         while self.proposed.front().is_some_and(|p| p.index <= at.index) {
             let first = self.proposed.pop_front().expect("there is a first");
@@ -266,13 +272,14 @@ impl LogPartition {
         replay.map_or(current_file, |b| crate::place::file_u32(b.file).min(current_file))
     }
 
-    /// Tells which file of the log is written when the partition starts: a snapshot that comes before the first
-    /// [`LogPartition::maintain`] must not name a file that went long ago.
+    /// Tells which file of the log is written when the partition starts: a snapshot that comes
+    /// before the first [`LogPartition::maintain`] must not name a file that went long ago.
     pub fn log_is_at(&mut self, current_file: u32) {
         self.current_file = current_file;
     }
 
-    /// Saves the machine's state when that frees old WAL files or enough came since the last time, and cuts the log.
+    /// Saves the machine's state when that frees old WAL files or enough came since the last time,
+    /// and cuts the log.
     pub fn maintain(&mut self, wal: WalState, now_ms: u64, machine: &impl Machine, out: &mut Outputs) {
         self.current_file = wal.current_file;
         self.cut_log();
@@ -305,7 +312,8 @@ impl LogPartition {
         out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied, replay_file });
     }
 
-    /// Whether [`LogPartition::maintain`] should be called again in a while though no file was filled.
+    /// Whether [`LogPartition::maintain`] should be called again in a while though no file was
+    /// filled.
     pub fn wants_maintenance(&self, current_file: u32) -> bool {
         let is_uncut = self.saved.is_some_and(|saved| self.replica.table().first() <= saved);
         self.saving.is_some() || self.applied_since || is_uncut || self.checkpoints_need() < current_file
@@ -316,7 +324,8 @@ impl LogPartition {
         self.replica.barrier(out)
     }
 
-    /// The checkpoint under way is on the disk. If it is that of a snapshot, the machine takes it over now.
+    /// The checkpoint under way is on the disk. If it is that of a snapshot, the machine takes it
+    /// over now.
     pub fn checkpoint_saved(&mut self, machine: &mut impl Machine, out: &mut Outputs) {
         let (applied, replay_file) = self.saving.take().expect("a checkpoint was under way");
         if self.snapshots.is_saving() {
@@ -330,7 +339,8 @@ impl LogPartition {
         self.cut_log();
     }
 
-    /// Gives up the log through the newest checkpoint, as far as followers that lag a little do not need it.
+    /// Gives up the log through the newest checkpoint, as far as followers that lag a little do not
+    /// need it.
     fn cut_log(&mut self) {
         let Some(saved) = self.saved else { return };
         let needed = self.replica.followers_need(self.current_file, self.snapshots.needs());

@@ -1,8 +1,9 @@
-//! The queues of one partition as the log says: applied the same way on every member, in a replay in three years too.
+//! The queues of one partition as the log says: applied the same way on every member, in a replay
+//! in three years too.
 //!
-//! Invariants: applying the same entries gives the same logical state everywhere (what differs is only where bytes
-//! lie); `wal_runs` counts the runs that lie in each WAL file, and a file that is not in it holds nothing live of this
-//! partition. The state hash covers the logical state alone.
+//! Invariants: applying the same entries gives the same logical state everywhere (what differs is
+//! only where bytes lie); `wal_runs` counts the runs that lie in each WAL file, and a file that is
+//! not in it holds nothing live of this partition. The state hash covers the logical state alone.
 
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand, Ranges};
 use crate::message::Stamp;
@@ -15,8 +16,8 @@ use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use storage::Location;
 
-/// The newest version of the machine that this build carries out. A rule that changes what `apply` makes of an entry gets
-/// the next one, and the old rule stays beside it.
+/// The newest version of the machine that this build carries out. A rule that changes what `apply`
+/// makes of an entry gets the next one, and the old rule stays beside it.
 pub const MACHINE_VERSION: u32 = 1;
 /// The version of a state that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
@@ -45,7 +46,8 @@ pub(crate) const ROOM_KEPT: usize = 256;
 
 /// A map that gives back room which it does not need any more.
 pub(crate) trait Trim {
-    /// Leaves room for about twice what is in it, if there is room for more than four times of that.
+    /// Leaves room for about twice what is in it, if there is room for more than four times of
+    /// that.
     fn trim(&mut self);
 }
 
@@ -64,8 +66,8 @@ const _: () = assert!(RUN_BYTES <= 40, "the index of the log is bounded in bytes
 /// Marks the queue that holds another one's scheduled messages until they are due.
 const SCHEDULED_BIT: u64 = 1 << 62;
 
-/// The queue that holds the scheduled messages of `queue`. It has no place in the topology: it comes with the first of
-/// them and goes with its queue.
+/// The queue that holds the scheduled messages of `queue`. It has no place in the topology: it
+/// comes with the first of them and goes with its queue.
 pub fn scheduled_for(queue: QueueId) -> QueueId {
     QueueId(queue.0 | SCHEDULED_BIT)
 }
@@ -128,7 +130,8 @@ impl Queues {
         Queues { versions, ..Queues::default() }
     }
 
-    /// Knows versions up to another one than this build does: for simulated clusters whose members differ.
+    /// Knows versions up to another one than this build does: for simulated clusters whose members
+    /// differ.
     pub fn know_versions_to(&mut self, newest: u32) {
         self.versions.newest = newest;
     }
@@ -138,7 +141,8 @@ impl Queues {
         self.versions.current
     }
 
-    /// Entries are applied by this version from here on; false for one that this machine does not know.
+    /// Entries are applied by this version from here on; false for one that this machine does not
+    /// know.
     #[must_use]
     pub(crate) fn raise_version(&mut self, version: u32) -> bool {
         let is_known = version <= self.versions.newest;
@@ -165,7 +169,8 @@ impl Queues {
         self.queues.get(&queue)
     }
 
-    /// Every queue that has state here, scheduled messages included, in no order that means anything.
+    /// Every queue that has state here, scheduled messages included, in no order that means
+    /// anything.
     pub(crate) fn states(&self) -> impl Iterator<Item = (QueueId, &QueueState<Place>)> {
         self.queues.iter().map(|(id, state)| (*id, state))
     }
@@ -197,18 +202,21 @@ impl Queues {
         self.wal_runs.keys().next().copied()
     }
 
-    /// How many runs lie in WAL files: what the index of unflushed messages costs, times [`RUN_BYTES`].
+    /// How many runs lie in WAL files: what the index of unflushed messages costs, times
+    /// [`RUN_BYTES`].
     pub fn wal_run_count(&self) -> u64 {
         self.wal_run_count
     }
 
-    /// The extents that hold something of this partition, used up ones included until they are forgotten.
+    /// The extents that hold something of this partition, used up ones included until they are
+    /// forgotten.
     pub fn extents(&self) -> &BTreeMap<u32, ExtentUse> {
         &self.extents
     }
 
-    /// The highest number of an extent that ever held something of this partition, though it may be gone. Checkpoints keep
-    /// it, and an extent goes only after two of them: so no start gives its number out again.
+    /// The highest number of an extent that ever held something of this partition, though it may be
+    /// gone. Checkpoints keep it, and an extent goes only after two of them: so no start gives its
+    /// number out again.
     pub fn highest_extent(&self) -> u32 {
         self.highest_extent
     }
@@ -298,8 +306,8 @@ impl Queues {
         }
     }
 
-    /// Takes in a batch whose messages are lost: they get their numbers, so that what follows is numbered as it was, and end
-    /// at once. Returns them.
+    /// Takes in a batch whose messages are lost: they get their numbers, so that what follows is
+    /// numbered as it was, and end at once. Returns them.
     pub(crate) fn publish_lost(&mut self, batch: &Batch<'_>, body: Location) -> Vec<(QueueId, u64, u64)> {
         let place = Place::in_record(body, batch.offset, batch.bytes());
         let (count, mut lost) = (batch.messages(), Vec::new());
@@ -347,15 +355,16 @@ impl Queues {
             if let Some(Some(rule)) = dedup.next() {
                 note_keys(state, first, batch, &repeated, (rule, self.time_ms), &self.key_meter);
             }
-            // A repeat of what is here already (sent again after a change of leader) takes numbers, so that leader and
-            // followers count alike, and ends at once.
+            // A repeat of what is here already (sent again after a change of leader) takes numbers,
+            // so that leader and followers count alike, and ends at once.
             for &offset in &repeated {
                 self.settle(queue, std::iter::once((first + u64::from(offset), 1)));
             }
         }
     }
 
-    /// Offsets of messages that the log has already; empty in all but the moments after a change of leader.
+    /// Offsets of messages that the log has already; empty in all but the moments after a change of
+    /// leader.
     fn repeated(&mut self, batch: &Batch<'_>) -> Vec<u32> {
         let publisher = batch.publisher();
         if publisher == ChannelKey::NOBODY {
@@ -385,8 +394,8 @@ impl Queues {
         let Some(state) = self.queues.get_mut(&queue) else { return };
         let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
         for (first, count) in ranges {
-            // Most settles concern runs in the WAL only; extents are counted by message, so the live ones are counted
-            // before and after.
+            // Most settles concern runs in the WAL only; extents are counted by message, so the
+            // live ones are counted before and after.
             if extents.is_empty() {
                 state.settle(first, count, &mut |run| run_gone(run, wal_runs, wal_run_count));
             } else {
@@ -409,14 +418,16 @@ impl Queues {
         }
     }
 
-    /// Puts runs of a queue whose live messages were copied to an extent into their new places. Which messages are live
-    /// stays the same: what was settled since they were copied is not revived.
+    /// Puts runs of a queue whose live messages were copied to an extent into their new places.
+    /// Which messages are live stays the same: what was settled since they were copied is not
+    /// revived.
     pub fn move_runs(&mut self, queue: QueueId, copied: &[(Place, u64)], extent: u32, new: &[ExtentRun]) {
         let Some(state) = self.queues.get_mut(&queue) else { return };
         let (Some(first), Some(last)) = (new.first(), new.last()) else { return };
         let copied: HashSet<(Place, u64), foldhash::fast::FixedState> = copied.iter().copied().collect();
         let (wal_runs, extents, wal_run_count) = (&mut self.wal_runs, &mut self.extents, &mut self.wal_run_count);
-        // Each run that was copied held something live then, so it reaches into what the new ones cover.
+        // Each run that was copied held something live then, so it reaches into what the new ones
+        // cover.
         state.runs_mut().replace(first.first, last.past, |stretch| {
             let (mut kept, mut live) = (Vec::new(), SeqRanges::new());
             for run in stretch {
@@ -444,8 +455,9 @@ impl Queues {
         });
     }
 
-    /// Puts what is live among messages `first..past` of the run at `place` into runs of an extent, which was added before and
-    /// has all of it; what lies around them stays. A run in the log goes over whole.
+    /// Puts what is live among messages `first..past` of the run at `place` into runs of an extent,
+    /// which was added before and has all of it; what lies around them stays. A run in the log goes
+    /// over whole.
     pub(crate) fn repair_run(
         &mut self,
         queue: QueueId,

@@ -1,10 +1,13 @@
-//! Keeping the log short: live messages of old WAL files into extents, checkpoints, extents that are used up deleted.
+//! Keeping the log short: live messages of old WAL files into extents, checkpoints, extents that
+//! are used up deleted.
 //!
-//! The index of messages in the log grows with their number, not with their bytes, so it has a budget of its own: beyond it
-//! the oldest go to extents early, from the file that is being written too, and checkpoints come early.
+//! The index of messages in the log grows with their number, not with their bytes, so it has a
+//! budget of its own: beyond it the oldest go to extents early, from the file that is being written
+//! too, and checkpoints come early.
 //!
-//! Invariants: a WAL file or an extent is given up only when neither of the two newest checkpoints needs it; one job of
-//! a kind is under way at a time; with nothing to gain there is no job, so an idle node writes nothing.
+//! Invariants: a WAL file or an extent is given up only when neither of the two newest checkpoints
+//! needs it; one job of a kind is under way at a time; with nothing to gain there is no job, so an
+//! idle node writes nothing.
 
 use crate::checkpoint;
 use crate::machine::{Queues, RUN_BYTES};
@@ -19,16 +22,18 @@ use std::collections::{BTreeMap, VecDeque};
 const EXTENT_BYTES_MAX: u64 = 32 << 20;
 /// Runs that one extent job copies at most: bounds its memory, about 100 bytes each.
 pub(crate) const COPY_RUNS_MAX: usize = 8_192;
-/// After this many runs moved to extents a checkpoint says so: a start indexes what lay in the log at the last one.
+/// After this many runs moved to extents a checkpoint says so: a start indexes what lay in the log
+/// at the last one.
 const MOVED_RUNS_MAX: u64 = 65_536;
-/// An extent with less than this share of its messages live is copied together with others of its partition.
+/// An extent with less than this share of its messages live is copied together with others of its
+/// partition.
 const SPARSE_PERCENT: u64 = 40;
 /// The log's first file.
 pub(crate) const FIRST_FILE: u32 = 1;
 /// A partition, and the topology's group, count as idle this long after their last entry.
 pub(crate) const IDLE_MS: u64 = 3_000;
-/// A run that could not be copied, because of damage, is tried again after this long: what is damaged has ended by then, or a
-/// consumer has it.
+/// A run that could not be copied, because of damage, is tried again after this long: what is
+/// damaged has ended by then, or a consumer has it.
 const PUT_OFF_MS: u64 = 60_000;
 /// Checkpoints that are kept, and whose files are, and whose part of the log.
 pub(crate) const CHECKPOINTS_KEPT: usize = 2;
@@ -36,14 +41,16 @@ pub(crate) const CHECKPOINTS_KEPT: usize = 2;
 /// What the node's shell knows of its WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalState {
-    /// The file that is written now, once something of it is durable; the one before until then. No checkpoint names a later
-    /// one: with the power cut, the log would go on before it.
+    /// The file that is written now, once something of it is durable; the one before until then. No
+    /// checkpoint names a later one: with the power cut, the log would go on before it.
     pub current_file: u32,
     /// Files up to this one are to be given up: too much log is kept. 0 asks for nothing.
     pub retire_through: u32,
-    /// A checkpoint is due when replay would start more than this many files before the current one.
+    /// A checkpoint is due when replay would start more than this many files before the current
+    /// one.
     pub checkpoint_lag_files: u32,
-    /// The index of what lies in the log shall shrink to this many bytes. `u64::MAX` asks for nothing.
+    /// The index of what lies in the log shall shrink to this many bytes. `u64::MAX` asks for
+    /// nothing.
     pub index_bytes_kept: u64,
     /// To this many an idle partition's index shrinks in any case.
     pub index_bytes_idle: u64,
@@ -86,7 +93,8 @@ pub struct Maintenance {
     put_off: BTreeMap<Place, u64>,
     /// Extents without live messages, and how many checkpoints have been saved without them.
     used_up: BTreeMap<u32, usize>,
-    /// Of these, those that were used up when the checkpoint under way was begun: it names the others.
+    /// Of these, those that were used up when the checkpoint under way was begun: it names the
+    /// others.
     saving_without: Vec<u32>,
 }
 
@@ -97,8 +105,9 @@ impl Maintenance {
         self.last_applied_ms = now_ms;
     }
 
-    /// A file that is still there, and in which, or behind which, lies all that is written from now on: the one that was
-    /// written when upkeep looked last, or where the newest checkpoint's replay starts if it has not looked since the start.
+    /// A file that is still there, and in which, or behind which, lies all that is written from now
+    /// on: the one that was written when upkeep looked last, or where the newest checkpoint's
+    /// replay starts if it has not looked since the start.
     pub(crate) fn current_file(&self) -> u32 {
         self.current_file.max(self.kept.back().map_or(FIRST_FILE, |k| k.replay_file))
     }
@@ -147,12 +156,13 @@ impl Maintenance {
 }
 
 impl QueuePartition {
-    /// The oldest WAL file that this member needs; files before may be recycled once no other partition needs them.
+    /// The oldest WAL file that this member needs; files before may be recycled once no other
+    /// partition needs them.
     pub fn needs_file(&self, current_file: u32) -> u32 {
         let kept = self.maintenance.kept.iter().map(|k| k.needs_file);
         let kept = match self.maintenance.kept.len() {
-            // Without a checkpoint the whole log is the state, votes included, and a start reads it from the first file on:
-            // that nothing was ever appended here changes nothing.
+            // Without a checkpoint the whole log is the state, votes included, and a start reads it
+            // from the first file on: that nothing was ever appended here changes nothing.
             0 => Some(FIRST_FILE),
             _ => kept.min(),
         };
@@ -174,14 +184,14 @@ impl QueuePartition {
         self.queues.oldest_wal_file().into_iter().chain([replay]).min()
     }
 
-    /// Tells which file of the log is written when the partition starts: a snapshot that comes before the first
-    /// [`QueuePartition::maintain`] must not name a file that went long ago.
+    /// Tells which file of the log is written when the partition starts: a snapshot that comes
+    /// before the first [`QueuePartition::maintain`] must not name a file that went long ago.
     pub fn log_is_at(&mut self, current_file: u32) {
         self.maintenance.current_file = current_file;
     }
 
-    /// Extents that the older of the two checkpoints refers to stay until a newer pair exists. The newest one is the first
-    /// that does without those that it does not name.
+    /// Extents that the older of the two checkpoints refers to stay until a newer pair exists. The
+    /// newest one is the first that does without those that it does not name.
     pub(crate) fn keep_extents_of_older(&mut self, extents: &[(u32, u64, u64)], highest: u32) {
         self.queues.raise_highest_extent(highest);
         for (id, messages, bytes) in extents {
@@ -199,7 +209,8 @@ impl QueuePartition {
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
         if !self.maintenance.is_copying && !self.repairs.is_writing() {
-            // An idle partition gives up old files even if nothing presses: what little lives there moves.
+            // An idle partition gives up old files even if nothing presses: what little lives there
+            // moves.
             let retire =
                 if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
             let mut runs = self.runs_in_files(retire, COPY_RUNS_MAX);
@@ -221,12 +232,14 @@ impl QueuePartition {
         m.is_quiet = idle && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
     }
 
-    /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was filled.
+    /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was
+    /// filled.
     pub fn wants_maintenance(&self) -> bool {
         !self.maintenance.is_quiet
     }
 
-    /// Memory of the index of what lies in the log: its entries, and the messages in them that are live.
+    /// Memory of the index of what lies in the log: its entries, and the messages in them that are
+    /// live.
     pub fn index_bytes(&self) -> u64 {
         self.queues.wal_run_count() * RUN_BYTES as u64 + self.replica.table().bytes() as u64
     }
@@ -240,8 +253,8 @@ impl QueuePartition {
         if idle { wal.index_bytes_kept.min(wal.index_bytes_idle) } else { wal.index_bytes_kept }
     }
 
-    /// The entries' part of the index is too large, and a checkpoint would let go of most of them. That takes two: the log
-    /// is kept from the older one on.
+    /// The entries' part of the index is too large, and a checkpoint would let go of most of them.
+    /// That takes two: the log is kept from the older one on.
     fn wants_shorter_log(&self, kept_bytes: u64) -> bool {
         let table = self.replica.table();
         let since =
@@ -344,12 +357,14 @@ impl QueuePartition {
         self.collect(count_max, |place| matches!(place, Place::Wal { file, .. } if *file <= through))
     }
 
-    /// So many live runs of the log, oldest files first, that the index keeps to this many bytes without them.
+    /// So many live runs of the log, oldest files first, that the index keeps to this many bytes
+    /// without them.
     fn runs_over_budget(&self, kept_bytes: u64, current_file: u32) -> Vec<CopyRun> {
         let over = self.index_bytes().saturating_sub(kept_bytes).div_ceil(RUN_BYTES as u64);
         let count = over.min(COPY_RUNS_MAX as u64) as usize;
         match self.queues.oldest_wal_file() {
-            // What is applied is synced, so the file that is written can be copied from like any other.
+            // What is applied is synced, so the file that is written can be copied from like any
+            // other.
             Some(oldest) if count > 0 => self.runs_in_files(oldest.min(current_file), count),
             _ => Vec::new(),
         }

@@ -1,4 +1,5 @@
-//! A stored message: the bytes that go into a log entry, an extent and a transient queue alike, and the view of them.
+//! A stored message: the bytes that go into a log entry, an extent and a transient queue alike, and
+//! the view of them.
 //!
 //! ```text
 //! 0        4            8              12   13   14     16
@@ -6,10 +7,11 @@
 //! u32 LE   u32 LE       u32 LE         u8   u8   u16    verbatim                                 u64 LE
 //! ```
 //!
-//! Invariant: what is behind the header has exactly the lengths it says. `publish_delta` is the distance of the publish
-//! number from the first of its batch; outside a log entry it means nothing. `flags`: 0 for a plain message, which has no
-//! stamp; 1: the stamp is when it was published; 2: the stamp is when it is due. Times are the leader's, in milliseconds
-//! since the epoch.
+//! Invariant: what is behind the header has exactly the lengths it says. `publish_delta` is the
+//! distance of the publish number from the first of its batch; outside a log entry it means
+//! nothing. `flags`: 0 for a plain message, which has no stamp; 1: the stamp is when it was
+//! published; 2: the stamp is when it is due. Times are the leader's, in milliseconds since the
+//! epoch.
 
 use crate::command::Message;
 use bytes::Bytes;
@@ -17,8 +19,8 @@ use bytes::Bytes;
 /// Bytes before the exchange name.
 pub const MESSAGE_HEADER_BYTES: usize = 16;
 
-/// Largest stored message: RabbitMQ's 16 MiB body, properties as long as the longest frame, and beside them a page for names
-/// and for what the broker writes into a message when it comes.
+/// Largest stored message: RabbitMQ's 16 MiB body, properties as long as the longest frame, and
+/// beside them a page for names and for what the broker writes into a message when it comes.
 pub const MESSAGE_BYTES_MAX: usize = (16 << 20) + (1 << 20) + (4 << 10);
 
 /// Bytes of a stamp.

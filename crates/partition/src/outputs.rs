@@ -1,4 +1,5 @@
-//! What a partition wants done: written, sent, read, copied. The shell carries it out and reports back.
+//! What a partition wants done: written, sent, read, copied. The shell carries it out and reports
+//! back.
 
 use crate::command::Effect;
 use crate::peer::PeerFrame;
@@ -23,7 +24,8 @@ pub enum SyncWish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// Records for the WAL. Answered by `wal_written` if `report_written`, and by `wal_synced` always, in order.
+/// Records for the WAL. Answered by `wal_written` if `report_written`, and by `wal_synced` always,
+/// in order.
 #[derive(Clone, Debug)]
 pub struct WalWrite {
     /// Whose.
@@ -54,9 +56,11 @@ pub struct Read {
 pub enum ReadAt {
     /// A stretch of a WAL file. What it holds checks itself.
     Wal(Location),
-    /// Several of them, in order. The first is wanted, the others are read ahead: one that cannot be read ends the answer.
+    /// Several of them, in order. The first is wanted, the others are read ahead: one that cannot
+    /// be read ends the answer.
     Batches(Vec<Location>),
-    /// Messages of a run of an extent, from a sequence number on, until about `bytes_max` bytes are together.
+    /// Messages of a run of an extent, from a sequence number on, until about `bytes_max` bytes are
+    /// together.
     Extent {
         /// The extent.
         id: u32,
@@ -84,7 +88,8 @@ pub enum ReadPurpose {
         seq: u64,
         /// Where it lay when the read was asked for.
         place: Place,
-        /// The first read of it was in vain: this one comes from the disk itself, whatever memory has.
+        /// The first read of it was in vain: this one comes from the disk itself, whatever memory
+        /// has.
         is_second: bool,
     },
     /// The next messages of a queue, for a follower that is sent a snapshot.
@@ -101,7 +106,8 @@ pub enum ReadPurpose {
         from: u64,
         /// Where it lay when the read was asked for.
         place: Place,
-        /// The first read of it was in vain: this one comes from the disk itself, whatever memory has.
+        /// The first read of it was in vain: this one comes from the disk itself, whatever memory
+        /// has.
         is_second: bool,
     },
     /// Messages that another member asked for, because it cannot read them.
@@ -135,8 +141,9 @@ pub enum ReadBytes {
     Batches(Vec<(Location, Bytes)>),
     /// Messages of [`ReadAt::Extent`].
     Extent {
-        /// With their numbers, ascending, all of them intact. Those whose bytes are damaged are passed over: the first one
-        /// here is the first intact one, and without any there is none left in the run.
+        /// With their numbers, ascending, all of them intact. Those whose bytes are damaged are
+        /// passed over: the first one here is the first intact one, and without any there is none
+        /// left in the run.
         messages: Vec<(u64, Bytes)>,
         /// What was passed over, and where.
         damage: Option<String>,
@@ -161,11 +168,13 @@ pub enum ReadFailed {
 pub enum Fate {
     /// No member of the group has them: they end with this, in the log.
     SetAside,
-    /// The other members are asked for them; until one of them has answered, or all of them, the queue waits.
+    /// The other members are asked for them; until one of them has answered, or all of them, the
+    /// queue waits.
     Asked,
     /// Their file is not there. The queue waits for it.
     Awaited,
-    /// A member that does not lead noticed it, and nobody else is there to ask: the leader decides when it meets them.
+    /// A member that does not lead noticed it, and nobody else is there to ask: the leader decides
+    /// when it meets them.
     Told,
 }
 
@@ -221,8 +230,8 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// An entry of the log that a follower needs and that its leader cannot read any more. Followers that need it, or one before,
-/// get a snapshot.
+/// An entry of the log that a follower needs and that its leader cannot read any more. Followers
+/// that need it, or one before, get a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostEntry {
     /// The partition.
@@ -260,7 +269,8 @@ pub struct CopyRun {
     pub count: u32,
     /// The live ones, as `(first, count)`.
     pub live: SmallVec<[(u64, u64); 1]>,
-    /// Nothing of the queue lies between the run before in the list and this one: they may become one run.
+    /// Nothing of the queue lies between the run before in the list and this one: they may become
+    /// one run.
     pub joins: bool,
 }
 
@@ -282,10 +292,12 @@ pub enum Job {
         payload: Vec<u8>,
         /// The last entry in it.
         applied: LogIndex,
-        /// Replay starts here: in this WAL file, which and whose successors hold every entry after `applied`.
+        /// Replay starts here: in this WAL file, which and whose successors hold every entry after
+        /// `applied`.
         replay_file: u32,
     },
-    /// Put messages that other members sent into a new extent, in this order; answered by `received_written`.
+    /// Put messages that other members sent into a new extent, in this order; answered by
+    /// `received_written`.
     WriteReceived {
         /// Whose.
         partition: PartitionId,
@@ -323,12 +335,13 @@ pub struct ExtentReady {
     pub messages: u64,
     /// Its runs.
     pub runs: Vec<ExtentRun>,
-    /// Which of the runs in the job were copied, whole, by their first numbers (a repaired run may lie in pieces at one place);
-    /// the rest did not fit.
+    /// Which of the runs in the job were copied, whole, by their first numbers (a repaired run may
+    /// lie in pieces at one place); the rest did not fit.
     pub copied: Vec<(QueueId, Place, u64)>,
 }
 
-/// A run that could not be copied, because some of its live messages cannot be read. It stays where it is.
+/// A run that could not be copied, because some of its live messages cannot be read. It stays where
+/// it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedRun {
     /// Its queue.
@@ -343,7 +356,8 @@ pub struct DamagedRun {
     pub is_gone: bool,
 }
 
-/// A member that takes no part in its group any more: its log and the leader's word cannot both be true.
+/// A member that takes no part in its group any more: its log and the leader's word cannot both be
+/// true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halted {
     /// Whose member.
@@ -358,7 +372,8 @@ impl fmt::Display for Halted {
     }
 }
 
-/// A follower that needs a snapshot whose state is larger than it could save. It stays behind until the state is smaller.
+/// A follower that needs a snapshot whose state is larger than it could save. It stays behind until
+/// the state is smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageRefused {
     /// Whose.

@@ -1,8 +1,10 @@
-//! One member of one queue partition: consensus, the queue machines and the leader's dispatch, as one sans-io machine.
+//! One member of one queue partition: consensus, the queue machines and the leader's dispatch, as
+//! one sans-io machine.
 //!
-//! Inputs: commands, frames of other members, writes done, reads done, jobs done, ticks. Outputs: see
-//! [`crate::outputs::Outputs`]. The caller hands in all commands of a loop, then calls [`QueuePartition::flush`] once:
-//! whatever arrived becomes one log entry (per MiB), without waiting for more.
+//! Inputs: commands, frames of other members, writes done, reads done, jobs done, ticks. Outputs:
+//! see [`crate::outputs::Outputs`]. The caller hands in all commands of a loop, then calls
+//! [`QueuePartition::flush`] once: whatever arrived becomes one log entry (per MiB), without
+//! waiting for more.
 
 use crate::command::{Effect, Level, Outlets, Reply};
 use crate::commands::refuse;
@@ -25,12 +27,14 @@ use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
 use std::sync::Arc;
 use storage::Location;
 
-/// Without a consumer this many messages of a queue are kept in memory for whoever fetches them one by one.
+/// Without a consumer this many messages of a queue are kept in memory for whoever fetches them one
+/// by one.
 const READY_KEPT_MAX: u64 = 1024;
 
 /// What all partitions of a shard share in a step.
 pub struct Context<'a> {
-    /// The wall clock, milliseconds since the epoch: stamped into entries, never compared across nodes.
+    /// The wall clock, milliseconds since the epoch: stamped into entries, never compared across
+    /// nodes.
     pub now_ms: u64,
     /// The newest entries in memory.
     pub tail: &'a mut Tail,
@@ -109,8 +113,8 @@ impl QueuePartition {
         self.applied
     }
 
-    /// When it wants a flush though nothing came: a message expires, a queue lapses, a scheduled message is due. On the
-    /// clock of [`Context::now_ms`].
+    /// When it wants a flush though nothing came: a message expires, a queue lapses, a scheduled
+    /// message is due. On the clock of [`Context::now_ms`].
     pub fn due_ms(&self) -> Option<u64> {
         let leader = self.leader.as_ref()?;
         leader.timers.first().map(|(at, _)| *at).into_iter().chain(leader.look_ahead_ms).min()
@@ -121,7 +125,8 @@ impl QueuePartition {
         self.leader.as_ref().map_or(0, |l| l.in_flight_bytes)
     }
 
-    /// The value at risk of a selective queue now: the sum over what was, or is about to be, confirmed without a sync.
+    /// The value at risk of a selective queue now: the sum over what was, or is about to be,
+    /// confirmed without a sync.
     pub fn value_at_risk(&self, queue: QueueId) -> u64 {
         self.leader.as_ref().and_then(|l| l.queues.get(&queue)).map_or(0, |q| q.sink.at_risk)
     }
@@ -131,7 +136,8 @@ impl QueuePartition {
         self.leader.as_ref().map_or(0, |l| u64::try_from(l.at_risk).unwrap_or(u64::MAX))
     }
 
-    /// Gives back the room that many queues took while they were in use; for when nothing is going on.
+    /// Gives back the room that many queues took while they were in use; for when nothing is going
+    /// on.
     pub fn trim(&mut self) {
         self.replica.trim();
         self.rules.trim();
@@ -153,7 +159,8 @@ impl QueuePartition {
     /// A tick went by (150 ms): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();
-        // A handing over of leadership that came to nothing is given up here, and with it the reason to hold entries back.
+        // A handing over of leadership that came to nothing is given up here, and with it the
+        // reason to hold entries back.
         self.propose_held(false);
         self.snapshot_tick(cx.out);
         self.repair_tick();
@@ -180,7 +187,8 @@ impl QueuePartition {
         }
     }
 
-    /// A write was handed to the operating system; `bodies` are the places of its entries, in order.
+    /// A write was handed to the operating system; `bodies` are the places of its entries, in
+    /// order.
     pub fn wal_written(&mut self, ticket: Ticket, bodies: &[Location], cx: &mut Context<'_>) {
         self.replica.wal_written(ticket, bodies, cx.out);
     }
@@ -195,8 +203,8 @@ impl QueuePartition {
         }
     }
 
-    /// Ends a loop: proposes what commands left, takes out what the group has to say, applies what is committed and
-    /// hands out messages.
+    /// Ends a loop: proposes what commands left, takes out what the group has to say, applies what
+    /// is committed and hands out messages.
     pub fn flush(&mut self, cx: &mut Context<'_>) {
         if let Some(leader) = self.leader.as_deref_mut().filter(|l| !l.timers.is_empty()) {
             leader.wake_due(cx.now_ms);
@@ -251,7 +259,8 @@ impl QueuePartition {
         for id in std::mem::take(&mut leader.published) {
             let Some(queue) = leader.queues.get_mut(&id) else { continue };
             queue.sink.published = false;
-            // Its consumers will be given these at once: the entry says so itself, which spares one of its own.
+            // Its consumers will be given these at once: the entry says so itself, which spares one
+            // of its own.
             if let Some(below) = queue.sent_below() {
                 queue.sink.sent_proposed = below;
                 leader.builder.sent(id, below);
@@ -285,13 +294,15 @@ impl QueuePartition {
         true
     }
 
-    /// Proposes finished entries, as far as the log takes them. `just_finished`: the last one was finished now.
+    /// Proposes finished entries, as far as the log takes them. `just_finished`: the last one was
+    /// finished now.
     fn propose_held(&mut self, just_finished: bool) {
         let Some(leader) = &mut self.leader else { return };
         while let Some((data, _)) = leader.held.front() {
             let Some(index) = self.replica.propose(data.clone()) else { return };
             let (data, mut entry) = leader.held.pop_front().expect("there is a first");
-            // What was raised since an entry was finished stands in a later one, which may be lost where this one is kept.
+            // What was raised since an entry was finished stands in a later one, which may be lost
+            // where this one is kept.
             let knows_sent = just_finished && leader.held.is_empty();
             entry.index = index;
             for batch in &entry.batches {
@@ -340,7 +351,8 @@ impl QueuePartition {
             return;
         }
         if let Err(damage) = self.queues.apply(&entry.data, body, &mut self.deleted) {
-            // Not skipped: members would part. The node stops; its log is kept for whoever finds out why.
+            // Not skipped: members would part. The node stops; its log is kept for whoever finds
+            // out why.
             panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);
         }
         self.maintenance.note_applied(cx.now_ms);
@@ -401,7 +413,8 @@ impl QueuePartition {
                     "leader and log number messages alike"
                 );
                 waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
-                // A backlog that nobody consumes is not kept at hand: it would only drive out what is about to be read.
+                // A backlog that nobody consumes is not kept at hand: it would only drive out what
+                // is about to be read.
                 soon_wanted |= queue.dispatch.consumers() > 0 || queue.dispatch.ready() <= READY_KEPT_MAX;
                 queue.touch(*id, &mut leader.dirty);
             }
@@ -446,7 +459,8 @@ impl QueuePartition {
                 return;
             }
             leader.leave_unanswered(&mut cx.out.effects);
-            // Publishes may yet be committed by the next leader; their channels hear that nobody promises it.
+            // Publishes may yet be committed by the next leader; their channels hear that nobody
+            // promises it.
             let mut gone = std::mem::take(&mut leader.on_written);
             gone.append(&mut leader.on_synced);
             for entry in leader.in_flight.drain(..).chain(leader.held.drain(..).map(|h| h.1)) {
@@ -489,8 +503,8 @@ impl QueuePartition {
         ids
     }
 
-    /// Whether anything of a queue is in memory here: messages, scheduled ones, consumers, timers, rules. For whoever looks
-    /// whether a deleted queue left something behind.
+    /// Whether anything of a queue is in memory here: messages, scheduled ones, consumers, timers,
+    /// rules. For whoever looks whether a deleted queue left something behind.
     pub fn remembers(&self, queue: QueueId) -> bool {
         let ids = [queue, scheduled_for(queue)];
         let leads_it = |leader: &Leader| {

@@ -14,11 +14,13 @@
 //! 10 have missing   number, queue, from, past, count, then each { sequence number, length + 1 and bytes, or 0: lost }
 //! ```
 //!
-//! Numbers are varints. Packets, with version and checksum, carry many frames of many partitions: [`packet`]. What is said when:
-//! `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8), `repair` (9, 10).
+//! Numbers are varints. Packets, with version and checksum, carry many frames of many partitions:
+//! [`packet`]. What is said when: `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8),
+//! `repair` (9, 10).
 //!
-//! Invariants: this is the only place that knows how a frame is written; what is decoded encodes to the same bytes; no bytes make
-//! the reader panic or allocate more than a small multiple of them; bodies are shared, not copied, in and out.
+//! Invariants: this is the only place that knows how a frame is written; what is decoded encodes to
+//! the same bytes; no bytes make the reader panic or allocate more than a small multiple of them;
+//! bodies are shared, not copied, in and out.
 
 pub mod packet;
 
@@ -97,7 +99,8 @@ pub enum PeerFrame {
     },
     /// A member asks for messages that it cannot read any more.
     AskMissing(Missing),
-    /// The answer: of the numbers told, those that are live there, with `None` where they cannot be read there either.
+    /// The answer: of the numbers told, those that are live there, with `None` where they cannot be
+    /// read there either.
     HaveMissing(Missing, Vec<(u64, Option<Bytes>)>),
 }
 
@@ -169,7 +172,8 @@ impl PeerFrame {
         }
     }
 
-    /// Reads one frame from the front of `bytes` and takes it off. Errors: the bytes are no frame of this version.
+    /// Reads one frame from the front of `bytes` and takes it off. Errors: the bytes are no frame
+    /// of this version.
     pub fn decode(bytes: &mut Bytes) -> Result<Self, DecodeError> {
         if bytes.first() == Some(&1) {
             // It takes itself off what is behind its kind.

@@ -1,8 +1,10 @@
-//! One queue as its engine sees it, wherever its messages are: who consumes, what its rules limit, who waits for an answer.
+//! One queue as its engine sees it, wherever its messages are: who consumes, what its rules limit,
+//! who waits for an answer.
 //!
-//! Queues have two sinks, the log of a partition and the memory of a shard. What differs between them is in [`Queue::sink`];
-//! the rest is here, in `life` and in `closing`, once. Invariant: a message is numbered when it is taken in, so what is
-//! between the dispatcher's end and `next_seq` is taken in and not ready yet.
+//! Queues have two sinks, the log of a partition and the memory of a shard. What differs between
+//! them is in [`Queue::sink`]; the rest is here, in `life` and in `closing`, once. Invariant: a
+//! message is numbered when it is taken in, so what is between the dispatcher's end and `next_seq`
+//! is taken in and not ready yet.
 
 use crate::closing::{Closing, HeldConfirm};
 use crate::command::{DeadLetter, Effect, Message, Publish, Reply, RequestId};
@@ -88,7 +90,8 @@ pub(crate) enum Admission {
 
 /// A question that waits until what was published before it is visible.
 pub(crate) enum Waiting {
-    /// `lets_pass` is the message that was due to a consumer when the question came up first: the consumer was there before.
+    /// `lets_pass` is the message that was due to a consumer when the question came up first: the
+    /// consumer was there before.
     Get {
         channel: ChannelKey,
         no_ack: bool,
@@ -161,7 +164,8 @@ impl<S: Sink> Queue<S> {
         }
     }
 
-    /// Attaches a consumer; while a delete is being decided it waits. True if its channel uses the queue now.
+    /// Attaches a consumer; while a delete is being decided it waits. True if its channel uses the
+    /// queue now.
     pub(crate) fn consume(&mut self, consumer: Consumer, request: RequestId, effects: &mut Vec<Effect>) -> bool {
         if let Some(closing) = &mut self.closing {
             closing.consumers.push((consumer, request));
@@ -192,7 +196,8 @@ impl<S: Sink> Queue<S> {
         }
     }
 
-    /// A channel is gone: what it waits for is forgotten, its consumers go. Returns what it held, which is ready again.
+    /// A channel is gone: what it waits for is forgotten, its consumers go. Returns what it held,
+    /// which is ready again.
     pub(crate) fn detach(
         &mut self,
         id: QueueId,
@@ -218,8 +223,8 @@ impl<S: Sink> Queue<S> {
         effects.extend(consumers.map(|consumer| Effect::Cancelled { consumer, queue: id }));
     }
 
-    /// It is deleted: whoever consumes from it or waits for it is told. What is left of a delete that was being decided is the
-    /// caller's to confirm.
+    /// It is deleted: whoever consumes from it or waits for it is told. What is left of a delete
+    /// that was being decided is the caller's to confirm.
     pub(crate) fn end(&mut self, id: QueueId, effects: &mut Vec<Effect>) -> Vec<HeldConfirm> {
         self.cancel_consumers(id, effects);
         effects.extend(self.waiting.drain(..).map(|(_, waiting)| waiting.answer(Reply::Gone)));
@@ -270,10 +275,12 @@ impl<S: Sink> Queue<S> {
         Admission::Taken
     }
 
-    /// Whether one more message with a body of so many bytes is too much for a queue that refuses then.
+    /// Whether one more message with a body of so many bytes is too much for a queue that refuses
+    /// then.
     ///
-    /// Messages that are not ready yet count as ready, but for those that consumers will take the moment they are. A body that
-    /// is too large for an empty queue is refused all the same, as in RabbitMQ, whoever waits for it.
+    /// Messages that are not ready yet count as ready, but for those that consumers will take the
+    /// moment they are. A body that is too large for an empty queue is refused all the same, as in
+    /// RabbitMQ, whoever waits for it.
     pub(crate) fn is_full(&self, rules: &Rules, body_bytes: usize) -> bool {
         if !rules.overflow.is_reject() {
             return false;
@@ -305,8 +312,8 @@ pub(crate) fn refused_letter(queue: QueueId, message: &Message) -> DeadLetter {
     DeadLetter { queue, seq: 0, reason: Reason::MaxLength, message: stored.into(), wants_answer: false }
 }
 
-/// Notes that `channel` uses `id`. Queues that were deleted since are forgotten whenever the list has doubled, so that a
-/// channel which lives on short-lived queues does not collect their numbers.
+/// Notes that `channel` uses `id`. Queues that were deleted since are forgotten whenever the list
+/// has doubled, so that a channel which lives on short-lived queues does not collect their numbers.
 pub(crate) fn note_use<S: Sink>(
     used: &mut UsedQueues,
     queues: &FixedMap<QueueId, Queue<S>>,

@@ -1,7 +1,9 @@
-//! Where a queue's leader stands in the bytes of its next messages: one stretch in hand, walked forward.
+//! Where a queue's leader stands in the bytes of its next messages: one stretch in hand, walked
+//! forward.
 //!
-//! Invariant: what is in hand is at most one batch of the log or one read of an extent, and what was read ahead at most
-//! two reads, so an active queue holds a bounded number of bytes whatever its backlog.
+//! Invariant: what is in hand is at most one batch of the log or one read of an extent, and what
+//! was read ahead at most two reads, so an active queue holds a bounded number of bytes whatever
+//! its backlog.
 
 use crate::entry::Batch;
 use crate::message::MessageView;
@@ -32,13 +34,15 @@ pub enum Reader {
     Extent {
         /// With their numbers.
         messages: VecDeque<(u64, Bytes)>,
-        /// What the read brought: the first messages may keep the memory of all until the last one is gone.
+        /// What the read brought: the first messages may keep the memory of all until the last one
+        /// is gone.
         bytes: usize,
     },
 }
 
 impl Reader {
-    /// Reads a batch whose messages have numbers from `first` on; `None` if the bytes are no such batch.
+    /// Reads a batch whose messages have numbers from `first` on; `None` if the bytes are no such
+    /// batch.
     pub fn batch(first: u64, count: u32, bytes: Bytes, place: Option<(u32, u32)>) -> Option<Self> {
         let batch = Batch::parse(&bytes, 0).ok().filter(|b| b.messages() == count)?;
         let at = batch.first_message_at();

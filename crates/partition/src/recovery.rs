@@ -1,8 +1,10 @@
-//! A partition from what a data folder holds: its checkpoint, then its records of the WAL in the order of the log.
+//! A partition from what a data folder holds: its checkpoint, then its records of the WAL in the
+//! order of the log.
 //!
-//! Invariant: a record with an index that is there already replaces it and everything behind it (a new leader wrote
-//! over an uncommitted tail); records at or below the checkpoint are passed over. Bodies of entries to be applied again
-//! are in memory until they are: about one checkpoint interval.
+//! Invariant: a record with an index that is there already replaces it and everything behind it (a
+//! new leader wrote over an uncommitted tail); records at or below the checkpoint are passed over.
+//! Bodies of entries to be applied again are in memory until they are: about one checkpoint
+//! interval.
 
 use crate::checkpoint::{self, CheckpointDamaged};
 use crate::ending;
@@ -17,7 +19,8 @@ use consensus::{
 };
 use storage::{Location, RecordKind};
 
-/// Of a group that was just founded this is the checkpoint: nothing is applied, nobody was voted for, nothing is in it.
+/// Of a group that was just founded this is the checkpoint: nothing is applied, nobody was voted
+/// for, nothing is in it.
 pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
     let membership = Membership::of_voters(founders.iter().copied());
     let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership };
@@ -27,8 +30,9 @@ pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
     payload
 }
 
-/// The checkpoint of a member that is to join a group, before it has heard of it: it has nothing, knows no members, and founds
-/// nothing, however often it is started. The leader gives it a snapshot.
+/// The checkpoint of a member that is to join a group, before it has heard of it: it has nothing,
+/// knows no members, and founds nothing, however often it is started. The leader gives it a
+/// snapshot.
 pub fn joining_checkpoint() -> Vec<u8> {
     let nothing = Position { index: LogIndex(0), term: Term(0) };
     let head = checkpoint::Head { applied: nothing, vote: (Term(0), None), membership: Membership::default() };
@@ -72,12 +76,14 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// A queue partition: starts from its newest checkpoint, whose replay starts in `replay_file`; or from nothing.
+    /// A queue partition: starts from its newest checkpoint, whose replay starts in `replay_file`;
+    /// or from nothing.
     pub fn queues(id: PartitionId, checkpoint: Option<(&Bytes, u32)>) -> Result<Self, CheckpointDamaged> {
         Recovery::queues_by(id, checkpoint, MACHINE_VERSION)
     }
 
-    /// The same with a machine that knows another version as its newest: simulated clusters whose members differ.
+    /// The same with a machine that knows another version as its newest: simulated clusters whose
+    /// members differ.
     pub fn queues_by(
         id: PartitionId,
         checkpoint: Option<(&Bytes, u32)>,
@@ -119,7 +125,8 @@ impl Recovery {
         })
     }
 
-    /// Tells the checkpoint before the newest one, which is whole, too: what it needs is kept as long as it counts.
+    /// Tells the checkpoint before the newest one, which is whole, too: what it needs is kept as
+    /// long as it counts.
     pub fn keep_for(&mut self, older: &Bytes, replay_file: u32) -> Result<(), CheckpointDamaged> {
         if ending::ended(older)?.is_some() {
             self.endings += 1;
@@ -143,7 +150,8 @@ impl Recovery {
         self.checkpoint.is_none() && self.entries.is_empty() && self.ended.is_none()
     }
 
-    /// The last entry of a group that has ended on this node, and whether both of its checkpoints say so. See [`crate::ending`].
+    /// The last entry of a group that has ended on this node, and whether both of its checkpoints
+    /// say so. See [`crate::ending`].
     pub fn ended(&self) -> Option<(Position, bool)> {
         self.ended.map(|last| (last, self.endings == 2))
     }
@@ -151,13 +159,15 @@ impl Recovery {
     /// The first entry of a log: without a checkpoint the state is all from here on.
     pub const FIRST_ENTRY: LogIndex = LogIndex(Restored::BOOTSTRAP.index.0 + 1);
 
-    /// The first entry that is missing between others: part of the log is lost. Only [`Recovery::salvage`] goes on from there.
+    /// The first entry that is missing between others: part of the log is lost. Only
+    /// [`Recovery::salvage`] goes on from there.
     pub fn gap(&self) -> Option<LogIndex> {
         self.gap
     }
 
-    /// Whether a record of the log in this file tells nothing that is not known without it: it lies before the replay, its
-    /// entry is in the checkpoint, or its vote is of a term before the one that is known.
+    /// Whether a record of the log in this file tells nothing that is not known without it: it lies
+    /// before the replay, its entry is in the checkpoint, or its vote is of a term before the one
+    /// that is known.
     pub fn knows_without(&self, kind: RecordKind, term: u64, index: u64, file: u32) -> bool {
         file < self.replay_file
             || match kind {
@@ -183,7 +193,8 @@ impl Recovery {
         self.applied.index
     }
 
-    /// The entries behind the checkpoint as found so far, with their bodies as stored: for tools and the simulator.
+    /// The entries behind the checkpoint as found so far, with their bodies as stored: for tools
+    /// and the simulator.
     pub fn entries(&self) -> Vec<(LogIndex, Term, Bytes)> {
         self.entries.iter().map(|(entry, _)| (entry.index, entry.term, body_of(entry))).collect()
     }
@@ -204,7 +215,8 @@ impl Recovery {
         self.replay_file
     }
 
-    /// The oldest WAL file that is needed: for replay, or because live messages lie there, by either of the two checkpoints.
+    /// The oldest WAL file that is needed: for replay, or because live messages lie there, by
+    /// either of the two checkpoints.
     pub fn needs_file(&self) -> u32 {
         self.older.iter().map(|older| older.needs_file).fold(self.newest_needs_file(), u32::min)
     }
@@ -238,8 +250,8 @@ impl Recovery {
         self.queues.as_ref().map_or(0, Queues::highest_extent).max(older)
     }
 
-    /// Entries may be missing at the end of the log that were there before the power went. `life` is a number that no earlier life of
-    /// this node had.
+    /// Entries may be missing at the end of the log that were there before the power went. `life`
+    /// is a number that no earlier life of this node had.
     pub fn may_have_forgotten(&mut self, life: u64) {
         self.forgot_in = Some(life);
     }
@@ -268,7 +280,8 @@ impl Recovery {
                     self.vote = found;
                 }
             }
-            // A snapshot took the place of the log. Its checkpoint is saved behind the mark: without it the old log stands.
+            // A snapshot took the place of the log. Its checkpoint is saved behind the mark:
+            // without it the old log stands.
             RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.void_from(LogIndex(0)),
             RecordKind::Tombstone => self.end(Position { index: LogIndex(index), term: Term(term) }),
             // Not written by this version for queue partitions.
@@ -276,7 +289,8 @@ impl Recovery {
         }
     }
 
-    /// The group is gone, with all that its checkpoint and its log say. Its files stay until both checkpoints are written over.
+    /// The group is gone, with all that its checkpoint and its log say. Its files stay until both
+    /// checkpoints are written over.
     fn end(&mut self, last: Position) {
         (self.ended, self.checkpoint, self.queues, self.gap) = (Some(last), None, None, None);
         self.entries = Vec::new();
@@ -296,18 +310,20 @@ impl Recovery {
         self.entries.push((entry_of(index, term, body), at));
     }
 
-    /// Entries from `index` on count no more, and neither does one that was missing among them: a replay that begins in the
-    /// middle of the log may begin with the end of what a later leader replaced.
+    /// Entries from `index` on count no more, and neither does one that was missing among them: a
+    /// replay that begins in the middle of the log may begin with the end of what a later leader
+    /// replaced.
     fn void_from(&mut self, index: LogIndex) {
         let kept = self.entries.partition_point(|(entry, _)| entry.index < index);
         self.entries.truncate(kept);
         self.gap = self.gap.filter(|gap| *gap < index && kept > 0);
     }
 
-    /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the voters of a group
-    /// that has nothing on disk yet.
+    /// A queue partition that has still to apply what is not in its checkpoint. `founders` are the
+    /// voters of a group that has nothing on disk yet.
     ///
-    /// An error says that what was found contradicts itself: it is damaged, though every checksum is right.
+    /// An error says that what was found contradicts itself: it is damaged, though every checksum
+    /// is right.
     pub fn finish(mut self, node: NodeId, config: Config, founders: &[NodeId]) -> Result<QueuePartition, StartError> {
         let (needs_file, replay_file, applied) = (self.newest_needs_file(), self.replay_file, self.applied);
         let (queues, older, versions) = (self.queues.take(), self.older.take(), self.versions);
@@ -325,7 +341,8 @@ impl Recovery {
         Ok(partition)
     }
 
-    /// A partition whose machine is the caller's, with the state that its checkpoint holds. Errors as in [`Recovery::finish`].
+    /// A partition whose machine is the caller's, with the state that its checkpoint holds. Errors
+    /// as in [`Recovery::finish`].
     pub fn finish_log(
         self,
         node: NodeId,
@@ -390,7 +407,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_log_that_was_replaced_is_no_gap() {
-        // The replay begins behind 14 of term 2, which the checkpoint does not know; term 3 wrote from 9 on.
+        // The replay begins behind 14 of term 2, which the checkpoint does not know; term 3 wrote
+        // from 9 on.
         assert_eq!(found(&[(14, 2), (15, 2), (9, 3), (10, 3), (11, 3), (12, 3)]), (vec![(11, 3), (12, 3)], None));
         assert_eq!(found(&[(14, 2), (15, 2), (11, 3), (12, 3)]), (vec![(11, 3), (12, 3)], None));
         assert_eq!(found(&[(11, 2), (13, 2), (12, 3), (13, 3)]), (vec![(11, 2), (12, 3), (13, 3)], None));

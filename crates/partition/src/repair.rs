@@ -1,4 +1,5 @@
-//! Messages that this member cannot read any more, fetched from the others and written anew; given up only when nobody has them.
+//! Messages that this member cannot read any more, fetched from the others and written anew; given
+//! up only when nobody has them.
 //!
 //! ```text
 //! member with the damage                                another member
@@ -11,9 +12,10 @@
 //!
 //! Frames: [`crate::peer`].
 //!
-//! Invariants: a message is set aside only when every member of the group has said, in answer to this very question, that it
-//! lost it; a member that does not answer may have it, so the queue waits. What is written anew is never referred to before it is
-//! synced. Memory is bounded: [`REPAIRS_MAX`] at a time, of [`REPAIR_BYTES_MAX`] and one batch or message each.
+//! Invariants: a message is set aside only when every member of the group has said, in answer to
+//! this very question, that it lost it; a member that does not answer may have it, so the queue
+//! waits. What is written anew is never referred to before it is synced. Memory is bounded:
+//! [`REPAIRS_MAX`] at a time, of [`REPAIR_BYTES_MAX`] and one batch or message each.
 
 use crate::deliver::batch_of;
 use crate::message::MessageView;
@@ -33,11 +35,13 @@ const PART_BYTES: u32 = 256 << 10;
 const REPAIRS_MAX: usize = 8;
 /// Numbers that one repair of an extent covers: one answer names as many at most.
 const REPAIR_NUMBERS_MAX: u64 = 1024;
-/// Of an extent no more is gathered than this before it is written; a batch of the log is repaired whole.
+/// Of an extent no more is gathered than this before it is written; a batch of the log is repaired
+/// whole.
 const REPAIR_BYTES_MAX: usize = 1 << 20;
 /// A question without an answer goes to the next member after this many ticks.
 const ASK_TICKS: u32 = 2;
-/// A repair in which nothing moves for this many ticks makes room for another; its queue looks again later.
+/// A repair in which nothing moves for this many ticks makes room for another; its queue looks
+/// again later.
 const IDLE_TICKS_MAX: u32 = 20;
 /// Damaged places that are told once, and not at each look.
 const TOLD_MAX: usize = 1024;
@@ -101,8 +105,9 @@ impl QueuePartition {
         others.into_iter().collect()
     }
 
-    /// Begins to fetch messages `first..past` of one run from the others: they were read twice in vain, the second time from the
-    /// disk itself. False if there is no room for another stretch now.
+    /// Begins to fetch messages `first..past` of one run from the others: they were read twice in
+    /// vain, the second time from the disk itself. False if there is no room for another stretch
+    /// now.
     pub(crate) fn repair(
         &mut self,
         (queue, place): (QueueId, Place),
@@ -124,7 +129,8 @@ impl QueuePartition {
             Place::Extent { .. } => past.min(first + REPAIR_NUMBERS_MAX),
         };
         m.begun += 1;
-        // An answer to a question of an earlier life of this node must not be taken for one to this.
+        // An answer to a question of an earlier life of this node must not be taken for one to
+        // this.
         let number = (cx.now_ms << 16) + m.begun % (1 << 16);
         if m.told.len() < TOLD_MAX && m.told.insert(place) {
             let messages = vec![(first, past - first)];
@@ -302,7 +308,8 @@ impl QueuePartition {
         self.repaired(&m);
     }
 
-    /// How many messages this member has fetched from others since it started, because it could not read them.
+    /// How many messages this member has fetched from others since it started, because it could not
+    /// read them.
     pub fn messages_repaired(&self) -> u64 {
         self.repaired_messages
     }
@@ -313,8 +320,9 @@ impl QueuePartition {
         let partition = self.replica.id();
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next.filter(|(seq, _)| *seq < past) else {
-            // Ended here, or not here yet. Whoever asks hears of it, and asks again if it lives there. To a leader whose snapshot
-            // stops at these very messages that is the last word: without it the two would wait for one another.
+            // Ended here, or not here yet. Whoever asks hears of it, and asks again if it lives
+            // there. To a leader whose snapshot stops at these very messages that is the last word:
+            // without it the two would wait for one another.
             let lost = match self.has_nothing_from(to, queue, from) {
                 Some(never_here) => never_here.max(from)..past.min(from + REPAIR_NUMBERS_MAX),
                 None => 0..0,
@@ -368,7 +376,8 @@ impl QueuePartition {
             }
             Ok(ReadBytes::Extent { messages, damage }) => {
                 past = past.min(from + REPAIR_NUMBERS_MAX);
-                // Without damage it may end early, because it is enough; with damage, after what is intact.
+                // Without damage it may end early, because it is enough; with damage, after what is
+                // intact.
                 if let Some((last, _)) = messages.last() {
                     past = past.min(last + 1);
                 } else if damage.is_none() {

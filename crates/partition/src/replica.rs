@@ -1,10 +1,12 @@
-//! One member of one Raft group over the node's WAL: what is appended, written, synced, sent and committed, in order.
+//! One member of one Raft group over the node's WAL: what is appended, written, synced, sent and
+//! committed, in order.
 //!
-//! Invariants: a message that promises something leaves only after the write it rests on was synced; entries are handed
-//! on once committed, in order, each with the place where it lies; the weaker index (`written`) is volatile, belongs to
-//! one term and never moves Raft's own.
+//! Invariants: a message that promises something leaves only after the write it rests on was
+//! synced; entries are handed on once committed, in order, each with the place where it lies; the
+//! weaker index (`written`) is volatile, belongs to one term and never moves Raft's own.
 //!
-//! Frames to other members: [`crate::peer`]. Those about what may be forgotten are handled in `replica/doubt.rs`.
+//! Frames to other members: [`crate::peer`]. Those about what may be forgotten are handled in
+//! `replica/doubt.rs`.
 
 mod doubt;
 
@@ -148,7 +150,8 @@ impl Replica {
         }
     }
 
-    /// Gives the memory of a burst back, as after a start, where the whole log was committed at once.
+    /// Gives the memory of a burst back, as after a start, where the whole log was committed at
+    /// once.
     pub(crate) fn trim(&mut self) {
         self.ready.trim(ROOM_KEPT);
         self.committed.shrink_to(ROOM_KEPT);
@@ -200,12 +203,14 @@ impl Replica {
         self.group.status().role == Role::Leader
     }
 
-    /// Appends a command as the leader; its index in this term, or `None` if this member does not lead (any more).
+    /// Appends a command as the leader; its index in this term, or `None` if this member does not
+    /// lead (any more).
     pub fn propose(&mut self, data: Bytes) -> Option<LogIndex> {
         self.group.propose(data).ok().map(|position| position.index)
     }
 
-    /// A frame came from another member. Those of snapshots and of damaged messages are not for it, and dropped.
+    /// A frame came from another member. Those of snapshots and of damaged messages are not for it,
+    /// and dropped.
     pub fn step(&mut self, from: NodeId, frame: PeerFrame) {
         match frame {
             PeerFrame::Raft(message) if message.kind() == Kind::Snapshot => self.offered = Some(message),
@@ -233,10 +238,12 @@ impl Replica {
         *entry = (*entry).max(index);
     }
 
-    /// The index up to which enough members have written this leader's log for a majority. Volatile.
+    /// The index up to which enough members have written this leader's log for a majority.
+    /// Volatile.
     ///
-    /// While no member beyond a majority is alive, written is not enough: the loss of one more would lose what was
-    /// confirmed. Then this is what is committed. A group of one has no spare by intent, and written means written.
+    /// While no member beyond a majority is alive, written is not enough: the loss of one more
+    /// would lose what was confirmed. Then this is what is committed. A group of one has no spare
+    /// by intent, and written means written.
     pub fn written_index(&self) -> LogIndex {
         let status = self.group.status();
         if self.written_term != status.term || status.role != Role::Leader {
@@ -272,19 +279,21 @@ impl Replica {
         }
         let Some((index, term)) = last else { return };
         let status = self.group.status();
-        // Only an entry of the current term says anything: it came from this term's leader, or is its own, so the log up
-        // to it matches the leader's. One of an older term may yet be overwritten (Raft paper, figure 8).
+        // Only an entry of the current term says anything: it came from this term's leader, or is
+        // its own, so the log up to it matches the leader's. One of an older term may yet be
+        // overwritten (Raft paper, figure 8).
         if self.table.term(index) != Some(term) || term != status.term {
             return;
         }
         if status.role == Role::Leader {
             self.note_written(node, status.term, index);
         } else if let Some(leader) = status.leader.filter(|_| term == status.term) {
-            // An entry of the leader's own term: logs that share it share all before. One of an older term proves
-            // nothing, as the leader may have another entry there, and would count this member for that one.
+            // An entry of the leader's own term: logs that share it share all before. One of an
+            // older term proves nothing, as the leader may have another entry there, and would
+            // count this member for that one.
             if term != self.synced_term {
-                // Said before, it could be forgotten together with the term: an old leader could then make this member catch up
-                // with a log that lacks the entry.
+                // Said before, it could be forgotten together with the term: an old leader could
+                // then make this member catch up with a log that lacks the entry.
                 self.unsaid = Some((term, index));
             } else if self.doubt.is_none() {
                 self.say_written(leader, term, index, out);
@@ -335,7 +344,8 @@ impl Replica {
     /// Takes out what the group has to say, until it has no more.
     pub fn drive(&mut self, out: &mut Outputs) {
         let mut ready = std::mem::take(&mut self.ready);
-        // While a snapshot is on its way into the state nothing else is taken up: it is a matter of one checkpoint.
+        // While a snapshot is on its way into the state nothing else is taken up: it is a matter of
+        // one checkpoint.
         while self.installing.is_none() && self.group.ready(&mut ready) {
             self.send(std::mem::take(&mut ready.messages), out);
             self.write(&mut ready, out);
@@ -367,8 +377,8 @@ impl Replica {
         let mut new_term = None;
         let mut sync = SyncWish::Within(u32::from(crate::entry::SYNC_WITHIN_MS_MAX));
         if let Some(hard) = ready.hard_state.take() {
-            // The commit index need not be stored: it is found again by whoever leads, and as far as members depend on it, in the log
-            // itself (`Restored`). Votes and terms always are.
+            // The commit index need not be stored: it is found again by whoever leads, and as far
+            // as members depend on it, in the log itself (`Restored`). Votes and terms always are.
             if (hard.term, hard.vote) != self.stored_vote {
                 self.stored_vote = (hard.term, hard.vote);
                 new_term = Some(hard.term);
@@ -400,7 +410,8 @@ impl Replica {
             return;
         }
         if records.is_empty() {
-            // It rests on the writes before it: it is persisted, and may be sent, with the last of them.
+            // It rests on the writes before it: it is persisted, and may be sent, with the last of
+            // them.
             let last = self.writes.back_mut().expect("there is a write under way");
             last.ready = Some(ready.number);
             last.after_sync.extend(after_sync);
@@ -416,7 +427,8 @@ impl Replica {
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written });
     }
 
-    /// Writes the mark behind which the log begins anew. The group hears of it when the snapshot's checkpoint is saved.
+    /// Writes the mark behind which the log begins anew. The group hears of it when the snapshot's
+    /// checkpoint is saved.
     fn cut(
         &mut self,
         offer: SnapshotOffer,
@@ -460,7 +472,8 @@ impl Replica {
         ticket
     }
 
-    /// Writes that the group has ended on this node, behind all that was written of it; and its last entry.
+    /// Writes that the group has ended on this node, behind all that was written of it; and its
+    /// last entry.
     pub(crate) fn write_tombstone(&mut self, out: &mut Outputs) -> (Ticket, Position) {
         let last = self.group.status().last;
         let record = Record {
@@ -503,8 +516,8 @@ impl Replica {
         self.group.fetched(from, entries);
     }
 
-    /// An applied entry that a follower needs cannot be read here any more: it is given up, with all before it, and who needs one
-    /// of them gets a snapshot. False if that was so already.
+    /// An applied entry that a follower needs cannot be read here any more: it is given up, with
+    /// all before it, and who needs one of them gets a snapshot. False if that was so already.
     pub(crate) fn give_up_through(&mut self, index: LogIndex) -> bool {
         let status = self.group.status();
         if index <= status.compacted.index || index > status.applied {
@@ -533,15 +546,16 @@ impl Replica {
         }
     }
 
-    /// A checkpoint at `index` is safe: the log up to there may go, as far as followers do not need it.
+    /// A checkpoint at `index` is safe: the log up to there may go, as far as followers do not need
+    /// it.
     pub fn compact(&mut self, index: LogIndex) {
         self.group.compact(index);
         self.table.compact(index);
         self.appended_bytes = 0;
     }
 
-    /// Up to where followers that are heard of have the log, and those that have a snapshot will have it (`sent`); none if they
-    /// have it all, or lag too many files behind.
+    /// Up to where followers that are heard of have the log, and those that have a snapshot will
+    /// have it (`sent`); none if they have it all, or lag too many files behind.
     pub(crate) fn followers_need(&self, current_file: u32, sent: Option<LogIndex>) -> Option<LogIndex> {
         let active = self.group.progress().into_iter().filter(|p| p.is_recently_active).map(|p| p.matched);
         let needed = active.chain(sent).min()?;
@@ -559,8 +573,9 @@ impl Replica {
         self.refused_images.push(refused);
     }
 
-    /// A snapshot that the leader offers. Its contents are fetched before the group hears of it, which until then goes on
-    /// with the log it has: a member that can only wait would be missing at an election.
+    /// A snapshot that the leader offers. Its contents are fetched before the group hears of it,
+    /// which until then goes on with the log it has: a member that can only wait would be missing
+    /// at an election.
     pub(crate) fn take_offered(&mut self) -> Option<Message> {
         self.offered.take()
     }

@@ -1,15 +1,19 @@
-//! A queue partition from what is left of a damaged folder: everything intact is kept, and what is given up is told.
+//! A queue partition from what is left of a damaged folder: everything intact is kept, and what is
+//! given up is told.
 //!
 //! Order: the newest whole checkpoint, or none; then the entries of the log that can be read.
 //!
-//! - An entry of which only the messages of one batch are damaged is proven by two checksums, the record's and the batch's:
-//!   all else in it counts. Those messages are lost, and nothing but them.
-//! - Behind an entry that is missing nobody knows how many messages it brought, and so which numbers those behind it had.
-//!   They are taken in under numbers of their own, and outcomes that name a number from there on are not believed: what was
-//!   settled behind the gap comes back, flagged as redelivered. An intact message is never given up for a settle that might
-//!   have meant another one.
+//! - An entry of which only the messages of one batch are damaged is proven by two checksums, the
+//!   record's and the batch's: all else in it counts. Those messages are lost, and nothing but
+//!   them.
+//! - Behind an entry that is missing nobody knows how many messages it brought, and so which
+//!   numbers those behind it had. They are taken in under numbers of their own, and outcomes that
+//!   name a number from there on are not believed: what was settled behind the gap comes back,
+//!   flagged as redelivered. An intact message is never given up for a settle that might have meant
+//!   another one.
 //!
-//! Invariant: this is for a group of one. A member of a larger group gets from the others what it lost.
+//! Invariant: this is for a group of one. A member of a larger group gets from the others what it
+//! lost.
 
 use crate::checkpoint::{self, Head};
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
@@ -49,7 +53,8 @@ pub struct Lost {
     pub entries: Vec<(u64, u64)>,
     /// Messages that are lost, but for those that had ended before.
     pub messages: BTreeMap<QueueId, SeqRanges>,
-    /// Outcomes of messages that were not believed: at most so many messages come back though they were settled.
+    /// Outcomes of messages that were not believed: at most so many messages come back though they
+    /// were settled.
     pub outcomes: u64,
 }
 
@@ -115,8 +120,9 @@ impl Recovery {
     }
 }
 
-/// The offset of the batch whose messages alone are damaged, if that is all that is wrong with an entry: with the messages'
-/// own checksum in their place, the checksum of the whole comes out right.
+/// The offset of the batch whose messages alone are damaged, if that is all that is wrong with an
+/// entry: with the messages' own checksum in their place, the checksum of the whole comes out
+/// right.
 fn spoilt_batch(body: &[u8], body_crc: u32) -> Option<u32> {
     let mut commands = Commands::parse(body).ok()?;
     while let Some(command) = commands.next().ok()? {
@@ -132,7 +138,8 @@ fn spoilt_batch(body: &[u8], body_crc: u32) -> Option<u32> {
     None
 }
 
-/// How many messages an entry's body published, one for each queue that it went to; 0 for a body that cannot be read.
+/// How many messages an entry's body published, one for each queue that it went to; 0 for a body
+/// that cannot be read.
 pub fn published_in(body: &[u8]) -> u64 {
     let Ok(mut commands) = Commands::parse(body) else { return 0 };
     let mut count = 0;
@@ -144,7 +151,8 @@ pub fn published_in(body: &[u8]) -> u64 {
     count
 }
 
-/// Per queue, the number up to which numbers are what they were; nothing of it while no entry is missing.
+/// Per queue, the number up to which numbers are what they were; nothing of it while no entry is
+/// missing.
 type Known = Option<BTreeMap<QueueId, u64>>;
 
 impl Salvage {
@@ -236,8 +244,8 @@ impl Salvage {
         }
     }
 
-    /// Its state stands behind this entry and this term too, whatever they were: where the damage stays in the log, they
-    /// count no more.
+    /// Its state stands behind this entry and this term too, whatever they were: where the damage
+    /// stays in the log, they count no more.
     pub fn stand_behind(&mut self, index: u64, term: u64) {
         let Head { applied, vote, .. } = &mut self.head;
         if LogIndex(index) > applied.index {
@@ -248,7 +256,8 @@ impl Salvage {
         }
     }
 
-    /// Live runs that lie where `wanted` says, as many as go into one extent; none if there is none left.
+    /// Live runs that lie where `wanted` says, as many as go into one extent; none if there is none
+    /// left.
     pub fn runs(&self, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
         collect(&self.queues, COPY_RUNS_MAX, wanted)
     }
@@ -297,12 +306,14 @@ pub struct SalvagedLog {
     pub state: Option<Bytes>,
     /// The commands behind it, in order, as far as none is missing.
     pub commands: Vec<Bytes>,
-    /// The first entry that is missing, and how many were given up, it and those behind it, as far as is known.
+    /// The first entry that is missing, and how many were given up, it and those behind it, as far
+    /// as is known.
     pub missing: Option<(u64, u64)>,
 }
 
 impl Recovery {
-    /// As [`Recovery::salvage`], for a machine whose commands mean nothing once one before them is missing.
+    /// As [`Recovery::salvage`], for a machine whose commands mean nothing once one before them is
+    /// missing.
     pub fn salvage_log(mut self, node: NodeId, damaged: &[DamagedRecord]) -> SalvagedLog {
         let entries = std::mem::take(&mut self.entries);
         let (head, state) = match self.checkpoint.take() {

@@ -16,9 +16,10 @@
 //!
 //! Frames: [`crate::peer`].
 //!
-//! Invariants: what is half fetched is never referred to; the image is of one log index; bodies are those of now, and a message
-//! that is settled meanwhile comes without one: the log behind the snapshot settles it before anyone could deliver it.
-//! Memory is bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
+//! Invariants: what is half fetched is never referred to; the image is of one log index; bodies are
+//! those of now, and a message that is settled meanwhile comes without one: the log behind the
+//! snapshot settles it before anyone could deliver it. Memory is bounded: one image a follower at
+//! the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
 mod image;
 pub(crate) mod transfer;
@@ -98,7 +99,8 @@ impl Snapshots {
         self.installing.as_ref().map(|i| i.file)
     }
 
-    /// The last entry that a follower has once its snapshot is installed; of all a snapshots under way, the first.
+    /// The last entry that a follower has once its snapshot is installed; of all a snapshots under
+    /// way, the first.
     pub(crate) fn needs(&self) -> Option<LogIndex> {
         self.outgoing.needs()
     }
@@ -217,7 +219,8 @@ impl QueuePartition {
                 (Some(messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect()), past)
             }
             Ok(ReadBytes::Extent { messages, damage: Some(_) }) => {
-                // What is intact up to the first that is not can go; the rest is asked of the others.
+                // What is intact up to the first that is not can go; the rest is asked of the
+                // others.
                 let live = (seq..run_past).filter(|seq| run.is_live(*seq));
                 let intact: Vec<_> = messages.into_iter().filter(|(seq, _)| run.is_live(*seq)).collect();
                 let sound = live.zip(&intact).take_while(|(seq, (number, _))| seq == number).count();
@@ -232,7 +235,8 @@ impl QueuePartition {
         if let Some(messages) = messages {
             cx.out.frames.push((to, partition, messages_part((term, index), (queue, from, past), messages)));
         } else if is_second {
-            // What this member cannot read it cannot give: another may have it. The follower asks again meanwhile.
+            // What this member cannot read it cannot give: another may have it. The follower asks
+            // again meanwhile.
             let why = crate::deliver::batch_is_damaged(place);
             self.repair_stretches((queue, place), vec![(seq, past - seq)], &why, cx);
         } else {
@@ -241,8 +245,9 @@ impl QueuePartition {
         }
     }
 
-    /// If this member waits for these very messages, or for more than them, to go on with a snapshot of `leader`: from which number of
-    /// the queue on it has nothing, not even in entries that it has not applied. It will not get them from anybody else before that.
+    /// If this member waits for these very messages, or for more than them, to go on with a
+    /// snapshot of `leader`: from which number of the queue on it has nothing, not even in entries
+    /// that it has not applied. It will not get them from anybody else before that.
     pub(crate) fn has_nothing_from(&self, leader: NodeId, queue: QueueId, first: u64) -> Option<u64> {
         let incoming = self.snapshots.incoming.as_ref()?;
         let stands_at = incoming.image.as_ref().and_then(|image| image.queues.get(incoming.queue))?;
@@ -254,8 +259,8 @@ impl QueuePartition {
         let fresh = QueueState::default();
         let mut next = self.queues.queue(queue).unwrap_or(&fresh).next_seq();
         let entries = self.replica.group().unapplied();
-        // Whether they are what was committed cannot be told. If they are, these are the numbers of what they publish; if they are not,
-        // it stands in them no more than elsewhere.
+        // Whether they are what was committed cannot be told. If they are, these are the numbers of
+        // what they publish; if they are not, it stands in them no more than elsewhere.
         for entry in entries.iter().filter(|entry| entry.index > self.applied && entry.kind == EntryKind::Command) {
             let mut commands = Commands::parse(&entry.data).ok()?;
             while let Some(command) = commands.next().ok()? {
@@ -268,7 +273,8 @@ impl QueuePartition {
         Some(next)
     }
 
-    /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is done.
+    /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is
+    /// done.
     fn begin(&mut self, message: Message, cx: &mut Context<'_>) {
         let Some(offer) = message.snapshot() else { return };
         let status = self.replica.group().status();
@@ -293,7 +299,8 @@ impl QueuePartition {
             return;
         }
         self.forget_incoming(cx.out);
-        // What it has of the log it may be the only one to have whole: applied, it can be given to others.
+        // What it has of the log it may be the only one to have whole: applied, it can be given to
+        // others.
         if self.replica.group_mut().learn_from_offer(&offer) {
             self.drive(cx);
         }
@@ -337,7 +344,8 @@ impl QueuePartition {
             Taken::Damaged => None,
         };
         let Some(image) = whole else {
-            // Damaged on the way, or of a version that this build does not know. The leader offers again, later.
+            // Damaged on the way, or of a version that this build does not know. The leader offers
+            // again, later.
             self.snapshots.incoming = None;
             return;
         };
@@ -421,7 +429,8 @@ impl QueuePartition {
         self.snapshots.is_writing() || self.repairs.is_writing()
     }
 
-    /// Takes part in no transfer any more. Returns all extents that this member has, those that nothing refers to yet included.
+    /// Takes part in no transfer any more. Returns all extents that this member has, those that
+    /// nothing refers to yet included.
     pub(crate) fn give_up_snapshots(&mut self) -> Vec<u32> {
         let Snapshots { incoming, installing, .. } = std::mem::take(&mut self.snapshots);
         let installing = installing.iter().flat_map(|installing| installing.queues.extents().keys().copied());
@@ -474,8 +483,9 @@ impl QueuePartition {
         let Installing { mut queues, position, .. } =
             self.snapshots.installing.take().expect("its checkpoint was saved");
         assert!(position.index > self.applied, "a snapshot never takes back what is applied");
-        // The old extents hold nothing any more; they go when no checkpoint refers to them. Carried over only now: upkeep
-        // may have made one, or forgotten one, while the checkpoint was being saved.
+        // The old extents hold nothing any more; they go when no checkpoint refers to them. Carried
+        // over only now: upkeep may have made one, or forgotten one, while the checkpoint was being
+        // saved.
         for (id, used) in self.queues.extents() {
             queues.add_extent(*id, used.messages, used.bytes);
         }

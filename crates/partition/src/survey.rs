@@ -1,7 +1,8 @@
 //! What is in the queues of a partition, told to whoever looks after the broker.
 //!
-//! Invariant: looking changes nothing. It renews no expiry, makes no leader's state for a queue that rests, and waits for no
-//! disk; so what it tells may be behind what a `Stat` answers, by the entry that is being built.
+//! Invariant: looking changes nothing. It renews no expiry, makes no leader's state for a queue
+//! that rests, and waits for no disk; so what it tells may be behind what a `Stat` answers, by the
+//! entry that is being built.
 
 use crate::machine::{schedule_of, scheduled_for};
 use crate::partition::QueuePartition;
@@ -20,13 +21,14 @@ pub struct QueueFigures {
     pub delayed: u64,
     /// Consumers.
     pub consumers: u64,
-    /// What is confirmed, or about to be, and not synced, in the queue's own unit; at most `value_cap`.
+    /// What is confirmed, or about to be, and not synced, in the queue's own unit; at most
+    /// `value_cap`.
     pub value_at_risk: u64,
-    /// The sum that the value at risk never passes; `None` if the queue is not selective by value, or nothing was published
-    /// to it since it was last idle.
+    /// The sum that the value at risk never passes; `None` if the queue is not selective by value,
+    /// or nothing was published to it since it was last idle.
     pub value_cap: Option<u64>,
-    /// Messages that were confirmed and dropped, because the queue had taken in one of the same key; since this node leads
-    /// the queue.
+    /// Messages that were confirmed and dropped, because the queue had taken in one of the same
+    /// key; since this node leads the queue.
     pub repeats_dropped: u64,
 }
 
@@ -47,7 +49,8 @@ impl QueueFigures {
 }
 
 impl QueuePartition {
-    /// Appends every queue that something is known of here; one that is missing is empty and unused.
+    /// Appends every queue that something is known of here; one that is missing is empty and
+    /// unused.
     pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
         let led = self.leader.as_ref().map(|leader| &leader.queues);
         for (id, queue) in led.into_iter().flatten().filter(|(id, _)| schedule_of(**id).is_none()) {

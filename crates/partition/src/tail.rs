@@ -1,8 +1,9 @@
 //! The newest log entries of a shard, in memory until they are delivered or the budget is reached.
 //!
-//! Consumers that keep up are served from here, without a read. So is who gets a message again that was just given back: small
-//! entries stay for a while after they were delivered. Invariant: `bytes` is the sum over all entries, with what each costs
-//! beside its body, and never passes the budget once `put` has returned, whatever consumers do; the oldest go first.
+//! Consumers that keep up are served from here, without a read. So is who gets a message again that
+//! was just given back: small entries stay for a while after they were delivered. Invariant:
+//! `bytes` is the sum over all entries, with what each costs beside its body, and never passes the
+//! budget once `put` has returned, whatever consumers do; the oldest go first.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,15 +14,18 @@ use storage::Location;
 /// What all queues of a shard may hold of what they read from the disk, unless somebody says it.
 const READ_BYTES_MAX: usize = 64 << 20;
 
-/// What delivered entries may hold together: the messages that a few consumers of a calm queue have in their hands.
+/// What delivered entries may hold together: the messages that a few consumers of a calm queue have
+/// in their hands.
 const DELIVERED_BYTES_MAX: usize = 64 << 10;
 
-/// A larger entry goes once it is delivered: a busy queue's memory is of more use to what comes next.
+/// A larger entry goes once it is delivered: a busy queue's memory is of more use to what comes
+/// next.
 const DELIVERED_ENTRY_BYTES_MAX: usize = 4 << 10;
 
 const _: () = assert!(DELIVERED_ENTRY_BYTES_MAX <= DELIVERED_BYTES_MAX);
 
-/// What an entry costs beside its body: its share of the map's nodes, the owner of its bytes, what the allocator rounds up.
+/// What an entry costs beside its body: its share of the map's nodes, the owner of its bytes, what
+/// the allocator rounds up.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 struct Entry {
@@ -37,7 +41,8 @@ impl Entry {
     }
 }
 
-/// What one queue holds of what it read from the disk, in the sum of its shard. It leaves the sum when the queue goes.
+/// What one queue holds of what it read from the disk, in the sum of its shard. It leaves the sum
+/// when the queue goes.
 #[derive(Debug, Default)]
 pub(crate) struct ReadShare {
     bytes: usize,
@@ -71,10 +76,12 @@ impl Drop for ReadShare {
     }
 }
 
-/// A byte-bounded cache of log entries by where they lie in the WAL. One a shard, shared by its partitions.
+/// A byte-bounded cache of log entries by where they lie in the WAL. One a shard, shared by its
+/// partitions.
 pub struct Tail {
     entries: BTreeMap<(u32, u32), Entry>,
-    /// Delivered entries in the order in which they were, with their bytes. One that made room meanwhile may still be named.
+    /// Delivered entries in the order in which they were, with their bytes. One that made room
+    /// meanwhile may still be named.
     delivered: VecDeque<((u32, u32), usize)>,
     delivered_bytes: usize,
     bytes: usize,
@@ -110,8 +117,8 @@ impl Tail {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether they hold as much as they may: then a read brings what is wanted and little more, and nobody keeps what it
-    /// cannot give out now.
+    /// Whether they hold as much as they may: then a read brings what is wanted and little more,
+    /// and nobody keeps what it cannot give out now.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.read_bytes() > self.read_bytes_max
@@ -144,7 +151,8 @@ impl Tail {
         }
     }
 
-    /// Bytes that made room since the last call while somebody was still to get them: they will be read from the log.
+    /// Bytes that made room since the last call while somebody was still to get them: they will be
+    /// read from the log.
     pub fn take_pushed_out_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.pushed_out_bytes)
     }
@@ -158,8 +166,8 @@ impl Tail {
         (past <= entry.body.len()).then(|| entry.body.slice(from..past))
     }
 
-    /// `count` messages of the entry around this place were given out (or ended): once all were it goes, at once or, if it is
-    /// small, when enough others were delivered after it.
+    /// `count` messages of the entry around this place were given out (or ended): once all were it
+    /// goes, at once or, if it is small, when enough others were delivered after it.
     pub fn used(&mut self, file: u32, offset: u32, count: u64) {
         let Some((&key, entry)) = self.entries.range_mut(..=(file, offset)).next_back() else { return };
         let within = key.0 == file && ((offset - key.1) as usize) < entry.body.len();

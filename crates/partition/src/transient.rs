@@ -1,15 +1,18 @@
-//! Queues that live in one shard's memory: transient, exclusive and auto-delete ones. Neither Raft nor disk sees them.
+//! Queues that live in one shard's memory: transient, exclusive and auto-delete ones. Neither Raft
+//! nor disk sees them.
 //!
-//! Same commands and effects as a partition, so that a session does not care where a queue lives. What differs: a
-//! confirm is immediate, and what is here ends with the process.
+//! Same commands and effects as a partition, so that a session does not care where a queue lives.
+//! What differs: a confirm is immediate, and what is here ends with the process.
 //!
-//! Invariant: every message of a queue is exactly one of ready, held by one holder, or settled; messages go out in the
-//! order in which they came, and what comes back goes to its old place. Absent on purpose: files, time, randomness.
+//! Invariant: every message of a queue is exactly one of ready, held by one holder, or settled;
+//! messages go out in the order in which they came, and what comes back goes to its old place.
+//! Absent on purpose: files, time, randomness.
 //!
-//! Memory: the publishes of one step are laid one behind the other into one batch buffer; a queue's run is that buffer
-//! and an offset a message. So a batch costs three allocations however many messages it holds, a fan-out stores a body
-//! once, and a delivery is a slice. The price is that one live message pins its batch; [`TransientQueues::bytes`] counts
-//! what is pinned, not what is live, and sparse runs are copied together once they dominate.
+//! Memory: the publishes of one step are laid one behind the other into one batch buffer; a queue's
+//! run is that buffer and an offset a message. So a batch costs three allocations however many
+//! messages it holds, a fan-out stores a body once, and a delivery is a slice. The price is that
+//! one live message pins its batch; [`TransientQueues::bytes`] counts what is pinned, not what is
+//! live, and sparse runs are copied together once they dominate.
 
 mod queue;
 mod scheduled;
@@ -34,8 +37,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A batch buffer is closed once it holds this much: what one old message can pin stays small. One larger message is a
-/// batch of its own.
+/// A batch buffer is closed once it holds this much: what one old message can pin stays small. One
+/// larger message is a batch of its own.
 pub const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// Most messages of one batch; an offset and a run of it stay small, and a run's limit is far away.
@@ -56,7 +59,8 @@ const BATCH_OVERHEAD_BYTES: u64 = 160;
 /// Marks the place of a message that was settled before its run was copied together.
 const GONE: u32 = u32::MAX;
 
-/// One batch buffer. It uncharges itself when its last slice goes, be it in a queue or on its way to a socket.
+/// One batch buffer. It uncharges itself when its last slice goes, be it in a queue or on its way
+/// to a socket.
 struct Batch {
     bytes: Vec<u8>,
     charged: u64,
@@ -102,7 +106,8 @@ impl Place {
 /// All transient queues of one shard.
 pub struct TransientQueues {
     queues: FixedMap<QueueId, MemoryQueue>,
-    /// The queues that a channel consumes from or took messages of, so that its end need not visit all queues.
+    /// The queues that a channel consumes from or took messages of, so that its end need not visit
+    /// all queues.
     used: UsedQueues,
     /// Queues with something to hand out, or with credit that changed.
     dirty: Vec<QueueId>,
@@ -162,7 +167,8 @@ impl TransientQueues {
         }
     }
 
-    /// Adds an empty queue. Its number was never used before; declaring a queue that is there changes nothing.
+    /// Adds an empty queue. Its number was never used before; declaring a queue that is there
+    /// changes nothing.
     pub fn declare(&mut self, queue: QueueId) {
         self.queues.entry(queue).or_insert_with(MemoryQueue::empty);
     }
@@ -177,7 +183,8 @@ impl TransientQueues {
         self.queues.is_empty()
     }
 
-    /// Memory that messages pin, in bytes: batches in queues and batches of which a slice still waits for a socket.
+    /// Memory that messages pin, in bytes: batches in queues and batches of which a slice still
+    /// waits for a socket.
     pub fn bytes(&self) -> u64 {
         self.meter.load(Ordering::Relaxed)
     }
@@ -201,10 +208,11 @@ impl TransientQueues {
 
     /// Carries out `commands` in order, then hands out what consumers have credit and room for.
     ///
-    /// - Order: the effects of a command come after those of the commands before it; deliveries come last.
+    /// - Order: the effects of a command come after those of the commands before it; deliveries
+    ///   come last.
     /// - Takes all of `commands`, whose memory stays with the caller for the next step.
-    /// - A command for a queue that is not here is answered [`Reply::Gone`]; a publish to it counts as unroutable
-    ///   and is confirmed.
+    /// - A command for a queue that is not here is answered [`Reply::Gone`]; a publish to it counts
+    ///   as unroutable and is confirmed.
     /// - `now_ms` never falls from step to step; time limits are measured by it.
     pub fn step(
         &mut self,
@@ -226,7 +234,8 @@ impl TransientQueues {
             }
             if let Some(queue) = must_see_publishes(command) {
                 self.close_batch();
-                // What is too much or too old is nothing that anybody sees, and what is a consumer's is nobody else's.
+                // What is too much or too old is nothing that anybody sees, and what is a
+                // consumer's is nobody else's.
                 if self.queues.get(&queue).is_some_and(|q| q.life.is_some() || q.dispatch.consumers() > 0) {
                     self.turn(queue, effects, outlets);
                 }
@@ -251,7 +260,8 @@ impl TransientQueues {
         let body_bytes = publish.message.body.len();
         let mut is_timed = broker::properties::has_expiration(&publish.message.properties);
         if self.has_time_limits {
-            // It is stored once: whether it needs a time is known before the first of its queues has it.
+            // It is stored once: whether it needs a time is known before the first of its queues
+            // has it.
             for target in &publish.targets {
                 let rules = self.queues.get(&target.queue).and_then(|q| q.rules.as_ref());
                 is_timed |= rules.is_some_and(|r| r.message_ttl_ms.is_some());
@@ -391,7 +401,8 @@ impl TransientQueues {
                 }
             }
             Command::Grant { queue, consumer, count } => {
-                // A grant to a consumer that has gone is not returned: its channel forgot it with the consumer.
+                // A grant to a consumer that has gone is not returned: its channel forgot it with
+                // the consumer.
                 if let Some(q) = self.queues.get_mut(queue)
                     && q.dispatch.grant(*consumer, *count)
                 {
@@ -500,7 +511,8 @@ impl TransientQueues {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.dirty = false;
         if queue.closing.is_some() {
-            // Whether it goes or stays is being decided: until then it says nothing and gives nothing out.
+            // Whether it goes or stays is being decided: until then it says nothing and gives
+            // nothing out.
             return;
         }
         self.taken.clear();
@@ -539,8 +551,9 @@ impl TransientQueues {
 /// Offsets that an idle queue may keep room for.
 const INCOMING_KEPT: usize = 16;
 
-/// The queue in which what was published before must be when `command` is carried out, if it matters. Settles, grants and stalls
-/// concern messages that are out already, and deliveries come at the end of the step anyway.
+/// The queue in which what was published before must be when `command` is carried out, if it
+/// matters. Settles, grants and stalls concern messages that are out already, and deliveries come
+/// at the end of the step anyway.
 fn must_see_publishes(command: &Command) -> Option<QueueId> {
     match command {
         Command::Get { queue, .. }
@@ -554,7 +567,8 @@ fn must_see_publishes(command: &Command) -> Option<QueueId> {
     }
 }
 
-/// The size of the batch that starts with `commands`: exact, so that the buffer is allocated once and never grows.
+/// The size of the batch that starts with `commands`: exact, so that the buffer is allocated once
+/// and never grows.
 fn batch_bytes(commands: &[Command]) -> usize {
     let mut bytes = 0;
     for command in commands {

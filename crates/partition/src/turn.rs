@@ -1,9 +1,10 @@
-//! One queue's turn: its consumers are given what they have credit and room for, then what is too much or too old goes, then
-//! questions are answered.
+//! One queue's turn: its consumers are given what they have credit and room for, then what is too
+//! much or too old goes, then questions are answered.
 //!
-//! So nobody sees a queue beyond its limit, and a consumer that was there when a message came has it before a `basic.get` that
-//! came after. Invariant: the same for every queue, wherever its messages are. A turn asks its [`Store`] for their bytes and tells
-//! it what ended; the compiler makes one turn for each store.
+//! So nobody sees a queue beyond its limit, and a consumer that was there when a message came has
+//! it before a `basic.get` that came after. Invariant: the same for every queue, wherever its
+//! messages are. A turn asks its [`Store`] for their bytes and tells it what ended; the compiler
+//! makes one turn for each store.
 
 use crate::command::{Delivery, Effect, Reply};
 use crate::entry::Reason;
@@ -56,7 +57,8 @@ pub(crate) trait Store {
     /// A message went to who settles nothing.
     fn settle_sent(&mut self, seq: u64);
 
-    /// Ends a message that the dispatcher does not have any more, and dead-letters it if the queue does that.
+    /// Ends a message that the dispatcher does not have any more, and dead-letters it if the queue
+    /// does that.
     fn give_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>);
 
     /// Ends what is ready, and answers with how much that was.
@@ -81,7 +83,8 @@ pub(crate) trait Store {
 /// What consumers may still be sent in this step, whichever of their queues gives it to them.
 #[derive(Default)]
 pub(crate) struct Rooms {
-    /// That of the consumer who had something last: mostly the next one too, and then there is nothing to look up.
+    /// That of the consumer who had something last: mostly the next one too, and then there is
+    /// nothing to look up.
     last: Option<(ConsumerKey, usize)>,
     others: FixedMap<ConsumerKey, usize>,
 }
@@ -152,7 +155,8 @@ where
 
     fn hand_out(&mut self) {
         let share = self.lq.dispatch.share();
-        // A portion of room is for this step, whichever queue uses it; the last consumer's is at hand without a look-up.
+        // A portion of room is for this step, whichever queue uses it; the last consumer's is at
+        // hand without a look-up.
         let (mut at_hand, mut room) = (None, 0usize);
         while let Some(consumer) = self.lq.dispatch.next_consumer() {
             let (key, no_ack) = (consumer.key, consumer.no_ack);
@@ -210,8 +214,8 @@ where
         self.give_up(head.seq, reason, message);
     }
 
-    /// After messages went out: what is too much goes, what is too old goes, what was given up is dead-lettered, and the
-    /// next look is set.
+    /// After messages went out: what is too much goes, what is too old goes, what was given up is
+    /// dead-lettered, and the next look is set.
     fn live_on(&mut self) {
         let is_trimmed = self.trim(u64::MAX);
         let end = self.lq.dispatch.end();
@@ -227,7 +231,8 @@ where
         }
     }
 
-    /// Drops from the head what is beyond the queue's length, of messages below `below`. False while bytes of them are being read.
+    /// Drops from the head what is beyond the queue's length, of messages below `below`. False
+    /// while bytes of them are being read.
     pub(crate) fn trim(&mut self, below: u64) -> bool {
         while self.lq.is_too_long() {
             let Some(head) = self.head().filter(|head| head.seq < below) else { return true };
@@ -260,8 +265,9 @@ where
         }
     }
 
-    /// Whether the `basic.get` at the front has to wait for a consumer. For one message at most, whatever else keeps coming: a
-    /// queue that is read from disk has a consumer waiting at the end of each turn.
+    /// Whether the `basic.get` at the front has to wait for a consumer. For one message at most,
+    /// whatever else keeps coming: a queue that is read from disk has a consumer waiting at the end
+    /// of each turn.
     fn lets_pass(&mut self) -> bool {
         if !matches!(self.lq.waiting.front(), Some((_, Waiting::Get { .. }))) {
             return false;
@@ -304,7 +310,8 @@ where
                         return;
                     }
                     let Next::Message(message) = self.fetch(head.seq) else { return };
-                    // Expiring stops while too many wait to be sent on; what is over does not go out all the same.
+                    // Expiring stops while too many wait to be sent on; what is over does not go
+                    // out all the same.
                     let aged = Head { returned: true, ..head };
                     if self.lq.is_timed(head.seq) && self.lq.is_over(aged, &message, self.now_ms) {
                         self.drop_head(head, Reason::Expired, Some(message));

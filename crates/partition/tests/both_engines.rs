@@ -1,7 +1,9 @@
-//! One suite over both queue engines: what a durable queue does with its rules, an in-memory queue does too.
+//! One suite over both queue engines: what a durable queue does with its rules, an in-memory queue
+//! does too.
 //!
-//! Invariant: after each act both have confirmed, refused, delivered, dead-lettered and kept the same. Times are far apart, so
-//! that the milliseconds which the durable engine's acts take make no difference.
+//! Invariant: after each act both have confirmed, refused, delivered, dead-lettered and kept the
+//! same. Times are far apart, so that the milliseconds which the durable engine's acts take make no
+//! difference.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +81,8 @@ impl Engine for InMemory {
     }
 }
 
-/// What was seen of an act, in words that both engines share: the numbers of messages are each engine's own.
+/// What was seen of an act, in words that both engines share: the numbers of messages are each
+/// engine's own.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     confirmed: Vec<u64>,
@@ -244,7 +247,8 @@ fn rules() -> impl Strategy<Value = Rules> {
     let length = proptest::option::of(0..4u64);
     let bytes = proptest::option::of(prop_oneof![Just(0u64), Just(10), Just(20)]);
     let ttl = proptest::option::weighted(0.3, prop_oneof![Just(0u64), Just(50_000)]);
-    // After each act the queue is asked how it stands, as a declare does: where that renews it, it is never unused for long.
+    // After each act the queue is asked how it stands, as a declare does: where that renews it, it
+    // is never unused for long.
     let lapse = (proptest::option::weighted(0.3, Just(100_000u64)), any::<bool>());
     (overflow, length, bytes, ttl, any::<bool>(), lapse).prop_map(
         |(overflow, length_max, length_bytes_max, message_ttl_ms, dead_letters, (expires_ms, declare_renews))| {

@@ -1,4 +1,5 @@
-//! Messages whose bytes rot on the disk: told, set aside in the log, never given out, and the others go on in order.
+//! Messages whose bytes rot on the disk: told, set aside in the log, never given out, and the
+//! others go on in order.
 #![allow(clippy::unwrap_used)]
 
 mod member;
@@ -11,7 +12,8 @@ use partition::outputs::{Damage, DamagedRun, ExtentReady, ExtentRun, Fate};
 use partition::place::Place;
 use smallvec::smallvec;
 
-/// `count` messages, each in a batch of its own, none of them in memory; and where each batch begins.
+/// `count` messages, each in a batch of its own, none of them in memory; and where each batch
+/// begins.
 fn filled(count: u64) -> (Rig, Vec<u64>) {
     let mut rig = Rig::new(Vec::new(), 1);
     for seq in 1..=count {

@@ -123,7 +123,8 @@ enum Act {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Of messages with one key at most one is there, a key that is not there comes in, and everything is confirmed.
+    /// Of messages with one key at most one is there, a key that is not there comes in, and
+    /// everything is confirmed.
     #[test]
     fn a_key_is_there_once(
         acts in prop::collection::vec(prop_oneof![

@@ -32,7 +32,8 @@ fn written() -> (Arc<FaultyDisk>, WalReader<FaultyDisk>) {
     (disk, reader)
 }
 
-/// Everything that deliveries of a run would get, read after read; what is passed over is asked for no more.
+/// Everything that deliveries of a run would get, read after read; what is passed over is asked for
+/// no more.
 fn delivered(disk: &FaultyDisk, wal: &WalReader<FaultyDisk>, run: usize) -> Vec<u64> {
     let (queue, seqs) = QUEUES[run];
     let past = seqs.last().unwrap() + 1;
@@ -91,7 +92,8 @@ fn a_rotten_bit_costs_what_it_is_part_of_and_nothing_else() {
         let _ = remove_extent(&*disk, ExtentId(2));
         disk.flip_bit(EXTENT, offset as u64, (offset % 8) as u8);
     }
-    // A byte of a body costs its message; header, padding, footer and queue numbers cost nothing; the rest of a row its run.
+    // A byte of a body costs its message; header, padding, footer and queue numbers cost nothing;
+    // the rest of a row its run.
     let bodies: usize = QUEUES.iter().flat_map(|(queue, seqs)| seqs.iter().map(|seq| body(*queue, *seq).len())).sum();
     assert!(one >= bodies && none >= 64 + 64, "{none} {one} {a_run}");
     assert!((1..=2 * 40).contains(&a_run), "{none} {one} {a_run}");

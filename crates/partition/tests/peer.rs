@@ -1,4 +1,5 @@
-//! Frames between members and the packets that carry them: the very bytes, and that nothing else is taken for them.
+//! Frames between members and the packets that carry them: the very bytes, and that nothing else is
+//! taken for them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +11,8 @@ use partition::peer::Missing;
 use partition::peer::packet::{self, HEAD_BYTES, Head, PACKET_BYTES_MAX, PACKET_VERSION, PacketError};
 use proptest::prelude::*;
 
-/// A vote that `consensus` wrote: version, kind, which numbers are there, group, from, to, term 9, log term 8, index 300.
+/// A vote that `consensus` wrote: version, kind, which numbers are there, group, from, to, term 9,
+/// log term 8, index 300.
 const VOTE: [u8; 10] = [1, 3, 7, 3, 1, 2, 9, 8, 0xac, 2];
 
 fn frames() -> Vec<PeerFrame> {
@@ -48,7 +50,8 @@ fn opened(bytes: &[u8]) -> Result<Vec<(PartitionId, PeerFrame)>, PacketError> {
     packet::decode(&head, Bytes::copy_from_slice(&bytes[HEAD_BYTES..]))
 }
 
-/// The bytes of each kind, as `docs/formats/peer.md` draws them. A build that writes others needs another version.
+/// The bytes of each kind, as `docs/formats/peer.md` draws them. A build that writes others needs
+/// another version.
 #[test]
 fn frames_are_written_as_ever() {
     let bytes: Vec<Vec<u8>> = frames().iter().map(|frame| encoded(frame).to_vec()).collect();

@@ -1,4 +1,5 @@
-//! Who published: a channel in one life of one node. What a member remembers of it meets no other life and no other node.
+//! Who published: a channel in one life of one node. What a member remembers of it meets no other
+//! life and no other node.
 #![allow(clippy::unwrap_used)]
 
 mod member;
@@ -73,7 +74,8 @@ fn an_entry_says_which_life_of_which_node_a_publisher_is_of() {
 
 #[test]
 fn an_entry_of_version_1_is_read_and_one_of_a_later_version_is_not() {
-    // As a build wrote it that knew no lives: a batch of one message for queue 7, and the end of its publisher.
+    // As a build wrote it that knew no lives: a batch of one message for queue 7, and the end of
+    // its publisher.
     let message = b"\x02\0\0\0\x02\0\0\0\0\0\0\0\0\x01\0\0q\0\0hi";
     let batch = [
         &[1, 0, 1, 0, 1, 0, 0, 0][..],

@@ -1,4 +1,5 @@
-//! What queues hold of messages that they read back from the disk: counted, and little where all together have too much.
+//! What queues hold of messages that they read back from the disk: counted, and little where all
+//! together have too much.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,8 @@ fn backlog(count: u64, read_bytes_max: usize) -> Rig {
     rig
 }
 
-/// Takes one message after the other, acking each. Returns the most that was held while the consumer had no room.
+/// Takes one message after the other, acking each. Returns the most that was held while the
+/// consumer had no room.
 fn take_all(rig: &mut Rig, count: u64) -> usize {
     rig.consume(1, 1, false);
     rig.run();

@@ -1,4 +1,5 @@
-//! Messages that rot on one member of three: fetched from the others and written anew; given up only when nobody has them.
+//! Messages that rot on one member of three: fetched from the others and written anew; given up
+//! only when nobody has them.
 #![allow(clippy::unwrap_used)]
 
 use broker::queue::Consumer;
@@ -556,7 +557,8 @@ fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
     trio.rot(leader, 1, &[5]);
     trio.consume();
     assert_eq!(trio.delivered(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    // Most of the first extent is settled: what is left on both sides of the repaired message moves.
+    // Most of the first extent is settled: what is left on both sides of the repaired message
+    // moves.
     let holder = ConsumerKey { channel: READER, number: 1 };
     for (first, count) in [(2, 2), (6, 2)] {
         trio.command(Command::Settle { queue: QUEUE, holder, first, count, outcome: Disposition::Ack });
@@ -575,7 +577,8 @@ fn an_extent_that_was_mended_in_the_middle_is_copied_piece_by_piece() {
     assert_eq!(member.live(), 3);
 }
 
-/// A follower that missed messages 4 to 6, of which its leader cannot read the entry of 4, and keeps nothing in memory.
+/// A follower that missed messages 4 to 6, of which its leader cannot read the entry of 4, and
+/// keeps nothing in memory.
 fn behind_rot() -> (Trio, usize, usize, usize) {
     let mut trio = Trio::filled(3);
     let (leader, [behind, other]) = (trio.leader(), trio.followers());
@@ -623,7 +626,8 @@ fn what_waits_for_a_snapshot_has_lost_what_never_came_to_it() {
     let (mut trio, leader, behind, other) = behind_rot();
     trio.rot(other, 0, &[4]);
     trio.cut = None;
-    // Without the last word of who waits the snapshot would wait for the message, and the message for the snapshot.
+    // Without the last word of who waits the snapshot would wait for the message, and the message
+    // for the snapshot.
     trio.ticks(60);
     assert_eq!(trio.members[leader].out.set_aside, 1);
     assert_eq!(trio.fates(leader), [(Fate::Asked, vec![(4, 1)]), (Fate::SetAside, vec![(4, 1)])]);
@@ -647,7 +651,8 @@ fn who_waits_for_a_snapshot_gives_what_it_alone_has() {
     trio.assert_equal();
 }
 
-/// A follower that was cut off when it had the entry of message `count`, and had not heard that it is committed.
+/// A follower that was cut off when it had the entry of message `count`, and had not heard that it
+/// is committed.
 fn with_more_in_its_log(count: u64) -> (Trio, usize, usize, usize) {
     for frames in 1..8 {
         let mut trio = Trio::filled(count - 1);
@@ -736,7 +741,8 @@ fn who_may_have_it_in_its_log_has_not_lost_it() {
 fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
     let mut trio = Trio::filled(0);
     let (leader, now) = (trio.leader(), trio.now + 60_000);
-    // A message that is not applied yet lies in the next file, of which nothing is durable: upkeep is told of the one before.
+    // A message that is not applied yet lies in the next file, of which nothing is durable: upkeep
+    // is told of the one before.
     trio.members.iter_mut().for_each(|member| member.file = 2);
     let entry = |trio: &Trio| {
         let replica = trio.members[leader].partition.replica();
@@ -758,7 +764,8 @@ fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
 }
 
 impl Trio {
-    /// What `to` says at once to a question of `from` for one message: `None` if it has to read first; else whether it is lost.
+    /// What `to` says at once to a question of `from` for one message: `None` if it has to read
+    /// first; else whether it is lost.
     fn is_lost_to(&mut self, to: usize, from: usize, seq: u64) -> Option<bool> {
         let question = PeerFrame::AskMissing(Missing { number: 99, queue: QUEUE, from: seq, past: seq + 1 });
         let now = self.now;

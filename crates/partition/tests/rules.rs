@@ -41,7 +41,8 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
     rig.pass(2_000);
     assert_eq!(rig.letters().len(), 1, "but after a while");
 
-    // A leader that dies before the answer: the next one offers it again, and gives it to nobody else.
+    // A leader that dies before the answer: the next one offers it again, and gives it to nobody
+    // else.
     let mut rig = Rig::new(rig.log, 0);
     rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
     rig.run();
@@ -57,7 +58,8 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
     assert_eq!(rig.letters(), []);
 }
 
-/// Rules of each kind that a partition's leader remembers, and that ask for nothing as long as a queue is empty.
+/// Rules of each kind that a partition's leader remembers, and that ask for nothing as long as a
+/// queue is empty.
 fn rules_of_an_empty_queue() -> Vec<Rules> {
     vec![
         Rules { length_max: Some(10), ..Rules::default() },
@@ -746,8 +748,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// A message is exactly one of ready, unacked, settled, dead-lettered or refused, whatever happens to it, and
-    /// nobody ever sees a queue beyond its limit.
+    /// A message is exactly one of ready, unacked, settled, dead-lettered or refused, whatever
+    /// happens to it, and nobody ever sees a queue beyond its limit.
     #[test]
     fn every_message_is_in_one_place(
         acts in acts(),

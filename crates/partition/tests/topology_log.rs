@@ -1,5 +1,6 @@
-//! Three members of a log whose machine is the caller's: it is cut whatever the number of members, and who needs what was cut
-//! gets the machine's state, whole and durable, or stays with what it has.
+//! Three members of a log whose machine is the caller's: it is cut whatever the number of members,
+//! and who needs what was cut gets the machine's state, whole and durable, or stays with what it
+//! has.
 #![allow(clippy::unwrap_used)]
 
 use broker::PartitionId;
@@ -323,7 +324,8 @@ fn a_crash_at_any_step_of_an_install_leaves_the_old_state_or_the_new_one() {
         }
         assert_eq!(trio.members[follower].crash, None, "it fell to {crash:?}");
         let member = &mut trio.members[follower];
-        // Alone it knows of nothing more than what its disk holds; its log is applied only when a leader says so.
+        // Alone it knows of nothing more than what its disk holds; its log is applied only when a
+        // leader says so.
         member.restart(follower as u64 + 1);
         let is_new = crash == Crash::AfterCheckpoint;
         assert_eq!(member.machine.state.len(), if is_new { new.len() } else { 0 }, "{crash:?}");
@@ -382,7 +384,8 @@ fn the_log_is_kept_for_who_lags_a_little_and_cut_when_that_is_over() {
 fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
     let mut trio = Trio::new();
     trio.decide(0..2, 10);
-    // What is not applied yet lies in the next file, of which nothing is durable: upkeep is told of the one before.
+    // What is not applied yet lies in the next file, of which nothing is durable: upkeep is told of
+    // the one before.
     let leader = trio.leader();
     let member = &mut trio.members[leader];
     member.file = 2;

@@ -171,7 +171,8 @@ fn publish_in(seq: u64, delay_ms: u64, body: Vec<u8>) -> Command {
     Command::Publish(Publish { delay_ms, ..delayed })
 }
 
-/// A queue that has room for one message and refuses more; with `dead_letters` it dead-letters them.
+/// A queue that has room for one message and refuses more; with `dead_letters` it dead-letters
+/// them.
 fn room_for_one(dead_letters: bool) -> TransientQueues {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
@@ -498,8 +499,9 @@ proptest! {
         let (mut commands, mut number, mut publish_seq, mut stamp) = (Vec::new(), 0u32, 0u64, 0u8);
         let mut purged = None;
         let channel = |b: bool| if b { A } else { B };
-        // The model hears of publishes and settles at once; gets, consumers and deliveries when effects come. To keep
-        // the two in step, every operation is followed by a step, except publishes and settles, which pile up.
+        // The model hears of publishes and settles at once; gets, consumers and deliveries when
+        // effects come. To keep the two in step, every operation is followed by a step, except
+        // publishes and settles, which pile up.
         for op in ops {
             let mut steps = true;
             match op {
@@ -559,7 +561,8 @@ proptest! {
                     commands.push(Command::Detach { channel: channel(c) });
                 }
                 Op::Purge { queue } => {
-                    // Consumers have what came before it: it takes what is left when it is answered.
+                    // Consumers have what came before it: it takes what is left when it is
+                    // answered.
                     purged = Some(usize::from(queue));
                     let queue = QueueId(queue.into());
                     commands.push(Command::Purge { queue, channel: A, request: RequestId(0) });

@@ -1,10 +1,13 @@
-//! The least that any broker could cost on this machine: it answers each publish and hands it on, and does nothing else.
+//! The least that any broker could cost on this machine: it answers each publish and hands it on,
+//! and does nothing else.
 //!
-//! `cargo run --release -p server --example floor -- PORT [LOG]` serves PerfTest with one thread: `epoll_wait`, one `recv` a readable
-//! socket, one `send` a socket with output. There is no user, no queue, no limit and no acknowledgement; a body goes on as it came. With
-//! LOG each round's publishes are copied to the file of that name and synced before they are answered, as a log of full pages would be:
-//! one write past the page cache, one `fdatasync`. What a load costs here is what its system calls cost; a broker comes on top of it.
-//! docs/performance.md holds what was measured.
+//! `cargo run --release -p server --example floor -- PORT [LOG]` serves PerfTest with one thread:
+//! `epoll_wait`, one `recv` a readable socket, one `send` a socket with output. There is no user,
+//! no queue, no limit and no acknowledgement; a body goes on as it came. With LOG each round's
+//! publishes are copied to the file of that name and synced before they are answered, as a log of
+//! full pages would be: one write past the page cache, one `fdatasync`. What a load costs here is
+//! what its system calls cost; a broker comes on top of it. docs/performance.md holds what was
+//! measured.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::collections::HashMap;
@@ -255,7 +258,8 @@ impl Connection {
         self.output.push(0xce);
     }
 
-    /// Sends what is due. A client that does not take it at once is waited for when its next turn comes: this is no broker.
+    /// Sends what is due. A client that does not take it at once is waited for when its next turn
+    /// comes: this is no broker.
     fn write(&mut self) {
         // Who was touched twice in a round is done by now.
         if self.output.is_empty() {

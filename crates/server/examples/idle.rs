@@ -1,6 +1,8 @@
-//! What idle connections cost: serves until the end of its input, and prints its memory whenever a line comes.
+//! What idle connections cost: serves until the end of its input, and prints its memory whenever a
+//! line comes.
 //!
-//! `cargo run --release -p server --example idle [port]`; open connections from another process, then press return.
+//! `cargo run --release -p server --example idle [port]`; open connections from another process,
+//! then press return.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use server::{Node, NodeConfig};

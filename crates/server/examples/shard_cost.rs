@@ -1,9 +1,11 @@
-//! What one message costs a shard: CPU time of its thread per message published, delivered and acked, no disk involved.
+//! What one message costs a shard: CPU time of its thread per message published, delivered and
+//! acked, no disk involved.
 //!
 //! `cargo run --release -p server --example shard_cost [body bytes] [seconds]`
 //!
-//! The clients are threads of the same process that send and count frames with as little work as possible; the figure
-//! is the shard thread's own CPU time, so on a machine with few cores the throughput is the clients', the cost is ours.
+//! The clients are threads of the same process that send and count frames with as little work as
+//! possible; the figure is the shard thread's own CPU time, so on a machine with few cores the
+//! throughput is the clients', the cost is ours.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "../tests/support/mod.rs"]

@@ -1,9 +1,10 @@
-//! The thread in front of the shards for connections that have more to say before AMQP begins: a PROXY header, a TLS
-//! handshake. It exists only where a listener needs it.
+//! The thread in front of the shards for connections that have more to say before AMQP begins: a
+//! PROXY header, a TLS handshake. It exists only where a listener needs it.
 //!
-//! Invariant: a shard is handed connections that are past all of that, so a flood of handshakes, which cost a thousand
-//! times what a login costs, holds up nobody who is connected. What a client may take for it is bounded in time, and how
-//! many take it at once in number; the rest wait in the kernel.
+//! Invariant: a shard is handed connections that are past all of that, so a flood of handshakes,
+//! which cost a thousand times what a login costs, holds up nobody who is connected. What a client
+//! may take for it is bounded in time, and how many take it at once in number; the rest wait in the
+//! kernel.
 
 use crate::listener::{self, Door};
 use crate::node::Shared;
@@ -42,7 +43,8 @@ pub(crate) fn run(listeners: Vec<(TcpListener, Door)>, shared: &Arc<Shared>) {
     });
 }
 
-/// Takes a connection through the door and hands it to `shard`, or gives it up with a line in the log.
+/// Takes a connection through the door and hands it to `shard`, or gives it up with a line in the
+/// log.
 pub(crate) async fn let_in(
     socket: TcpStream,
     peer: SocketAddr,

@@ -5,9 +5,10 @@
 //!   node      start     shard    counter, from 1
 //! ```
 //!
-//! Invariant: a key is given out once. The number of the start grows with every start of a node and is durable before the
-//! first key is made, and no two nodes have one number: so a key that a partition remembers from before a restart, or from
-//! another node, meets nobody. Counter 0 is the shard itself, which also asks partitions things.
+//! Invariant: a key is given out once. The number of the start grows with every start of a node and
+//! is durable before the first key is made, and no two nodes have one number: so a key that a
+//! partition remembers from before a restart, or from another node, meets nobody. Counter 0 is the
+//! shard itself, which also asks partitions things.
 
 use crate::shard::SHARDS_MAX;
 use broker::{ChannelKey, NodeLife};

@@ -1,8 +1,10 @@
-//! One client connection on its shard: the socket, the AMQP machine and the session between machine and partitions.
+//! One client connection on its shard: the socket, the AMQP machine and the session between machine
+//! and partitions.
 //!
-//! Invariant: bytes go one way only, socket to machine to session to partitions, and back; nobody but this file touches
-//! the socket. What is read in one turn is handled in that turn; what is to be written is written once a turn, after the
-//! partitions have answered. An idle connection owns no read buffer.
+//! Invariant: bytes go one way only, socket to machine to session to partitions, and back; nobody
+//! but this file touches the socket. What is read in one turn is handled in that turn; what is to
+//! be written is written once a turn, after the partitions have answered. An idle connection owns
+//! no read buffer.
 
 use crate::engine::wall_ms;
 use crate::shard::Seat;
@@ -34,21 +36,24 @@ const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
 /// All read buffers of a shard together, as far as they are above the minimum.
 const READ_BYTES_TOTAL: usize = 128 << 20;
-/// After so many reads that filled less than a quarter of the buffer, the next buffer is half as large.
+/// After so many reads that filled less than a quarter of the buffer, the next buffer is half as
+/// large.
 const SMALL_READS: u8 = 16;
 /// Slices of one vectored write; more are written by the next one.
 const WRITE_SLICES: usize = 32;
-/// What a client may have asked for and not read (confirms, replies, returns) beyond its window before its requests are
-/// not read any more.
+/// What a client may have asked for and not read (confirms, replies, returns) beyond its window
+/// before its requests are not read any more.
 const REPLIES_BYTES_MAX: usize = 64 << 10;
-/// How often a client that is not read is looked at: whether it closed its end, and whether it still sends.
+/// How often a client that is not read is looked at: whether it closed its end, and whether it
+/// still sends.
 const UNREAD_LOOK_MS: Millis = 1_000;
-/// A client that is not read cannot go on sending once this part of the socket's buffer is full of what it sent: the kernel counts
-/// more for small packets than there is in them.
+/// A client that is not read cannot go on sending once this part of the socket's buffer is full of
+/// what it sent: the kernel counts more for small packets than there is in them.
 const FULL_SOCKET_DIVISOR: usize = 8;
 /// How long what a client sent before it closed its end may wait for an alarm to be over, at most.
 const CLOSED_END_MS: Millis = 10_000;
-/// How long a finished connection waits for the client to close its end, so that the last frames are not lost to a reset.
+/// How long a finished connection waits for the client to close its end, so that the last frames
+/// are not lost to a reset.
 const FIN_WAIT_MS: Millis = 1_000;
 
 const NEVER: Millis = Millis::MAX;
@@ -82,8 +87,8 @@ struct Inner {
     /// The client sends nothing more, or the socket broke.
     is_deaf: bool,
     is_broken: bool,
-    /// The client closed its end while it left its answers unread. What it sent before still counts; what there is to tell
-    /// it does not.
+    /// The client closed its end while it left its answers unread. What it sent before still
+    /// counts; what there is to tell it does not.
     is_leaving: bool,
     /// The signs of life of a client that is not read, at the last look.
     signs: SignsOfLife,
@@ -165,7 +170,8 @@ impl Client {
         }
     }
 
-    /// Hands out a portion of the window to `consumer`; 0 means that it is to wait, and it will be told.
+    /// Hands out a portion of the window to `consumer`; 0 means that it is to wait, and it will be
+    /// told.
     pub(crate) fn reserve(&self, consumer: ConsumerKey, window: usize) -> usize {
         let inner = &mut *self.inner.borrow_mut();
         let portion = inner.window.reserve(window, inner.amqp.output().len());
@@ -322,7 +328,8 @@ impl Client {
     }
 }
 
-/// Bytes that the socket took and the other side's kernel has not acknowledged. 0 where the system does not say.
+/// Bytes that the socket took and the other side's kernel has not acknowledged. 0 where the system
+/// does not say.
 fn unacknowledged_bytes(socket: &tokio::net::TcpStream) -> u64 {
     /// `SIOCOUTQ`, which is the same number as `TIOCOUTQ`.
     const OUTQ: rustix::ioctl::Opcode = 0x5411;
@@ -335,7 +342,8 @@ fn unacknowledged_bytes(socket: &tokio::net::TcpStream) -> u64 {
 const READ_IDLE_MS: Millis = 900;
 
 impl Inner {
-    /// Hands on what the machine has to say, and input that waited for it to have room, until neither brings anything.
+    /// Hands on what the machine has to say, and input that waited for it to have room, until
+    /// neither brings anything.
     ///
     /// A turn that has done much ends before that; the connection's task goes on.
     fn pump(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
@@ -354,7 +362,8 @@ impl Inner {
             {
                 self.session.handle_event(event, &mut Cx { client: &mut self.amqp, host }, now);
             }
-            // A frame that stops in the middle counts as what it belongs to, unless it is us who do not take it.
+            // A frame that stops in the middle counts as what it belongs to, unless it is us who do
+            // not take it.
             let cut = if self.input_blocked { 0 } else { self.input.len() };
             let bytes = cut + self.amqp.assembling_bytes();
             if self.session.count_unfinished(bytes, &mut Cx { client: &mut self.amqp, host }) {
@@ -377,8 +386,9 @@ impl Inner {
 
     /// Whether the client leaves unread what it asked for.
     ///
-    /// Deliveries do not count: the window bounds them, and a client may well write for long before it reads again. Not reading
-    /// its acks and publishes meanwhile would have both sides wait for each other.
+    /// Deliveries do not count: the window bounds them, and a client may well write for long before
+    /// it reads again. Not reading its acks and publishes meanwhile would have both sides wait for
+    /// each other.
     fn is_flooded(&mut self, local: &Local) -> bool {
         !self.is_leaving && self.amqp.output().answer_bytes() > local.window() + REPLIES_BYTES_MAX
     }
@@ -386,15 +396,16 @@ impl Inner {
     /// Whether the client's silence until now proves nothing.
     fn is_excused(&mut self, local: &Local, now: Millis) -> bool {
         if self.is_flooded(local) {
-            // It is not read because it does not read. Its heartbeats then lie in the socket, so what counts is whether there
-            // are more of them; where its publishes leave no room for them, that it reads.
+            // It is not read because it does not read. Its heartbeats then lie in the socket, so
+            // what counts is whether there are more of them; where its publishes leave no room for
+            // them, that it reads.
             let before = self.signs;
             self.signs = SignsOfLife { unread: self.unread_bytes(), taken: self.amqp.output().written_bytes() };
             self.is_leaving |= self.has_left();
             return self.signs.unread != before.unread || (self.signs.unread > 0 && self.signs.taken != before.taken);
         }
-        // Nobody listened. Nor does silence count where a sync held this thread up for seconds: what the client sent lies in the
-        // socket then, its part of the handshake for example.
+        // Nobody listened. Nor does silence count where a sync held this thread up for seconds:
+        // what the client sent lies in the socket then, its part of the handshake for example.
         self.was_paused || (self.amqp.is_silent(now) && self.unread_bytes() > 0)
     }
 
@@ -403,11 +414,12 @@ impl Inner {
         self.amqp.is_running() && !self.amqp.has_room() && !self.is_deaf
     }
 
-    /// Looks after a client that is not read for want of room, a publisher that an alarm holds back most of all: nothing else would
-    /// notice that it is gone. Its heartbeats lie in the socket, so what counts is whether there are more of them; where its
-    /// publishes leave no room for them, that its side acknowledges ours. A reset ends it at once. A closed end only means
-    /// that nothing more will come: what was sent before it counts once there is room, unless that takes two intervals or
-    /// ten seconds.
+    /// Looks after a client that is not read for want of room, a publisher that an alarm holds back
+    /// most of all: nothing else would notice that it is gone. Its heartbeats lie in the socket, so
+    /// what counts is whether there are more of them; where its publishes leave no room for them,
+    /// that its side acknowledges ours. A reset ends it at once. A closed end only means that
+    /// nothing more will come: what was sent before it counts once there is room, unless that takes
+    /// two intervals or ten seconds.
     fn look_at_held(&mut self, now: Millis) {
         if !self.is_held() {
             self.held = None;
@@ -456,7 +468,8 @@ impl Inner {
         true
     }
 
-    /// Reads the socket once, if it may be read and has something, and handles what came. True if there may be more.
+    /// Reads the socket once, if it may be read and has something, and handles what came. True if
+    /// there may be more.
     fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
         if self.is_yielding {
             self.take_turn(client, local, local.now());
@@ -504,7 +517,8 @@ impl Inner {
             self.was_paused = true;
             return false;
         }
-        // After a short read this asks the kernel nothing; it only has the task called at the next bytes.
+        // After a short read this asks the kernel nothing; it only has the task called at the next
+        // bytes.
         count == room || self.stream.poll_read_ready(cx).is_ready()
     }
 
@@ -589,7 +603,8 @@ impl Inner {
         rustix::io::ioctl_fionread(self.stream.socket()).unwrap_or(0)
     }
 
-    /// Whether the client closed its end, or its socket is gone, however much it sent before that nobody read.
+    /// Whether the client closed its end, or its socket is gone, however much it sent before that
+    /// nobody read.
     fn has_left(&self) -> bool {
         self.ends().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
@@ -611,7 +626,8 @@ impl Inner {
                 || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent()))
     }
 
-    /// Whether the task has something to read that it did not look at because it was not allowed to.
+    /// Whether the task has something to read that it did not look at because it was not allowed
+    /// to.
     fn wants_task(&mut self, local: &Rc<Local>) -> bool {
         self.was_paused
             && !self.is_yielding
@@ -621,7 +637,8 @@ impl Inner {
             && !self.waits_for_load(local)
     }
 
-    /// Enters the earliest time of this connection into the wheel, unless an earlier entry is there.
+    /// Enters the earliest time of this connection into the wheel, unless an earlier entry is
+    /// there.
     fn arm(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
         if self.amqp.is_finished() && self.cut_at == NEVER {
             self.cut_at = now + FIN_WAIT_MS;
@@ -660,7 +677,8 @@ impl ConnectionTask {
                 return true;
             }
         }
-        // Closing a socket with unread bytes resets the connection, and the client may lose our last frames.
+        // Closing a socket with unread bytes resets the connection, and the client may lose our
+        // last frames.
         while !inner.is_deaf && !inner.is_broken {
             inner.input.clear();
             inner.input.reserve(READ_BYTES_MIN);
@@ -685,13 +703,15 @@ impl Future for ConnectionTask {
         if !inner.is_over() {
             has_more = inner.read(&client, cx, &local);
         }
-        // The partitions answer first, so that one write carries all; but if nobody was asked, nobody will call.
+        // The partitions answer first, so that one write carries all; but if nobody was asked,
+        // nobody will call.
         if local.inbox.borrow().is_woken() && !inner.is_full && !inner.is_over() {
             local.flush_later(&client);
         } else {
             let now = local.now();
             if inner.is_full {
-                // What the socket takes now frees memory and window, and it is the step that passes this on.
+                // What the socket takes now frees memory and window, and it is the step that passes
+                // this on.
                 local.inbox.borrow_mut().wake();
             }
             loop {
@@ -730,7 +750,8 @@ impl Future for ConnectionTask {
 }
 
 impl Inner {
-    /// The last thing: whatever the machine has not said yet is heard, so that channels are given up.
+    /// The last thing: whatever the machine has not said yet is heard, so that channels are given
+    /// up.
     fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         if !self.amqp.is_finished() {
             self.amqp.handle_disconnect();

@@ -1,11 +1,13 @@
-//! The graceful end of a node: first its clients go, then what they set in motion comes to rest, then its shards end.
+//! The graceful end of a node: first its clients go, then what they set in motion comes to rest,
+//! then its shards end.
 //!
-//! A message whose end is in the log may be a dead letter that is not: its partition hands it on with a later turn, maybe on
-//! another shard. So shards go on once the last client is gone, at a time that stands still, so that nothing else expires
-//! meanwhile, until all of them say twice in a row that nothing has happened and nothing is under way.
+//! A message whose end is in the log may be a dead letter that is not: its partition hands it on
+//! with a later turn, maybe on another shard. So shards go on once the last client is gone, at a
+//! time that stands still, so that nothing else expires meanwhile, until all of them say twice in a
+//! row that nothing has happened and nothing is under way.
 //!
-//! Invariant: nothing is on its way between two shards after such a second round: whoever sent it would have had something to
-//! do since the first, and so would whoever got it.
+//! Invariant: nothing is on its way between two shards after such a second round: whoever sent it
+//! would have had something to do since the first, and so would whoever got it.
 
 use crate::shard::{Mailbox, Parcel};
 use amqp::Millis;
@@ -13,7 +15,8 @@ use node::Now;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long what clients set in motion may take to come to rest. A disk that stands still, or is full, takes longer.
+/// How long what clients set in motion may take to come to rest. A disk that stands still, or is
+/// full, takes longer.
 const REST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often shards are asked while they do not rest.
 const ASK_EVERY: Duration = Duration::from_micros(500);
@@ -22,9 +25,11 @@ const GRACE_MS: Millis = 500;
 
 /// What a shard is asked while its node drains.
 pub(crate) enum DrainStep {
-    /// Tell all clients to go, and cut off those that are there at this time. Answered once none is left.
+    /// Tell all clients to go, and cut off those that are there at this time. Answered once none is
+    /// left.
     Clients(Millis, Sender<()>),
-    /// Answered with whether nothing has happened since this was last asked, and nothing is under way.
+    /// Answered with whether nothing has happened since this was last asked, and nothing is under
+    /// way.
     Rest(Sender<bool>),
     /// End.
     End,
@@ -126,7 +131,8 @@ impl Drain {
         self.standing.is_some()
     }
 
-    /// A turn is over. `has_clients`, `is_busy`: clients are there, something is under way. True if the shard ends.
+    /// A turn is over. `has_clients`, `is_busy`: clients are there, something is under way. True if
+    /// the shard ends.
     pub(crate) fn end_turn(&mut self, now: Millis, has_clients: bool, is_busy: bool) -> bool {
         if let Some((until, answer)) = &mut self.clients
             && (!has_clients || *until + GRACE_MS <= now)

@@ -1,7 +1,9 @@
-//! A running node in the hands of its operator: what is asked of it, and changed in it, from outside of its shards.
+//! A running node in the hands of its operator: what is asked of it, and changed in it, from
+//! outside of its shards.
 //!
-//! Invariant: nothing here waits on a shard's thread. A look at the shards is a parcel to each of them and one answer from
-//! each; a change goes the way of every client's, through the same checks and the same log.
+//! Invariant: nothing here waits on a shard's thread. A look at the shards is a parcel to each of
+//! them and one answer from each; a change goes the way of every client's, through the same checks
+//! and the same log.
 
 use crate::config::Config;
 use crate::definitions::{ImportError, Imported};
@@ -63,13 +65,15 @@ pub struct NodeFigures {
     pub history_bytes: u64,
     /// Bytes that queues with deduplication remember keys in.
     pub deduplication_bytes: u64,
-    /// Bytes of frames that wait for their channel's turn: of publishers that are blocked, above all.
+    /// Bytes of frames that wait for their channel's turn: of publishers that are blocked, above
+    /// all.
     pub waiting_bytes: u64,
     /// Bytes that were proposed and are not yet written.
     pub unwritten_bytes: u64,
     /// Why publishers are blocked, if they are.
     pub alarms: Alarms,
-    /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
+    /// The sum over all selective queues of what was confirmed, or is about to be, and is not
+    /// synced.
     pub value_at_risk: u64,
     /// Messages set aside since the start, because their bytes are damaged on the disk.
     pub messages_set_aside: u64,
@@ -113,7 +117,8 @@ impl From<Refusal> for ChangeError {
 pub enum LoginError {
     /// The name or the password is wrong.
     Wrong,
-    /// Too many logins failed: the password was not looked at, and whoever asks is not to know that.
+    /// Too many logins failed: the password was not looked at, and whoever asks is not to know
+    /// that.
     NotAdmitted,
     /// This user may come from this machine only.
     OnlyLoopback,
@@ -150,12 +155,14 @@ impl Handle {
         self.shared().cluster_name().unwrap_or_else(|| self.facts().node_name.clone())
     }
 
-    /// The topology, to look at. Whoever declares waits as long as it is held: take what is needed and let go.
+    /// The topology, to look at. Whoever declares waits as long as it is held: take what is needed
+    /// and let go.
     pub fn topology(&self) -> RwLockReadGuard<'_, Topology> {
         self.shared().topology()
     }
 
-    /// Whether somebody may log in with this password from this address. It does not ask what they may do.
+    /// Whether somebody may log in with this password from this address. It does not ask what they
+    /// may do.
     pub fn check_login(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
         let config = &self.shared().config;
         let only_loopback = config.loopback_users.iter().any(|other| other.as_bytes() == user);
@@ -182,7 +189,8 @@ impl Handle {
         self.shared().certificate_ends()
     }
 
-    /// How many logins were right and how many were wrong since the start, or since they were last forgotten.
+    /// How many logins were right and how many were wrong since the start, or since they were last
+    /// forgotten.
     pub fn logins(&self, over: LoginOver) -> (u64, u64) {
         self.shared().sessions.logins.counted(over)
     }
@@ -227,7 +235,8 @@ impl Handle {
         self.shared().blocked_reason()
     }
 
-    /// Begins or ends to tell `amq.rabbitmq.trace` of every message of a virtual host. A restart forgets it, as in RabbitMQ.
+    /// Begins or ends to tell `amq.rabbitmq.trace` of every message of a virtual host. A restart
+    /// forgets it, as in RabbitMQ.
     pub fn trace(&self, vhost: VhostId, on: bool) {
         self.shared().trace(vhost, on);
     }
@@ -280,8 +289,8 @@ impl Handle {
 
     /// Makes a replicated change. Done means decided, durable and in force on this node.
     ///
-    /// A change with patterns is weighed first, on a thread of its own and one such change at a time. Errors: what the
-    /// topology refuses, and a pattern that takes too long.
+    /// A change with patterns is weighed first, on a thread of its own and one such change at a
+    /// time. Errors: what the topology refuses, and a pattern that takes too long.
     pub async fn change(&self, command: Command) -> Result<CommandReply, ChangeError> {
         if !patterns::has_patterns(&command) {
             return self.decide(command).await;
@@ -352,8 +361,8 @@ impl Handle {
         }
     }
 
-    /// Deletes a queue, on its conditions. It is lawful: who asks has checked that. Once asked for, the deletion is
-    /// finished whether or not its answer is waited for.
+    /// Deletes a queue, on its conditions. It is lawful: who asks has checked that. Once asked for,
+    /// the deletion is finished whether or not its answer is waited for.
     pub async fn delete_queue(
         &self,
         queue: QueueId,
@@ -373,10 +382,12 @@ impl Handle {
         }
     }
 
-    /// A connection of the node's own in the name of `user`, who logged in from `peer` by other means; the other end of it. It speaks
-    /// AMQP from its first byte, is held to all that any client is held to, and logs in with EXTERNAL, which names nobody.
+    /// A connection of the node's own in the name of `user`, who logged in from `peer` by other
+    /// means; the other end of it. It speaks AMQP from its first byte, is held to all that any
+    /// client is held to, and logs in with EXTERNAL, which names nobody.
     ///
-    /// Errors: the node drains or has as many connections as it may, or the system gives no more sockets.
+    /// Errors: the node drains or has as many connections as it may, or the system gives no more
+    /// sockets.
     pub fn connect_for(&self, user: &[u8], peer: SocketAddr) -> io::Result<UnixStream> {
         let shared = self.shared();
         if shared.draining.load(Ordering::Acquire) || shared.connections() >= shared.config.connections_max {
@@ -393,7 +404,8 @@ impl Handle {
         Ok(UnixStream::from(other))
     }
 
-    /// Takes in definitions. Blocks until every change is decided: not for a task that others wait for.
+    /// Takes in definitions. Blocks until every change is decided: not for a task that others wait
+    /// for.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
         self.shared().import_definitions(text)
     }

@@ -1,10 +1,12 @@
 //! The shell around the rules: sockets, threads and shards.
 //!
-//! In reading order: what a process starts ([`run`]) from its [`config`], the node ([`node`]), one thread of it ([`shard`],
-//! whose head has the cost of a message), one connection (`connection`) and what its session sees of all this (`turn`), how the
-//! topology changes ([`topology_log`]), the disk's side ([`engine`]), and what all this tells of itself ([`handle`], [`report`]).
+//! In reading order: what a process starts ([`run`]) from its [`config`], the node ([`node`]), one
+//! thread of it ([`shard`], whose head has the cost of a message), one connection (`connection`)
+//! and what its session sees of all this (`turn`), how the topology changes ([`topology_log`]), the
+//! disk's side ([`engine`]), and what all this tells of itself ([`handle`], [`report`]).
 //!
-//! It carries rules out and makes none: AMQP's are in `amqp`, the topology's and the queues' in `broker`.
+//! It carries rules out and makes none: AMQP's are in `amqp`, the topology's and the queues' in
+//! `broker`.
 
 // Helpers of the tests beside this crate name it.
 #[cfg(test)]

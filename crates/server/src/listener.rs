@@ -1,7 +1,7 @@
 //! Listening sockets: bound before anything else starts, accepted on shard 0, served on all shards.
 //!
-//! Invariant: a full table of descriptors costs a log line and a pause, never the listener; a connection beyond
-//! `connections_max` costs its accept and nothing more.
+//! Invariant: a full table of descriptors costs a log line and a pause, never the listener; a
+//! connection beyond `connections_max` costs its accept and nothing more.
 
 use crate::acceptor;
 use crate::node::Shared;
@@ -28,9 +28,9 @@ const PART_OF_ONE: usize = 8;
 
 /// The places of connections that have more to say before AMQP begins.
 ///
-/// Who begins a handshake and does not go on has a place until its time is over, without a login. So that nobody keeps the
-/// others out, of an address that has many the oldest goes while places are short: a client that goes on with its handshake
-/// is through long before that.
+/// Who begins a handshake and does not go on has a place until its time is over, without a login.
+/// So that nobody keeps the others out, of an address that has many the oldest goes while places
+/// are short: a client that goes on with its handshake is through long before that.
 pub(crate) struct Room {
     places: Arc<Semaphore>,
     all: usize,
@@ -104,7 +104,8 @@ impl Door {
     }
 }
 
-/// Listens on `address`. An IPv6 address takes no IPv4 connections, so that both can be listened on at one port.
+/// Listens on `address`. An IPv6 address takes no IPv4 connections, so that both can be listened on
+/// at one port.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -134,8 +135,9 @@ impl Complaint {
     }
 }
 
-/// Accepts until the node drains, and hands each connection to the shard with the fewest, those of a door by way of the
-/// acceptor, on whose thread this runs then. `room` bounds how many are at the door.
+/// Accepts until the node drains, and hands each connection to the shard with the fewest, those of
+/// a door by way of the acceptor, on whose thread this runs then. `room` bounds how many are at the
+/// door.
 pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared>, room: Arc<Room>) {
     let address = listener.local_addr();
     let listener = match tokio::net::TcpListener::from_std(listener) {

@@ -1,7 +1,9 @@
-//! A node: its shard threads, its listeners, its topology, its alarms; what a process starts, watches and drains.
+//! A node: its shard threads, its listeners, its topology, its alarms; what a process starts,
+//! watches and drains.
 //!
-//! Invariant: the topology's version, read without a lock, is never ahead of the topology that a reader of the lock sees
-//! afterwards; so a route that was computed under the lock is stored with a version that is not too new.
+//! Invariant: the topology's version, read without a lock, is never ahead of the topology that a
+//! reader of the lock sees afterwards; so a route that was computed under the lock is stored with a
+//! version that is not too new.
 
 use crate::acceptor;
 use crate::drain::{self, DrainStep};
@@ -32,7 +34,8 @@ use tokio::sync::Notify;
 /// How long clients have to answer `connection.close` when the node drains.
 pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
 
-/// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may take: one in so many.
+/// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may
+/// take: one in so many.
 const HISTORIES_SHARE: u64 = 8;
 /// The share of the budget for messages in memory that frames may take which wait for their turn.
 const WAITING_SHARE: u64 = 16;
@@ -47,8 +50,8 @@ const _: () = assert!(FRAME_MAX_LIMIT as usize + (16 << 20) + 2048 <= partition:
 pub struct NodeConfig {
     /// Addresses to listen on. With port 0 the system chooses; see [`Node::addresses`].
     pub listen: Vec<SocketAddr>,
-    /// Addresses to listen on with TLS, likewise; they follow the others in [`Node::addresses`]. Connections are refused
-    /// until [`Node::use_tls`] brought certificates.
+    /// Addresses to listen on with TLS, likewise; they follow the others in [`Node::addresses`].
+    /// Connections are refused until [`Node::use_tls`] brought certificates.
     pub listen_tls: Vec<SocketAddr>,
     /// Those of both whose connections come through a proxy that says so.
     pub proxied: Vec<SocketAddr>,
@@ -56,15 +59,16 @@ pub struct NodeConfig {
     pub login_from: LoginFrom,
     /// Shard threads, 1 to 64.
     pub shards: usize,
-    /// Which node of its cluster it is, and which of its starts, both from 1: no other life of a node has both, so that channel
-    /// keys are never reused.
+    /// Which node of its cluster it is, and which of its starts, both from 1: no other life of a
+    /// node has both, so that channel keys are never reused.
     pub life: NodeLife,
-    /// The durable partitions of this node and the shard that each runs on. New queues go to them in turn, partition 0
-    /// excepted, which is the topology's own.
+    /// The durable partitions of this node and the shard that each runs on. New queues go to them
+    /// in turn, partition 0 excepted, which is the topology's own.
     pub placement: Vec<(PartitionId, usize)>,
     /// Those of them that are damaged: no new queue goes there.
     pub quarantined: Vec<PartitionId>,
-    /// What clients are offered. `frame_max` is set and at most [`FRAME_MAX_LIMIT`], bodies are at most 16 MiB.
+    /// What clients are offered. `frame_max` is set and at most [`FRAME_MAX_LIMIT`], bodies are at
+    /// most 16 MiB.
     pub amqp: ConnectionConfig,
     /// Users that may log in from a loopback address only.
     pub loopback_users: Vec<String>,
@@ -76,10 +80,12 @@ pub struct NodeConfig {
     pub connections_max: usize,
     /// Bytes that messages of transient queues may pin before publishers are blocked.
     pub transient_bytes_max: u64,
-    /// Bytes that all connections of one user may hold in unfinished messages and transactions. One connection may hold
-    /// `amqp.assembling_bytes_max`, the whole node half of `transient_bytes_max`.
+    /// Bytes that all connections of one user may hold in unfinished messages and transactions. One
+    /// connection may hold `amqp.assembling_bytes_max`, the whole node half of
+    /// `transient_bytes_max`.
     pub user_bytes_max: u64,
-    /// Bytes that one shard may have proposed and not yet written before its publishers' sockets are not read.
+    /// Bytes that one shard may have proposed and not yet written before its publishers' sockets
+    /// are not read.
     pub unwritten_bytes_max: u64,
     /// How long a consumer may hold a message, where its queue says nothing; 0 is for ever.
     pub consumer_timeout_ms: Millis,
@@ -89,7 +95,8 @@ pub struct NodeConfig {
     pub event_vhost: Option<String>,
     /// What is written into messages that come in; `None` is nothing.
     pub stamps: Option<Stamps>,
-    /// Called on a thread that was busy and is quiet now: an allocator may want to give memory back.
+    /// Called on a thread that was busy and is quiet now: an allocator may want to give memory
+    /// back.
     pub on_quiet: fn(),
 }
 
@@ -142,7 +149,8 @@ impl NodeConfig {
 /// What a client without a certificate is offered: EXTERNAL is only for others, as in RabbitMQ.
 fn without_certificate(offer: &ConnectionConfig) -> ConnectionConfig {
     let mut offer = offer.clone();
-    // Where nothing else may be used, it is offered all the same, and every login without a certificate is refused.
+    // Where nothing else may be used, it is offered all the same, and every login without a
+    // certificate is refused.
     if offer.mechanisms.iter().any(|mechanism| *mechanism != Mechanism::External) {
         offer.mechanisms.retain(|mechanism| *mechanism != Mechanism::External);
     }
@@ -312,7 +320,8 @@ impl Shared {
         put(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Makes a change by `apply` or `apply_local` of the topology, and tells the event exchange of it.
+    /// Makes a change by `apply` or `apply_local` of the topology, and tells the event exchange of
+    /// it.
     pub(crate) fn change_topology(&self, change: &Change, apply: fn(&mut Topology, &Change) -> Applied) -> Applied {
         let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
         let foresight = self.tells_events().then(|| topology.foresee(change));
@@ -327,8 +336,8 @@ impl Shared {
         applied
     }
 
-    /// Puts the replicated part of a snapshot in the place of the topology's; what follows is to be carried out. Events of what
-    /// it skips are not told: nobody knows in which order it happened.
+    /// Puts the replicated part of a snapshot in the place of the topology's; what follows is to be
+    /// carried out. Events of what it skips are not told: nobody knows in which order it happened.
     pub(crate) fn install_topology(&self, snapshot: &[u8]) -> Result<Vec<Effect>, Malformed> {
         let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
         let effects = topology.install_snapshot(snapshot)?;
@@ -350,7 +359,8 @@ impl Shared {
         self.config.event_vhost.is_some()
     }
 
-    /// Tells the event exchange. To be called where [`Shared::tells_events`], as events cost memory to make.
+    /// Tells the event exchange. To be called where [`Shared::tells_events`], as events cost memory
+    /// to make.
     pub(crate) fn tell(&self, news: BrokerEvent) {
         // One shard for all, so that what follows each other is told in that order.
         self.mailboxes[0].send(Parcel::Event(Box::new(news)));
@@ -398,7 +408,8 @@ impl Shared {
         (!is_new || !rules.is_plain()).then_some(Command::Configure { queue, rules })
     }
 
-    /// A durable auto-delete exchange lost the last binding that this node saw; the log must say that it goes.
+    /// A durable auto-delete exchange lost the last binding that this node saw; the log must say
+    /// that it goes.
     pub(crate) fn delete_unused_exchange(&self, vhost: VhostId, name: &broker::topology::Name) {
         let deletion = self.topology().deletion_of_unused(vhost, name);
         match deletion {
@@ -421,8 +432,9 @@ impl Shared {
         self.log.get().expect("the log is set before the first thread starts")
     }
 
-    /// Proposes a replicated change that somebody asks for. While the disk is low, what would make the log and its
-    /// checkpoints grow is refused: settles, purges and deletes need the room that is left, and make more.
+    /// Proposes a replicated change that somebody asks for. While the disk is low, what would make
+    /// the log and its checkpoints grow is refused: settles, purges and deletes need the room that
+    /// is left, and make more.
     pub(crate) fn propose(&self, change: Change, answer: Answer) {
         if change.is_growth() && self.alarms().disk {
             return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
@@ -432,7 +444,8 @@ impl Shared {
 
     /// The partition for a new durable queue; `None` on a node without durable partitions.
     pub(crate) fn place_queue(&self) -> Option<PartitionId> {
-        // The topology is looked at by who asks, and a lock that is waited for must not be taken twice.
+        // The topology is looked at by who asks, and a lock that is waited for must not be taken
+        // twice.
         let open = self.open_partitions.read().unwrap_or_else(PoisonError::into_inner);
         let at = self.next_partition.fetch_add(1, Ordering::Relaxed).checked_rem(open.len())?;
         open.get(at).copied()
@@ -502,18 +515,21 @@ impl Shared {
         }
     }
 
-    /// Compares what messages pin in memory with the budget; called by shards when their part of it moved.
+    /// Compares what messages pin in memory with the budget; called by shards when their part of it
+    /// moved.
     pub(crate) fn check_memory(&self) {
         let messages: u64 = self.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum();
         let limit = self.config.transient_bytes_max;
         let keys = self.key_bytes();
         self.are_keys_full.store(keys > limit / 2, Ordering::Relaxed);
-        // All is one budget. But the alarm holds publishers until consumers have made room, and from what was begun, and from what
-        // histories and deduplication remember, they take nothing: beyond half of the limit that counts no further.
+        // All is one budget. But the alarm holds publishers until consumers have made room, and
+        // from what was begun, and from what histories and deduplication remember, they take
+        // nothing: beyond half of the limit that counts no further.
         let others = self.unfinished_bytes() + self.sessions.histories.bytes() + keys;
         let bytes = messages + others.min(limit / 2);
         let on = self.memory_alarm.load(Ordering::Relaxed);
-        // Between nine tenths of the limit and the limit nothing changes, so that the alarm does not flutter.
+        // Between nine tenths of the limit and the limit nothing changes, so that the alarm does
+        // not flutter.
         let wanted = if on { bytes > limit / 10 * 9 } else { bytes > limit };
         if wanted != on && self.memory_alarm.swap(wanted, Ordering::AcqRel) != wanted {
             self.set_alarm(Alarm::Memory, wanted);
@@ -535,8 +551,8 @@ impl Shared {
         self.memory_alarm.load(Ordering::Relaxed)
     }
 
-    /// Whether a shard has as much proposed and unwritten as it may, together with what is on its way to it: a shard that
-    /// waits for its disk takes nothing out of its mailbox.
+    /// Whether a shard has as much proposed and unwritten as it may, together with what is on its
+    /// way to it: a shard that waits for its disk takes nothing out of its mailbox.
     #[inline]
     pub(crate) fn is_loaded(&self, shard: usize) -> bool {
         let unwritten = self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed);
@@ -598,7 +614,8 @@ impl PartitionWaker {
     }
 }
 
-/// What a node's makers of partitions and logs may hold on to: it exists before the first thread starts.
+/// What a node's makers of partitions and logs may hold on to: it exists before the first thread
+/// starts.
 #[derive(Clone)]
 pub struct Wiring {
     shared: Arc<Shared>,
@@ -655,11 +672,11 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts a node that serves its partitions and has its addresses; connections wait in the kernel until
-    /// [`Node::listen`].
+    /// Starts a node that serves its partitions and has its addresses; connections wait in the
+    /// kernel until [`Node::listen`].
     ///
-    /// `make` is called once, before any thread starts, and gives the log that decides about the topology and the maker
-    /// of each shard's durable partitions. Errors leave nothing running.
+    /// `make` is called once, before any thread starts, and gives the log that decides about the
+    /// topology and the maker of each shard's durable partitions. Errors leave nothing running.
     pub fn prepare(
         config: NodeConfig,
         topology: Topology,
@@ -740,7 +757,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Makes the event exchange, if there is to be one. Blocks until that is decided. Errors: its virtual host is not there.
+    /// Makes the event exchange, if there is to be one. Blocks until that is decided. Errors: its
+    /// virtual host is not there.
     pub(crate) fn make_event_exchange(&self) -> Result<(), StartError> {
         let Some(name) = &self.shared.config.event_vhost else { return Ok(()) };
         let config = |why: &str| StartError::Config { what: format!("event_exchange_vhost = {name:?}: {why}") };
@@ -784,8 +802,8 @@ impl Node {
         Ok(())
     }
 
-    /// Uses these certificates for connections to come; those that are open keep theirs. Errors: the file that is wrong,
-    /// and what was used before stays in use.
+    /// Uses these certificates for connections to come; those that are open keep theirs. Errors:
+    /// the file that is wrong, and what was used before stays in use.
     pub fn use_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
         let (config, ends) = (tls::load(files)?, tls::ends(files)?);
         *self.shared.tls.write().unwrap_or_else(PoisonError::into_inner) = Some((config, ends));
@@ -816,14 +834,16 @@ impl Node {
         self.shared.gauges.iter().map(|g| g.memory_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Ends the node gracefully: no new connections, `connection.close` with 320 to all there are, what they were owed
-    /// is written; what they set in motion comes to rest; then the threads end. Blocks until that is done, at most a little
-    /// more than [`DRAIN_TIMEOUT_MS`] for the clients, and as long again where something does not come to rest.
+    /// Ends the node gracefully: no new connections, `connection.close` with 320 to all there are,
+    /// what they were owed is written; what they set in motion comes to rest; then the threads end.
+    /// Blocks until that is done, at most a little more than [`DRAIN_TIMEOUT_MS`] for the clients,
+    /// and as long again where something does not come to rest.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Release);
         self.shared.door_closes.notify_one();
         let threads = std::mem::take(&mut *self.lock_threads());
-        // Where the start failed not all shards have a thread; beside theirs there is that of the acceptor.
+        // Where the start failed not all shards have a thread; beside theirs there is that of the
+        // acceptor.
         let mailboxes = &self.shared.mailboxes[..threads.len().min(self.shared.mailboxes.len())];
         let until = self.shared.now() + DRAIN_TIMEOUT_MS;
         drain::clients(mailboxes, until, Duration::from_millis(DRAIN_TIMEOUT_MS));
@@ -834,7 +854,8 @@ impl Node {
                 tracing::error!("a shard thread panicked");
             }
         }
-        // A peer's kernel may need a moment to take what was written last; closing sockets do not lose it.
+        // A peer's kernel may need a moment to take what was written last; closing sockets do not
+        // lose it.
         std::thread::sleep(Duration::from_millis(1));
     }
 

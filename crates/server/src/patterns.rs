@@ -1,8 +1,9 @@
 //! What the patterns of a change cost, found out before the change is proposed.
 //!
-//! Invariant: this runs on no shard's thread and holds the topology for a slice at a time. A pattern that takes too long
-//! is refused here and so is never stored; that of a policy is matched with every name here, and the thread that
-//! carries the change out finds the result instead of matching.
+//! Invariant: this runs on no shard's thread and holds the topology for a slice at a time. A
+//! pattern that takes too long is refused here and so is never stored; that of a policy is matched
+//! with every name here, and the thread that carries the change out finds the result instead of
+//! matching.
 
 use crate::node::Shared;
 use broker::VhostId;
@@ -10,14 +11,14 @@ use broker::topology::{Command, Name, PolicySurvey, Refusal, TopicPermission, Un
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Time of the processor that one change, or one import of definitions, may take for its patterns. A second is a million
-/// names and a usual pattern.
+/// Time of the processor that one change, or one import of definitions, may take for its patterns.
+/// A second is a million names and a usual pattern.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(1);
 /// The same for one request that filters a list.
 pub(crate) const FILTER_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// The time that this thread may still use. It counts what the thread ran and not what it waited, so that a busy machine
-/// refuses nothing that an idle one takes.
+/// The time that this thread may still use. It counts what the thread ran and not what it waited,
+/// so that a busy machine refuses nothing that an idle one takes.
 pub struct Meter {
     until: Duration,
 }
@@ -72,7 +73,8 @@ pub(crate) fn check_cost(
         Command::PutPolicy(put) => put.policy.pattern.check_cost(may_go_on)?,
         Command::PutPermission { permission, .. } => permission.check_cost(may_go_on)?,
         Command::PutTopicPermission { user, vhost, write, read, .. } => {
-            // One that does not compile, or whose virtual host is gone, is refused when it is decided.
+            // One that does not compile, or whose virtual host is gone, is refused when it is
+            // decided.
             let permission = name_of(*vhost).map(|vhost| TopicPermission::new(user, &vhost, write, read));
             if let Some(Ok(permission)) = permission {
                 permission.check_cost(may_go_on)?;
@@ -84,8 +86,9 @@ pub(crate) fn check_cost(
 }
 
 impl Shared {
-    /// Finds out what the patterns of `command` cost, and leaves the plan for a policy where the change finds it. To be
-    /// called by who has the turn ([`Shared::pattern_turn`]), so that no other change makes the plan stale.
+    /// Finds out what the patterns of `command` cost, and leaves the plan for a policy where the
+    /// change finds it. To be called by who has the turn ([`Shared::pattern_turn`]), so that no
+    /// other change makes the plan stale.
     ///
     /// Errors: a pattern takes too long. Taking a policy away takes the time that it takes.
     pub(crate) fn weigh(&self, command: &Command) -> Result<(), Refusal> {

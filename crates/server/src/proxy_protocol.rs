@@ -1,6 +1,8 @@
-//! The PROXY protocol, versions 1 and 2: a proxy's first bytes, which say whose connection it passes on.
+//! The PROXY protocol, versions 1 and 2: a proxy's first bytes, which say whose connection it
+//! passes on.
 //!
-//! Invariant: never a byte more is read than the header has, because what follows is the client's, and perhaps TLS.
+//! Invariant: never a byte more is read than the header has, because what follows is the client's,
+//! and perhaps TLS.
 //!
 //! ```text
 //! version 1: "PROXY TCP4 192.0.2.1 198.51.100.1 56324 5672\r\n", or TCP6, or UNKNOWN and anything; at most 107 bytes
@@ -22,8 +24,8 @@ fn invalid(text: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Reads a header. `None`: the proxy speaks for itself (a health check) or does not know whose connection it is. Errors:
-/// the socket's, or `InvalidData` for anything that is no header.
+/// Reads a header. `None`: the proxy speaks for itself (a health check) or does not know whose
+/// connection it is. Errors: the socket's, or `InvalidData` for anything that is no header.
 pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SocketAddr>> {
     // No header of either version is shorter than this.
     let mut start = [0; SIGNATURE.len()];
@@ -79,7 +81,8 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
             let source: [u8; 16] = rest[..16].try_into().expect("sixteen bytes");
             Ok(Some(SocketAddr::new(Ipv6Addr::from(source).into(), u16::from_be_bytes([rest[32], rest[33]]))))
         }
-        // A family without addresses that mean something here (AF_UNSPEC, UNIX), which is to be taken as unknown.
+        // A family without addresses that mean something here (AF_UNSPEC, UNIX), which is to be
+        // taken as unknown.
         (0x21, 0x00 | 0x31 | 0x32) => Ok(None),
         _ => Err(invalid("a PROXY header of another version, or for no TCP connection")),
     }

@@ -1,7 +1,7 @@
 //! A server from its configuration to its end: folder, partitions, node, alarms, drain.
 //!
-//! Invariant: nothing is listened on before all that was ever confirmed is there again, and the process ends only after
-//! what it wrote is synced.
+//! Invariant: nothing is listened on before all that was ever confirmed is there again, and the
+//! process ends only after what it wrote is synced.
 
 use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How often free space is looked at.
 const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
-/// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a second, and what is below
-/// the limit is for acknowledgements.
+/// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a
+/// second, and what is below the limit is for acknowledgements.
 const DISK_LOOK_CLOSELY_EVERY: Duration = Duration::from_millis(50);
 const DISK_NEAR_LIMITS: u64 = 4;
 
@@ -50,7 +50,8 @@ pub enum RunError {
     Thread(std::io::Error),
 }
 
-/// What an operator asks of a running server; each is set from outside, and taken back within half a second.
+/// What an operator asks of a running server; each is set from outside, and taken back within half
+/// a second.
 #[derive(Clone, Copy)]
 pub struct Asks<'a> {
     /// To log its gauges.
@@ -59,9 +60,9 @@ pub struct Asks<'a> {
     pub reload: &'a AtomicBool,
 }
 
-/// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads that were busy and are
-/// not any more, for an allocator that wants to give memory back. `attend` is called once clients are let in; what it gives
-/// is dropped when the node begins to drain.
+/// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads
+/// that were busy and are not any more, for an allocator that wants to give memory back. `attend`
+/// is called once clients are let in; what it gives is dropped when the node begins to drain.
 pub fn run<G>(
     config: &Config,
     shutdown: impl Future<Output = ()> + Send,
@@ -97,7 +98,8 @@ pub fn run<G>(
         ms = begin.elapsed().as_millis() as u64,
         "data folder opened"
     );
-    // What was read to come back is not needed any more, and this thread does nothing else for long.
+    // What was read to come back is not needed any more, and this thread does nothing else for
+    // long.
     on_quiet();
     let node_config = NodeConfig {
         listen: config.amqp.clone(),
@@ -172,7 +174,8 @@ pub fn run<G>(
     Ok(())
 }
 
-/// What has to be there before the first client is: certificates and definitions. Then the node listens.
+/// What has to be there before the first client is: certificates and definitions. Then the node
+/// listens.
 fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
     if let Some(files) = config.tls_files() {
         node.use_tls(&files)?;
@@ -194,7 +197,8 @@ fn import(path: &Path, node: &Node) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Certificates and definitions are read again. What is wrong is told, and what was there before stays.
+/// Certificates and definitions are read again. What is wrong is told, and what was there before
+/// stays.
 fn reload(config: &Config, node: &Node) {
     if let Some(files) = config.tls_files() {
         match node.use_tls(&files) {
@@ -286,7 +290,8 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
     properties.push("platform", text(concat!("Leveret ", env!("CARGO_PKG_VERSION"))));
     properties.push("product", text(&config.product));
     properties.push("version", text(&config.product_version));
-    // A body of the largest size fits beside its header and a frame that stops in the middle, whatever the settings are.
+    // A body of the largest size fits beside its header and a frame that stops in the middle,
+    // whatever the settings are.
     let one_message = config.body_bytes_max.saturating_add(2 * u64::from(config.frame_max));
     let assembling_bytes_max = config.connection_bytes_max.max(one_message);
     ConnectionConfig {

@@ -1,7 +1,8 @@
 //! A client's socket, with TLS between it and the connection or without.
 //!
-//! Invariant: without TLS every call is the socket's own, behind one branch a call (never one a message). With TLS what was
-//! taken from the output and not yet by the socket is at most [`UNSENT_BYTES_MAX`], and counts as unsent until it is.
+//! Invariant: without TLS every call is the socket's own, behind one branch a call (never one a
+//! message). With TLS what was taken from the output and not yet by the socket is at most
+//! [`UNSENT_BYTES_MAX`], and counts as unsent until it is.
 
 use bytes::BytesMut;
 use rustls::ServerConnection;
@@ -136,12 +137,14 @@ impl Stream {
 }
 
 impl Tls {
-    /// Whether decrypted bytes wait to be read. Asks nobody: what the records held was decrypted when they came.
+    /// Whether decrypted bytes wait to be read. Asks nobody: what the records held was decrypted
+    /// when they came.
     fn has_plaintext(&mut self) -> bool {
         self.session.reader().fill_buf().is_ok_and(|bytes| !bytes.is_empty())
     }
 
-    /// Moves decrypted bytes to `buffer`, as many as it has room for. `None`: there are none and the client said the end.
+    /// Moves decrypted bytes to `buffer`, as many as it has room for. `None`: there are none and
+    /// the client said the end.
     fn take_plaintext(&mut self, buffer: &mut BytesMut, room: usize) -> Option<usize> {
         let (mut reader, mut taken) = (self.session.reader(), 0);
         while taken < room {

@@ -1,7 +1,7 @@
 //! Certificates from files, and who a client's certificate says it is.
 //!
-//! Invariant: what is used was read and understood as a whole; a file that is wrong is named, and what was used before
-//! stays in use. Keys are in no log line.
+//! Invariant: what is used was read and understood as a whole; a file that is wrong is named, and
+//! what was used before stays in use. Keys are in no log line.
 
 mod finished;
 
@@ -74,7 +74,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// Reads certificates and keys: TLS 1.2 and 1.3. Errors: the file that is missing, unreadable or does not fit the others.
+/// Reads certificates and keys: TLS 1.2 and 1.3. Errors: the file that is missing, unreadable or
+/// does not fit the others.
 pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, error))?;
@@ -98,8 +99,8 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| wrong(&files.certificate, error))?;
-    // The NIO transport of RabbitMQ's Java client gives a connection up where a ticket comes behind the handshake. RabbitMQ
-    // sends none either.
+    // The NIO transport of RabbitMQ's Java client gives a connection up where a ticket comes behind
+    // the handshake. RabbitMQ sends none either.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }

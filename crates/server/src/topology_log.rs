@@ -1,7 +1,9 @@
-//! The road of a change to the topology: proposed here, decided by the metadata partition, answered later.
+//! The road of a change to the topology: proposed here, decided by the metadata partition, answered
+//! later.
 //!
-//! Invariant: whoever answers has applied the command to the node's topology and carried out its effects before, so that
-//! a queue which was declared takes messages by the time its client hears of it.
+//! Invariant: whoever answers has applied the command to the node's topology and carried out its
+//! effects before, so that a queue which was declared takes messages by the time its client hears
+//! of it.
 
 use crate::node::Shared;
 use crate::shard::{Mailbox, Parcel};
@@ -11,7 +13,8 @@ use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
 
-/// Where the answer to a proposal goes. A channel whose proposal is dropped undecided hears that too.
+/// Where the answer to a proposal goes. A channel whose proposal is dropped undecided hears that
+/// too.
 pub struct Answer(Option<To>);
 
 enum To {
@@ -61,7 +64,8 @@ impl Drop for Answer {
 /// What decides about replicated changes.
 pub trait TopologyLog: Send + Sync {
     /// Proposes `command`. Returns at once; `answer` is sent when it was decided, applied through
-    /// [`Changes::apply`] and carried out. A log that is dropped leaves its proposers without an answer.
+    /// [`Changes::apply`] and carried out. A log that is dropped leaves its proposers without an
+    /// answer.
     fn propose(&self, command: Command, answer: Answer);
 }
 
@@ -81,16 +85,19 @@ impl Changes {
         self.shared.upgrade().map(|shared| shared.topology().encode_snapshot().to_vec()).unwrap_or_default()
     }
 
-    /// Takes over the replicated part of a snapshot, and has the node's partitions carry out what follows.
+    /// Takes over the replicated part of a snapshot, and has the node's partitions carry out what
+    /// follows.
     ///
-    /// - Panics: on bytes that [`Topology::decode_snapshot`] refuses; who is sent them looks before.
+    /// - Panics: on bytes that [`Topology::decode_snapshot`] refuses; who is sent them looks
+    ///   before.
     pub(crate) fn install(&self, snapshot: &[u8]) {
         let Some(shared) = self.shared.upgrade() else { return };
         let effects = shared.install_topology(snapshot).expect("it was looked at before it was taken");
         shared.carry_out(&effects);
     }
 
-    /// Applies a decided command and has the node's partitions carry out what follows. `None` when the node is gone.
+    /// Applies a decided command and has the node's partitions carry out what follows. `None` when
+    /// the node is gone.
     ///
     /// - Order: to be called in the order of the log, by one caller at a time.
     pub fn apply(&self, command: &Command) -> Option<Applied> {
@@ -101,7 +108,8 @@ impl Changes {
     }
 }
 
-/// A log that decides at once and remembers nothing: for a node without durable queues, and for tests.
+/// A log that decides at once and remembers nothing: for a node without durable queues, and for
+/// tests.
 pub struct MemoryLog {
     changes: Changes,
 }

@@ -1,6 +1,8 @@
-//! A turn of one connection on its shard: what its session sees of the node, and where that leaves what it wants done.
+//! A turn of one connection on its shard: what its session sees of the node, and where that leaves
+//! what it wants done.
 //!
-//! Invariant: nothing is decided here. Each call is one call of the shard or of what the shards share.
+//! Invariant: nothing is decided here. Each call is one call of the shard or of what the shards
+//! share.
 
 use crate::connection::Client;
 use crate::engine::wall_ms;

@@ -1,4 +1,5 @@
-//! What a person meets who configures a node: precedence, every error text, the names in file, environment and flags, the documentation.
+//! What a person meets who configures a node: precedence, every error text, the names in file,
+//! environment and flags, the documentation.
 //!
 //! Invariant: the texts here are whole, so that a change of a text is seen as one.
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -117,7 +118,8 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
     assert_eq!(listens(false, true), ["[::]:5672"]);
 }
 
-/// Every setting with a value that is not its default: as in the file, and as in the environment or a flag.
+/// Every setting with a value that is not its default: as in the file, and as in the environment or
+/// a flag.
 const OTHERS: [(Key, &str, &str); 48] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),

@@ -1,6 +1,8 @@
-//! Definitions files taken in by a node: what they bring, what they leave alone, and what is wrong with them.
+//! Definitions files taken in by a node: what they bring, what they leave alone, and what is wrong
+//! with them.
 //!
-//! Invariant: a file that is wrong changes nothing, and one that was taken in changes nothing the second time.
+//! Invariant: a file that is wrong changes nothing, and one that was taken in changes nothing the
+//! second time.
 #![allow(clippy::unwrap_used)]
 
 use server::definitions::{ImportError, Imported};
@@ -10,7 +12,8 @@ fn node() -> Node {
     Node::start_transient(NodeConfig::small(vec!["127.0.0.1:0".parse().unwrap()])).unwrap()
 }
 
-/// As `rabbitmqctl export_definitions` of 3.10 writes it, shortened; the password of ann is "test12".
+/// As `rabbitmqctl export_definitions` of 3.10 writes it, shortened; the password of ann is
+/// "test12".
 const FILE: &str = r#"{
  "rabbit_version": "3.10.8", "rabbitmq_version": "3.10.8", "product_name": "RabbitMQ", "product_version": "3.10.8",
  "users": [
@@ -39,7 +42,8 @@ const FILE: &str = r#"{
 fn a_file_is_taken_in_once() {
     let node = node();
     let first = node.import_definitions(FILE).unwrap();
-    // 1 virtual host; 3 users, 1 limit of one; guest gone; the name; 2 permissions; a limit, 2 policies; exchange, queue, binding.
+    // 1 virtual host; 3 users, 1 limit of one; guest gone; the name; 2 permissions; a limit, 2
+    // policies; exchange, queue, binding.
     assert_eq!(first, Imported { changes: 15, ..Imported::default() });
     assert_eq!(node.import_definitions(FILE).unwrap(), Imported::default());
     let other = FILE.replace("\"type\": \"topic\"", "\"type\": \"fanout\"");
@@ -48,7 +52,8 @@ fn a_file_is_taken_in_once() {
     node.drain();
 }
 
-/// As RabbitMQ 3.10.8 exports it, with shovels, federation, mirrored queues, limits of all kinds and every part there is.
+/// As RabbitMQ 3.10.8 exports it, with shovels, federation, mirrored queues, limits of all kinds
+/// and every part there is.
 const EXPORT: &str = include_str!("fixtures/rabbitmq-3.10.8-definitions.json");
 
 #[test]
@@ -90,7 +95,8 @@ fn what_a_file_says_about_a_virtual_host_is_kept_and_is_no_change_the_second_tim
     let node = node();
     let file = r#"{"vhosts": [{"name": "prod", "description": "all of it", "tags": ["a", "b"], "default_queue_type": "quorum"},
         {"name": "/", "description": "", "tags": [], "default_queue_type": "classic"}]}"#;
-    // 1 virtual host and what is said about it; guest gone. That queues are classic says nothing new.
+    // 1 virtual host and what is said about it; guest gone. That queues are classic says nothing
+    // new.
     assert_eq!(node.import_definitions(file).unwrap().changes, 3);
     assert_eq!(node.import_definitions(file).unwrap().changes, 0);
     let silent = r#"{"vhosts": [{"name": "prod"}]}"#;

@@ -1,7 +1,9 @@
-//! Data folders that earlier builds wrote, kept as they were left: they open, and everything that was confirmed is there.
+//! Data folders that earlier builds wrote, kept as they were left: they open, and everything that
+//! was confirmed is there.
 //!
-//! Each fixture is text: `file NAME BYTES`, then those of its lines of 32 bytes that are not zero, each behind its offset. Of a log, the
-//! broker was killed twice; one queue has priorities, one takes keys in once, and one of six messages in `payments` was acked.
+//! Each fixture is text: `file NAME BYTES`, then those of its lines of 32 bytes that are not zero,
+//! each behind its offset. Of a log, the broker was killed twice; one queue has priorities, one
+//! takes keys in once, and one of six messages in `payments` was acked.
 #![allow(clippy::unwrap_used)]
 
 use server::config::{Key, Machine, Sources, load, open_data_folder};

@@ -1,4 +1,5 @@
-//! Bad and slow clients, alarms, many connections, the end of a node: memory stays bounded and nobody else notices.
+//! Bad and slow clients, alarms, many connections, the end of a node: memory stays bounded and
+//! nobody else notices.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -34,7 +35,8 @@ fn a_client_that_does_not_read_stalls_nobody_and_holds_a_window() {
     quick.declare(1, "quick");
     slow.consume(1, "slow", "s");
     quick.consume_as(1, "quick", "q", &["no-ack"]);
-    // 64 MB for somebody who reads nothing; its socket takes some, its window some, the rest stays in the queue.
+    // 64 MB for somebody who reads nothing; its socket takes some, its window some, the rest stays
+    // in the queue.
     flood(&node, "slow", 1 << 20, 64).join().unwrap();
     let mut publisher = node.channel();
     publisher.confirm_select(1);
@@ -78,11 +80,13 @@ fn two_slow_consumers_of_one_connection_share_one_window() {
     }
 }
 
-/// Requests of a connection that is served beside a busy one: more than it takes turns to do the work of that.
+/// Requests of a connection that is served beside a busy one: more than it takes turns to do the
+/// work of that.
 const REQUESTS: usize = 10_000;
 
-/// How often another connection is answered while the publishes of one, which came in few reads, are routed: the counts of
-/// messages that it is told differ each time. `kind` names the exchange, which leads to so many `queues` by so many `bindings` each.
+/// How often another connection is answered while the publishes of one, which came in few reads,
+/// are routed: the counts of messages that it is told differ each time. `kind` names the exchange,
+/// which leads to so many `queues` by so many `bindings` each.
 fn answers_beside(kind: &str, queues: usize, bindings: usize, publishes: usize, in_transaction: bool) -> usize {
     let node = TestNode::start();
     let (mut busy, mut other) = (node.channel(), node.channel());
@@ -114,7 +118,8 @@ fn answers_beside(kind: &str, queues: usize, bindings: usize, publishes: usize, 
     let headers = [0x20, 0, 0, 0, 0, 12, 2, b'i', b's', b'l', 0, 0, 0, 0, 0, 0, 0, 0];
     let mut out = Vec::new();
     for number in 0..publishes {
-        // What goes to the same queues as what was before it stands in one batch with it: here none does.
+        // What goes to the same queues as what was before it stands in one batch with it: here none
+        // does.
         let (exchange, key) = if number % 2 == 0 { ("many", "") } else { ("", "q0") };
         publish_frames(&mut out, 1, exchange, key, false, &headers, b"");
     }

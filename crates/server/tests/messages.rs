@@ -1,4 +1,5 @@
-//! Messages from socket to socket through transient queues: publish, confirm, consume, settle, prefetch.
+//! Messages from socket to socket through transient queues: publish, confirm, consume, settle,
+//! prefetch.
 #![allow(clippy::unwrap_used)]
 
 #[macro_use]

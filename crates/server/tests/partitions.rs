@@ -1,4 +1,5 @@
-//! The seam to durable partitions, with partitions that a test holds in its hand: they confirm when they are told to.
+//! The seam to durable partitions, with partitions that a test holds in its hand: they confirm when
+//! they are told to.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -325,7 +326,8 @@ fn a_shard_that_stands_still_is_not_buried_in_its_mailbox() {
     let held = HeldNode::start(2, 1, 1);
     let _queues = two_queues(&held);
     let publishers: Vec<Client> = (0..4).map(|_| held.node.channel()).collect();
-    // Whoever holds the hand stops the shard, as a sync that takes long does; half of the publishers are on the other one.
+    // Whoever holds the hand stops the shard, as a sync that takes long does; half of the
+    // publishers are on the other one.
     let hand = held.hands[0].lock().unwrap();
     let writing: Vec<_> = publishers
         .into_iter()
@@ -341,7 +343,8 @@ fn a_shard_that_stands_still_is_not_buried_in_its_mailbox() {
     std::thread::sleep(Duration::from_millis(500));
     drop(hand);
     support::eventually("all arrive, also of those who had to wait", || held.held(1) == 1600);
-    // Two limits' worth, and what each publisher's reads bring beyond it: more where this machine is busy, and never all.
+    // Two limits' worth, and what each publisher's reads bring beyond it: more where this machine
+    // is busy, and never all.
     let most = held.hands[0].lock().unwrap().most_at_once;
     assert!(most < 600, "{most} messages came at once, of {}", 2 * 400);
     writing.into_iter().for_each(|writer| drop(writer.join().unwrap()));

@@ -1,8 +1,10 @@
-//! Questions to the partition of a queue: asked, asked again while nobody leads it, and given up in the end.
+//! Questions to the partition of a queue: asked, asked again while nobody leads it, and given up in
+//! the end.
 //!
-//! Invariant: a channel that waits hears something, whatever leader or node goes. That nobody leads a partition says nothing
-//! of its queues: they are neither gone nor deleted. Who led it before has forgotten the question, so it is asked again
-//! until somebody leads, and each time under a new number, so that it is not answered twice.
+//! Invariant: a channel that waits hears something, whatever leader or node goes. That nobody leads
+//! a partition says nothing of its queues: they are neither gone nor deleted. Who led it before has
+//! forgotten the question, so it is asked again until somebody leads, and each time under a new
+//! number, so that it is not answered twice.
 
 use super::channel::Pending;
 use super::{Cx, DeleteQueue, Host, NEVER, Session};
@@ -13,7 +15,8 @@ use partition::{Command, Reply};
 
 /// How soon a question is asked again. An election takes longer, and asking costs a command.
 const AGAIN_MS: Millis = 100;
-/// How long after the request it is given up. An election takes seconds; a client should hear of what takes longer.
+/// How long after the request it is given up. An election takes seconds; a client should hear of
+/// what takes longer.
 const GIVE_UP_MS: Millis = 30_000;
 
 /// A queue that was found by its name.
@@ -84,7 +87,8 @@ impl Session {
         }
     }
 
-    /// Nobody leads the partition that the channel asked: it is asked again in a while, or given up.
+    /// Nobody leads the partition that the channel asked: it is asked again in a while, or given
+    /// up.
     pub(super) fn wait_for_leader(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let (now, channel) = (cx.host.now(), &mut self.channels[at]);
         // Who led forgot its consumers, so one that was to end has ended.
@@ -97,10 +101,11 @@ impl Session {
         self.give_up(at, "has no leader to ask", cx);
     }
 
-    /// The queue's group is damaged. Nobody answers before a person has acted, so nobody is asked again.
+    /// The queue's group is damaged. Nobody answers before a person has acted, so nobody is asked
+    /// again.
     pub(super) fn is_unavailable(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
-        // The queue is there: an application that declares all of its queues first is to come up for the others. As RabbitMQ
-        // answers for a queue that has no leader.
+        // The queue is there: an application that declares all of its queues first is to come up
+        // for the others. As RabbitMQ answers for a queue that has no leader.
         if matches!(self.channels[at].pending, Pending::Stat(_)) {
             return self.answer(at, Reply::Stat { ready: 0, unacked: 0, consumers: 0 }, cx);
         }

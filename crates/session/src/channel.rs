@@ -1,7 +1,9 @@
-//! One channel: its consumers, the request under way, and publishes that several partitions have to confirm.
+//! One channel: its consumers, the request under way, and publishes that several partitions have to
+//! confirm.
 //!
-//! Invariant: a consumer stays known as long as a message that it was given may still be settled, also after it was
-//! cancelled; so an ack always finds its queue. Numbers of consumers start at 1 and are never reused on a channel.
+//! Invariant: a consumer stays known as long as a message that it was given may still be settled,
+//! also after it was cancelled; so an ack always finds its queue. Numbers of consumers start at 1
+//! and are never reused on a channel.
 
 use super::asking::Found;
 use super::credit::Credit;
@@ -89,7 +91,8 @@ impl Consumer {
     }
 }
 
-/// The place of who is to hold what is fetched from a queue: who holds something of it, or else nothing at all.
+/// The place of who is to hold what is fetched from a queue: who holds something of it, or else
+/// nothing at all.
 fn getter_for(consumers: &[Consumer], queue: QueueId) -> Option<usize> {
     let place_of = |is_it: &dyn Fn(&Consumer) -> bool| consumers.iter().position(|c| c.state == State::Get && is_it(c));
     place_of(&|c| c.queue == queue).or_else(|| place_of(&|c| c.unacked == 0))
@@ -115,7 +118,8 @@ pub(super) enum Pending {
     Purge(Found),
     /// The shard of a queue deletes it, or says why not.
     Delete { of: Found, if_unused: bool, if_empty: bool, is_exclusive: bool },
-    /// The decision about the beginning or the end of an exchange, and the method that asked for it.
+    /// The decision about the beginning or the end of an exchange, and the method that asked for
+    /// it.
     Exchange { method: &'static str, name: Bytes },
     /// The decision about a binding.
     Change,
@@ -179,7 +183,8 @@ pub(super) struct Channel {
     pub(super) id: ChannelId,
     pub(super) key: ChannelKey,
     pub(super) pending: Pending,
-    /// It was closed with an error; what the client had sent behind it does not count, until the machine says the end.
+    /// It was closed with an error; what the client had sent behind it does not count, until the
+    /// machine says the end.
     pub(super) failed: bool,
     /// Nobody led the partition that it asked.
     pub(super) waits_for_leader: bool,
@@ -271,9 +276,9 @@ impl Channel {
         }
     }
 
-    /// Who holds what is fetched one by one from a queue: the same for all of a queue, and one that holds nothing serves the
-    /// next queue, so that a channel that fetches from queues that come and go remembers none of them, and runs out of no
-    /// numbers.
+    /// Who holds what is fetched one by one from a queue: the same for all of a queue, and one that
+    /// holds nothing serves the next queue, so that a channel that fetches from queues that come
+    /// and go remembers none of them, and runs out of no numbers.
     pub(super) fn holder_of_got(&mut self, queue: QueueId, partition: PartitionId) -> usize {
         if let Some(at) = getter_for(&self.consumers, queue) {
             let consumer = &mut self.consumers[at];
@@ -299,8 +304,8 @@ impl Channel {
         self.awaited.insert(publish_seq, Awaited { left, refused: false });
     }
 
-    /// A partition's word about `count` publishes from `first`. One refusal refuses the publish, once all have spoken. Returns
-    /// how many are confirmed with that.
+    /// A partition's word about `count` publishes from `first`. One refusal refuses the publish,
+    /// once all have spoken. Returns how many are confirmed with that.
     #[inline]
     pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, client: &mut impl Client) -> u64 {
         let mut confirmed = 0;
@@ -328,7 +333,8 @@ impl Channel {
         let Some(at) = self.consumer_at(number) else { return };
         match self.consumers[at].state {
             State::Active => cx.client.cancel_notify(self.id, &self.consumers[at].tag),
-            // The client asked for the end itself, or is about to be told that the beginning failed.
+            // The client asked for the end itself, or is about to be told that the beginning
+            // failed.
             State::Starting | State::Stopping | State::Cancelled | State::Get => {}
         }
         if self.consumers[at].state != State::Stopping {

@@ -1,13 +1,16 @@
-//! What a session says to its client and asks about it: the machine of a protocol, of which the session sees only this.
+//! What a session says to its client and asks about it: the machine of a protocol, of which the
+//! session sees only this.
 //!
-//! Invariant: no bytes of a protocol pass here. A message goes out in its parts; how they are written the machine knows.
+//! Invariant: no bytes of a protocol pass here. A message goes out in its parts; how they are
+//! written the machine knows.
 
 use amqp::{
     AuthRefused, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivery, GetDelivery, Mechanism,
     Reply, ReturnedMessage,
 };
 
-/// Declares the trait, and that the AMQP machine has it: each call is the call of the same name there.
+/// Declares the trait, and that the AMQP machine has it: each call is the call of the same name
+/// there.
 macro_rules! client {
     (
         says { $($(#[$said:meta])* fn $say:ident($($arg:ident: $of:ty),*) $(-> $out:ty)?;)* }
@@ -40,7 +43,8 @@ client! {
         fn channel_error(channel: ChannelId, error: ChannelError);
         /// Ends the connection.
         fn connection_error(error: ConnectionError);
-        /// A message for a consumer; returns its delivery tag, or nothing where nobody takes it any more.
+        /// A message for a consumer; returns its delivery tag, or nothing where nobody takes it any
+        /// more.
         fn deliver(channel: ChannelId, delivery: &Delivery<'_>) -> Option<u64>;
         /// A message for who fetches one; the same.
         fn get_ok(channel: ChannelId, delivery: &GetDelivery<'_>) -> Option<u64>;

@@ -1,8 +1,9 @@
 //! Requests about consumers and messages, and what partitions answer to all requests.
 //!
-//! Invariant: an answer belongs to the request whose number it carries; an answer to a request that its channel does not
-//! wait for any more is dropped. A message that was taken for a `basic.get` nobody waits for stays with its channel's
-//! key, and comes back to its queue with the channel's end.
+//! Invariant: an answer belongs to the request whose number it carries; an answer to a request that
+//! its channel does not wait for any more is dropped. A message that was taken for a `basic.get`
+//! nobody waits for stays with its channel's key, and comes back to its queue with the channel's
+//! end.
 
 use super::asking::Found;
 use super::channel::{Consumer, Pending, RequestKind, State};
@@ -66,7 +67,8 @@ impl Session {
         }
     }
 
-    /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for a refusal.
+    /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for
+    /// a refusal.
     pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_, impl Host>) -> u32 {
         let Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms } = wanted;
         let aging = timeout_ms.filter(|_| !no_ack).map(|timeout_ms| Box::new(Aging::new(timeout_ms)));
@@ -80,7 +82,8 @@ impl Session {
         let consumer = Consumer {
             number,
             state: State::Starting,
-            // A tag that was cut from the read buffer would keep the buffer alive as long as the consumer.
+            // A tag that was cut from the read buffer would keep the buffer alive as long as the
+            // consumer.
             tag: ConsumerTag::new(Bytes::copy_from_slice(tag.as_bytes())),
             queue,
             partition,
@@ -145,7 +148,8 @@ impl Session {
             RequestKind::Replacing(number) => {
                 let gone = reply != Reply::Consuming;
                 if let (Some(at), true) = (channel.consumer_at(number as u32), gone) {
-                    // Its queue or its leader went between the two; the client hears of it as of any such end.
+                    // Its queue or its leader went between the two; the client hears of it as of
+                    // any such end.
                     cx.client.cancel_notify(channel.id, &channel.consumers[at].tag);
                     channel.stop(at, cx);
                 }
@@ -209,7 +213,8 @@ impl Session {
             }
             (Pending::Delete { of: Found { name, .. }, is_exclusive, .. }, Reply::Counted(ready)) => {
                 let id = channel.id;
-                // A queue of one connection is nobody else's business, and comes and goes by the thousand.
+                // A queue of one connection is nobody else's business, and comes and goes by the
+                // thousand.
                 if !is_exclusive {
                     self.tell_audit("queue.delete", &name, Some(ready));
                 }
@@ -220,7 +225,8 @@ impl Session {
                 let text = format!("{} {why}", self.queue_text(&name));
                 self.fail(at, ChannelError::new(ReplyCode::PreconditionFailed, text), cx);
             }
-            // The queue went while the request was on its way: for a delete that is as it should be.
+            // The queue went while the request was on its way: for a delete that is as it should
+            // be.
             (Pending::Delete { .. }, Reply::Gone) => {
                 cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
             }

@@ -1,11 +1,14 @@
-//! A prefetch of the channel as a whole (`basic.qos` with `global`): one budget that its consumers share.
+//! A prefetch of the channel as a whole (`basic.qos` with `global`): one budget that its consumers
+//! share.
 //!
-//! The queues of a channel may live in different partitions, so none of them can keep the budget. Each asks when it has
-//! messages for a consumer, and the channel grants so many of them. Invariant: unacked and granted together are at most
-//! the limit, except for what was unacked already when the limit came or fell.
+//! The queues of a channel may live in different partitions, so none of them can keep the budget.
+//! Each asks when it has messages for a consumer, and the channel grants so many of them.
+//! Invariant: unacked and granted together are at most the limit, except for what was unacked
+//! already when the limit came or fell.
 //!
-//! A no-ack consumer uses nothing of the budget, but gets nothing either while the budget is used up, as with RabbitMQ: a client
-//! that falls behind with its acks is not sent more on the same channel. Its queue is told to pass it over, as for a full socket.
+//! A no-ack consumer uses nothing of the budget, but gets nothing either while the budget is used
+//! up, as with RabbitMQ: a client that falls behind with its acks is not sent more on the same
+//! channel. Its queue is told to pass it over, as for a full socket.
 
 use super::Host;
 use super::channel::{Channel, Consumer, RequestKind, State};
@@ -62,8 +65,8 @@ impl Credit {
 }
 
 impl Channel {
-    /// Sets or ends the channel's prefetch. Consumers that were attached under the other rule give way to others with
-    /// the same tag: a partition fixes the rule when a consumer attaches.
+    /// Sets or ends the channel's prefetch. Consumers that were attached under the other rule give
+    /// way to others with the same tag: a partition fixes the rule when a consumer attaches.
     pub(super) fn set_credit(&mut self, limit: u16, host: &impl Host) {
         if limit == 0 {
             if self.credit.take().is_some_and(|before| before.is_used_up) {
@@ -194,7 +197,8 @@ impl Channel {
             };
             let count = share.min(ready.max(1)).min(own).min(u32::MAX.into());
             if count == 0 {
-                // Its own prefetch is used up: it asks again in vain, and gets its turn when it has acked.
+                // Its own prefetch is used up: it asks again in vain, and gets its turn when it has
+                // acked.
                 credit.wanting.push_back((number, ready));
                 continue;
             }

@@ -1,7 +1,8 @@
 //! Requests about queues, exchanges and bindings.
 //!
-//! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and answered when it was
-//! decided. A queue is deleted by the shard that it lives on, which finishes what it began whoever waits for it.
+//! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and
+//! answered when it was decided. A queue is deleted by the shard that it lives on, which finishes
+//! what it began whoever waits for it.
 
 use super::SYNC_EXCHANGE;
 use super::asking::Found;
@@ -272,7 +273,8 @@ impl Session {
         match (pending, outcome) {
             (Pending::NewQueue { name }, Ok(CommandReply::Queue { id: queue, created: true })) => {
                 let id = channel.id;
-                // A queue of one connection is nobody else's business, and comes and goes by the thousand.
+                // A queue of one connection is nobody else's business, and comes and goes by the
+                // thousand.
                 if cx.host.topology().queue(queue).is_none_or(|queue| queue.exclusive.is_none()) {
                     self.tell_audit("queue.declare", &name, None);
                 }

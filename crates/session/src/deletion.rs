@@ -1,8 +1,10 @@
-//! Deletions of queues: whatever the reason, whoever runs the queue's partition begins and finishes them.
+//! Deletions of queues: whatever the reason, whoever runs the queue's partition begins and finishes
+//! them.
 //!
-//! A deletion is asked of the partition, which says whether its conditions hold, then decided by the topology, then
-//! carried out. Invariant: none of these steps needs whoever asked. A channel, a connection or an HTTP caller that goes
-//! away misses the answer and changes nothing else: what was begun is decided, or called off.
+//! A deletion is asked of the partition, which says whether its conditions hold, then decided by
+//! the topology, then carried out. Invariant: none of these steps needs whoever asked. A channel, a
+//! connection or an HTTP caller that goes away misses the answer and changes nothing else: what was
+//! begun is decided, or called off.
 
 use broker::topology::{Applied, Checked, Command as Change, CommandReply, Refusal, Topology};
 use broker::{ChannelKey, PartitionId, QueueId};
@@ -55,7 +57,8 @@ impl<O> Deletion<O> {
 
 /// Who runs the partitions of the queues that go: a shard, or a simulated one.
 pub trait Deleter<O> {
-    /// The key under which it asks its partitions; their replies to it come to [`Deletions::may_be_deleted`].
+    /// The key under which it asks its partitions; their replies to it come to
+    /// [`Deletions::may_be_deleted`].
     fn own_channel(&self) -> ChannelKey;
 
     /// A number that none of its requests has had.
@@ -73,7 +76,8 @@ pub trait Deleter<O> {
     /// Proposes a replicated change; the answer comes to [`Deletions::decided`].
     fn propose(&self, change: Change, request: RequestId);
 
-    /// Tells who asked. May be called while it asks, so a channel must not hear of it before that is over.
+    /// Tells who asked. May be called while it asks, so a channel must not hear of it before that
+    /// is over.
     fn answer(&self, asker: Asker<O>, answer: Result<Reply, Refusal>);
 }
 

@@ -1,6 +1,7 @@
 //! A published message as the topology's routing asks about it.
 //!
-//! Invariant: what was asked is remembered, so a route that followed from this one message is not kept for others.
+//! Invariant: what was asked is remembered, so a route that followed from this one message is not
+//! kept for others.
 
 use amqp::{Properties, Table, Value};
 use broker::topology::{HashOn, HistoryId, MessageFacts};
@@ -16,7 +17,8 @@ pub struct PublishedFacts<'a, R> {
 }
 
 impl<'a, R: Fn() -> u64> PublishedFacts<'a, R> {
-    /// The facts of a message with these properties, which were checked when it came; `random` throws dice for it.
+    /// The facts of a message with these properties, which were checked when it came; `random`
+    /// throws dice for it.
     pub fn new(properties: &'a [u8], random: R) -> Self {
         PublishedFacts { properties, random, asked: Cell::new(false), histories: RefCell::default() }
     }

@@ -1,8 +1,9 @@
-//! The firehose: of every message of a traced virtual host, a copy as it comes in and one for each time it goes out, to the
-//! exchange `amq.rabbitmq.trace`.
+//! The firehose: of every message of a traced virtual host, a copy as it comes in and one for each
+//! time it goes out, to the exchange `amq.rabbitmq.trace`.
 //!
-//! Invariant: what the firehose says is not told again. Where nothing is traced, a message costs a look at one flag.
-//! Source: RabbitMQ's guide on the firehose tracer; names and types of the headers are RabbitMQ's.
+//! Invariant: what the firehose says is not told again. Where nothing is traced, a message costs a
+//! look at one flag. Source: RabbitMQ's guide on the firehose tracer; names and types of the
+//! headers are RabbitMQ's.
 
 use super::traits::{self, Copies};
 use super::{Cx, Host, Session};
@@ -14,7 +15,8 @@ use partition::message::MessageView;
 
 const TRACE_EXCHANGE: &str = "amq.rabbitmq.trace";
 
-/// Headers of a traced message that take more are left out of its copy, which has to fit a frame like any other message.
+/// Headers of a traced message that take more are left out of its copy, which has to fit a frame
+/// like any other message.
 const HEADERS_BYTES_MAX: usize = 32 << 10;
 
 fn text(bytes: &[u8]) -> Value {

@@ -1,8 +1,8 @@
 //! The last messages of each `x-recent-history` exchange, for queues that are bound to it later.
 //!
-//! Invariant: a history holds at most the number of messages that its exchange asks for and `HISTORY_BYTES_MAX` bytes, the
-//! youngest ones; all histories together hold at most what the node gives them. It lives in this node's memory, as in
-//! RabbitMQ 3: a restart empties it.
+//! Invariant: a history holds at most the number of messages that its exchange asks for and
+//! `HISTORY_BYTES_MAX` bytes, the youngest ones; all histories together hold at most what the node
+//! gives them. It lives in this node's memory, as in RabbitMQ 3: a restart empties it.
 
 use amqp::Publish;
 use broker::topology::HistoryId;
@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of one history. Without a bound of its own, an exchange could keep ten thousand messages of 16 MiB.
+/// Bytes of one history. Without a bound of its own, an exchange could keep ten thousand messages
+/// of 16 MiB.
 pub(crate) const HISTORY_BYTES_MAX: usize = 32 << 20;
 
 const _: () = assert!(HISTORY_BYTES_MAX > partition::message::MESSAGE_BYTES_MAX, "one message of any size must fit");
@@ -88,8 +89,9 @@ impl Histories {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Adds a message to a history of at most `length` messages. `is_there` tells the exchanges that still exist: the
-    /// histories of others go when a new one comes, so there are never more than were ever there at a time.
+    /// Adds a message to a history of at most `length` messages. `is_there` tells the exchanges
+    /// that still exist: the histories of others go when a new one comes, so there are never more
+    /// than were ever there at a time.
     pub(crate) fn remember(
         &self,
         exchange: HistoryId,
@@ -112,7 +114,8 @@ impl Histories {
         let bytes = self.bytes.load(Ordering::Relaxed) + history.bytes as u64 - before;
         self.bytes.store(bytes, Ordering::Relaxed);
         if bytes > self.bytes_max {
-            // Each gives up what it has beyond an equal share; a quarter of room is left, so that not every message does this.
+            // Each gives up what it has beyond an equal share; a quarter of room is left, so that
+            // not every message does this.
             let room = usize::try_from(self.bytes_max / 4 * 3).unwrap_or(usize::MAX);
             let share = room / histories.len();
             histories.values_mut().for_each(|history| history.shrink(usize::MAX, share));
@@ -127,8 +130,8 @@ impl Histories {
         history.map_or(0..0, |history| history.forgotten..history.forgotten + history.messages.len() as u64)
     }
 
-    /// The oldest of these messages that it still remembers, up to so many and about so many bytes; `numbers` are those
-    /// behind them from then on.
+    /// The oldest of these messages that it still remembers, up to so many and about so many bytes;
+    /// `numbers` are those behind them from then on.
     pub(crate) fn take(
         &self,
         exchange: HistoryId,

@@ -1,8 +1,9 @@
 //! What `x-recent-history` exchanges remember, and how a new binding gets it.
 //!
-//! Invariant: a queue has the history before its client hears that it is bound, as far as it is not forgotten by then. A
-//! binding that was there already brings nothing, as in RabbitMQ. A turn sends a part of a history and goes on with the
-//! next turn: whoever binds a thousand times has others wait for none of them.
+//! Invariant: a queue has the history before its client hears that it is bound, as far as it is not
+//! forgotten by then. A binding that was there already brings nothing, as in RabbitMQ. A turn sends
+//! a part of a history and goes on with the next turn: whoever binds a thousand times has others
+//! wait for none of them.
 
 use super::channel::Pending;
 use super::facts::PublishedFacts;
@@ -20,7 +21,8 @@ use std::ops::Range;
 /// The header that keeps a message out of every history.
 const NO_STORE_HEADER: &[u8] = b"x-recent-history-no-store";
 
-/// So many messages, and about so many bytes, a connection sends of histories in a turn: a millisecond or less.
+/// So many messages, and about so many bytes, a connection sends of histories in a turn: a
+/// millisecond or less.
 const A_TURN: usize = 256;
 const A_TURN_BYTES: usize = 1 << 20;
 
@@ -69,7 +71,8 @@ impl Session {
         }
     }
 
-    /// A new binding is there: its client hears of it once the history that there is now was sent to where it leads.
+    /// A new binding is there: its client hears of it once the history that there is now was sent
+    /// to where it leads.
     pub(super) fn replay(&mut self, at: usize, binding: NewBinding, cx: &mut Cx<'_, impl Host>) {
         let left = cx.host.common().histories.of(binding.history);
         let channel = &self.channels[at];
@@ -119,7 +122,8 @@ impl Session {
                 publish_seq: 0,
             };
             if let Err(error) = send(&route, ChannelKey::NOBODY, &publish, cx) {
-                // Its publisher was told the same if any queue was bound then; this client did nothing wrong.
+                // Its publisher was told the same if any queue was bound then; this client did
+                // nothing wrong.
                 tracing::debug!(error = %error.text, "a remembered message does not suit the queue");
             }
         }
@@ -127,7 +131,8 @@ impl Session {
 
     fn replay_route(&mut self, binding: &NewBinding, message: &Remembered, cx: &Cx<'_, impl Host>) -> Route {
         let facts = PublishedFacts::new(&message.properties, || cx.host.dice());
-        // To a queue it goes by the default exchange, whatever its own key; to an exchange with that key.
+        // To a queue it goes by the default exchange, whatever its own key; to an exchange with
+        // that key.
         let (exchange, key) = match binding.destination_kind {
             Kind::Queue => (&[][..], &binding.destination[..]),
             Kind::Exchange => (&binding.destination[..], &message.routing_key[..]),

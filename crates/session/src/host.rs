@@ -1,7 +1,8 @@
-//! What a session is given by whoever runs it, and what it hands out: the whole of what it knows of the world.
+//! What a session is given by whoever runs it, and what it hands out: the whole of what it knows of
+//! the world.
 //!
-//! Invariant: a session keeps none of it. Every call of a session brings its host along, and everything that a session
-//! wants done leaves by the host in that call, in order.
+//! Invariant: a session keeps none of it. Every call of a session brings its host along, and
+//! everything that a session wants done leaves by the host in that call, in order.
 
 use crate::client::Client;
 use crate::histories::Histories;
@@ -127,10 +128,12 @@ pub trait Host {
     /// Proposes a replicated change; the answer comes as [`super::Session::handle_decided`].
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId);
 
-    /// Has a queue deleted by the shard that it lives on; the answer comes as a reply, or as a decision that refuses it.
+    /// Has a queue deleted by the shard that it lives on; the answer comes as a reply, or as a
+    /// decision that refuses it.
     fn delete_queue(&self, delete: DeleteQueue);
 
-    /// A key for a channel that was opened on this connection, to which effects for that key come from now on.
+    /// A key for a channel that was opened on this connection, to which effects for that key come
+    /// from now on.
     fn open_channel(&self, number: u16) -> ChannelKey;
 
     /// A channel is gone; late effects for it meet nobody.
@@ -142,7 +145,8 @@ pub trait Host {
     /// Counts `count` more.
     fn count(&self, what: Count, count: u64);
 
-    /// Tells the event exchange. Events cost memory to make: only where the settings say that it is told.
+    /// Tells the event exchange. Events cost memory to make: only where the settings say that it is
+    /// told.
     fn tell(&self, event: BrokerEvent);
 
     /// Publishes a message of the broker's own to an exchange of this virtual host.

@@ -1,20 +1,25 @@
-//! The session of a connection: turns what the AMQP machine says into checks, routes and commands, and what partitions
-//! answer into calls on the machine. Sans-io: events of the protocol, effects of partitions and time go in; commands and
-//! answers come out, by the [`Host`] that comes along with every call.
+//! The session of a connection: turns what the AMQP machine says into checks, routes and commands,
+//! and what partitions answer into calls on the machine. Sans-io: events of the protocol, effects
+//! of partitions and time go in; commands and answers come out, by the [`Host`] that comes along
+//! with every call.
 //!
-//! Invariant: it decides nothing. Whether a request is lawful the topology says, what becomes of a message its partition
-//! says, and what goes on the wire the machine says; the session knows who asked whom. A channel has at most one request
-//! under way, because the machine holds back what follows it.
+//! Invariant: it decides nothing. Whether a request is lawful the topology says, what becomes of a
+//! message its partition says, and what goes on the wire the machine says; the session knows who
+//! asked whom. A channel has at most one request under way, because the machine holds back what
+//! follows it.
 //!
-//! In reading order: what a session is given and hands out (`host`), what it says to its client (`client`), the session itself (`session`), a channel and its
-//! consumers (`channel`), the road of a publish (`publish`, with what a message's properties ask for in `traits`),
-//! requests (`declare`, `consume`, and how partitions are asked for them in `asking`), a channel-wide prefetch (`credit`), direct reply-to (`reply_to`), transactions
-//! (`transaction`), consumers that hold a message for too long (`timeouts`), what the broker writes into messages
-//! (`stamps`) and tells of them (`firehose`), what is told of all this (`report`), and of what waits for too long
+//! In reading order: what a session is given and hands out (`host`), what it says to its client
+//! (`client`), the session itself (`session`), a channel and its consumers (`channel`), the road of
+//! a publish (`publish`, with what a message's properties ask for in `traits`), requests
+//! (`declare`, `consume`, and how partitions are asked for them in `asking`), a channel-wide
+//! prefetch (`credit`), direct reply-to (`reply_to`), transactions (`transaction`), consumers that
+//! hold a message for too long (`timeouts`), what the broker writes into messages (`stamps`) and
+//! tells of them (`firehose`), what is told of all this (`report`), and of what waits for too long
 //! (`waiting`).
 //!
-//! What the sessions of a node have in common stands beside them: who is let in (`logins`, `occupancy`), what they hold
-//! together (`unfinished`, `histories`), and what they counted (`tally`). Queues go by one road, whoever asks (`deletion`).
+//! What the sessions of a node have in common stands beside them: who is let in (`logins`,
+//! `occupancy`), what they hold together (`unfinished`, `histories`), and what they counted
+//! (`tally`). Queues go by one road, whoever asks (`deletion`).
 
 mod asking;
 mod channel;

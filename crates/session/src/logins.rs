@@ -1,17 +1,21 @@
-//! How many passwords may be tried: by address and by name, over all connections, by AMQP and by HTTP alike.
+//! How many passwords may be tried: by address and by name, over all connections, by AMQP and by
+//! HTTP alike.
 //!
-//! What counts is failures. Each bucket holds the failures of one minute and fills up again evenly; a try takes from
-//! its buckets before the password is looked at and puts back if it was right, so many tries at once are no way around.
-//! There are three kinds:
+//! What counts is failures. Each bucket holds the failures of one minute and fills up again evenly;
+//! a try takes from its buckets before the password is looked at and puts back if it was right, so
+//! many tries at once are no way around. There are three kinds:
 //!
 //! - the tries of one address, an IPv6 network of 64 bits being one;
-//! - a quarter of that for each name that an address tries, and for all names together that nobody has: one program
-//!   with a stale password does not use up what its neighbours behind the same address need;
-//! - the tries of one name from everywhere, which stops those who have many addresses. It does not count where the user
-//!   logged in from before, nor on this machine: a stranger elsewhere cannot lock the user out there.
+//! - a quarter of that for each name that an address tries, and for all names together that nobody
+//!   has: one program with a stale password does not use up what its neighbours behind the same
+//!   address need;
+//! - the tries of one name from everywhere, which stops those who have many addresses. It does not
+//!   count where the user logged in from before, nor on this machine: a stranger elsewhere cannot
+//!   lock the user out there.
 //!
-//! Invariant: a login that is not admitted costs no hash and is answered like a wrong password, at the same time. All
-//! tables are bounded; an address or a name that is forgotten is one that failed longest ago.
+//! Invariant: a login that is not admitted costs no hash and is answered like a wrong password, at
+//! the same time. All tables are bounded; an address or a name that is forgotten is one that failed
+//! longest ago.
 
 use amqp::Millis;
 use broker::topology::Name;
@@ -23,12 +27,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a bucket holds comes back in this time.
 const MINUTE: Millis = 60_000;
-/// Buckets of one kind, and pairs of user and address that are known to be good: a few MB when all are full.
+/// Buckets of one kind, and pairs of user and address that are known to be good: a few MB when all
+/// are full.
 const ENTRIES_MAX: usize = 16_384;
 /// An address may fail with one name this part of what it may fail in all.
 const NAMES_PER_ADDRESS: u64 = 4;
-/// Where a user logged in before there may be this many times as many failures with that name as an address has in all:
-/// somebody else behind the same address should not lock the user out.
+/// Where a user logged in before there may be this many times as many failures with that name as an
+/// address has in all: somebody else behind the same address should not lock the user out.
 const KNOWN_FACTOR: u64 = 4;
 
 /// How many failures a minute there may be; 0 is no limit.
@@ -102,7 +107,8 @@ impl<K> Default for Buckets<K> {
     }
 }
 
-/// A login whose password may be looked at. Unless it is told that it was right, it counts as a failure.
+/// A login whose password may be looked at. Unless it is told that it was right, it counts as a
+/// failure.
 #[derive(Debug)]
 #[must_use]
 pub struct Try<'l> {
@@ -214,7 +220,8 @@ impl<K: Clone + Eq + Hash> Buckets<K> {
         *full_at = (*full_at).max(now) + cost;
         if self.full_at.len() > ENTRIES_MAX {
             self.full_at.retain(|_, full_at| *full_at > now);
-            // Half of it at least goes, so that a flood of new addresses does not pay for a look through the table each.
+            // Half of it at least goes, so that a flood of new addresses does not pay for a look
+            // through the table each.
             keep_latest(&mut self.full_at, ENTRIES_MAX / 2);
         }
     }

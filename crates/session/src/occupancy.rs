@@ -1,8 +1,9 @@
-//! How many connections and channels each user has, and how many connections each virtual host: what limits go by.
+//! How many connections and channels each user has, and how many connections each virtual host:
+//! what limits go by.
 //!
-//! Invariant: a connection is counted from before `connection.open-ok` until its session ends, once for its user and once
-//! for its virtual host; a limit is looked at and the count raised under one lock, so that two connections never take
-//! the last place both.
+//! Invariant: a connection is counted from before `connection.open-ok` until its session ends, once
+//! for its user and once for its virtual host; a limit is looked at and the count raised under one
+//! lock, so that two connections never take the last place both.
 
 use broker::VhostId;
 use broker::topology::{OpenConnections, Refusal};
@@ -36,8 +37,8 @@ impl Occupancy {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection of `user` in `vhost` if `check` lets it in, which is told how many there are. Errors: what
-    /// `check` says.
+    /// Counts a connection of `user` in `vhost` if `check` lets it in, which is told how many there
+    /// are. Errors: what `check` says.
     pub(crate) fn enter(
         self: &Arc<Self>,
         user: &Bytes,
@@ -75,7 +76,8 @@ impl Place {
         self.vhost
     }
 
-    /// Counts one more channel, if `check` lets it in, which is told how many the user has. Errors: what `check` says.
+    /// Counts one more channel, if `check` lets it in, which is told how many the user has. Errors:
+    /// what `check` says.
     pub(crate) fn open_channel(&mut self, check: impl FnOnce(usize) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let mut counts = self.occupancy.lock();
         let user = counts.users.get_mut(&self.user).expect("a user with a connection is counted");

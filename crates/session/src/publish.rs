@@ -1,7 +1,9 @@
-//! The road of a publish from the machine to its partitions, of its confirm back, and of a delivery to its consumer.
+//! The road of a publish from the machine to its partitions, of its confirm back, and of a delivery
+//! to its consumer.
 //!
-//! Invariant: a message is confirmed once, after every partition it went to has confirmed it; a return goes out before
-//! the confirm. The common message costs one comparison with the route used last, and no lock, hash or allocation.
+//! Invariant: a message is confirmed once, after every partition it went to has confirmed it; a
+//! return goes out before the confirm. The common message costs one comparison with the route used
+//! last, and no lock, hash or allocation.
 
 use super::channel::{RequestKind, State};
 use super::facts::PublishedFacts;
@@ -22,14 +24,15 @@ use partition::message::MessageView;
 use partition::{Command, Delivery, Disposition, Level, Message, Publish, Target};
 use smallvec::SmallVec;
 
-/// A publish to this exchange on a confirm channel is confirmed once everything written before is synced.
+/// A publish to this exchange on a confirm channel is confirmed once everything written before is
+/// synced.
 pub const SYNC_EXCHANGE: &[u8] = b"leveret.sync";
 
 /// An interval for a selective queue that has only a cap: ten years.
 const INTERVAL_MS_NEVER: u64 = 315_360_000_000;
 
-/// Queues that the kept routes of a connection's channels name together, some megabytes; a route beyond is found anew for each
-/// message.
+/// Queues that the kept routes of a connection's channels name together, some megabytes; a route
+/// beyond is found anew for each message.
 const ROUTE_TARGETS_MAX: usize = 1 << 16;
 
 impl Session {
@@ -145,7 +148,8 @@ impl Session {
         traits::check(&publish.properties, &self.user, may_impersonate)
     }
 
-    /// A message without a queue: returned if it is mandatory, and confirmed, as nobody is left to lose it.
+    /// A message without a queue: returned if it is mandatory, and confirmed, as nobody is left to
+    /// lose it.
     fn publish_nowhere(&mut self, at: usize, publish: &amqp::Publish, is_sync: bool, cx: &mut Cx<'_, impl Host>) {
         let what = if publish.mandatory { Count::Returned } else { Count::Dropped };
         cx.host.count(what, u64::from(!is_sync));
@@ -178,8 +182,8 @@ impl Session {
         }
     }
 
-    /// Asks for a sync of all that was written, behind everything that this channel sent: each partition that it used
-    /// answers in its own order, and one speaks for the rest of the node.
+    /// Asks for a sync of all that was written, behind everything that this channel sent: each
+    /// partition that it used answers in its own order, and one speaks for the rest of the node.
     fn sync(&mut self, at: usize, publish_seq: u64, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         channel.use_partition(cx.host.sync_partition());
@@ -196,8 +200,8 @@ impl Session {
         }
     }
 
-    /// Asks the topology where the message goes, by its own routing key and those of its `copies`, and remembers the
-    /// answer unless it was for this message only.
+    /// Asks the topology where the message goes, by its own routing key and those of its `copies`,
+    /// and remembers the answer unless it was for this message only.
     fn find_route(
         &mut self,
         at: usize,
@@ -219,7 +223,8 @@ impl Session {
         if !is_sync {
             let request = RouteRequest { vhost: self.vhost, exchange, keys: &keys, facts: &facts };
             match topology.route(&request, &mut targets) {
-                // For the search, once. What it hands out counts with each publish that takes this route.
+                // For the search, once. What it hands out counts with each publish that takes this
+                // route.
                 Ok(work) => self.work.add(work),
                 Err(NoRoute::NotFound) => unreachable!("the exchange was there a line ago, under the same lock"),
                 Err(error @ NoRoute::TooMuch) => {
@@ -350,8 +355,9 @@ pub(super) fn outcome_of(settled: Settlement) -> Disposition {
     }
 }
 
-/// The properties with RabbitMQ's counts as further headers: how often the message was given to a consumer, and how often
-/// that failed in a way that counts against it. A count of nothing is left out.
+/// The properties with RabbitMQ's counts as further headers: how often the message was given to a
+/// consumer, and how often that failed in a way that counts against it. A count of nothing is left
+/// out.
 pub(super) fn with_counts(properties: &[u8], counts: Counts) -> Vec<u8> {
     let header = |name, count: u32| (name, amqp::Value::I64(count.into()));
     let (acquired, failed) = (header("x-acquired-count", counts.acquired), header("x-delivery-count", counts.delivery));
@@ -362,7 +368,8 @@ pub(super) fn with_counts(properties: &[u8], counts: Counts) -> Vec<u8> {
     headers::rewrite(properties, &set, &[]).expect("the machine checked them when they came")
 }
 
-/// Hands a routed message to each of its partitions, with what its headers say about its durability.
+/// Hands a routed message to each of its partitions, with what its headers say about its
+/// durability.
 #[inline]
 pub(super) fn send(
     route: &Route,
@@ -374,7 +381,8 @@ pub(super) fn send(
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
     let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };
     if asks && route.groups.len() > 1 {
-        // A message that is wrong for one of its queues goes to none of them: all are asked before the first one has it.
+        // A message that is wrong for one of its queues goes to none of them: all are asked before
+        // the first one has it.
         for group in &route.groups {
             for (target, header) in group.targets.iter().zip(&group.value_headers) {
                 durability(target.durability, level, header.as_deref(), &publish.properties)?;
@@ -401,8 +409,9 @@ pub(super) fn send(
     Ok(())
 }
 
-/// The durability of one message in one queue. A message may ask for more or less than its queue's level; of a selective
-/// queue it may only ask for more, as the queue's cap holds for all of its messages.
+/// The durability of one message in one queue. A message may ask for more or less than its queue's
+/// level; of a selective queue it may only ask for more, as the queue's cap holds for all of its
+/// messages.
 fn durability(
     queue: Durability,
     level: Option<Level>,

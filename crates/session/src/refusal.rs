@@ -1,6 +1,7 @@
 //! The topology's refusals in the words of the AMQP machine.
 //!
-//! Invariant: the one place where a refusal becomes a reply code; which codes end the connection the machine knows.
+//! Invariant: the one place where a refusal becomes a reply code; which codes end the connection
+//! the machine knows.
 
 use amqp::{ChannelError, ConnectionError, MethodId, ReplyCode};
 use broker::topology::Refusal;

@@ -1,9 +1,11 @@
-//! Direct reply-to: answers that go over the asker's own channel, without a queue that anybody declares.
+//! Direct reply-to: answers that go over the asker's own channel, without a queue that anybody
+//! declares.
 //!
-//! The asker consumes from [`DIRECT_REPLY_TO`] and publishes with that name as `reply_to`; the broker puts a name in its
-//! place that nobody can guess, and a message to that name over the default exchange is a delivery to the asker. Behind
-//! the name stands a transient queue of the asker's channel, so that replies have flow control and memory accounting like
-//! any other message, and a reply after the asker left meets nobody.
+//! The asker consumes from [`DIRECT_REPLY_TO`] and publishes with that name as `reply_to`; the
+//! broker puts a name in its place that nobody can guess, and a message to that name over the
+//! default exchange is a delivery to the asker. Behind the name stands a transient queue of the
+//! asker's channel, so that replies have flow control and memory accounting like any other message,
+//! and a reply after the asker left meets nobody.
 //!
 //! Invariant: the queue goes with its one consumer; no client may do anything to it but publish.
 
@@ -36,7 +38,8 @@ fn precondition(text: &str) -> ChannelError {
 }
 
 impl Session {
-    /// Whether a request names a reply queue where that means something of its own; answered here if so.
+    /// Whether a request names a reply queue where that means something of its own; answered here
+    /// if so.
     pub(super) fn is_about_replies(&mut self, at: usize, request: &Request, cx: &mut Cx<'_, impl Host>) -> bool {
         let (name, missing_is_fine) = match request {
             Request::QueueDeclare { queue, .. } if is_reply_name(queue) => {
@@ -119,7 +122,8 @@ impl Session {
         }
     }
 
-    /// The properties of a request whose answer is to come over its own channel: with the name that leads here.
+    /// The properties of a request whose answer is to come over its own channel: with the name that
+    /// leads here.
     ///
     /// Errors: 406 when nobody on the channel consumes replies.
     pub(super) fn with_reply_name(&self, at: usize, properties: &[u8]) -> Result<Bytes, ChannelError> {

@@ -1,7 +1,7 @@
 //! What a node tells of its connections, as data, and what a session tells of itself.
 //!
-//! Invariant: a report is a copy of one moment of one shard; reports of two shards are of two moments, and nothing follows
-//! from comparing them.
+//! Invariant: a report is a copy of one moment of one shard; reports of two shards are of two
+//! moments, and nothing follows from comparing them.
 
 use super::channel::{Channel, Consumer, State};
 use super::{Client, Host, Session};
@@ -110,7 +110,8 @@ pub struct WaitingReport {
     pub partitions: Vec<PartitionId>,
     /// What has to happen: an answer of the partition, a decision about the topology, confirms.
     pub waits_for: &'static str,
-    /// For how long it has waited. A publish without a confirm: since it was seen first, which is at most 30 s later.
+    /// For how long it has waited. A publish without a confirm: since it was seen first, which is
+    /// at most 30 s later.
     pub waited_ms: u64,
 }
 

@@ -1,7 +1,8 @@
-//! Routes that a channel used lately, so that the common publish touches neither the topology's lock nor its hashes.
+//! Routes that a channel used lately, so that the common publish touches neither the topology's
+//! lock nor its hashes.
 //!
-//! Invariant: a route is used only while the topology has the version that it was computed at. A route that depends on
-//! the message's headers is never kept.
+//! Invariant: a route is used only while the topology has the version that it was computed at. A
+//! route that depends on the message's headers is never kept.
 
 use super::work::Load;
 use broker::topology::HistoryId;
@@ -9,7 +10,8 @@ use broker::{PartitionId, QueueId};
 use partition::Target;
 use smallvec::SmallVec;
 
-/// How many routes a channel remembers. Publishers use one or a few; one that uses thousands pays the look-up.
+/// How many routes a channel remembers. Publishers use one or a few; one that uses thousands pays
+/// the look-up.
 const ROUTES_MAX: usize = 8;
 
 /// What a message's own headers have to say on a route.
@@ -38,7 +40,8 @@ pub(super) struct Route {
     version: u64,
     pub(super) groups: SmallVec<[Group; 1]>,
     pub(super) needs: Needs,
-    /// How many partitions on the way are not on this node. Nobody there can be asked, so nothing of it is promised.
+    /// How many partitions on the way are not on this node. Nobody there can be asked, so nothing
+    /// of it is promised.
     pub(super) away: usize,
     /// It is the sync barrier, which leads nowhere and confirms late.
     pub(super) is_sync: bool,

@@ -1,8 +1,8 @@
-//! One connection above its frames: logging in, its channels, and the way from an event or an effect to the file that knows
-//! what to do.
+//! One connection above its frames: logging in, its channels, and the way from an event or an
+//! effect to the file that knows what to do.
 //!
-//! Invariant: an effect reaches its channel only by the key that the channel was opened with; what comes late for another
-//! of the same number meets nobody.
+//! Invariant: an effect reaches its channel only by the key that the channel was opened with; what
+//! comes late for another of the same number meets nobody.
 
 use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
@@ -26,7 +26,8 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-/// How long a refused login waits for its answer: guessing passwords is slow, and nobody else waits.
+/// How long a refused login waits for its answer: guessing passwords is slow, and nobody else
+/// waits.
 const LOGIN_REFUSED_DELAY_MS: Millis = 1_000;
 
 /// Bytes of what a client says about itself that go into a log line.
@@ -92,7 +93,8 @@ pub struct Peer {
     pub is_loopback: bool,
     /// The user that its certificate names.
     pub certificate_user: Option<String>,
-    /// Whether the node itself is there, for a user who logged in elsewhere and whom `certificate_user` names.
+    /// Whether the node itself is there, for a user who logged in elsewhere and whom
+    /// `certificate_user` names.
     pub is_own: bool,
 }
 
@@ -105,7 +107,8 @@ pub struct Cx<'a, H: Host> {
 }
 
 impl Session {
-    /// The session of a connection that was just accepted, with a number that no other connection gets.
+    /// The session of a connection that was just accepted, with a number that no other connection
+    /// gets.
     pub fn new(peer: Peer, number: ConnectionNumber) -> Self {
         Session {
             peer: peer.address,
@@ -137,8 +140,9 @@ impl Session {
         }
     }
 
-    /// Counts what the client has begun and not ended: `input_bytes` of it are in the machine and before it. True if it is
-    /// too much: then the connection was closed, and the machine has more to say.
+    /// Counts what the client has begun and not ended: `input_bytes` of it are in the machine and
+    /// before it. True if it is too much: then the connection was closed, and the machine has more
+    /// to say.
     #[inline]
     pub fn count_unfinished(&mut self, input_bytes: usize, cx: &mut Cx<'_, impl Host>) -> bool {
         let waiting = cx.client.waiting_bytes();
@@ -150,8 +154,8 @@ impl Session {
         self.unfinished.differs(bytes) && self.tell_unfinished(bytes, cx)
     }
 
-    /// What waits for its turn cannot be given back, but less may come: near the limit of the node each connection is read up to a
-    /// little only.
+    /// What waits for its turn cannot be given back, but less may come: near the limit of the node
+    /// each connection is read up to a little only.
     fn count_waiting(&mut self, bytes: usize, cx: &mut Cx<'_, impl Host>) {
         let Sums { waiting, waiting_max, .. } = &cx.host.common().sums;
         match bytes >= self.waiting_told {
@@ -269,11 +273,13 @@ impl Session {
                 }
                 self.count_channel(at, cx);
             }
-            // The machine names what was outstanding; the partitions know it themselves and requeue it at the detach.
+            // The machine names what was outstanding; the partitions know it themselves and requeue
+            // it at the detach.
             Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, cx.host),
             Event::Authenticate(authenticate) => self.authenticate(&authenticate, cx, now),
             Event::Open { vhost } => self.open(vhost, cx),
-            // Passwords are checked at login only and rights at every operation, so a renewed secret has nothing to refresh.
+            // Passwords are checked at login only and rights at every operation, so a renewed
+            // secret has nothing to refresh.
             Event::UpdateSecret { reason, .. } => {
                 let (user, reason) = (log_text(&self.user), log_text(&reason));
                 tracing::info!(peer = %self.peer, ?user, ?reason, "secret updated");
@@ -331,7 +337,8 @@ impl Session {
         }
     }
 
-    /// The window has room: a consumer of the channel with this number that was passed over takes part again.
+    /// The window has room: a consumer of the channel with this number that was passed over takes
+    /// part again.
     pub fn unstall(&mut self, consumer: ConsumerKey, number: u16, host: &impl Host) {
         let Ok(at) = self.place(number) else { return };
         let channel = &self.channels[at];

@@ -1,4 +1,5 @@
-//! What the broker writes into every message that comes in, where settings ask for it: the time, and which node took it.
+//! What the broker writes into every message that comes in, where settings ask for it: the time,
+//! and which node took it.
 //!
 //! Invariant: nothing else of a message changes, and without the settings nobody looks at it.
 //! Source: RabbitMQ's guide on message interceptors; names and types are RabbitMQ's.
@@ -25,7 +26,8 @@ pub enum Stamp {
 /// What is written into every message that comes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamps {
-    /// The time: in the header `timestamp_in_ms`, in milliseconds since the epoch, and in the property `timestamp`, in seconds.
+    /// The time: in the header `timestamp_in_ms`, in milliseconds since the epoch, and in the
+    /// property `timestamp`, in seconds.
     pub time: Stamp,
     /// This node's name, in the header `x-routed-by`.
     pub node: Stamp,

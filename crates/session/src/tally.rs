@@ -1,7 +1,8 @@
 //! What goes through a shard, counted: for metrics.
 //!
-//! Invariant: counting on the road of a message is an addition to a cell of the shard's own thread. Other threads see the
-//! sums as they were at the end of the shard's last step; a counter never falls.
+//! Invariant: counting on the road of a message is an addition to a cell of the shard's own thread.
+//! Other threads see the sums as they were at the end of the shard's last step; a counter never
+//! falls.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,10 @@
-//! Consumer timeouts: a consumer that holds a message for too long is cancelled, and what it holds goes back to its queue.
+//! Consumer timeouts: a consumer that holds a message for too long is cancelled, and what it holds
+//! goes back to its queue.
 //!
-//! Nothing is noted when a message is delivered. Delivery tags only grow on a channel, so a mark of the last tag at a time
-//! tells of every delivery at or below it that it is at least so old. Invariant: a consumer is cancelled only for a message
-//! that it holds for its timeout or longer, and at most an eighth of it and one look later.
+//! Nothing is noted when a message is delivered. Delivery tags only grow on a channel, so a mark of
+//! the last tag at a time tells of every delivery at or below it that it is at least so old.
+//! Invariant: a consumer is cancelled only for a message that it holds for its timeout or longer,
+//! and at most an eighth of it and one look later.
 
 use super::channel::{RequestKind, State};
 use super::{Client, Cx, Host, NEVER, Session};
@@ -34,8 +36,8 @@ impl Aging {
         (self.timeout_ms / MARKS).clamp(LOOK_MS_MIN, LOOK_MS_MAX)
     }
 
-    /// Notes what is outstanding now: the consumer's oldest tag, and the channel's last one. True if the oldest has been
-    /// out for too long.
+    /// Notes what is outstanding now: the consumer's oldest tag, and the channel's last one. True
+    /// if the oldest has been out for too long.
     fn look(&mut self, now: Millis, oldest: Option<u64>, last: u64) -> bool {
         let Some(oldest) = oldest else {
             self.marks.clear();
@@ -84,7 +86,8 @@ impl Session {
         self.look_at = next;
     }
 
-    /// Cancels a consumer and has everything that it holds go back. It does not count against the messages.
+    /// Cancels a consumer and has everything that it holds go back. It does not count against the
+    /// messages.
     fn time_out(&mut self, at: usize, number: u32, timeout_ms: Millis, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let id = channel.id;
@@ -100,14 +103,16 @@ impl Session {
         let key = ConsumerKey { channel: channel.key, number };
         let request = RequestKind::Replaced(number.into()).id();
         cx.host.push(partition, Command::Cancel { queue, consumer: key, request });
-        // Everything that it holds, whatever the numbers; what the client acks later finds nobody who holds it.
+        // Everything that it holds, whatever the numbers; what the client acks later finds nobody
+        // who holds it.
         let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Disposition::Nack };
         cx.host.push(partition, all);
         cx.client.cancel_notify(id, &tag);
     }
 }
 
-/// What a client that knows no cancel notification gets instead: the whole channel ends, as in RabbitMQ before 4.3.
+/// What a client that knows no cancel notification gets instead: the whole channel ends, as in
+/// RabbitMQ before 4.3.
 fn timed_out(channel: ChannelId, timeout_ms: Millis) -> ChannelError {
     let text = format!(
         "delivery acknowledgement on channel {channel} timed out. Timeout value used: {timeout_ms} ms. This timeout value \
@@ -120,7 +125,8 @@ fn timed_out(channel: ChannelId, timeout_ms: Millis) -> ChannelError {
 mod tests {
     use super::*;
 
-    /// Looks every tenth of a second at a consumer whose oldest tag and the channel's last one are `tags(time)`.
+    /// Looks every tenth of a second at a consumer whose oldest tag and the channel's last one are
+    /// `tags(time)`.
     fn late_at(timeout_ms: Millis, until: Millis, tags: impl Fn(Millis) -> (Option<u64>, u64)) -> Option<Millis> {
         let mut aging = Aging::new(timeout_ms);
         (0..until).step_by(100).find(|now| {

@@ -1,6 +1,7 @@
 //! What a message's own properties ask of the broker, read only where they can ask for anything.
 //!
-//! Invariant: a message that asks for something this version does not do is refused, never taken and the wish ignored.
+//! Invariant: a message that asks for something this version does not do is refused, never taken
+//! and the wish ignored.
 
 use amqp::wire::headers::Headers;
 use amqp::{ChannelError, MethodId, Properties, ReplyCode, Value};
@@ -23,7 +24,8 @@ pub(super) const IMPERSONATOR_TAG: &[u8] = b"impersonator";
 /// The name that asks for an answer over the asker's own channel.
 pub(super) const DIRECT_REPLY_TO: &[u8] = b"amq.rabbitmq.reply-to";
 
-/// Whether the properties can ask for anything at all. The common message has a content type and a delivery mode.
+/// Whether the properties can ask for anything at all. The common message has a content type and a
+/// delivery mode.
 #[inline]
 pub(super) fn may_ask(properties: &[u8]) -> bool {
     match properties.first_chunk::<2>() {
@@ -61,8 +63,8 @@ pub(super) struct Asked {
     pub(super) copies: Copies,
 }
 
-/// Refuses what this version does not do, and what RabbitMQ refuses, and says what the message asks for.
-/// `may_impersonate` says whether the user may claim to be another one.
+/// Refuses what this version does not do, and what RabbitMQ refuses, and says what the message asks
+/// for. `may_impersonate` says whether the user may claim to be another one.
 pub(super) fn check(
     properties: &[u8],
     user: &[u8],
@@ -146,7 +148,8 @@ pub(super) fn delay_ms(properties: &[u8]) -> u64 {
 /// The longest wait of a scheduled message: ten years, as for everything that expires.
 const DELAY_MS_MAX: u64 = EXPIRATION_MS_MAX;
 
-/// Whether a message's own time limit is one. Errors: RabbitMQ's, whose texts are terms of its language.
+/// Whether a message's own time limit is one. Errors: RabbitMQ's, whose texts are terms of its
+/// language.
 fn check_expiration(expiration: &[u8]) -> Result<(), ChannelError> {
     let show = String::from_utf8_lossy(expiration);
     let digits = expiration.strip_prefix(b"-").or(expiration.strip_prefix(b"+")).unwrap_or(expiration);
@@ -181,8 +184,8 @@ pub(super) fn level(properties: &[u8]) -> Result<Option<Level>, ChannelError> {
     }
 }
 
-/// The value that a message adds to what is at risk: 0 without the header, rounded up. Errors: no number, or a negative
-/// one, since a sum that can fall proves nothing.
+/// The value that a message adds to what is at risk: 0 without the header, rounded up. Errors: no
+/// number, or a negative one, since a sum that can fall proves nothing.
 pub(super) fn value(properties: &[u8], header: &[u8]) -> Result<u64, ChannelError> {
     let headers = Headers::new(parse(properties).headers.unwrap_or_default());
     let found = headers.get(header).map(|header| header.decode().unwrap_or(Value::Void));

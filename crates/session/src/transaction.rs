@@ -1,7 +1,8 @@
 //! The publishes of a transactional channel, held until their commit.
 //!
-//! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel then and not at the
-//! commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`]. Routes are found at the commit.
+//! Invariant: what is held was checked when it came, so that an unknown exchange costs the channel
+//! then and not at the commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`].
+//! Routes are found at the commit.
 
 use super::{Client, Cx, Host, Session, traits};
 use amqp::{ChannelError, ChannelId, Deliveries, MethodId, Publish, Reply, ReplyCode};
@@ -29,7 +30,8 @@ pub(super) struct Commit {
 }
 
 impl Transaction {
-    /// Keeps a publish; how many bytes that is. Errors: 406 when the transaction has more bytes than a broker keeps for one.
+    /// Keeps a publish; how many bytes that is. Errors: 406 when the transaction has more bytes
+    /// than a broker keeps for one.
     fn hold(&mut self, publish: Publish) -> Result<usize, ChannelError> {
         let Publish { exchange, routing_key, properties, body, .. } = &publish;
         let bytes = exchange.len() + routing_key.len() + properties.len() + body.len() + PUBLISH_OVERHEAD_BYTES;
@@ -87,8 +89,8 @@ impl Session {
         self.go_on_committing(cx);
     }
 
-    /// Hands on what is left of a commit, or as much of it as a turn may. No event is taken before its end, so there is one at
-    /// a time, and its channel is there.
+    /// Hands on what is left of a commit, or as much of it as a turn may. No event is taken before
+    /// its end, so there is one at a time, and its channel is there.
     pub(super) fn go_on_committing(&mut self, cx: &mut Cx<'_, impl Host>) {
         let Some(mut commit) = self.committing.take() else { return };
         let at = self.at(commit.channel);

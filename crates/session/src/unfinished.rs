@@ -1,22 +1,24 @@
-//! Memory that clients make the broker hold with what they have begun and not ended: bodies that are not there as a whole,
-//! transactions that were not committed, frames that stop in the middle; and channels and consumers, which stand until they are
-//! closed.
+//! Memory that clients make the broker hold with what they have begun and not ended: bodies that
+//! are not there as a whole, transactions that were not committed, frames that stop in the middle;
+//! and channels and consumers, which stand until they are closed.
 //!
-//! Invariant: what one connection holds is counted once, in its user's sum and in the node's, from the end of the read that
-//! brought it until it is gone. A message that is whole at the end of its read is never counted and costs nothing here.
+//! Invariant: what one connection holds is counted once, in its user's sum and in the node's, from
+//! the end of the read that brought it until it is gone. A message that is whole at the end of its
+//! read is never counted and costs nothing here.
 //!
-//! What was begun cannot wait for room: only its end gives the memory back. So a connection that goes on growing beyond a
-//! limit is closed, where publishers of whole messages are only held back.
+//! What was begun cannot wait for room: only its end gives the memory back. So a connection that
+//! goes on growing beyond a limit is closed, where publishers of whole messages are only held back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Less than this is not counted: nearly every read ends within a message, and should neither touch what other threads look
-/// at nor be refused because others hold much.
+/// Less than this is not counted: nearly every read ends within a message, and should neither touch
+/// what other threads look at nor be refused because others hold much.
 const COUNTED_FROM: usize = 32 << 10;
 
-/// What is told of so many bytes. What comes and goes with each read is asked for apart from what stands, so that a connection
-/// with many channels does not tell of every message that a read ends in.
+/// What is told of so many bytes. What comes and goes with each read is asked for apart from what
+/// stands, so that a connection with many channels does not tell of every message that a read ends
+/// in.
 #[inline]
 pub(crate) fn counted(bytes: usize) -> usize {
     if bytes < COUNTED_FROM { 0 } else { bytes }
@@ -98,7 +100,8 @@ impl Unfinished {
         self.bytes != bytes as u64
     }
 
-    /// Tells the others. Returns the limit that this connection passes by growing, the narrowest first.
+    /// Tells the others. Returns the limit that this connection passes by growing, the narrowest
+    /// first.
     #[cold]
     pub(crate) fn tell(&mut self, bytes: usize, of_node: &AtomicU64, limits: &Limits) -> Option<Limit> {
         let (before, now) = (self.bytes, bytes as u64);
@@ -150,7 +153,8 @@ mod tests {
         assert_eq!(left, [0, 0, 0], "all is given back");
     }
 
-    /// Telling touches what other threads look at, so a read that ends within a message must not make it differ.
+    /// Telling touches what other threads look at, so a read that ends within a message must not
+    /// make it differ.
     #[test]
     fn what_stands_does_not_make_the_end_of_a_small_message_count() {
         let standing = 100 << 10;

@@ -1,7 +1,9 @@
-//! What waits for an answer for long: told in the log, once each, and to whoever asks what waits for what.
+//! What waits for an answer for long: told in the log, once each, and to whoever asks what waits
+//! for what.
 //!
-//! Invariant: a request that the broker does not answer, and a publish that it does not confirm, never stay unseen: the log
-//! names the queue and the partition. It costs a look at one connection now and then, and nothing a message.
+//! Invariant: a request that the broker does not answer, and a publish that it does not confirm,
+//! never stay unseen: the log names the queue and the partition. It costs a look at one connection
+//! now and then, and nothing a message.
 
 use super::channel::{Channel, Pending};
 use super::{Client, Cx, Host, NEVER, Session};
@@ -12,8 +14,8 @@ use bytes::Bytes;
 
 /// A request that waits for so long is told of. No sync that goes well takes as long.
 const TOLD_MS: Millis = 10_000;
-/// How often it is looked whether the oldest publish without a confirm is still the same; it is told of then. A connection is
-/// looked at from its first publish on.
+/// How often it is looked whether the oldest publish without a confirm is still the same; it is
+/// told of then. A connection is looked at from its first publish on.
 pub(super) const CONFIRMS_LOOK_MS: Millis = 10_000;
 
 /// The last request of a channel.
@@ -124,7 +126,8 @@ impl Session {
         Awaited { queue, partition, what }
     }
 
-    /// What a channel waits for at this moment: its request, and its oldest publish as far as it was seen at a look.
+    /// What a channel waits for at this moment: its request, and its oldest publish as far as it
+    /// was seen at a look.
     pub(super) fn waiting(&self, channel: &Channel, client: &impl Client, host: &impl Host) -> Vec<WaitingReport> {
         let now = host.now();
         let mut all = Vec::new();
@@ -146,8 +149,9 @@ impl Session {
     }
 }
 
-/// Where a channel's publishes went lately, without those that are gone. What was published once and long ago is not known any
-/// more, but whoever publishes on such a channel and waits for a confirm has not gone on for long.
+/// Where a channel's publishes went lately, without those that are gone. What was published once
+/// and long ago is not known any more, but whoever publishes on such a channel and waits for a
+/// confirm has not gone on for long.
 fn published_to(channel: &Channel, host: &impl Host) -> (Vec<Bytes>, Vec<PartitionId>) {
     let topology = host.topology();
     let (mut queues, mut partitions) = (Vec::new(), Vec::new());

@@ -1,8 +1,9 @@
-//! What a connection may do in one turn before others are served: a read may bring thousands of publishes, and one of them may
-//! go to thousands of queues.
+//! What a connection may do in one turn before others are served: a read may bring thousands of
+//! publishes, and one of them may go to thousands of queues.
 //!
-//! Invariant: a turn ends with the event that passes the limit; what it has done is counted in queues that a message was handed
-//! to, not in time, so that it is the same on every machine. A publish costs one comparison and one addition.
+//! Invariant: a turn ends with the event that passes the limit; what it has done is counted in
+//! queues that a message was handed to, not in time, so that it is the same on every machine. A
+//! publish costs one comparison and one addition.
 
 use broker::topology::RouteTarget;
 use std::hash::BuildHasher;
@@ -10,8 +11,8 @@ use std::hash::BuildHasher;
 /// About ten milliseconds. A full read of the smallest messages that each go to one queue is less.
 const TURN_MAX: usize = 16_384;
 
-/// A message that goes to the same queues as the one before it stands in one batch with it, which costs its queues about so
-/// much less.
+/// A message that goes to the same queues as the one before it stands in one batch with it, which
+/// costs its queues about so much less.
 const SAME_QUEUES: usize = 16;
 
 /// What a publish costs by where it goes.
@@ -80,7 +81,8 @@ mod tests {
 
     #[test]
     fn a_full_read_of_small_messages_is_one_turn_and_a_few_to_thousands_of_queues_are_not() {
-        // Method, header and body of an empty message with the shortest names: 7 + 1 bytes of each frame, and what is in them.
+        // Method, header and body of an empty message with the shortest names: 7 + 1 bytes of each
+        // frame, and what is in them.
         let frames = (8 + 4 + 2 + 1 + 2 + 1) + (8 + 14) + (8 + 1);
         let to = |queues: usize, hash: u64| Load { queues, hash };
         assert!(turn(&[to(1, 1), to(1, 2)]) > (256 << 10) / frames);

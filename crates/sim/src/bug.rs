@@ -1,6 +1,7 @@
 //! Deliberate bugs of the simulated shell: each shows that a checker bites.
 //!
-//! Invariant: a run without one behaves as the server's shell does; with one, exactly the named thing goes wrong.
+//! Invariant: a run without one behaves as the server's shell does; with one, exactly the named
+//! thing goes wrong.
 
 use broker::queue::{LevelRule, Rules};
 

@@ -1,14 +1,18 @@
-//! What must hold in every run: checked at every step, by an observer that sees all nodes and is told everything.
+//! What must hold in every run: checked at every step, by an observer that sees all nodes and is
+//! told everything.
 //!
-//! - [`raft`]: one leader a term, logs match, a leader has everything committed, what is committed never changes, members
-//!   are equal at equal index.
-//! - [`messages`]: a model of the queues, made from the committed log by rules of its own; [`fate`]: of one message.
+//! - [`raft`]: one leader a term, logs match, a leader has everything committed, what is committed
+//!   never changes, members are equal at equal index.
+//! - [`messages`]: a model of the queues, made from the committed log by rules of its own;
+//!   [`fate`]: of one message.
 //! - [`topology`]: the group that decides what exists, with its own state.
-//! - [`consumers`]: one consumer at a time, where a queue asks for that; [`ends`]: queues that were deleted.
-//! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap, deliveries are of what was
-//!   published, in order, once without a flag, never of what is settled.
+//! - [`consumers`]: one consumer at a time, where a queue asks for that; [`ends`]: queues that were
+//!   deleted.
+//! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap,
+//!   deliveries are of what was published, in order, once without a flag, never of what is settled.
 //!
-//! Invariant: a checker that finds something panics with its name in brackets; a canary looks for that name.
+//! Invariant: a checker that finds something panics with its name in brackets; a canary looks for
+//! that name.
 
 pub mod consumers;
 pub mod ends;
@@ -89,8 +93,8 @@ pub struct Published {
     pub confirmed: bool,
     /// It is in the committed log.
     pub committed: bool,
-    /// Members that may have forgotten it, a bit each: they lost power since it was published and before it was committed, or had not
-    /// caught up by then with what they lost before.
+    /// Members that may have forgotten it, a bit each: they lost power since it was published and
+    /// before it was committed, or had not caught up by then with what they lost before.
     pub forgotten_by: u64,
     /// Its queues had one with its key, so that it was confirmed and dropped.
     pub repeats: bool,
@@ -172,7 +176,8 @@ pub struct Checks {
     gave_up: BTreeSet<(usize, NodeId)>,
     /// Of each partition the nodes whose majority decides, a bit each, by what was applied.
     voters: Vec<u64>,
-    /// How many members are a majority. Where members change there is one more at times, which makes it no smaller.
+    /// How many members are a majority. Where members change there is one more at times, which
+    /// makes it no smaller.
     majority: u32,
     /// Given out without the flag: queue and message.
     unflagged: BTreeSet<(QueueId, u64)>,
@@ -207,9 +212,11 @@ pub struct Figures {
     pub power_cuts: u64,
     /// Snapshots installed.
     pub snapshots: u64,
-    /// Confirmed at *written*, and lost where a majority lost its power, or forgot, before it was synced anywhere that counts.
+    /// Confirmed at *written*, and lost where a majority lost its power, or forgot, before it was
+    /// synced anywhere that counts.
     pub lost_with_power: u64,
-    /// Times that a member counted as whole again after a power cut because it heard of no leader for long.
+    /// Times that a member counted as whole again after a power cut because it heard of no leader
+    /// for long.
     pub gave_up_waiting: u64,
     /// Times that a member caught up with what it may have forgotten.
     pub caught_up: u64,
@@ -355,7 +362,8 @@ impl Checks {
         }
     }
 
-    /// A client is about to publish this; the number of the message comes back, and stands in its body.
+    /// A client is about to publish this; the number of the message comes back, and stands in its
+    /// body.
     pub fn publish(&mut self, mut published: Published) -> u64 {
         let id = self.published.len() as u64;
         published.since = self.models[published.group].applied();
@@ -420,7 +428,8 @@ impl Checks {
         self.lost_unsynced(node);
     }
 
-    /// A node may have forgotten what it had written and not synced: after a failed sync as after a power cut.
+    /// A node may have forgotten what it had written and not synced: after a failed sync as after a
+    /// power cut.
     pub fn lost_unsynced(&mut self, node: NodeId) {
         (0..self.forgetful.len()).for_each(|group| self.forgets(group, bit(node)));
     }
@@ -441,7 +450,8 @@ impl Checks {
         }
     }
 
-    /// Whether so many members may have forgotten a message that a confirm as *written* promised nothing about it.
+    /// Whether so many members may have forgotten a message that a confirm as *written* promised
+    /// nothing about it.
     fn is_at_mercy(&self, id: u64) -> bool {
         self.published[id as usize].forgotten_by.count_ones() >= self.majority
     }
@@ -472,7 +482,8 @@ impl Checks {
         }
     }
 
-    /// A member leads anew: what was confirmed as written and is not in its log is lost, by what happened until now.
+    /// A member leads anew: what was confirmed as written and is not in its log is lost, by what
+    /// happened until now.
     fn observe_leader(&mut self, node: NodeId, group: usize) {
         if self.at_risk.is_empty() {
             return;
@@ -652,7 +663,8 @@ impl Checks {
         }
     }
 
-    /// A dead letter left: at most once, its message has ended in the log before; at least once, it may leave again.
+    /// A dead letter left: at most once, its message has ended in the log before; at least once, it
+    /// may leave again.
     fn letter(&mut self, group: usize, said: Said, letter: &DeadLetter) {
         let (queue, seq) = (letter.queue, letter.seq);
         self.figures.dead_letters += 1;
@@ -778,7 +790,8 @@ impl Checks {
         self.expected.rules_of(delivery.queue).map_or(0, |rules| rules.levels.level(priority))
     }
 
-    /// Which message a delivery is of; it must be one that was published, to this queue, with these bytes.
+    /// Which message a delivery is of; it must be one that was published, to this queue, with these
+    /// bytes.
     fn identify(&self, delivery: &Delivery) -> u64 {
         let what = || format!("message {} of queue {}", delivery.seq, delivery.queue.0);
         let Some(view) = MessageView::parse(&delivery.message) else {
@@ -826,7 +839,8 @@ impl Checks {
         }
     }
 
-    /// The topology has deleted a queue: what was confirmed for it alone, and is not in the log, need not come there.
+    /// The topology has deleted a queue: what was confirmed for it alone, and is not in the log,
+    /// need not come there.
     pub fn deleted(&mut self, queue: QueueId) {
         self.figures.deleted += 1;
         self.ends.deleted(queue);

@@ -1,8 +1,9 @@
-//! Clients: publishers that resend until they are confirmed, and readers that consume, get, ack, give back and purge.
+//! Clients: publishers that resend until they are confirmed, and readers that consume, get, ack,
+//! give back and purge.
 //!
-//! A client knows nothing but what nodes tell it. Invariants: a publisher sends, on each connection, all its unconfirmed
-//! publishes in order before anything new, under the numbers that they had; a reader settles only what it was given on the
-//! same channel, each once.
+//! A client knows nothing but what nodes tell it. Invariants: a publisher sends, on each
+//! connection, all its unconfirmed publishes in order before anything new, under the numbers that
+//! they had; a reader settles only what it was given on the same channel, each once.
 
 use crate::checks::{Asked, Checks, Published, body_of};
 use crate::node::SessionId;
@@ -229,7 +230,8 @@ impl Client {
         Client::new(number, group, queues, random, Part::Reader(reader))
     }
 
-    /// Most messages that it takes from one queue at a time; `None` is no limit, and 0 is a publisher.
+    /// Most messages that it takes from one queue at a time; `None` is no limit, and 0 is a
+    /// publisher.
     pub fn credit(&self) -> Option<u64> {
         match &self.part {
             Part::Publisher(_) => Some(0),
@@ -324,7 +326,8 @@ impl Client {
         match &mut self.part {
             Part::Publisher(p) => {
                 if p.habits.gives_up {
-                    // A number that was refused, unheard, must not come again: as clients do, it begins a new channel.
+                    // A number that was refused, unheard, must not come again: as clients do, it
+                    // begins a new channel.
                     p.unconfirmed.clear();
                     (p.next_seq, p.number) = (1, 1);
                 }
@@ -357,7 +360,8 @@ impl Client {
             priority: self.random.below(3) as i32,
             granted_only,
         };
-        // No other question has its number, or the answer to one would be taken for the answer to the other.
+        // No other question has its number, or the answer to one would be taken for the answer to
+        // the other.
         r.next_request += 1;
         let request = question(queue, r.next_request);
         r.asked.insert(request, number);
@@ -621,8 +625,8 @@ pub fn mix_up_key(publish: &mut Publish) {
     }
 }
 
-/// The properties of a message: its delivery mode, the delay that it asks its exchange for, and with `varied` at times a
-/// key, a priority and a time limit.
+/// The properties of a message: its delivery mode, the delay that it asks its exchange for, and
+/// with `varied` at times a key, a priority and a time limit.
 fn properties(varied: bool, asked_ms: Option<u32>, random: &mut Random) -> Bytes {
     const DELIVERY_MODE: u16 = 1 << 12;
     const PRIORITY: u16 = 1 << 11;

@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: nodes, links, clients and weather under one clock and one seed.
 //!
-//! Invariant: a run is a function of its seed and options. Nothing here reads a clock, the system's randomness or an
-//! unordered map; a failure is found again from its seed.
+//! Invariant: a run is a function of its seed and options. Nothing here reads a clock, the system's
+//! randomness or an unordered map; a failure is found again from its seed.
 
 use crate::checks::{Checks, Expected, Figures, violated};
 use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
@@ -37,7 +37,8 @@ const SLOW_START_MAX: u64 = 4_000;
 const QUICK_START_MAX: u64 = 800;
 /// Clocks step by 10 s in either direction.
 const CLOCKS_APART_MS: u64 = 20_000;
-/// Where nothing goes wrong, a scheduled message comes within this time of its own: a delete that came to nothing may be between.
+/// Where nothing goes wrong, a scheduled message comes within this time of its own: a delete that
+/// came to nothing may be between.
 const LATE_MS_MAX: u64 = 3_000;
 /// Every partition has a number that a group of the log can have, 0 being the topology's.
 const FIRST_PARTITION: u32 = 1;
@@ -117,7 +118,8 @@ pub struct Cluster {
     hit: Option<leaders::Hit>,
     /// The node whose disk rots, where there is rot.
     victim: usize,
-    /// Bits of its log that flipped before a start: the group whose record it was, the file, the byte, the bit.
+    /// Bits of its log that flipped before a start: the group whose record it was, the file, the
+    /// byte, the bit.
     spoilt: Vec<(PartitionId, String, u64, u8)>,
     /// Down, and not to be started by itself.
     deadline: Micros,
@@ -204,8 +206,8 @@ impl Cluster {
         }
     }
 
-    /// Runs to the end: a time of work and faults, then a time to heal and drain. Panics if a checker, or an assertion of the
-    /// engine, finds something.
+    /// Runs to the end: a time of work and faults, then a time to heal and drain. Panics if a
+    /// checker, or an assertion of the engine, finds something.
     pub fn run(&mut self) -> Figures {
         for node in 0..self.nodes.len() {
             self.start(node);
@@ -545,7 +547,8 @@ impl Cluster {
         }
     }
 
-    /// A node is down, by a crash that its disk met, or because it stopped itself. It comes back after a while.
+    /// A node is down, by a crash that its disk met, or because it stopped itself. It comes back
+    /// after a while.
     fn fall(&mut self, node: usize) {
         let id = self.nodes[node].id;
         for session in self.nodes[node].stop() {

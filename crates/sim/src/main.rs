@@ -1,4 +1,5 @@
-//! Runs many seeds by hand: `cargo run --release -p sim -- --seeds 0..10000 [--nodes 1|3|5] [--faults network,power]`.
+//! Runs many seeds by hand:
+//! `cargo run --release -p sim -- --seeds 0..10000 [--nodes 1|3|5] [--faults network,power]`.
 //!
 //! A seed that fails prints itself; `--trace` with that seed alone prints what happened before.
 #![allow(clippy::print_stdout)] // It is a tool for a terminal.

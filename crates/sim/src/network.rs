@@ -1,9 +1,10 @@
-//! Links between nodes, and their weather: what is sent may be lost, late, doubled, overtaken, or cut off in one direction.
+//! Links between nodes, and their weather: what is sent may be lost, late, doubled, overtaken, or
+//! cut off in one direction.
 //!
 //! What is lost may have been damaged on the way, which the packet's checksum finds.
 //!
-//! Invariant: a frame arrives as it was sent or not at all. Peer links of the server are TCP, which keeps order; here order
-//! is not kept, because Raft and the frames beside it must not need it.
+//! Invariant: a frame arrives as it was sent or not at all. Peer links of the server are TCP, which
+//! keeps order; here order is not kept, because Raft and the frames beside it must not need it.
 
 use crate::random::Random;
 use crate::schedule::Micros;

@@ -1,4 +1,5 @@
-//! One node: partitions over a faulty disk, and a shell that carries out what they want as the server's threads do.
+//! One node: partitions over a faulty disk, and a shell that carries out what they want as the
+//! server's threads do.
 //!
 //! ```text
 //! inbox ──turn──▶ partitions ──WalWrite──▶ log: append ▸ written ▸ sync ▸ synced ─────────┐
@@ -7,9 +8,10 @@
 //!   └───────────────┴──────────────── completions ◀───────────────────────────────────────┘
 //! ```
 //!
-//! Invariants: each thread does one thing at a time and takes virtual time for it; a disk operation happens at one moment,
-//! so a crash falls before it, in its middle, or after it; what was reported to a partition had been done by then, and
-//! an answer of an earlier life of the node never arrives. A node that a fault hits stops as the server does: at once.
+//! Invariants: each thread does one thing at a time and takes virtual time for it; a disk operation
+//! happens at one moment, so a crash falls before it, in its middle, or after it; what was reported
+//! to a partition had been done by then, and an answer of an earlier life of the node never
+//! arrives. A node that a fault hits stops as the server does: at once.
 
 use crate::bug::Bug;
 use crate::random::Random;
@@ -37,7 +39,8 @@ pub use queues::Known;
 pub use start::Restored;
 pub use topology::TOPOLOGY;
 
-/// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a simulation.
+/// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a
+/// simulation.
 const TURN_BYTES_MAX: usize = 48 << 10;
 /// Closed log files are kept up to this many bytes before live messages are copied out of them.
 const RETAINED_BYTES_MAX: u64 = 1 << 20;
@@ -88,7 +91,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Where a partition stands on a node's shard: behind the queues in memory, the topology's behind all others.
+    /// Where a partition stands on a node's shard: behind the queues in memory, the topology's
+    /// behind all others.
     fn place_of(&self, partition: PartitionId) -> Option<usize> {
         if partition == TRANSIENT {
             return Some(0);
@@ -329,7 +333,8 @@ impl Node {
         self.running.is_some()
     }
 
-    /// The process is gone; what it had on the disk is the disk's matter. Sessions that it had are told.
+    /// The process is gone; what it had on the disk is the disk's matter. Sessions that it had are
+    /// told.
     pub fn stop(&mut self) -> Vec<SessionId> {
         self.life += 1;
         self.running.take().map(|r| r.sessions.into_keys().collect()).unwrap_or_default()
@@ -406,7 +411,8 @@ impl Node {
         ending.is_some_and(EndingMember::is_over)
     }
 
-    /// The disk is gone, with everything that was on it. Only with a wrong shell does the node come back, over another one.
+    /// The disk is gone, with everything that was on it. Only with a wrong shell does the node come
+    /// back, over another one.
     pub fn lose_disk(&mut self) {
         self.disk = Arc::new(FaultyDisk::new(self.random.next()));
     }

@@ -29,15 +29,19 @@ pub struct Faults {
     pub pauses: bool,
     /// Disks are slow, fail, or are full.
     pub disks: bool,
-    /// Bits of one node's extents flip. Not with a single node, which would have to set messages aside.
+    /// Bits of one node's extents flip. Not with a single node, which would have to set messages
+    /// aside.
     pub rot: bool,
-    /// Bits of the same node's log flip, behind its back. It does not go down then: a start over such a log is refused.
+    /// Bits of the same node's log flip, behind its back. It does not go down then: a start over
+    /// such a log is refused.
     pub log_rot: bool,
-    /// One record in the log of the same node cannot be read when it starts: its group is quarantined there until the faults are
-    /// over and the record is whole again. Not with a single node, whose messages would not be there.
+    /// One record in the log of the same node cannot be read when it starts: its group is
+    /// quarantined there until the faults are over and the record is whole again. Not with a single
+    /// node, whose messages would not be there.
     pub start_rot: bool,
-    /// A leader is not heard by one of its followers, and loses power soon after: what a majority has written is then on one of
-    /// the others and not on the next. Alone it never happens to two at once.
+    /// A leader is not heard by one of its followers, and loses power soon after: what a majority
+    /// has written is then on one of the others and not on the next. Alone it never happens to two
+    /// at once.
     pub leaders: bool,
 }
 
@@ -96,18 +100,20 @@ pub struct Options {
     pub trace: bool,
     /// How long faults go on; `None` leaves it to the seed.
     pub duration: Option<Micros>,
-    /// Queues have rules: limits of all kinds, dead letters, retries, priorities, one active consumer; messages have
-    /// priorities, time limits and delays.
+    /// Queues have rules: limits of all kinds, dead letters, retries, priorities, one active
+    /// consumer; messages have priorities, time limits and delays.
     pub rules: bool,
-    /// Queues are deleted and created again; some publishes go through an `x-delayed-message` exchange.
+    /// Queues are deleted and created again; some publishes go through an `x-delayed-message`
+    /// exchange.
     pub turnover: bool,
     /// The topology's group runs too, and somebody declares and deletes all the time.
     pub declares: bool,
-    /// Nodes are upgraded one by one, each with its first restart; some are from the start. The new build knows a version of the
-    /// queues' machine that no real one does.
+    /// Nodes are upgraded one by one, each with its first restart; some are from the start. The new
+    /// build knows a version of the queues' machine that no real one does.
     pub upgrades: bool,
-    /// Members of the groups change: nodes join, take the place of others, leave; disks are lost for good. Not together with
-    /// `declares`, whose group keeps its members, and not with leaders that are hit.
+    /// Members of the groups change: nodes join, take the place of others, leave; disks are lost
+    /// for good. Not together with `declares`, whose group keeps its members, and not with leaders
+    /// that are hit.
     pub members: bool,
 }
 
@@ -238,7 +244,8 @@ fn rules_of(random: &mut Random) -> Arc<Rules> {
     let dead_letter = DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once };
     let overflow =
         *random.pick(&[Overflow::DropHead, Overflow::DropHead, Overflow::RejectPublish, Overflow::RejectPublishDlx]);
-    // What refuses has room for any one message: a scheduled one that never fits would wait for ever.
+    // What refuses has room for any one message: a scheduled one that never fits would wait for
+    // ever.
     let (length_min, bytes_min) = if overflow.is_reject() { (1, 20_000) } else { (0, 100) };
     Arc::new(Rules {
         message_ttl_ms: random.chance(40).then(|| random.between(0, 1_500)),

@@ -1,7 +1,7 @@
 //! Choices from a seed and nothing else.
 //!
-//! Invariant: two generators made from the same seed give the same numbers; a fork does not depend on how much its parent
-//! is used afterwards.
+//! Invariant: two generators made from the same seed give the same numbers; a fork does not depend
+//! on how much its parent is used afterwards.
 
 /// A SplitMix64 generator: small, and good enough to choose what goes wrong next.
 #[derive(Clone, Debug)]

@@ -1,8 +1,10 @@
-//! What exists: queues under names, and the exchanges that lead to them, in the machine in which the server keeps them.
+//! What exists: queues under names, and the exchanges that lead to them, in the machine in which
+//! the server keeps them.
 //!
-//! A queue's name is the id that the plan gave it; each of its lives has an id of its own. Every partition has an
-//! `x-delayed-message` exchange that leads to its queues. The topology's own log is not simulated: everybody sees the same
-//! at once, but for nodes that hear of a deletion late. Invariant: an id is given out once.
+//! A queue's name is the id that the plan gave it; each of its lives has an id of its own. Every
+//! partition has an `x-delayed-message` exchange that leads to its queues. The topology's own log
+//! is not simulated: everybody sees the same at once, but for nodes that hear of a deletion late.
+//! Invariant: an id is given out once.
 
 use crate::bug::Bug;
 use crate::client::QueueSettings;
@@ -23,7 +25,8 @@ const VHOST: VhostId = VhostId(0);
 /// The routing key that leads to every queue of a partition.
 const TO_ALL: &str = "all.of.them";
 
-/// The name of a queue, that is, the id that it had in its first life. Scheduled messages have queues without a name.
+/// The name of a queue, that is, the id that it had in its first life. Scheduled messages have
+/// queues without a name.
 pub fn name_of(id: QueueId) -> QueueId {
     if schedule_of(id).is_some() { id } else { QueueId(id.0 % LIFE) }
 }
@@ -144,7 +147,8 @@ impl Registry {
         ids
     }
 
-    /// Where it has to go: what a direct, a topic and a fanout exchange make of these keys, said plainly.
+    /// Where it has to go: what a direct, a topic and a fanout exchange make of these keys, said
+    /// plainly.
     pub fn leads_to(&self, group: usize, key: &Name) -> Vec<QueueId> {
         let is_meant = |name: &QueueId| {
             let is_for_all = **key == *TO_ALL.as_bytes() || self.routes_as[group] == ExchangeType::Fanout;

@@ -1,6 +1,7 @@
 //! Virtual time: what happens next, and when.
 //!
-//! Invariant: time never goes back, and events of the same moment happen in the order in which they were put there.
+//! Invariant: time never goes back, and events of the same moment happen in the order in which they
+//! were put there.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,14 @@
-//! Clients that speak AMQP with the sessions of simulated nodes: bytes in, bytes out, and everything between is the code
-//! of production, from the frames to the log.
+//! Clients that speak AMQP with the sessions of simulated nodes: bytes in, bytes out, and
+//! everything between is the code of production, from the frames to the log.
 //!
 //! ```text
 //!   client ══bytes══▶ amqp::Connection ▸ session::Session ──commands──▶ partitions of the node, its topology's group
 //!          ◀═bytes══                                      ◀──effects───
 //! ```
 //!
-//! Only what the server does with sockets and threads is this file's: pipes that are cut after any byte, partitions that
-//! answer at once or late, in their order. Invariant: a run is a function of its seed and options.
+//! Only what the server does with sockets and threads is this file's: pipes that are cut after any
+//! byte, partitions that answer at once or late, in their order. Invariant: a run is a function of
+//! its seed and options.
 
 mod audit;
 mod client;
@@ -203,8 +204,8 @@ impl Sessions {
         }
     }
 
-    /// Runs to the end: a time of work and faults, then a time to heal, then a look at what is there. Panics if something
-    /// is not as it must be.
+    /// Runs to the end: a time of work and faults, then a time to heal, then a look at what is
+    /// there. Panics if something is not as it must be.
     pub fn run(&mut self) -> Figures {
         for node in 0..self.nodes.len() {
             self.start(node);
@@ -433,7 +434,8 @@ impl Sessions {
         self.carry_bytes(client);
     }
 
-    /// A client's socket goes. Its server hears of it a little later; of what was on its way there some may be lost.
+    /// A client's socket goes. Its server hears of it a little later; of what was on its way there
+    /// some may be lost.
     fn leave(&mut self, client: usize, after: Micros) {
         let connection = match client {
             AUDITOR => self.audit.connection.take(),
@@ -448,8 +450,8 @@ impl Sessions {
         self.schedule.after(after, Event::Left { connection });
     }
 
-    /// Calls a session, then hands on all that its machine has to say, and writes what there is to write: as the server's
-    /// connection does it at each turn.
+    /// Calls a session, then hands on all that its machine has to say, and writes what there is to
+    /// write: as the server's connection does it at each turn.
     fn with_session(&mut self, connection: ConnectionId, call: impl FnOnce(&mut Session, &mut Cx<'_, Desk<'_>>)) {
         let now = self.schedule.now();
         let Some(served) = self.served.get_mut(&connection) else { return };
@@ -520,7 +522,8 @@ impl Sessions {
         self.fronts[node].as_ref()?.channels.borrow().get(&channel).copied()
     }
 
-    /// How long something takes between a session and a partition: little, or much if their shards are busy.
+    /// How long something takes between a session and a partition: little, or much if their shards
+    /// are busy.
     fn delay(&mut self) -> Micros {
         if self.random.chance(self.late) { self.random.between(1, 300) * MS } else { self.random.between(0, 40) }
     }
@@ -553,7 +556,8 @@ impl Sessions {
                 Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
             }
         }
-        // What one call leaves for a partition comes to it in one step, as on the server. Who lets gets go ahead takes steps between.
+        // What one call leaves for a partition comes to it in one step, as on the server. Who lets
+        // gets go ahead takes steps between.
         let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
         for (partition, mut left) in batches {
             while !left.is_empty() {

@@ -1,6 +1,7 @@
 //! What happened, line by line, for a person who looks for the reason of a failure.
 //!
-//! Invariant: writing a trace changes nothing of a run; a run that failed is run again from its seed with the trace on.
+//! Invariant: writing a trace changes nothing of a run; a run that failed is run again from its
+//! seed with the trace on.
 
 use crate::schedule::Micros;
 use std::collections::VecDeque;

@@ -1,4 +1,5 @@
-//! Each checker bites: a shell with a deliberate bug is found out, by the checker that is meant for it.
+//! Each checker bites: a shell with a deliberate bug is found out, by the checker that is meant for
+//! it.
 
 use sim::{Bug, Cluster, Faults, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,7 +71,8 @@ fn a_node_that_founds_what_it_is_to_join_is_found_out() {
     look_for("[one-leader]", Options { bug: Some(Bug::JoinerFounds), ..members });
 }
 
-/// It could vote again in a term in which it has voted, and does not have what a leader knows it to have.
+/// It could vote again in a term in which it has voted, and does not have what a leader knows it to
+/// have.
 #[test]
 fn a_node_that_comes_back_without_its_disk_is_found_out() {
     let members = Options { members: true, ..Options::default() };

@@ -1,6 +1,8 @@
-//! A few hundred seeds, fast enough for every change. Many more are run by hand: see `docs/simulation.md`.
+//! A few hundred seeds, fast enough for every change. Many more are run by hand: see
+//! `docs/simulation.md`.
 //!
-//! A failure names its seed; `cargo run -p sim -- --seed N --trace 2000` with the same nodes and faults shows what happened.
+//! A failure names its seed; `cargo run -p sim -- --seed N --trace 2000` with the same nodes and
+//! faults shows what happened.
 
 use sim::{Cluster, Faults, Figures, Options};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -39,7 +41,8 @@ fn rules_of_queues_hold_in_all_weathers() {
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
-/// Queues are deleted under load and created again; messages come through an exchange that lets them wait.
+/// Queues are deleted under load and created again; messages come through an exchange that lets
+/// them wait.
 #[test]
 fn queues_come_and_go_in_all_weathers() {
     let turnover = Options { turnover: true, ..Options::default() };
@@ -52,7 +55,8 @@ fn queues_come_and_go_in_all_weathers() {
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
-/// What exists is decided by a group of its own; who misses what its log does not have any more gets its state.
+/// What exists is decided by a group of its own; who misses what its log does not have any more
+/// gets its state.
 #[test]
 fn members_agree_on_what_exists_in_all_weathers() {
     let declares = Options { declares: true, ..Options::default() };
@@ -67,7 +71,8 @@ fn members_agree_on_what_exists_in_all_weathers() {
     assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
-/// A member that finds a record of its log damaged says nothing, and harms nobody; it is what it was when the record is whole.
+/// A member that finds a record of its log damaged says nothing, and harms nobody; it is what it
+/// was when the record is whole.
 #[test]
 fn a_quarantined_member_harms_nobody() {
     let faults = Faults { start_rot: true, ..Faults::ALL };
@@ -76,8 +81,9 @@ fn a_quarantined_member_harms_nobody() {
     assert!(total.quarantined > 15, "runs in which nobody is quarantined show nothing: {total:?}");
 }
 
-/// Nodes join groups, take the place of others and leave, and disks are lost for good. Seeds 47 and 61 elected a member that had been
-/// removed: after a restart it did not know that its group had gone on without it.
+/// Nodes join groups, take the place of others and leave, and disks are lost for good. Seeds 47 and
+/// 61 elected a member that had been removed: after a restart it did not know that its group had
+/// gone on without it.
 #[test]
 fn members_change_and_nothing_is_lost() {
     let members = Options { members: true, ..Options::default() };
@@ -88,7 +94,8 @@ fn members_change_and_nothing_is_lost() {
     assert!(total.snapshots > 100 && total.leaders > 200, "who joins gets a snapshot: {total:?}");
 }
 
-/// Members are upgraded one by one; the machine is raised behind the last of them, and nobody stops over it.
+/// Members are upgraded one by one; the machine is raised behind the last of them, and nobody stops
+/// over it.
 #[test]
 fn a_machine_is_raised_once_every_member_can() {
     let upgrades = Options { upgrades: true, ..Options::default() };
@@ -108,7 +115,8 @@ fn rules_of_queues_keep_their_times_where_clocks_agree() {
     assert!(total.ended_by_rule > 500 && total.dead_lettered > 300, "{total:?}");
 }
 
-/// A checkpoint forgot that a queue had had something that only some queues have, and its members were told apart by it.
+/// A checkpoint forgot that a queue had had something that only some queues have, and its members
+/// were told apart by it.
 #[test]
 fn what_is_there_and_empty_is_as_good_as_not_there() {
     for seed in [520, 558] {
@@ -135,8 +143,9 @@ fn three_nodes_lose_nothing_that_was_written_while_the_power_stays() {
     assert!(total.confirmed > 5_000, "{total:?}");
 }
 
-/// Leaders alone lose power, while what they confirmed last is on a bare majority. `canaries.rs` has the same seeds find a member that
-/// votes as if it had forgotten nothing. Nothing may be excused here: no majority is ever hit, and nobody waits in vain.
+/// Leaders alone lose power, while what they confirmed last is on a bare majority. `canaries.rs`
+/// has the same seeds find a member that votes as if it had forgotten nothing. Nothing may be
+/// excused here: no majority is ever hit, and nobody waits in vain.
 #[test]
 fn what_was_written_survives_the_power_cut_of_its_leader() {
     let leaders = Options { faults: Faults { leaders: true, ..Faults::NONE }, ..Options::default() };
@@ -180,26 +189,30 @@ fn a_partition_without_a_checkpoint_keeps_the_log() {
     }
 }
 
-/// A snapshot that arrived before upkeep had looked for the first time was to be replayed from files long gone.
+/// A snapshot that arrived before upkeep had looked for the first time was to be replayed from
+/// files long gone.
 #[test]
 fn a_snapshot_right_after_a_start_needs_no_file_that_is_gone() {
     run(43, Options::default());
 }
 
-/// An extent that upkeep finished while a snapshot's checkpoint was being saved was forgotten, and later missed.
+/// An extent that upkeep finished while a snapshot's checkpoint was being saved was forgotten, and
+/// later missed.
 #[test]
 fn an_extent_made_during_an_install_is_carried_over() {
     run(3187, Options::default());
 }
 
-/// Entries that were held back while leadership was handed over stayed held when nothing came of it.
+/// Entries that were held back while leadership was handed over stayed held when nothing came of
+/// it.
 #[test]
 fn entries_held_back_go_on_when_a_transfer_comes_to_nothing() {
     let faults = Faults { network: true, ..Faults::NONE };
     run(36, Options { faults, ..Options::default() });
 }
 
-/// A message went out, before it was applied, on a dispatch watermark in a later entry, which was lost.
+/// A message went out, before it was applied, on a dispatch watermark in a later entry, which was
+/// lost.
 #[test]
 fn a_watermark_in_a_later_entry_does_not_cover_a_message() {
     let faults = Faults { network: true, crashes: true, ..Faults::NONE };
@@ -213,47 +226,54 @@ fn a_rejected_probe_takes_no_foreign_entries_along() {
     run(1, Options { faults, ..Options::default() });
 }
 
-/// A queue whose messages were all taken in and held back was forgotten as idle; its messages were never ready.
+/// A queue whose messages were all taken in and held back was forgotten as idle; its messages were
+/// never ready.
 #[test]
 fn a_queue_whose_messages_are_held_back_is_not_idle() {
     run(40163, Options::default());
 }
 
-/// A replay began with the end of a log that a later leader had replaced, and took what was before it for missing.
+/// A replay began with the end of a log that a later leader had replaced, and took what was before
+/// it for missing.
 #[test]
 fn the_end_of_a_log_that_was_replaced_does_not_refuse_a_start() {
     run(61103, Options { faults: Faults { rot: true, ..Faults::ALL }, ..Options::default() });
 }
 
-/// A checkpoint was to be replayed from a file of which a power cut left nothing; the log went on in the one before.
+/// A checkpoint was to be replayed from a file of which a power cut left nothing; the log went on
+/// in the one before.
 #[test]
 fn a_checkpoint_names_no_file_that_may_not_be_there() {
     run(20418, Options { declares: true, ..Options::default() });
 }
 
-/// Readers gave a cancel and a consume one number, and took the answer to the one for the answer to the other: who was told that
-/// the queue was gone believed to consume from it.
+/// Readers gave a cancel and a consume one number, and took the answer to the one for the answer to
+/// the other: who was told that the queue was gone believed to consume from it.
 #[test]
 fn a_reader_is_told_by_its_own_answers_that_a_queue_is_gone() {
     run(336, Options { rules: true, turnover: true, ..Options::default() });
 }
 
-/// What the delivery limit ended went on counting towards the bytes of its queue, which refused what there was room for.
+/// What the delivery limit ended went on counting towards the bytes of its queue, which refused
+/// what there was room for.
 #[test]
 fn a_queue_knows_its_bytes_when_the_delivery_limit_ends_messages() {
     run(741_014, Options { nodes: 1, rules: true, turnover: true, ..Options::default() });
 }
 
-/// A `basic.get` took a message whose time was over, while nothing expired because its head was not at hand.
+/// A `basic.get` took a message whose time was over, while nothing expired because its head was not
+/// at hand.
 #[test]
 fn a_get_takes_nothing_that_is_over() {
     run(64955, Options { faults: Faults { rot: true, ..Faults::ALL }, rules: true, ..Options::default() });
 }
 
-/// An entry of a leader's log rotted before a follower had it: the follower asked for it for as long as this leader led.
+/// An entry of a leader's log rotted before a follower had it: the follower asked for it for as
+/// long as this leader led.
 ///
-/// That everybody has everything in the end is looked at in each run. Of a hundred about sixteen meet such an entry, where the one who
-/// lagged gets a snapshot: enough of them must be among these, whatever course the runs take.
+/// That everybody has everything in the end is looked at in each run. Of a hundred about sixteen
+/// meet such an entry, where the one who lagged gets a snapshot: enough of them must be among
+/// these, whatever course the runs take.
 #[test]
 fn rot_in_a_log_keeps_no_follower_behind() {
     let faults = Faults { disks: false, rot: true, log_rot: true, ..Faults::ALL };

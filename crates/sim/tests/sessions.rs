@@ -1,8 +1,8 @@
-//! Clients that speak AMQP with real sessions, over simulated nodes: seeds in all weathers, and deliberate bugs of the host
-//! that the same seeds find.
+//! Clients that speak AMQP with real sessions, over simulated nodes: seeds in all weathers, and
+//! deliberate bugs of the host that the same seeds find.
 //!
-//! A failure names its seed; `cargo run -p sim -- --sessions yes --seed N --trace 2000` with the same nodes and faults shows
-//! what happened.
+//! A failure names its seed; `cargo run -p sim -- --sessions yes --seed N --trace 2000` with the
+//! same nodes and faults shows what happened.
 
 use sim::sessions::Figures;
 use sim::{Bug, Faults, Options, Sessions};

@@ -1,7 +1,8 @@
-//! The answer in one breath: what was shown of the rate that is asked for, with how much room, and what to measure next.
+//! The answer in one breath: what was shown of the rate that is asked for, with how much room, and
+//! what to measure next.
 //!
-//! Invariant: "take" is said only of a configuration of which everything asked for was measured and held. Of any other it is said
-//! what is not shown.
+//! Invariant: "take" is said only of a configuration of which everything asked for was measured and
+//! held. Of any other it is said what is not shown.
 
 use serde::Serialize;
 

@@ -1,7 +1,8 @@
 //! Leaderboards: configurations ordered by one figure.
 //!
-//! Invariant: a board holds what qualifies for it and nothing else, and equal figures keep the order of the results file. Costs are exact
-//! here; rounding to whole units happens where they are shown or compared with rounded ones.
+//! Invariant: a board holds what qualifies for it and nothing else, and equal figures keep the
+//! order of the results file. Costs are exact here; rounding to whole units happens where they are
+//! shown or compared with rounded ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +81,8 @@ pub fn whole(cost: f64) -> f64 {
     cost.round()
 }
 
-/// One board over the outcomes of `volume`, or of all volumes. Boards of cost need prices, of every configuration on them.
+/// One board over the outcomes of `volume`, or of all volumes. Boards of cost need prices, of every
+/// configuration on them.
 pub fn board(
     kind: Kind,
     volume: Option<&str>,
@@ -124,7 +126,8 @@ pub fn volumes(outcomes: &[Outcome]) -> Vec<String> {
     volumes
 }
 
-/// All boards: of each volume, and over all volumes where there are several. Without prices there are none of cost.
+/// All boards: of each volume, and over all volumes where there are several. Without prices there
+/// are none of cost.
 pub fn boards(
     outcomes: &[Outcome],
     prices: Option<(&PriceList, Basis)>,

@@ -1,7 +1,9 @@
-//! Published figures checked against each other: what follows from rates and prices, what does not, and what it should have been.
+//! Published figures checked against each other: what follows from rates and prices, what does not,
+//! and what it should have been.
 //!
-//! Three roads to a cell are compared: as published; recomputed from the published rates and totals; corrected, which also takes machines
-//! at the price of one. Invariant: a cell that differs on any road is named, and a cell that is named differs.
+//! Three roads to a cell are compared: as published; recomputed from the published rates and
+//! totals; corrected, which also takes machines at the price of one. Invariant: a cell that differs
+//! on any road is named, and a cell that is named differs.
 
 use serde::Serialize;
 
@@ -87,7 +89,8 @@ pub struct Check {
     pub cells: usize,
 }
 
-/// Checks `published` against what was measured and what it costs. `requirement.rate` is the boards' target.
+/// Checks `published` against what was measured and what it costs. `requirement.rate` is the
+/// boards' target.
 pub fn check(
     published: &Published,
     outcomes: &[Outcome],
@@ -358,7 +361,8 @@ fn sentence(
     Ok(())
 }
 
-/// A cluster that held the target with one volume and missed it with another on which it was faster.
+/// A cluster that held the target with one volume and missed it with another on which it was
+/// faster.
 fn doubtful(outcomes: &[Outcome], requirement: &Requirement, findings: &mut Vec<Finding>) {
     for missed in outcomes.iter().filter(|outcome| outcome.holds_rate == Shown::No) {
         let slower = outcomes.iter().find(|other| {

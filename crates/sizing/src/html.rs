@@ -1,7 +1,8 @@
 //! The page of a report: the answer first, then pictures, then tables.
 //!
-//! Invariant: all text from outside passes `escape`; a configuration has the same colour in all pictures of a page: its volume's where
-//! there are several volumes (clusters then differ by their strokes and names), else its own.
+//! Invariant: all text from outside passes `escape`; a configuration has the same colour in all
+//! pictures of a page: its volume's where there are several volumes (clusters then differ by their
+//! strokes and names), else its own.
 
 use page::bars::{self, Group};
 use page::chart::{self, Chart, Scale, Series, Stroke};
@@ -18,7 +19,8 @@ use crate::results::{Step, Test};
 /// Rows of a leaderboard that are looked at; the others are folded.
 const BOARD_ROWS: usize = 5;
 
-/// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word of their own.
+/// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word
+/// of their own.
 pub(crate) fn card(
     tone: Tone,
     line: &str,
@@ -74,7 +76,8 @@ pub(crate) fn add_point(groups: &mut Vec<Dots>, name: &str, point: (f64, f64, St
 }
 
 impl Report {
-    /// What to take, what it costs, what it held with how much room, what was not shown, and what would change it.
+    /// What to take, what it costs, what it held with how much room, what was not shown, and what
+    /// would change it.
     fn answer_card(&self) -> String {
         let answer = &self.answer;
         let mut tiles = Vec::new();

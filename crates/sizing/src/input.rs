@@ -1,6 +1,8 @@
-//! What a person wrote, read so that every mistake is named: file, line, field, and what would be right.
+//! What a person wrote, read so that every mistake is named: file, line, field, and what would be
+//! right.
 //!
-//! Invariant: no value passes here that the arithmetic cannot take. Rates, prices and times are finite and not negative; counts are whole.
+//! Invariant: no value passes here that the arithmetic cannot take. Rates, prices and times are
+//! finite and not negative; counts are whole.
 
 use std::fmt;
 use std::ops::Range;
@@ -141,7 +143,8 @@ fn check_not_negative(number: f64) -> Result<f64, String> {
     Ok(number)
 }
 
-/// The fields of one line of a results file; each is taken once, what is left at the end is unknown.
+/// The fields of one line of a results file; each is taken once, what is left at the end is
+/// unknown.
 #[derive(Debug)]
 pub struct Fields<'a> {
     file: &'a str,

@@ -1,15 +1,17 @@
 //! Latency below saturation, by queueing: how late messages are at a part of what a cluster can do.
 //!
-//! With arrivals and work that vary, a message waits in proportion to ρ/(1 − ρ), where ρ is the rate as a part of the highest one. So
-//! p99(ρ) = idle + wait · ρ/(1 − ρ): `idle` is what a message takes on an empty cluster, a sync and a round trip mostly, and `wait` is the
-//! time that a queue adds. Invariant: neither is negative, so a higher rate is never predicted to be faster.
+//! With arrivals and work that vary, a message waits in proportion to ρ/(1 − ρ), where ρ is the
+//! rate as a part of the highest one. So p99(ρ) = idle + wait · ρ/(1 − ρ): `idle` is what a message
+//! takes on an empty cluster, a sync and a round trip mostly, and `wait` is the time that a queue
+//! adds. Invariant: neither is negative, so a higher rate is never predicted to be faster.
 
 use serde::Serialize;
 
 use crate::outcome::is_matched;
 use crate::results::{Results, Step, Test};
 
-/// Above this part of the top rate a measurement says how long the test was, not how long a message waits.
+/// Above this part of the top rate a measurement says how long the test was, not how long a message
+/// waits.
 const PART_MAX: f64 = 0.97;
 
 /// Measurements below saturation that a fit needs.
@@ -29,7 +31,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Fits the rising tests of all configurations whose top rate was reached; `None` where they are too few.
+    /// Fits the rising tests of all configurations whose top rate was reached; `None` where they
+    /// are too few.
     pub fn fit(results: &Results, tops: &[(String, f64)]) -> Option<Curve> {
         let points = points(results, tops);
         if points.len() < STEPS_MIN {
@@ -46,7 +49,8 @@ impl Curve {
         at(self.idle_ms, self.wait_ms, part)
     }
 
-    /// The largest part of the top rate whose p99 is within `ms`; zero where an empty cluster is too late already.
+    /// The largest part of the top rate whose p99 is within `ms`; zero where an empty cluster is
+    /// too late already.
     pub fn part_within(&self, ms: f64) -> f64 {
         if ms < self.idle_ms {
             return 0.0;

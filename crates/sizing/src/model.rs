@@ -1,17 +1,21 @@
 //! The capacity model: how the top rate of a cluster follows from its nodes, CPUs and volumes.
 //!
-//! Queueing says what saturates: a message costs each node it touches some CPU time and some time at its volume, and the rate at which
-//! the busiest part is always busy is the highest. The universal scalability law says what nodes cost each other: a part of the work that
-//! they wait for in turn (contention) and one that grows with everybody they must agree with (coherency). Together, for `n` nodes of `v`
-//! CPUs, `r = min(3, n)` copies of each message, and X messages a second:
+//! Queueing says what saturates: a message costs each node it touches some CPU time and some time
+//! at its volume, and the rate at which the busiest part is always busy is the highest. The
+//! universal scalability law says what nodes cost each other: a part of the work that they wait for
+//! in turn (contention) and one that grows with everybody they must agree with (coherency).
+//! Together, for `n` nodes of `v` CPUs, `r = min(3, n)` copies of each message, and X messages a
+//! second:
 //!
 //! ```text
 //!   1/X  =  cpu · r/(n·v)  +  volume[kind] · r/n  +  contention · (1 − 1/n)  +  coherency · (n − 1)
 //! ```
 //!
-//! Why this one: every term is a time a message that one can measure and argue about, none may be negative, and the sum is linear in them,
-//! so the fit is exact, has one answer, and says itself how far it can be trusted. A curve with more freedom would fit 21 points better
-//! and predict a 22nd worse. Invariant: the same points give the same parameters, whatever their order but for the last bits.
+//! Why this one: every term is a time a message that one can measure and argue about, none may be
+//! negative, and the sum is linear in them, so the fit is exact, has one answer, and says itself
+//! how far it can be trusted. A curve with more freedom would fit 21 points better and predict a
+//! 22nd worse. Invariant: the same points give the same parameters, whatever their order but for
+//! the last bits.
 
 use serde::Serialize;
 
@@ -21,7 +25,8 @@ pub const COPIES: f64 = 3.0;
 /// Kinds of volumes in one fit: each is a parameter, and parameters are tried in all combinations.
 pub const VOLUMES_MAX: usize = 8;
 
-/// Parts of the band that are tried for being inside of the physical world: a time is never below this part of the predicted one.
+/// Parts of the band that are tried for being inside of the physical world: a time is never below
+/// this part of the predicted one.
 const TIME_PART_MIN: f64 = 0.05;
 
 /// The share of measurements that the band is made to hold.
@@ -100,7 +105,8 @@ impl Model {
         if points.len() < terms {
             return Err(format!("{} configurations are too few for {terms} terms of the model", points.len()));
         }
-        // Each row is scaled by its rate, so that an error is a part of the rate: 10 % of 30k and of 60k weigh the same.
+        // Each row is scaled by its rate, so that an error is a part of the rate: 10 % of 30k and
+        // of 60k weigh the same.
         let rows: Vec<Vec<f64>> = points
             .iter()
             .map(|point| features(&point.shape, &volumes).into_iter().map(|term| term * point.rate).collect())
@@ -186,7 +192,8 @@ pub struct Validation {
     pub points: Vec<(String, f64, Estimate)>,
 }
 
-/// Leaves each point out in turn, or each cluster with all its volumes, fits the others and predicts it.
+/// Leaves each point out in turn, or each cluster with all its volumes, fits the others and
+/// predicts it.
 pub fn validate(points: &[Point], by_cluster: bool) -> Result<Validation, String> {
     let mut predicted = Vec::new();
     for point in points {
@@ -223,8 +230,9 @@ impl Validation {
 
 /// Least squares of `row · times = 1` with no time below zero, and the places of those above it.
 ///
-/// Every combination of terms is solved and the best lawful one kept: with at most [`VOLUMES_MAX`] + 3 terms that is quick, and unlike a
-/// descent it cannot stop at a place of its own.
+/// Every combination of terms is solved and the best lawful one kept: with at most
+/// [`VOLUMES_MAX`] + 3 terms that is quick, and unlike a descent it cannot stop at a place of its
+/// own.
 fn least_squares_not_negative(rows: &[Vec<f64>]) -> (Vec<f64>, Vec<usize>) {
     let terms = rows[0].len();
     let mut best: Option<(f64, Vec<f64>, Vec<usize>)> = None;
@@ -255,7 +263,8 @@ fn normal_matrix(rows: &[Vec<f64>], active: &[usize]) -> Vec<Vec<f64>> {
     active.iter().map(|i| active.iter().map(|j| cell(*i, *j)).collect()).collect()
 }
 
-/// Gauss-Jordan on a small symmetric matrix; `None` when it is singular for all that doubles can tell.
+/// Gauss-Jordan on a small symmetric matrix; `None` when it is singular for all that doubles can
+/// tell.
 fn invert(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let size = matrix.len();
     // Terms differ by orders of magnitude: unit diagonals make the pivots comparable.
@@ -394,7 +403,8 @@ mod tests {
 
     #[test]
     fn nine_of_ten_measurements_with_noise_lie_in_the_band() {
-        // A fixed sequence in place of a random one: the fractional parts of multiples of the golden ratio, through a triangle.
+        // A fixed sequence in place of a random one: the fractional parts of multiples of the
+        // golden ratio, through a triangle.
         let draw =
             |at: usize| ((at as f64 * 0.618_033_988_75).fract() + (at as f64 * 0.754_877_666).fract() - 1.0) * 0.2;
         let noise: Vec<f64> = (1..=30).map(draw).collect();

@@ -1,17 +1,20 @@
 //! What the measurements say of each configuration.
 //!
-//! Invariant: nothing is concluded that was not measured. A rate between the highest one held and the lowest one missed is `NotShown`.
+//! Invariant: nothing is concluded that was not measured. A rate between the highest one held and
+//! the lowest one missed is `NotShown`.
 
 use serde::Serialize;
 
 use crate::requirement::Requirement;
 use crate::results::{Configuration, Results, Step, Test};
 
-/// A target counts as matched when throughput falls short of it by no more than this part: publishers start at random moments and the
-/// last messages are under way when the measurement ends.
+/// A target counts as matched when throughput falls short of it by no more than this part:
+/// publishers start at random moments and the last messages are under way when the measurement
+/// ends.
 pub const SHORTFALL_MAX: f64 = 0.01;
 
-/// A backlog counts as worked off when no more than this many seconds of traffic are left at the end.
+/// A backlog counts as worked off when no more than this many seconds of traffic are left at the
+/// end.
 pub const BACKLOG_SECONDS_MAX: f64 = 1.0;
 
 /// An answer, or the admission that there is none.
@@ -211,7 +214,8 @@ fn holds_backlog(results: &Results, known: &Configuration, steps: &[&Step], requ
         let (held, short_of) = bounds(results, known, steps, test, is_unfelt);
         ((held, short_of) != (None, None)).then(|| Shown::from_bounds(rate, held, short_of))
     };
-    // A backlog forms when consumers slow down; a peak of publishers is the milder case and decides only where it fails.
+    // A backlog forms when consumers slow down; a peak of publishers is the milder case and decides
+    // only where it fails.
     match (of_test(Test::SlowConsumers), of_test(Test::PublisherPeak)) {
         (Some(slow), Some(Shown::Yes) | None) => slow,
         (Some(slow), Some(peak)) => slow.and(peak),

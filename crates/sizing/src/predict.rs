@@ -1,8 +1,11 @@
-//! Predicting configurations that were not measured, with the error that leaving measured ones out has shown.
+//! Predicting configurations that were not measured, with the error that leaving measured ones out
+//! has shown.
 //!
-//! Two roads. With enough configurations of its own the model is fitted on them. With fewer, one small machine say, the *form* is borrowed
-//! from the study (how CPUs, copies and agreement share the time of a message) and only its scale is measured here.
-//! Invariant: what was measured beats what is predicted. Every prediction carries a band, and everything assumed is in the output beside it.
+//! Two roads. With enough configurations of its own the model is fitted on them. With fewer, one
+//! small machine say, the *form* is borrowed from the study (how CPUs, copies and agreement share
+//! the time of a message) and only its scale is measured here. Invariant: what was measured beats
+//! what is predicted. Every prediction carries a band, and everything assumed is in the output
+//! beside it.
 
 mod shown;
 
@@ -21,7 +24,8 @@ use crate::study;
 /// Node counts that are tried when nobody names candidates: what the study tried.
 const NODES_TRIED: [u64; 4] = [3, 5, 7, 9];
 
-/// Times that a message is written to a volume, at most: once to the log and, where consumers fall behind, once more.
+/// Times that a message is written to a volume, at most: once to the log and, where consumers fall
+/// behind, once more.
 const WRITES_MAX: f64 = 2.0;
 
 /// Candidates in one prediction.
@@ -248,7 +252,8 @@ impl Engine {
             ));
         }
         if let (Ok(model), true) = (Model::fit(points), varies(points)) {
-            // Both validations need points enough to fit without some; without them the band is all there is.
+            // Both validations need points enough to fit without some; without them the band is all
+            // there is.
             let validations: Vec<Validation> =
                 [false, true].into_iter().filter_map(|by| validate(points, by).ok()).collect();
             return Ok(Engine { form: Form::Fitted, model, scale: 1.0, scale_error: 0.0, stand_in: None, validations });
@@ -336,7 +341,8 @@ fn scale_of(ratios: &[f64], sigma: f64) -> (f64, f64) {
     (mean, (variance.sqrt() * factor).max(sigma))
 }
 
-/// Nodes and CPUs must both vary, or the terms cannot be told apart and a fit would extrapolate from nothing.
+/// Nodes and CPUs must both vary, or the terms cannot be told apart and a fit would extrapolate
+/// from nothing.
 fn varies(points: &[Point]) -> bool {
     let distinct = |of: fn(&Point) -> f64| {
         let mut values: Vec<u64> = points.iter().map(|point| of(point).to_bits()).collect();
@@ -481,7 +487,8 @@ impl Oracle<'_> {
             format!("{}: no volume {:?} was measured; there are {known}", configuration.name(), configuration.volume)
         })?;
         let requirement = &self.question.requirement;
-        // With fewer than three nodes left there are fewer copies to make; that a loss makes a cluster faster is no promise to give.
+        // With fewer than three nodes left there are fewer copies to make; that a loss makes a
+        // cluster faster is no promise to give.
         let less = |of: Estimate| Estimate {
             rate: of.rate.min(top.rate),
             low: of.low.min(top.low),
@@ -529,7 +536,8 @@ impl Oracle<'_> {
         let machine = self.prices.and_then(|prices| prices.machine(&configuration.machine));
         let disk =
             volume.and_then(|volume| volume.mib_s).map(|mib| mib * 1_048_576.0 * nodes / (copies * bytes * WRITES_MAX));
-        // A message comes in and goes out once, and between nodes once for each further copy, in one and out of another.
+        // A message comes in and goes out once, and between nodes once for each further copy, in
+        // one and out of another.
         let network = machine
             .and_then(|machine| machine.network_mbit)
             .map(|mbit| mbit * 125_000.0 * nodes / (2.0 * copies * bytes));

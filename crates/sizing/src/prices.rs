@@ -1,7 +1,8 @@
 //! The price file: what machines and volumes cost a month, and what clusters are made of.
 //!
-//! Invariant: two bases are kept apart. `AsGiven` takes a cluster's totals as the file states them, `Corrected` takes nodes times
-//! the price of one where those totals cannot be right. Where both exist and disagree, the disagreement is a finding and never averaged away.
+//! Invariant: two bases are kept apart. `AsGiven` takes a cluster's totals as the file states them,
+//! `Corrected` takes nodes times the price of one where those totals cannot be right. Where both
+//! exist and disagree, the disagreement is a finding and never averaged away.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,8 @@ use crate::results::Configuration;
 /// Nodes of one cluster, at most: far above what one Raft group's coordination stands.
 pub const NODES_MAX: u64 = 1000;
 
-/// Totals are published in whole units of currency, and so are prices of one machine: half a unit each.
+/// Totals are published in whole units of currency, and so are prices of one machine: half a unit
+/// each.
 const ROUNDING: f64 = 0.5;
 
 #[derive(Debug, Deserialize)]
@@ -236,7 +238,8 @@ impl PriceList {
         stated.or_else(|| agreed(self.clusters.iter().filter_map(of).collect()))
     }
 
-    /// What a configuration costs a month, all its machines and volumes. The error names the missing price.
+    /// What a configuration costs a month, all its machines and volumes. The error names the
+    /// missing price.
     pub fn month(&self, configuration: &Configuration, basis: Basis) -> Result<f64, String> {
         let nodes = configuration.nodes as f64;
         let stated = self.clusters.iter().find(|cluster| {
@@ -261,7 +264,8 @@ impl PriceList {
         Ok(machines + volumes)
     }
 
-    /// That a configuration has the CPUs that its machine has here. The error says what contradicts what.
+    /// That a configuration has the CPUs that its machine has here. The error says what contradicts
+    /// what.
     pub fn same_vcpus(&self, configuration: &Configuration) -> Result<(), String> {
         let Configuration { machine, vcpus, .. } = configuration;
         match self.machine(machine) {
@@ -304,7 +308,8 @@ fn agrees(total: f64, one: f64, nodes: f64) -> bool {
     (total - one * nodes).abs() <= ROUNDING * nodes + ROUNDING
 }
 
-/// The median of prices of one, in whole units: prices are published in whole units, and one wrong total among three must not move it.
+/// The median of prices of one, in whole units: prices are published in whole units, and one wrong
+/// total among three must not move it.
 fn agreed(mut prices: Vec<f64>) -> Option<f64> {
     prices.sort_by(f64::total_cmp);
     let middle = prices.len().checked_sub(1)? / 2;

@@ -80,7 +80,8 @@ pub struct PublishedBoard {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "rule", rename_all = "kebab-case")]
 pub enum Rule {
-    /// Top rates of `volume` are below those of every volume in `than`, but for clusters in `except`.
+    /// Top rates of `volume` are below those of every volume in `than`, but for clusters in
+    /// `except`.
     Lower {
         /// The slower volume.
         volume: String,

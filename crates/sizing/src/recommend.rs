@@ -1,8 +1,9 @@
 //! Which configuration to take, and what would change that.
 //!
-//! Invariant: nothing is chosen that was not measured to hold the rate. The cheapest configuration wins of which everything asked for was
-//! shown, and of two at one price the one that held more. Where of none everything was shown, it is the cheapest that fails nothing, and
-//! what was not measured is said beside it. What is cheaper and not shown is named as worth measuring.
+//! Invariant: nothing is chosen that was not measured to hold the rate. The cheapest configuration
+//! wins of which everything asked for was shown, and of two at one price the one that held more.
+//! Where of none everything was shown, it is the cheapest that fails nothing, and what was not
+//! measured is said beside it. What is cheaper and not shown is named as worth measuring.
 
 use page::figures::exact;
 use serde::Serialize;
@@ -41,11 +42,13 @@ pub struct Rejected {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recommendation {
-    /// Held the rate and fails nothing: the cheapest of which everything was shown; without any, the cheapest.
+    /// Held the rate and fails nothing: the cheapest of which everything was shown; without any,
+    /// the cheapest.
     pub chosen: Option<Candidate>,
     /// Next in price.
     pub runner_up: Option<Candidate>,
-    /// Fails nothing, and something asked for was not measured: those that are cheaper than the chosen one, the cheapest first.
+    /// Fails nothing, and something asked for was not measured: those that are cheaper than the
+    /// chosen one, the cheapest first.
     pub open: Vec<Candidate>,
     /// Who is out.
     pub rejected: Vec<Rejected>,
@@ -173,7 +176,8 @@ impl Adviser<'_> {
         for (words, milder) in without {
             let Some(won) = self.winner(&milder)? else { continue };
             if Some(&won.name) != chosen.map(|chosen| &chosen.name) && Some(&won.name) != last.as_ref() {
-                // Dearer though less is asked for: it is preferred because nothing of it is open any more.
+                // Dearer though less is asked for: it is preferred because nothing of it is open
+                // any more.
                 let is_dearer = chosen.is_some_and(|chosen| won.month > chosen.month);
                 let why = if is_dearer { "everything is shown of " } else { "" };
                 changes.push(format!("{words}: {why}{}", self.priced(&won)));

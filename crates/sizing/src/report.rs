@@ -1,4 +1,5 @@
-//! The report: everything that follows from results, prices and published boards, as one value; and as text.
+//! The report: everything that follows from results, prices and published boards, as one value; and
+//! as text.
 //!
 //! Invariant: text, HTML and JSON show the same value, so they cannot disagree.
 

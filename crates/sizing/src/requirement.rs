@@ -49,7 +49,8 @@ impl Requirement {
         Ok(requirement)
     }
 
-    /// The requirement of a report: the wish first, then what the results file states. The error says what is missing.
+    /// The requirement of a report: the wish first, then what the results file states. The error
+    /// says what is missing.
     pub fn stated(wish: &Wish, in_file: Option<Requirement>) -> Result<Requirement, String> {
         let missing = |flag: &str| format!("{flag} is missing: the results file states no requirement");
         let rate = wish.rate.or(in_file.map(|stated| stated.rate)).ok_or_else(|| missing("--rate"))?;

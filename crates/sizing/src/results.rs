@@ -10,8 +10,8 @@
 //! {"kind":"end"}                                                                       the run is complete
 //! ```
 //!
-//! Invariant: every line stands alone and is complete once its newline is written, so a killed run loses one line at most. A line about
-//! a configuration comes after the line that describes it.
+//! Invariant: every line stands alone and is complete once its newline is written, so a killed run
+//! loses one line at most. A line about a configuration comes after the line that describes it.
 
 use std::fmt;
 
@@ -94,7 +94,8 @@ impl Configuration {
     }
 }
 
-/// One measurement. Rates are messages a second in all, latencies end to end in milliseconds, machine figures the mean of the nodes.
+/// One measurement. Rates are messages a second in all, latencies end to end in milliseconds,
+/// machine figures the mean of the nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Name of the cluster.
@@ -289,7 +290,8 @@ impl Results {
                 continue;
             }
             if !line.ends_with('\n') {
-                // The newline is written with the line: without it the writer was stopped inside of the write.
+                // The newline is written with the line: without it the writer was stopped inside of
+                // the write.
                 let cut = match Fields::read(&document.file, lines, line) {
                     Err(mistake) => mistake,
                     Ok(fields) => fields.mistake("", "the line has no newline: half-written"),

@@ -1,6 +1,8 @@
-//! The sizing study of 21 configurations that ships with the tool: an example to read, and the data its arithmetic is tested on.
+//! The sizing study of 21 configurations that ships with the tool: an example to read, and the data
+//! its arithmetic is tested on.
 //!
-//! Invariant: these are the published figures, mistakes included. Nothing is corrected here; that is what `check` is for.
+//! Invariant: these are the published figures, mistakes included. Nothing is corrected here; that
+//! is what `check` is for.
 
 use crate::input::{Document, Mistake};
 use crate::prices::PriceList;

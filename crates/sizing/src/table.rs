@@ -1,6 +1,7 @@
 //! Tables of plain text.
 //!
-//! Invariant: columns are as wide as their widest cell, no line ends in blanks, and nothing depends on the terminal.
+//! Invariant: columns are as wide as their widest cell, no line ends in blanks, and nothing depends
+//! on the terminal.
 
 use page::escape;
 use page::table::folded;

@@ -1,6 +1,8 @@
-//! The capacity model on the study's table: how far off it is where it has not looked, and what it says of one small machine.
+//! The capacity model on the study's table: how far off it is where it has not looked, and what it
+//! says of one small machine.
 //!
-//! Invariant: bounds below are what the model reaches today with a little room; a change that makes it worse must say so here.
+//! Invariant: bounds below are what the model reaches today with a little room; a change that makes
+//! it worse must say so here.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use sizing::input::Document;
@@ -54,14 +56,16 @@ fn a_cluster_left_out_is_predicted_beside_what_was_measured() {
 
 #[test]
 fn what_was_measured_to_hold_it_is_advised_before_what_is_predicted_to() {
-    // Without candidates, and with a dearer one that holds it within the band: 5x8/st1 was measured, at half its price.
+    // Without candidates, and with a dearer one that holds it within the band: 5x8/st1 was
+    // measured, at half its price.
     for (candidates, left_out) in [(&["9x16/gp2"][..], &["7x8"][..]), (&["9x16/gp2"], &[]), (&[], &[])] {
         let text = of_study(&question(candidates, left_out)).text();
         let first = text.lines().next().unwrap();
         assert!(first.starts_with("Measured to hold it: 5x8/st1 at $2,800 a month, it matched "), "{first}");
         assert!(!first.contains("9x16"), "{first}");
     }
-    // One machine that held the rate, and clusters of the price list that are dearer: none of them is worth a word.
+    // One machine that held the rate, and clusters of the price list that are dearer: none of them
+    // is worth a word.
     let results = Results::read(&Document::new("small.jsonl", SMALL), Tolerance::Whole).unwrap();
     let prices = "currency = \"$\"\n[[machine]]\nname = \"mine\"\nvcpus = 2\nmonth = 40\n[[volume]]\nname = \"nvme\"\nmonth = 10\n";
     let prices = PriceList::read(&Document::new("p.toml", prices)).unwrap();

@@ -1,4 +1,5 @@
-//! Runs against a load generator that is a formula: what is measured, skipped, resumed, and how long it takes.
+//! Runs against a load generator that is a formula: what is measured, skipped, resumed, and how
+//! long it takes.
 //!
 //! Invariant: no test here waits for time; the generator below answers at once.
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -178,7 +179,8 @@ fn a_run_that_stops_after_any_trial_goes_on_where_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");
         let mut first = Formula { calls_left: stop, ..Formula::of(3500.0) };
-        // What is decided by a miss before it comes out the same, so the first run must end where it was killed.
+        // What is decided by a miss before it comes out the same, so the first run must end where
+        // it was killed.
         let mut journal = Journal::open(&path, &plan, None).unwrap();
         let mut is_killed = false;
         let mut watch = |event: Event| {
@@ -377,7 +379,8 @@ fn the_generators_lines_become_a_measurement() {
     assert!(measured("{\"type\":\"run\"").unwrap_err().contains("line 1 that is not JSON"));
 }
 
-/// A shell script in place of a load generator: it writes `lines` to the file named by --json, says something and ends with `code`.
+/// A shell script in place of a load generator: it writes `lines` to the file named by --json, says
+/// something and ends with `code`.
 fn script(folder: &Path, lines: &str, code: i32) -> BenchProcess {
     let (path, data) = (folder.join("generator.sh"), folder.join("lines"));
     std::fs::write(&data, lines).unwrap();

@@ -1,6 +1,8 @@
-//! The arithmetic against the study: its boards come out of its rates and prices, and what does not is named, cell by cell.
+//! The arithmetic against the study: its boards come out of its rates and prices, and what does not
+//! is named, cell by cell.
 //!
-//! Invariant: the expected figures below were worked out by hand from the published tables, not by this program.
+//! Invariant: the expected figures below were worked out by hand from the published tables, not by
+//! this program.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use sizing::board::{Kind, board, cost_per_thousand, whole};
@@ -125,7 +127,8 @@ fn corrected_boards_are_these() {
     let list = |cells: &[(&str, f64)]| -> Vec<(String, f64)> {
         cells.iter().map(|(name, cost)| ((*name).to_owned(), *cost)).collect()
     };
-    // 3x36: 5475 / 30; 5x16: (2445 + 3625) / 30; 7x8: 6790 / 30; 7x16: (3423 + 5075) / 30; 9x8: 8730 / 30.
+    // 3x36: 5475 / 30; 5x16: (2445 + 3625) / 30; 7x8: 6790 / 30; 7x16: (3423 + 5075) / 30; 9x8:
+    // 8730 / 30.
     assert_eq!(
         corrected(Some("io1"), Kind::CostAtTarget),
         list(&[("3x36", 183.0), ("5x16", 202.0), ("7x8", 226.0), ("7x16", 283.0), ("9x8", 291.0)])

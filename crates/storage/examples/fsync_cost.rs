@@ -1,9 +1,10 @@
 //! What one write plus one `fdatasync` costs on this machine, by the state of the file it goes to.
 //!
-//! `cargo run --release -p storage --example fsync_cost [FOLDER]` prints a table; docs/formats/wal.md holds one and
-//! chooses by it. CPU is this thread's (user and system) plus the file system's journal thread, bytes are what the
-//! block device reports for the whole machine, so run it on a quiet one. It measures system calls and not this crate,
-//! on purpose: the choice comes before the code.
+//! `cargo run --release -p storage --example fsync_cost [FOLDER]` prints a table;
+//! docs/formats/wal.md holds one and chooses by it. CPU is this thread's (user and system) plus the
+//! file system's journal thread, bytes are what the block device reports for the whole machine, so
+//! run it on a quiet one. It measures system calls and not this crate, on purpose: the choice comes
+//! before the code.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;

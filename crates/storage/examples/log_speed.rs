@@ -1,6 +1,8 @@
-//! What the log itself costs on this machine: appends without and with syncs, reading back, and recovery.
+//! What the log itself costs on this machine: appends without and with syncs, reading back, and
+//! recovery.
 //!
-//! `cargo run --release -p storage --example log_speed [FOLDER]`. CPU is this thread's, user and system.
+//! `cargo run --release -p storage --example log_speed [FOLDER]`. CPU is this thread's, user and
+//! system.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;

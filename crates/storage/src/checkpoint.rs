@@ -1,4 +1,5 @@
-//! Checkpoints: per group the newest state that was saved, and the one before it in case the newest is damaged.
+//! Checkpoints: per group the newest state that was saved, and the one before it in case the newest
+//! is damaged.
 //!
 //! ```text
 //! checkpoints/GGGGGGGG.0 and .1, the group in hexadecimal, written in turn
@@ -10,22 +11,23 @@
 //! 8192 payload
 //! ```
 //!
-//! Invariant: a save overwrites the older of the two files only, so the newer one stays whole whatever happens
-//! meanwhile. Where no whole one stands beside it (a group's first save, or after damage) the file is written under
-//! another name first. So a crash never leaves a group without a whole file, and a group whose files are all damaged
-//! has lost them to the disk.
+//! Invariant: a save overwrites the older of the two files only, so the newer one stays whole
+//! whatever happens meanwhile. Where no whole one stands beside it (a group's first save, or after
+//! damage) the file is written under another name first. So a crash never leaves a group without a
+//! whole file, and a group whose files are all damaged has lost them to the disk.
 //!
-//! A state that is read back may be one whose sync failed, or was never called, when the process ended: the page cache
-//! shows it all the same, and a log released on its word would be lost with the power. So a save is sealed after its
-//! sync, and what is loaded without its seal is compared with what the disk has, and synced, before it is handed out.
+//! A state that is read back may be one whose sync failed, or was never called, when the process
+//! ended: the page cache shows it all the same, and a log released on its word would be lost with
+//! the power. So a save is sealed after its sync, and what is loaded without its seal is compared
+//! with what the disk has, and synced, before it is handed out.
 //!
-//! The log is released when nobody needs it any more, so somebody has to know who there is. `last group` says it: the
-//! groups of the folder are 0 to this one, and one that has no checkpoint yet needs the log from its first file on. 0 says
-//! nothing: earlier builds wrote it.
+//! The log is released when nobody needs it any more, so somebody has to know who there is.
+//! `last group` says it: the groups of the folder are 0 to this one, and one that has no checkpoint
+//! yet needs the log from its first file on. 0 says nothing: earlier builds wrote it.
 //!
-//! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of two and names hardly
-//! ever change, so there is no order of file and folder syncs to get wrong. Price: while a save is under way there is
-//! one good generation and not two.
+//! Two fixed files and not a temporary one with a rename each time: it needs one sync instead of
+//! two and names hardly ever change, so there is no order of file and folder syncs to get wrong.
+//! Price: while a save is under way there is one good generation and not two.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -93,15 +95,17 @@ pub struct CheckpointStore<D: Disk> {
 pub struct CheckpointPair {
     /// The newest that is whole.
     pub newest: Checkpoint,
-    /// The one before it, which a start falls back to should the newest rot; `None` if there is none, or if it is damaged.
+    /// The one before it, which a start falls back to should the newest rot; `None` if there is
+    /// none, or if it is damaged.
     pub older: Option<Checkpoint>,
     /// There is a newer one, which is damaged: `newest` was the older of the two.
     pub is_fallback: bool,
 }
 
 impl<D: Disk> CheckpointStore<D> {
-    /// Opens the folder and reads the headers. Payloads are checked when they are loaded; until all groups were loaded,
-    /// the positions that this store tells may be those of checkpoints that do not hold.
+    /// Opens the folder and reads the headers. Payloads are checked when they are loaded; until all
+    /// groups were loaded, the positions that this store tells may be those of checkpoints that do
+    /// not hold.
     pub fn open(disk: &Arc<D>, folder_id: u128) -> Result<CheckpointStore<D>, StorageError> {
         disk.create_folder(CHECKPOINT_FOLDER).map_err(at("create", CHECKPOINT_FOLDER))?;
         let mut groups: BTreeMap<GroupId, Places> = BTreeMap::new();
@@ -121,13 +125,14 @@ impl<D: Disk> CheckpointStore<D> {
         Ok(CheckpointStore { disk: disk.clone(), folder_id, groups, last_group })
     }
 
-    /// The last of the folder's groups, which are numbered from 0 on, as far as it is known: see the module. `None` in a
-    /// folder of an earlier build, and in one without checkpoints.
+    /// The last of the folder's groups, which are numbered from 0 on, as far as it is known: see
+    /// the module. `None` in a folder of an earlier build, and in one without checkpoints.
     pub fn last_group(&self) -> Option<GroupId> {
         Some(GroupId(self.last_group)).filter(|last| last.0 > 0)
     }
 
-    /// Has the next saves say so. Each of these groups has a checkpoint, or its log begins in the log's first file.
+    /// Has the next saves say so. Each of these groups has a checkpoint, or its log begins in the
+    /// log's first file.
     pub fn note_last_group(&mut self, last: GroupId) {
         self.last_group = self.last_group.max(last.0);
     }
@@ -144,9 +149,10 @@ impl<D: Disk> CheckpointStore<D> {
 
     /// The checkpoints of a group that are whole; `None` if the group has no files.
     ///
-    /// A newest one that is damaged is passed over for the one before it. A damaged one is forgotten, so that the next save
-    /// overwrites it. Whether the log still reaches back to the older one's `replay_from` is seen by the recovery.
-    /// An error that [is damage](StorageError::is_damage) if none is whole.
+    /// A newest one that is damaged is passed over for the one before it. A damaged one is
+    /// forgotten, so that the next save overwrites it. Whether the log still reaches back to the
+    /// older one's `replay_from` is seen by the recovery. An error that [is
+    /// damage](StorageError::is_damage) if none is whole.
     pub fn load_pair(&mut self, group: GroupId) -> Result<Option<CheckpointPair>, StorageError> {
         let Some(places) = self.groups.get(&group).copied() else { return Ok(None) };
         let mut order = [0, 1];
@@ -169,7 +175,8 @@ impl<D: Disk> CheckpointStore<D> {
                 Err(error) => return Err(error),
             }
         }
-        // No crash does this: without a good file beside it, a file gets its name only when it is whole.
+        // No crash does this: without a good file beside it, a file gets its name only when it is
+        // whole.
         let Some(newest) = newest else { return first_error.map_or(Ok(None), Err) };
         Ok(Some(CheckpointPair { newest, older, is_fallback }))
     }
@@ -198,9 +205,10 @@ impl<D: Disk> CheckpointStore<D> {
 
     /// Saves a state, durable after `Ok`, and returns its generation.
     ///
-    /// - Everything that the payload refers to (extents) is durable before; the log from `replay_from` on is kept.
-    /// - Errors: [`StorageError::SyncFailed`] is final for the node. After any other the checkpoints before are still
-    ///   good.
+    /// - Everything that the payload refers to (extents) is durable before; the log from
+    ///   `replay_from` on is kept.
+    /// - Errors: [`StorageError::SyncFailed`] is final for the node. After any other the
+    ///   checkpoints before are still good.
     pub fn save(&mut self, group: GroupId, replay_from: WalPosition, payload: &[u8]) -> Result<u64, StorageError> {
         assert!(payload.len() <= CHECKPOINT_BYTES_MAX, "a checkpoint has at most {CHECKPOINT_BYTES_MAX} bytes");
         let places = self.groups.get(&group).copied().unwrap_or_default();
@@ -216,7 +224,8 @@ impl<D: Disk> CheckpointStore<D> {
             payload_crc: crc32c::crc32c(payload),
             last_group: self.last_group,
         };
-        // From here on the old contents of this place count for nothing, even if the write fails half way.
+        // From here on the old contents of this place count for nothing, even if the write fails
+        // half way.
         self.groups.entry(group).or_default()[target] = None;
         let whole_beside = places[1 - target].is_some();
         let name = if whole_beside { checkpoint_name(group, target) } else { TEMPORARY_NAME.to_owned() };
@@ -249,16 +258,18 @@ impl<D: Disk> CheckpointStore<D> {
         self.disk.sync_folder(CHECKPOINT_FOLDER).map_err(syncing(CHECKPOINT_FOLDER))
     }
 
-    /// The oldest place that the newest checkpoints replay from: what recovery starts with. `None` without checkpoints.
+    /// The oldest place that the newest checkpoints replay from: what recovery starts with. `None`
+    /// without checkpoints.
     ///
-    /// It knows nothing of groups without a checkpoint. So a group is given its first one when it is made, replaying
-    /// from the log's position at that time, or else its records may be taken for not needed.
+    /// It knows nothing of groups without a checkpoint. So a group is given its first one when it
+    /// is made, replaying from the log's position at that time, or else its records may be taken
+    /// for not needed.
     pub fn oldest_replay(&self) -> Option<WalPosition> {
         self.groups.values().filter_map(newest).map(|place| place.replay_from).min()
     }
 
-    /// The oldest place that any whole generation replays from. Keeping the log from here lets a recovery fall back to
-    /// the older one.
+    /// The oldest place that any whole generation replays from. Keeping the log from here lets a
+    /// recovery fall back to the older one.
     pub fn oldest_replay_of_all(&self) -> Option<WalPosition> {
         self.groups.values().flatten().flatten().map(|place| place.replay_from).min()
     }
@@ -319,7 +330,8 @@ fn write_durably<D: Disk>(disk: &D, name: &str, header: &Header, payload: &[u8])
     file.sync_data().map_err(syncing(name))
 }
 
-/// Says that the contents are durable. Not synced: if it is lost, the next load looks closer, and that is all.
+/// Says that the contents are durable. Not synced: if it is lost, the next load looks closer, and
+/// that is all.
 fn file_seal<D: Disk>(disk: &D, name: &str, header: &Header) -> Result<(), StorageError> {
     let file = disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
     file.write_at(&header.seal(), SEAL_OFFSET as u64).map_err(at("write", name))

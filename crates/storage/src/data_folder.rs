@@ -10,8 +10,9 @@
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
 //!
-//! Invariant: the identity is written once, when the folder is founded, and what it says is never changed. A folder with
-//! other things in it is never founded in, so a mistyped path destroys nothing.
+//! Invariant: the identity is written once, when the folder is founded, and what it says is never
+//! changed. A folder with other things in it is never founded in, so a mistyped path destroys
+//! nothing.
 
 use std::fmt::Write as _;
 use std::io;
@@ -31,7 +32,8 @@ pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
 pub use repair::{RepairedIdentity, repair_identity};
 
-/// Version of the folder as a whole. Later ones are refused. Version 1 has no file `node`, and becomes version 2 when it is opened.
+/// Version of the folder as a whole. Later ones are refused. Version 1 has no file `node`, and
+/// becomes version 2 when it is opened.
 pub const FOLDER_FORMAT_VERSION: u32 = 2;
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_BYTES_MAX: usize = 255;
@@ -70,7 +72,8 @@ pub struct DataFolder<D: Disk> {
 }
 
 impl DataFolder<RealDisk> {
-    /// Opens the folder at a path of the file system, which is made if it is missing; see [`DataFolder::open`].
+    /// Opens the folder at a path of the file system, which is made if it is missing; see
+    /// [`DataFolder::open`].
     pub fn open_path(
         path: &Path,
         founding: FolderIdentity,
@@ -85,15 +88,16 @@ impl DataFolder<RealDisk> {
 impl<D: Disk> DataFolder<D> {
     /// Opens the folder for the node of that name, or founds it with `founding` if it is empty.
     ///
-    /// `process_id` is only written down for the message that a second process gets. Each error is one line that says
-    /// what to do. A node name is 1 to 255 bytes without white space and control characters; anything else is a
-    /// caller's bug and panics.
+    /// `process_id` is only written down for the message that a second process gets. Each error is
+    /// one line that says what to do. A node name is 1 to 255 bytes without white space and control
+    /// characters; anything else is a caller's bug and panics.
     pub fn open(disk: Arc<D>, founding: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
         DataFolder::open_or_make(disk, founding, NodeRecord::UNSTARTED, process_id)
     }
 
-    /// Opens the folder for a node of that name that is, or wants to be, a member of the cluster that `joining` names. An empty
-    /// folder is made into one that founds nothing. Errors as those of [`DataFolder::open`], and of a folder of another cluster.
+    /// Opens the folder for a node of that name that is, or wants to be, a member of the cluster
+    /// that `joining` names. An empty folder is made into one that founds nothing. Errors as those
+    /// of [`DataFolder::open`], and of a folder of another cluster.
     pub fn join(disk: Arc<D>, joining: FolderIdentity, process_id: u32) -> Result<DataFolder<D>, StorageError> {
         let newcomer = NodeRecord { id: 0, state: NodeState::Joining, ..NodeRecord::UNSTARTED };
         DataFolder::open_or_make(disk, joining, newcomer, process_id)
@@ -133,7 +137,8 @@ impl<D: Disk> DataFolder<D> {
             false => error,
         })?;
         let Some((identity, version)) = identity else {
-            // Both before the identity, so that a folder with one has a log and a node from its first moment on: see `has_log`.
+            // Both before the identity, so that a folder with one has a log and a node from its
+            // first moment on: see `has_log`.
             found_log(&*disk)?;
             let node = node.started()?;
             node::write(&*disk, &node)?;
@@ -162,7 +167,8 @@ impl<D: Disk> DataFolder<D> {
             None if version == 1 => NodeRecord::UNSTARTED.started()?,
             None => return Err(StorageError::NodeFileGone { folder }),
         };
-        // Makes the name of the identity durable, too: its founder may have died between naming it and that.
+        // Makes the name of the identity durable, too: its founder may have died between naming it
+        // and that.
         node::write(&*disk, &node)?;
         if version == 1 {
             write_identity(&*disk, &identity)?;
@@ -186,8 +192,9 @@ impl<D: Disk> DataFolder<D> {
     }
 }
 
-/// Refuses to found a node where every user of the machine may replace its files. Where one is already it goes on, so
-/// that a folder which was fine yesterday stops no restart: the mode is given back then, to be told.
+/// Refuses to found a node where every user of the machine may replace its files. Where one is
+/// already it goes on, so that a folder which was fine yesterday stops no restart: the mode is
+/// given back then, to be told.
 pub fn refuse_open_to_all(disk: &RealDisk) -> Result<Option<u32>, StorageError> {
     let folder = disk.describe();
     let mode = disk.mode_open_to_all().map_err(|source| unwritable(&folder, source))?;
@@ -208,8 +215,8 @@ fn unwritable(folder: &str, source: io::Error) -> StorageError {
     }
 }
 
-/// A folder in use is locked twice: on a file that names the process, and as a folder, because people remove files that look
-/// like left-overs.
+/// A folder in use is locked twice: on a file that names the process, and as a folder, because
+/// people remove files that look like left-overs.
 type Locks<D> = (<D as Disk>::File, FolderLock);
 
 fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<Locks<D>, StorageError> {
@@ -258,7 +265,8 @@ fn log_of_nobody<D: Disk>(disk: &D) -> Result<LogOfNobody, StorageError> {
     Ok(LogOfNobody::Blank)
 }
 
-/// Writes a small file as a whole under another name, and gives it its own. Returns when that is durable.
+/// Writes a small file as a whole under another name, and gives it its own. Returns when that is
+/// durable.
 fn replace_text<D: Disk>(disk: &D, name: &str, text: &str) -> Result<(), StorageError> {
     let temporary = format!("{name}.new");
     let file = disk.open(&temporary, OpenMode::CreateOrOpen).map_err(at("create", &temporary))?;
@@ -281,13 +289,15 @@ fn line_of<'a>(text: &'a str, number: usize, key: &str) -> Option<&'a str> {
     text.lines().nth(number).and_then(|line| line.strip_prefix(key))
 }
 
-/// Of a folder without a file `node`, as earlier builds made them, the version stays theirs: the next opening raises it.
+/// Of a folder without a file `node`, as earlier builds made them, the version stays theirs: the
+/// next opening raises it.
 fn write_identity<D: Disk>(disk: &D, identity: &FolderIdentity) -> Result<(), StorageError> {
     let version = if node::read_bytes(disk)?.is_some() { FOLDER_FORMAT_VERSION } else { 1 };
     replace_text(disk, IDENTITY_NAME, &encode_identity(identity, version))
 }
 
-/// The identity of a folder and the version of its format, `None` if it has none yet. Changes nothing.
+/// The identity of a folder and the version of its format, `None` if it has none yet. Changes
+/// nothing.
 pub(crate) fn read_identity<D: Disk>(disk: &D) -> Result<Option<(FolderIdentity, u32)>, StorageError> {
     let file = match disk.open(IDENTITY_NAME, OpenMode::Read) {
         Ok(file) => file,

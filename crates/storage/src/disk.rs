@@ -1,11 +1,14 @@
-//! The one way to the data files: a folder of files as the log, the extents and the checkpoints need it.
+//! The one way to the data files: a folder of files as the log, the extents and the checkpoints
+//! need it.
 //!
-//! Invariant: nothing in this crate touches a file but through [`Disk`] and [`DiskFile`], so that the same code runs on
-//! [`RealDisk`] in the server and on [`FaultyDisk`] in tests and in the simulator. Names are relative, `/` parts the
-//! folder from the file, and there is one level of folders.
+//! Invariant: nothing in this crate touches a file but through [`Disk`] and [`DiskFile`], so that
+//! the same code runs on [`RealDisk`] in the server and on [`FaultyDisk`] in tests and in the
+//! simulator. Names are relative, `/` parts the folder from the file, and there is one level of
+//! folders.
 //!
-//! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned, names of a folder once
-//! its `sync_folder` returned. Everything else may be there, partly there, or gone.
+//! What a caller may rely on after a power cut: bytes of a file once its `sync_data` returned,
+//! names of a folder once its `sync_folder` returned. Everything else may be there, partly there,
+//! or gone.
 
 mod dry;
 mod faulty;
@@ -51,11 +54,12 @@ pub trait Disk: Send + Sync + 'static {
     /// An open file.
     type File: DiskFile;
 
-    /// Opens or creates a file. The name of a created file survives a power cut only after [`Disk::sync_folder`].
+    /// Opens or creates a file. The name of a created file survives a power cut only after
+    /// [`Disk::sync_folder`].
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Self::File>;
 
-    /// The files of a folder (`""` is the data folder itself), without the folder's name, sorted; a folder within it
-    /// ends with `/`. A missing folder has no files.
+    /// The files of a folder (`""` is the data folder itself), without the folder's name, sorted; a
+    /// folder within it ends with `/`. A missing folder has no files.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
     /// Makes a folder if it is missing, and its name durable.
@@ -73,8 +77,9 @@ pub trait Disk: Send + Sync + 'static {
     /// Room that is left for this user, in bytes.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Locks the data folder itself until the lock is dropped, beside the lock on a file in it, which somebody may take for
-    /// a left-over and remove. `None`: another process has it. A disk that locks no folders gives a lock that keeps nobody out.
+    /// Locks the data folder itself until the lock is dropped, beside the lock on a file in it,
+    /// which somebody may take for a left-over and remove. `None`: another process has it. A disk
+    /// that locks no folders gives a lock that keeps nobody out.
     fn lock_folder(&self) -> io::Result<Option<FolderLock>> {
         Ok(Some(Box::new(())))
     }
@@ -88,14 +93,16 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Fills `buffer` from `offset`; less only at the end of the file. Returns the bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all slices one after the other from `offset`, with one system call where the system takes them at once.
+    /// Writes all slices one after the other from `offset`, with one system call where the system
+    /// takes them at once.
     fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
 
-    /// Writes whole pages, past the page cache where the system can: nothing is copied a second time, and a read of them
-    /// comes from the disk. As durable as any write, so not at all before [`DiskFile::sync_data`].
+    /// Writes whole pages, past the page cache where the system can: nothing is copied a second
+    /// time, and a read of them comes from the disk. As durable as any write, so not at all before
+    /// [`DiskFile::sync_data`].
     ///
-    /// `pages` begins at a multiple of [`DIRECT_ALIGN_BYTES`] in memory, and so do its length and `offset`. Bytes around
-    /// may be written the ordinary way, through the same handle.
+    /// `pages` begins at a multiple of [`DIRECT_ALIGN_BYTES`] in memory, and so do its length and
+    /// `offset`. Bytes around may be written the ordinary way, through the same handle.
     fn write_pages_at(&self, pages: &[u8], offset: u64) -> io::Result<()> {
         check_alignment(pages, offset);
         self.write_at(pages, offset)
@@ -104,7 +111,8 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Makes the bytes written so far durable, and the length if it grew.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Reserves room for the first `bytes` bytes and makes the file at least that long. Fails when the disk is full.
+    /// Reserves room for the first `bytes` bytes and makes the file at least that long. Fails when
+    /// the disk is full.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
     /// Length in bytes.
@@ -118,12 +126,12 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Cuts or extends (with zeroes) the file.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// A hint; no effect on what was written and synced. After `DontNeed` reads should come from the disk, not from
-    /// memory.
+    /// A hint; no effect on what was written and synced. After `DontNeed` reads should come from
+    /// the disk, not from memory.
     fn advise(&self, offset: u64, bytes: u64, advice: Advice);
 
-    /// Takes the file's exclusive advisory lock, which ends with the process or with the last handle. `false`: somebody
-    /// else has it.
+    /// Takes the file's exclusive advisory lock, which ends with the process or with the last
+    /// handle. `false`: somebody else has it.
     fn try_lock(&self) -> io::Result<bool>;
 
     /// Writes one slice.
@@ -132,7 +140,8 @@ pub trait DiskFile: Send + Sync + 'static {
     }
 }
 
-/// What a write past the page cache is aligned to, in memory and in the file: no disk in use has larger blocks.
+/// What a write past the page cache is aligned to, in memory and in the file: no disk in use has
+/// larger blocks.
 pub const DIRECT_ALIGN_BYTES: usize = 4096;
 
 fn check_alignment(pages: &[u8], offset: u64) {
@@ -144,18 +153,20 @@ fn check_alignment(pages: &[u8], offset: u64) {
     );
 }
 
-/// Ranges are settled in such pieces, aligned to their size: no cached unit of a file is larger, and only whole ones
-/// leave the cache.
+/// Ranges are settled in such pieces, aligned to their size: no cached unit of a file is larger,
+/// and only whole ones leave the cache.
 const SETTLE_BYTES: u64 = 2 << 20;
 /// Within a piece, what differs is written again in such units.
 const SETTLE_PAGE_BYTES: usize = 4096;
 
-/// Makes the bytes that can be read between `from` and `to` durable, whatever befell the process that wrote them.
+/// Makes the bytes that can be read between `from` and `to` durable, whatever befell the process
+/// that wrote them.
 ///
-/// A sync alone is not enough. If that process met a failed sync, the system may count pages as clean that the disk
-/// does not have: reads show them until memory runs short, or the power goes. So they are read twice, from memory and
-/// then from the disk, and what differs is written again. Nothing else is: a page that the disk has must not be written
-/// over, for a power cut in the middle could destroy it.
+/// A sync alone is not enough. If that process met a failed sync, the system may count pages as
+/// clean that the disk does not have: reads show them until memory runs short, or the power goes.
+/// So they are read twice, from memory and then from the disk, and what differs is written again.
+/// Nothing else is: a page that the disk has must not be written over, for a power cut in the
+/// middle could destroy it.
 ///
 /// Returns how many bytes had to be written again.
 pub(crate) fn settle<F: DiskFile>(file: &F, from: u64, to: u64) -> io::Result<u64> {

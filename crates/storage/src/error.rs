@@ -1,15 +1,16 @@
 //! What can go wrong with the data files, in words an operator can act on.
 //!
-//! Invariant: every message names the file, says what was found, and never suggests a retry of a sync: after a failed
-//! sync the kernel may have dropped the pages and call the next one a success, so the only safe answer is to stop and
-//! recover from what is on the disk.
+//! Invariant: every message names the file, says what was found, and never suggests a retry of a
+//! sync: after a failed sync the kernel may have dropped the pages and call the next one a success,
+//! so the only safe answer is to stop and recover from what is on the disk.
 
 use std::io;
 
 /// An error of the data files. The text of each variant is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// A sync failed. The process must stop; nothing written since the last good sync may be believed.
+    /// A sync failed. The process must stop; nothing written since the last good sync may be
+    /// believed.
     #[error(
         "sync of {file} failed ({source}); this node must stop, what was not yet synced may be lost, check the disk"
     )]
@@ -34,8 +35,8 @@ pub enum StorageError {
         /// The value that was found.
         found: u64,
     },
-    /// No room is left on the disk. Nothing of the refused operation was written to a log file; it may be tried again
-    /// after space was freed.
+    /// No room is left on the disk. Nothing of the refused operation was written to a log file; it
+    /// may be tried again after space was freed.
     #[error(
         "no space left on the disk for {file}, {free_bytes} bytes are free; free some space or let consumers drain queues"
     )]
@@ -178,7 +179,8 @@ pub enum StorageError {
     },
 }
 
-/// What Linux says when a medium or a file system cannot give back what it took: EIO, EBADMSG, EUCLEAN.
+/// What Linux says when a medium or a file system cannot give back what it took: EIO, EBADMSG,
+/// EUCLEAN.
 const LOST_ERRNOS: [i32; 3] = [5, 74, 117];
 
 impl StorageError {
@@ -203,9 +205,9 @@ impl StorageError {
         matches!(self, StorageError::Missing { .. })
     }
 
-    /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed: not what was written, no such
-    /// file, or sectors and file-system blocks that the system cannot make out. What the system refuses for other reasons
-    /// (too many open files, say) may be there.
+    /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed:
+    /// not what was written, no such file, or sectors and file-system blocks that the system cannot
+    /// make out. What the system refuses for other reasons (too many open files, say) may be there.
     pub fn is_damage(&self) -> bool {
         match self {
             StorageError::Corrupt { .. }

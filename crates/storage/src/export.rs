@@ -1,7 +1,9 @@
-//! Every message that extents still hold, in the order of files, runs and numbers, whether anything refers to them or not.
+//! Every message that extents still hold, in the order of files, runs and numbers, whether anything
+//! refers to them or not.
 //!
-//! Which of them were settled is the state's affair, and it may be lost: an extent does not know it. Invariant: opens everything for
-//! reading only; what is told as a message passed its own checksum, which covers its queue and its number.
+//! Which of them were settled is the state's affair, and it may be lost: an extent does not know
+//! it. Invariant: opens everything for reading only; what is told as a message passed its own
+//! checksum, which covers its queue and its number.
 
 use crate::disk::Disk;
 use crate::error::StorageError;
@@ -24,8 +26,8 @@ pub enum Found {
     Damaged(StorageError),
 }
 
-/// Shows all messages of the extents in their folder, and of those that lie in the folder `aside` under other names, to `visit`,
-/// each with the name of its file.
+/// Shows all messages of the extents in their folder, and of those that lie in the folder `aside`
+/// under other names, to `visit`, each with the name of its file.
 ///
 /// - Cost: reads each extent once, and the index of each run once for each MiB of its messages.
 pub fn export<D: Disk>(disk: &D, aside: &str, visit: &mut dyn FnMut(&str, Found)) {

@@ -1,8 +1,8 @@
 //! Extents: immutable files that take the messages which outlive the log, by queue and sequence.
 //!
-//! Invariant: an extent is complete and durable, its name included, before [`ExtentWriter::finish`] returns, and is
-//! never changed after. Whoever refers to an extent does so after that. A file without a good footer was never referred
-//! to.
+//! Invariant: an extent is complete and durable, its name included, before [`ExtentWriter::finish`]
+//! returns, and is never changed after. Whoever refers to an extent does so after that. A file
+//! without a good footer was never referred to.
 //!
 //! ```text
 //!    0 ┌──────────────────────┐ header   0 magic [8] "LVRTEXT\0"   16 extent id u64   40 zeroes to 64
@@ -18,8 +18,8 @@
 //!      └──────────────────────┘
 //! ```
 //!
-//! A message's crc covers its queue, its sequence, its size and its body, so an index entry that points to the wrong
-//! bytes, or bytes under the wrong number, do not pass.
+//! A message's crc covers its queue, its sequence, its size and its body, so an index entry that
+//! points to the wrong bytes, or bytes under the wrong number, do not pass.
 
 mod reader;
 mod salvage;
@@ -88,8 +88,8 @@ pub(crate) fn extent_of(name: &str) -> Option<ExtentId> {
     u64::from_str_radix(digits, 16).ok().map(ExtentId)
 }
 
-/// All extents of the folder, finished or not, in order. Those that no checkpoint knows are left over from a crash and
-/// may be removed.
+/// All extents of the folder, finished or not, in order. Those that no checkpoint knows are left
+/// over from a crash and may be removed.
 pub fn list_extents<D: Disk>(disk: &D) -> Result<Vec<ExtentId>, StorageError> {
     let names = disk.list(EXTENT_FOLDER).map_err(at("list", EXTENT_FOLDER))?;
     let mut ids: Vec<ExtentId> = names.iter().filter_map(|name| extent_of(name)).collect();
@@ -97,14 +97,15 @@ pub fn list_extents<D: Disk>(disk: &D) -> Result<Vec<ExtentId>, StorageError> {
     Ok(ids)
 }
 
-/// Removes an extent that nobody refers to. Handles that are open stay readable; after a power cut it may be there
-/// again.
+/// Removes an extent that nobody refers to. Handles that are open stay readable; after a power cut
+/// it may be there again.
 pub fn remove_extent<D: Disk>(disk: &D, id: ExtentId) -> Result<(), StorageError> {
     let name = extent_name(id);
     disk.remove(&name).map_err(at("remove", &name))
 }
 
-/// Makes removals durable. Without it a removed extent may be back after a power cut, unreferred to.
+/// Makes removals durable. Without it a removed extent may be back after a power cut, unreferred
+/// to.
 pub fn sync_extent_removals<D: Disk>(disk: &D) -> Result<(), StorageError> {
     disk.sync_folder(EXTENT_FOLDER).map_err(syncing(EXTENT_FOLDER))
 }
@@ -180,8 +181,8 @@ impl Run {
         }
     }
 
-    /// Whether the numbers can be true in a file whose run table starts at `table_offset`. The checksum makes it so; a
-    /// reader must not run on it.
+    /// Whether the numbers can be true in a file whose run table starts at `table_offset`. The
+    /// checksum makes it so; a reader must not run on it.
     fn is_sound(&self, table_offset: u32) -> bool {
         let bodies_end = u64::from(self.bodies_offset) + u64::from(self.bodies_bytes);
         let index_end = u64::from(self.index_offset) + u64::from(self.count) * u64::from(INDEX_ENTRY_BYTES);

@@ -1,7 +1,7 @@
 //! Fields at fixed places in a header, little-endian.
 //!
-//! Invariant: `Fields` never reads past its slice: a short slice is a caller's bug and panics, so callers check the
-//! length of what they read from a disk once, before they take it apart.
+//! Invariant: `Fields` never reads past its slice: a short slice is a caller's bug and panics, so
+//! callers check the length of what they read from a disk once, before they take it apart.
 
 /// Reads fields one after the other.
 pub(crate) struct Fields<'a> {
@@ -81,7 +81,8 @@ impl<const N: usize> FieldsMut<N> {
         self.put(&value.to_le_bytes())
     }
 
-    /// Sets the CRC-32C of everything after it, which is how all headers of this crate begin or where `at` says.
+    /// Sets the CRC-32C of everything after it, which is how all headers of this crate begin or
+    /// where `at` says.
     pub(crate) fn seal(mut self, at: usize) -> [u8; N] {
         assert_eq!(self.filled, N, "a header is written whole");
         let crc = crc32c::crc32c(&self.bytes[at + 4..]);

@@ -1,8 +1,9 @@
-//! Entry points that take any bytes for a file and must come back: no panic, no memory beyond a small multiple of the
-//! input.
+//! Entry points that take any bytes for a file and must come back: no panic, no memory beyond a
+//! small multiple of the input.
 //!
-//! The targets under `fuzz/` call these with what the fuzzer makes up, the tests with seeded damage to real files.
-//! Checksums stop a fuzzer at the door, so [`wal_file`] can repair them first: then the fuzzer gets at what lies behind.
+//! The targets under `fuzz/` call these with what the fuzzer makes up, the tests with seeded damage
+//! to real files. Checksums stop a fuzzer at the door, so [`wal_file`] can repair them first: then
+//! the fuzzer gets at what lies behind.
 
 use std::sync::Arc;
 
@@ -28,9 +29,9 @@ pub struct WalOutcome {
     pub damage: usize,
 }
 
-/// Recovers a log of one file with these contents behind a good file header. With `repair`, frame headers get a right
-/// salt and checksum wherever their magic is found. Recovery, a second recovery of what the first left, and `inspect`
-/// must all come back.
+/// Recovers a log of one file with these contents behind a good file header. With `repair`, frame
+/// headers get a right salt and checksum wherever their magic is found. Recovery, a second recovery
+/// of what the first left, and `inspect` must all come back.
 pub fn wal_file(contents: &[u8], repair: bool) -> Option<WalOutcome> {
     let header = FileHeader {
         file: FileNo(1),
@@ -78,7 +79,8 @@ fn repair_frames(bytes: &mut [u8]) {
     }
 }
 
-/// Opens an extent of these bytes and reads all it claims to hold. Returns the messages read, `None` if it was refused.
+/// Opens an extent of these bytes and reads all it claims to hold. Returns the messages read,
+/// `None` if it was refused.
 pub fn extent_file(contents: &[u8]) -> Option<usize> {
     let disk = FaultyDisk::new(1);
     let id = ExtentId(1);
@@ -108,7 +110,8 @@ pub fn checkpoint_file(contents: &[u8]) -> Option<usize> {
     Some(checkpoint.payload.len())
 }
 
-/// Reads these bytes as a file `node`. What is taken for one is, to the byte, what would be written for it.
+/// Reads these bytes as a file `node`. What is taken for one is, to the byte, what would be written
+/// for it.
 pub fn node_file(contents: &[u8]) -> Option<u32> {
     let disk = FaultyDisk::new(1);
     disk.plant(NODE_FILE, contents);

@@ -1,9 +1,10 @@
 //! Reads a data folder as far as a damaged one allows, and tells what it sees, fact by fact.
 //!
-//! Invariant: opens everything for reading only, takes no lock, creates nothing, stops at nothing: each file is looked
-//! at on its own and an error in one becomes a [`Fact::Damaged`]. On the folder of a running node the last frames may
-//! look torn, because they are being written. Bytes that were never durable and bytes that rotted look alike to it
-//! where no evidence is left; it says "ends here".
+//! Invariant: opens everything for reading only, takes no lock, creates nothing, stops at nothing:
+//! each file is looked at on its own and an error in one becomes a [`Fact::Damaged`]. On the folder
+//! of a running node the last frames may look torn, because they are being written. Bytes that were
+//! never durable and bytes that rotted look alike to it where no evidence is left; it says "ends
+//! here".
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,9 +26,11 @@ use crate::wal::{
 pub struct Depth {
     /// Show each frame and record of the log, not only its files.
     pub records: bool,
-    /// Read all bytes of the extents, not only their tables. Without it, damage in a message is not found.
+    /// Read all bytes of the extents, not only their tables. Without it, damage in a message is not
+    /// found.
     pub contents: bool,
-    /// Check each message of every extent, so that a damaged one is named. Reads all of their bytes.
+    /// Check each message of every extent, so that a damaged one is named. Reads all of their
+    /// bytes.
     pub messages: bool,
 }
 
@@ -78,7 +81,8 @@ pub enum Fact {
         /// Something that was never durable, as far as can be told, lies behind the end.
         torn: bool,
     },
-    /// A file of the log without a readable header: a spare in the making, a reuse that a crash tore, or damage.
+    /// A file of the log without a readable header: a spare in the making, a reuse that a crash
+    /// tore, or damage.
     WalFileUnreadable {
         /// Its name.
         name: String,
@@ -113,8 +117,9 @@ pub enum Fact {
         /// Length of its payload, which was checked.
         payload_bytes: u64,
     },
-    /// Something that is not whole and that nothing needs: an extent or a checkpoint that a kill left half written or half
-    /// deleted, or a record of the log that a repair gave up. It goes with time.
+    /// Something that is not whole and that nothing needs: an extent or a checkpoint that a kill
+    /// left half written or half deleted, or a record of the log that a repair gave up. It goes
+    /// with time.
     Unfinished {
         /// Which file.
         name: String,
@@ -150,11 +155,12 @@ pub struct Needs {
     pub log_from: Option<FileNo>,
 }
 
-/// What a checkpoint of this group with this payload needs; `None` if the payload cannot be read, so that anything may be
-/// needed. What a payload means is the partitions' affair.
+/// What a checkpoint of this group with this payload needs; `None` if the payload cannot be read,
+/// so that anything may be needed. What a payload means is the partitions' affair.
 pub type NeedsOf<'a> = &'a dyn Fn(GroupId, &Bytes) -> Option<Needs>;
 
-/// Looks at everything in the folder and shows it to `visit`: identity, log files by number, extents, checkpoints.
+/// Looks at everything in the folder and shows it to `visit`: identity, log files by number,
+/// extents, checkpoints.
 pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &mut dyn FnMut(Fact)) {
     let folder_id = match read_identity(disk) {
         Ok(Some((identity, version))) => {
@@ -235,7 +241,8 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
     }
     files.sort_by_key(|(header, ..)| header.file);
     let is_there = |file| files.iter().any(|(header, ..)| header.file == file);
-    // A repair moves files aside that nothing is read from any more, and the note may still name one of them.
+    // A repair moves files aside that nothing is read from any more, and the note may still name
+    // one of them.
     let is_needed = |file| needed.log_from.is_none_or(|from| file >= from);
     let missed = |mark: &WalPosition| *mark != WalPosition::START && !is_there(mark.file) && is_needed(mark.file);
     if let Some(mark) = mark.filter(missed) {
@@ -244,7 +251,8 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
     }
     for pair in files.windows(2) {
         let (before, behind) = (pair[0].0.file, pair[1].0.file);
-        // Files are given back oldest first, so between two that are there none may be missing. A spare has number 0.
+        // Files are given back oldest first, so between two that are there none may be missing. A
+        // spare has number 0.
         if before > FileNo(0) && behind.0 > before.0 + 1 && is_needed(FileNo(behind.0 - 1)) {
             let first = before.0 + 1;
             let text = format!("log file number {first} is not there, and the one with number {} is", behind.0);
@@ -275,7 +283,8 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
     let first = files.iter().map(|(header, ..)| header.file).find(|file| *file > FileNo(0));
     let all_in_log = groups.into_iter().find(|group| !needed.groups.contains(group));
     if let (Some(first), Some(group)) = (first.filter(|first| *first > FileNo(1)), all_in_log) {
-        // A group that comes when the log has let go of its first file is founded with a checkpoint.
+        // A group that comes when the log has let go of its first file is founded with a
+        // checkpoint.
         let text =
             format!("it begins with file number {}, and group {} has no saved state but the log", first.0, group.0);
         visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
@@ -344,7 +353,8 @@ fn inspect_frames<F: DiskFile>(
     groups
 }
 
-/// What the readable checkpoints say before everything is told: of each group its newest one, as a start goes by that.
+/// What the readable checkpoints say before everything is told: of each group its newest one, as a
+/// start goes by that.
 struct Needed {
     /// Each with the group that needs it; `None` if any may be needed.
     extents: Option<BTreeMap<ExtentId, GroupId>>,
@@ -408,7 +418,8 @@ fn missed_extents<D: Disk>(disk: &D, needed: &Needed, again: &dyn Fn() -> Needed
     if before.is_empty() {
         return;
     }
-    // A node that runs may have given them back since its states were read: what it needs now counts.
+    // A node that runs may have given them back since its states were read: what it needs now
+    // counts.
     for (id, group) in missed(&again()).into_iter().filter(|(id, _)| before.contains_key(id)) {
         let text = format!("it is not there, and the newest state of group {} has messages in it", group.0);
         visit(Fact::Damaged { name: extent_name(id), offset: 0, bytes: 0, text, record: None });
@@ -468,8 +479,8 @@ fn inspect_messages<D: Disk>(extent: &Extent<D>, number: usize, visit: &mut dyn 
             Err(error) => {
                 visit(damaged(&extent_name(extent.id()), &error));
                 if run.last_seq - run.first_seq >= u64::from(run.count) {
-                    // With holes in it, a run whose index is damaged cannot be walked past the damage without trying
-                    // each number.
+                    // With holes in it, a run whose index is damaged cannot be walked past the
+                    // damage without trying each number.
                     return;
                 }
                 next = seq.checked_add(1);
@@ -489,7 +500,8 @@ fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, needed: &Need
             Ok(checkpoint::Checkpoint { generation, replay_from, payload, .. }) => {
                 visit(Fact::Checkpoint { name, group, generation, replay_from, payload_bytes: payload.len() as u64 });
             }
-            // It is written over in place only while the one beside it is whole, and that one is what a start goes by.
+            // It is written over in place only while the one beside it is whole, and that one is
+            // what a start goes by.
             Err(error @ StorageError::Corrupt { .. }) if needed.groups.contains(&group) => {
                 visit(unfinished(&name, &error));
             }

@@ -1,9 +1,10 @@
-//! The data files of one node: the shared write-ahead log, the extents that take what outlives it, the checkpoints that
-//! say from where to replay. All of it behind a [`Disk`], none of it with an idea of what an entry means.
+//! The data files of one node: the shared write-ahead log, the extents that take what outlives it,
+//! the checkpoints that say from where to replay. All of it behind a [`Disk`], none of it with an
+//! idea of what an entry means.
 //!
-//! Invariant: what a `sync` or `finish` or `save` returned `Ok` for survives a power cut, what is read back is checked
-//! against its checksum or was checked by the caller's own, and damage is reported with file and offset, never repaired
-//! by forgetting.
+//! Invariant: what a `sync` or `finish` or `save` returned `Ok` for survives a power cut, what is
+//! read back is checked against its checksum or was checked by the caller's own, and damage is
+//! reported with file and offset, never repaired by forgetting.
 //!
 //! In reading order:
 //! - [`error`]: what can go wrong and what to tell the operator.

@@ -1,12 +1,13 @@
-//! The write-ahead log that all groups of a node share: one write and at most one sync for everything that waits.
+//! The write-ahead log that all groups of a node share: one write and at most one sync for
+//! everything that waits.
 //!
-//! Invariant: records are read back in the order they were appended, without gaps up to the last sync. A page that a
-//! sync covered is not written again with other bytes until the whole file is released. A file is begun only after the
-//! one before was synced to its end.
+//! Invariant: records are read back in the order they were appended, without gaps up to the last
+//! sync. A page that a sync covered is not written again with other bytes until the whole file is
+//! released. A file is begun only after the one before was synced to its end.
 //!
-//! The writer is one thread's; readers and the preparation of spare files are handles of their own for other threads.
-//! Absent on purpose: any idea of what a record means, which entry of a group is the last, and when a file may go. The
-//! partitions know.
+//! The writer is one thread's; readers and the preparation of spare files are handles of their own
+//! for other threads. Absent on purpose: any idea of what a record means, which entry of a group is
+//! the last, and when a file may go. The partitions know.
 
 pub mod format;
 mod mark;
@@ -54,18 +55,19 @@ pub(crate) fn read_mark<D: Disk>(disk: &D) -> Result<Option<WalPosition>, Storag
 /// Folder of the log files.
 pub const WAL_FOLDER: &str = "wal";
 
-/// Frames are closed at this size, so that damage to one header costs at most this much. A larger record has a frame of
-/// its own.
+/// Frames are closed at this size, so that damage to one header costs at most this much. A larger
+/// record has a frame of its own.
 pub const FRAME_BYTES_MAX: u32 = 1 << 20;
-/// Largest body of a record whatever the file size: the largest message we take, with room for its envelope.
+/// Largest body of a record whatever the file size: the largest message we take, with room for its
+/// envelope.
 pub const RECORD_BODY_BYTES_MAX: u32 = 32 << 20;
 /// Smallest file, for simulations.
 pub const FILE_BYTES_MIN: u32 = 64 << 10;
 /// Largest file; offsets are 32 bits and a start reads at most one file's tail.
 pub const FILE_BYTES_MAX: u32 = 1 << 30;
 
-/// A file whose blocks were never written is filled with zeroes this far ahead of the log: writing such blocks changes
-/// the file's map, which every sync would have to write down too.
+/// A file whose blocks were never written is filled with zeroes this far ahead of the log: writing
+/// such blocks changes the file's map, which every sync would have to write down too.
 const FILL_AHEAD_BYTES: u32 = 1 << 20;
 
 const _: () = assert!(FILE_BYTES_MIN.is_multiple_of(PAGE_BYTES) && FILE_BYTES_MIN > 2 * PAGE_BYTES);
@@ -83,7 +85,8 @@ pub struct FileNo(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// A log entry; a later one with the same or a lower index replaces what was there and all above.
+    /// A log entry; a later one with the same or a lower index replaces what was there and all
+    /// above.
     Entry = 1,
     /// Term and vote.
     HardState = 2,
@@ -160,15 +163,15 @@ impl WalPosition {
 /// Choices of a log. Sizes may differ from one start to the next: files keep the size they have.
 #[derive(Clone, Copy, Debug)]
 pub struct WalOptions {
-    /// Size of new files, a multiple of 4096 between [`FILE_BYTES_MIN`] and [`FILE_BYTES_MAX`]. Small files recycle
-    /// sooner.
+    /// Size of new files, a multiple of 4096 between [`FILE_BYTES_MIN`] and [`FILE_BYTES_MAX`].
+    /// Small files recycle sooner.
     pub file_bytes: u32,
     /// Spare files that [`SparePreparer`] keeps ready.
     pub spares_target: usize,
     /// Released files kept for reuse; the rest is deleted.
     pub spares_max: usize,
-    /// A number never used before with this folder: random in the server, from the seed in the simulator. Salts come
-    /// from it.
+    /// A number never used before with this folder: random in the server, from the seed in the
+    /// simulator. Salts come from it.
     pub nonce: u64,
 }
 
@@ -199,8 +202,8 @@ pub(crate) struct Slot<F> {
     pub(crate) bytes: u32,
 }
 
-/// Files that can be read, by number. Writers insert before the first record of a file has a location, and remove
-/// before reuse.
+/// Files that can be read, by number. Writers insert before the first record of a file has a
+/// location, and remove before reuse.
 type LiveFiles<F> = Arc<RwLock<BTreeMap<FileNo, Arc<Slot<F>>>>>;
 
 /// The writer.
@@ -254,14 +257,14 @@ struct FramePlan {
 }
 
 impl<D: Disk> Wal<D> {
-    /// Appends `records` in order, as one frame or as few as fit, with one write per file touched, by way of the
-    /// page cache.
+    /// Appends `records` in order, as one frame or as few as fit, with one write per file touched,
+    /// by way of the page cache.
     ///
     /// - Order: as given; `locations` gets one place per record, added at its end.
     /// - Durability: none until [`Wal::sync`]. Other processes' crash: what was written stays.
     /// - Returns bytes written to files, headers and padding included.
-    /// - Errors: [`StorageError::Full`] when no new file could be had; then nothing was written and the call may be
-    ///   repeated. After any other error the log has stopped for good.
+    /// - Errors: [`StorageError::Full`] when no new file could be had; then nothing was written and
+    ///   the call may be repeated. After any other error the log has stopped for good.
     /// - A body above [`Wal::body_bytes_max`] is a caller's bug and panics.
     pub fn append(&mut self, records: &[Record], locations: &mut Vec<Location>) -> Result<u64, StorageError> {
         self.append_by(WriteWay::Cached, records, locations)
@@ -338,8 +341,8 @@ impl<D: Disk> Wal<D> {
         }
     }
 
-    /// The number of the next file to be begun: above that of every file that is known to have been part of this log, there or
-    /// not.
+    /// The number of the next file to be begun: above that of every file that is known to have been
+    /// part of this log, there or not.
     pub fn next_file(&self) -> FileNo {
         self.next_file
     }
@@ -349,9 +352,11 @@ impl<D: Disk> Wal<D> {
         self.current.as_ref().map(|current| current.header.file)
     }
 
-    /// Has what is appended from now on go to a file of its own. Its header goes out with its first frame.
+    /// Has what is appended from now on go to a file of its own. Its header goes out with its first
+    /// frame.
     ///
-    /// - Errors: as [`Wal::append`] has them; on [`StorageError::Full`] the log goes on where it was.
+    /// - Errors: as [`Wal::append`] has them; on [`StorageError::Full`] the log goes on where it
+    ///   was.
     pub fn begin_next_file(&mut self) -> Result<(), StorageError> {
         let slot = self.take_slots(1)?.pop().expect("one was asked for");
         self.sync()?;
@@ -367,8 +372,9 @@ impl<D: Disk> Wal<D> {
         }
     }
 
-    /// The newest file of which something is durable: the one before, until the first sync of one that was begun. After a cut of
-    /// the power the log may go on in this file, so a checkpoint that replays from a later one would miss what comes then.
+    /// The newest file of which something is durable: the one before, until the first sync of one
+    /// that was begun. After a cut of the power the log may go on in this file, so a checkpoint
+    /// that replays from a later one would miss what comes then.
     pub fn durable_file(&self) -> FileNo {
         match &self.current {
             Some(current) if current.synced == 0 && current.header.previous_file != FileNo(0) => {
@@ -394,11 +400,11 @@ impl<D: Disk> Wal<D> {
         self.closed.iter().map(|&(file, bytes)| (file, u64::from(bytes)))
     }
 
-    /// Gives back all closed files before `first_needed`: some are kept to be written again, the rest will be deleted
-    /// by the [`SparePreparer`]. From now on their locations are not readable.
+    /// Gives back all closed files before `first_needed`: some are kept to be written again, the
+    /// rest will be deleted by the [`SparePreparer`]. From now on their locations are not readable.
     ///
-    /// - The caller's durable checkpoints must all replay from `first_needed` or later: a recovery from before it would
-    ///   find files missing.
+    /// - The caller's durable checkpoints must all replay from `first_needed` or later: a recovery
+    ///   from before it would find files missing.
     /// - The file being written stays, whatever `first_needed` is. Writes nothing.
     pub fn release_before(&mut self, first_needed: FileNo) {
         while let Some(&(file, _)) = self.closed.front().filter(|(file, _)| *file < first_needed) {
@@ -418,11 +424,12 @@ impl<D: Disk> Wal<D> {
         SparePreparer::new(self.disk.clone(), self.spares.clone())
     }
 
-    /// Writes down, unsynced and beside the log, how far it is durable, if that changed since the last call.
+    /// Writes down, unsynced and beside the log, how far it is durable, if that changed since the
+    /// last call.
     ///
-    /// It lets a recovery tell rot in the very last frame from a torn write. Call it seldom (once a second) and when
-    /// traffic ends; it costs one small write. Returns whether it wrote. An error here harms nothing but that
-    /// knowledge.
+    /// It lets a recovery tell rot in the very last frame from a torn write. Call it seldom (once a
+    /// second) and when traffic ends; it costs one small write. Returns whether it wrote. An error
+    /// here harms nothing but that knowledge.
     pub fn note_durable(&mut self) -> Result<bool, StorageError> {
         let position = self.synced_position();
         if position.offset <= FIRST_FRAME_OFFSET || self.stopped {
@@ -501,9 +508,9 @@ impl<D: Disk> Wal<D> {
             header.previous_end_crc = last.previous_crc;
             self.closed.push_back((last.header.file, last.slot.bytes));
         }
-        // Pages of the file's former life, or of its filling, may be cached in large folios, and a small append into
-        // one is accounted as the whole folio. Nothing there is wanted, and pages are written whole, so none is read
-        // again.
+        // Pages of the file's former life, or of its filling, may be cached in large folios, and a
+        // small append into one is accounted as the whole folio. Nothing there is wanted, and pages
+        // are written whole, so none is read again.
         slot.file.advise(0, u64::from(slot.bytes), Advice::DontNeed);
         self.live.write().unwrap_or_else(PoisonError::into_inner).insert(file, slot.clone());
         self.current = Some(Current {
@@ -531,8 +538,8 @@ impl<D: Disk> Wal<D> {
         let frames = &self.frames[frames];
         let start = if current.header_written { frames[0].offset } else { 0 };
         let last = frames.last().expect("there is a frame to write");
-        // The rest of the last page is zeroed: a page written whole needs no read before, and no old bytes stay behind
-        // the end.
+        // The rest of the last page is zeroed: a page written whole needs no read before, and no
+        // old bytes stay behind the end.
         let padded = (last.offset + last.bytes).next_multiple_of(PAGE_BYTES);
         assert!(padded <= current.slot.bytes, "frames stay inside their file");
         let mut layout =
@@ -551,9 +558,9 @@ impl<D: Disk> Wal<D> {
             }
         });
         if let Err(source) = written {
-            // Not `Full`, even if that is what the disk said: some of it may be written, so the call must not be
-            // repeated. Room for the file was reserved; only a file system that copies on write or a thin volume can
-            // get here.
+            // Not `Full`, even if that is what the disk said: some of it may be written, so the
+            // call must not be repeated. Room for the file was reserved; only a file system that
+            // copies on write or a thin volume can get here.
             self.stopped = true;
             return Err(StorageError::Io { action: "write", file: layout.current.slot.name.clone(), source });
         }
@@ -569,7 +576,8 @@ impl<D: Disk> Wal<D> {
         Ok(u64::from(padded - start))
     }
 
-    /// Asks for spare files once this one is a quarter full: a broker that hardly writes never pays for them.
+    /// Asks for spare files once this one is a quarter full: a broker that hardly writes never pays
+    /// for them.
     fn want_spares(&self) {
         if self.current.as_ref().is_some_and(|current| current.end > current.slot.bytes / 4) {
             self.spares.want();
@@ -602,7 +610,8 @@ impl<F: DiskFile> Layout<'_, F> {
         Ok(())
     }
 
-    /// Puts file header, frames and padding onto the stage, and the places of the bodies into `locations`.
+    /// Puts file header, frames and padding onto the stage, and the places of the bodies into
+    /// `locations`.
     fn lay(
         &mut self,
         frames: &[FramePlan],

@@ -1,9 +1,10 @@
-//! Cuts or fails every write and every sync of a scripted life in turn, comes up again and looks what is left.
+//! Cuts or fails every write and every sync of a scripted life in turn, comes up again and looks
+//! what is left.
 //!
-//! The script appends, syncs, rolls, releases, recycles, prepares spares, writes extents and saves checkpoints.
-//! Invariant checked after every recovery: what was synced is all there, what is there is a prefix of what was
-//! appended, nothing comes back that was cut off, finished extents and saved checkpoints are whole, and there is no
-//! damage to report.
+//! The script appends, syncs, rolls, releases, recycles, prepares spares, writes extents and saves
+//! checkpoints. Invariant checked after every recovery: what was synced is all there, what is there
+//! is a prefix of what was appended, nothing comes back that was cut off, finished extents and
+//! saved checkpoints are whole, and there is no damage to report.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -57,7 +58,8 @@ fn next(random: &mut u64) -> u64 {
     *random >> 33
 }
 
-/// Record number `at` of the log. Without a `life` in it, the next life repeats what the last one lost, byte for byte.
+/// Record number `at` of the log. Without a `life` in it, the next life repeats what the last one
+/// lost, byte for byte.
 fn record(at: usize, life: u64) -> Record {
     let mut random = at as u64 * 77 + life * 1_000_003;
     let bytes = match next(&mut random) % 5 {
@@ -240,7 +242,8 @@ impl Life {
 
 const STEPS: usize = 60;
 
-/// One whole story: a life that is cut at `operation`, a second that is cut by a power loss, a third that only looks.
+/// One whole story: a life that is cut at `operation`, a second that is cut by a power loss, a
+/// third that only looks.
 fn story(seed: u64, operation: u64, fault: Fault, survival: SurvivalUnit, lives_differ: bool) -> Option<()> {
     let disk = FaultyDisk::new(seed);
     disk.set_survival(survival);
@@ -267,14 +270,14 @@ fn story(seed: u64, operation: u64, fault: Fault, survival: SurvivalUnit, lives_
             Err(error) => panic!("life {life}: {error}"),
         }
         disk.clear_faults();
-        // A failed write or sync ends the process; the power goes in the second and third life, after the page cache
-        // misled us once.
+        // A failed write or sync ends the process; the power goes in the second and third life,
+        // after the page cache misled us once.
         if disk.down().is_none() {
             disk.crash(if life == 0 { Crash::Process } else { Crash::Power });
         }
         disk.restart();
-        // A crash in the middle of a release leaves it open which start the next one will use: the old one is always
-        // right.
+        // A crash in the middle of a release leaves it open which start the next one will use: the
+        // old one is always right.
     }
     reached.then_some(())
 }
@@ -338,6 +341,7 @@ fn failed_write_at_every_operation_loses_nothing_synced() {
 
 #[test]
 fn file_that_a_crash_left_without_a_header_keeps_its_name_when_it_is_used() {
-    // Found by the matrix: the file's name was never made durable, and its next user took it for an old one.
+    // Found by the matrix: the file's name was never made durable, and its next user took it for an
+    // old one.
     story(300_008, 4, Fault::Crash(Crash::Process), SurvivalUnit::Sector, true);
 }

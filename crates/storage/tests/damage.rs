@@ -1,5 +1,5 @@
-//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing is cut off in
-//! silence.
+//! Rot in what was synced is reported where it is; what lies around it is still read, and nothing
+//! is cut off in silence.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -53,8 +53,8 @@ fn written(note: bool) -> (Arc<FaultyDisk>, Vec<Location>) {
     (disk, locations)
 }
 
-/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset and whether bytes
-/// in use were hit.
+/// Flips one bit at each of many places and gives the outcome to `check`, with the file, the offset
+/// and whether bytes in use were hit.
 fn flip_everywhere(note: bool, mut check: impl FnMut(&str, u64, &Arc<FaultyDisk>, Opened)) {
     let (pristine, _) = written(note);
     for name in ["wal/00000001.wal", "wal/00000002.wal"] {
@@ -82,7 +82,8 @@ fn rotten_bit_in_synced_frames_is_reported_and_costs_only_its_surroundings() {
             assert_eq!(recovery.damage, [], "{told}");
         } else {
             reported += 1;
-            // A frame header takes its frame of two records with it, a record header its frame's rest, a body itself.
+            // A frame header takes its frame of two records with it, a record header its frame's
+            // rest, a body itself.
             assert!(indexes.len() >= 78, "{told}");
             assert_eq!(recovery.damage.len(), 1, "{told}");
             let damage = &recovery.damage[0];
@@ -109,8 +110,8 @@ fn rotten_bit_in_synced_frames_is_reported_and_costs_only_its_surroundings() {
 
 #[test]
 fn frame_that_calls_its_own_page_durable_is_no_witness() {
-    // A made-up frame behind rubbish says that 4097 bytes were synced. Recovery once believed it, cleaned the page that it
-    // lies in, and the next recovery found another end.
+    // A made-up frame behind rubbish says that 4097 bytes were synced. Recovery once believed it,
+    // cleaned the page that it lies in, and the next recovery found another end.
     let file = [
         0x6e, 0xc4, 0x00, 0x04, 0x3d, 0x9f, 0x00, 0x45, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0b, 0x4c, 0x46,
         0x52, 0x4d, 0xca, 0x49, 0x15, 0x7d, 0x4b, 0x9a, 0x1c, 0x38, 0xc4, 0x00, 0x04, 0x3d, 0x08, 0x00, 0x00, 0x00,
@@ -314,7 +315,8 @@ fn data_folder_tells_what_to_do_in_one_line() {
     let foreign = DataFolder::open(home, identity("a@host"), 13).err().unwrap().to_string();
     assert!(foreign.contains("is not a leveret data folder (it holds letter.txt)"), "{foreign}");
     assert_eq!(std::fs::read_dir(folder.path().join("home")).unwrap().count(), 1, "and is left as it was");
-    // A log without an identity is a folder of ours; empty files are what a founder that died may leave.
+    // A log without an identity is a folder of ours; empty files are what a founder that died may
+    // leave.
     std::fs::create_dir_all(folder.path().join("half/wal")).unwrap();
     std::fs::write(folder.path().join("half/wal/00000001.wal"), [7; 5_000]).unwrap();
     let half = || Arc::new(RealDisk::create(folder.path().join("half")).unwrap());
@@ -554,11 +556,13 @@ fn a_frame_with_the_last_number_there_is_is_none() {
     assert_eq!((outcome.records, outcome.damage), (0, 1));
 }
 
-/// Found by fuzzing: half of the first frame was taken for synced because of the one behind. That one lies in a page whose tail
-/// was cleaned, and the next recovery, without this witness, found the log to be empty.
+/// Found by fuzzing: half of the first frame was taken for synced because of the one behind. That
+/// one lies in a page whose tail was cleaned, and the next recovery, without this witness, found
+/// the log to be empty.
 #[test]
 fn no_frame_is_durable_by_half() {
-    // The first frame names the checksum of the file's header, or follows nothing, at the beginning or not.
+    // The first frame names the checksum of the file's header, or follows nothing, at the beginning
+    // or not.
     for (first, header_crc, damage) in [(0, 0x41c5_1b22, 0), (0, 0, 1), (1_600, 0, 1)] {
         let mut contents = vec![0; 5 * 4096];
         for (at, number, words) in [(first, 1u64, [12_988u32, 2, header_crc, 0]), (15_424, 3, [178, 1, 0, 8_740])] {
@@ -629,7 +633,8 @@ fn a_log_file_that_was_cut_off_is_damaged_to_where_it_went() {
 #[test]
 fn a_log_that_somebody_took_away_is_not_taken_for_a_new_one() {
     let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 1 };
-    // A checkpoint that names a later file than the first says that there was a log; else the folder may be a new one.
+    // A checkpoint that names a later file than the first says that there was a log; else the
+    // folder may be a new one.
     for (file, missing) in [(0, 0), (1, 0), (2, 1), (7, 1)] {
         let disk = Arc::new(FaultyDisk::new(1));
         let from = WalPosition { file: FileNo(file), offset: 0 };
@@ -650,7 +655,8 @@ fn a_founded_folder_has_a_log_from_its_first_moment_on() {
     let found = || drop(DataFolder::open(disk.clone(), identity("a@host"), 1).unwrap());
     found();
     assert!(has_log(&*disk).unwrap());
-    // Also when a start died before it wrote anything, once and twice; the first record goes to the file that was there.
+    // Also when a start died before it wrote anything, once and twice; the first record goes to the
+    // file that was there.
     for nonce in 1..3 {
         let (wal, recovery, _) = open(&disk, nonce);
         assert_eq!((recovery.damage.len(), recovery.files), (0, 0));

@@ -1,5 +1,5 @@
-//! The bytes of every format, written out. A change here is a change of what is on users' disks: it needs a new format
-//! version.
+//! The bytes of every format, written out. A change here is a change of what is on users' disks: it
+//! needs a new format version.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The log gives back what was synced, in order, and a prefix of the rest, for any records and any cuts.
+//! The log gives back what was synced, in order, and a prefix of the rest, for any records and any
+//! cuts.
 #![allow(clippy::unwrap_used)]
 
 use std::io;
@@ -210,7 +211,8 @@ fn idle_log_writes_nothing_after_its_note() {
     wal.sync().unwrap();
     assert!(!wal.note_durable().unwrap());
     assert_eq!(disk.operations(), before);
-    // With the note, a restart knows that all is durable and rewrites nothing: two syncs of what is clean.
+    // With the note, a restart knows that all is durable and rewrites nothing: two syncs of what is
+    // clean.
     drop(wal);
     let written = disk.contents("wal/00000001.wal");
     let (_, _, seen) = open(&disk, 1, WalPosition::START).unwrap();
@@ -402,8 +404,8 @@ fn log_lives_on_a_real_disk_and_readers_on_other_threads() {
 
 #[test]
 fn tail_that_was_cut_off_stays_off_when_its_beginning_is_written_again() {
-    // A frame that fills its page to the byte, so that what follows it lies in a page of its own and can survive
-    // without it.
+    // A frame that fills its page to the byte, so that what follows it lies in a page of its own
+    // and can survive without it.
     let lost = entry(2, 4096 - 48 - 40);
     let mut survived_alone = 0;
     for seed in 0..64 {
@@ -430,8 +432,8 @@ fn tail_that_was_cut_off_stays_off_when_its_beginning_is_written_again() {
             let (_, recovery, seen) = open(&disk, 3, WalPosition::START).unwrap();
             assert_eq!(recovery.damage, []);
             assert_eq!(records_of(&seen), [entry(1, 10), lost.clone()], "seed {seed}");
-            // Not even when what was written again rots: then it is damage, and the old tail behind it is still no part
-            // of the log.
+            // Not even when what was written again rots: then it is damage, and the old tail behind
+            // it is still no part of the log.
             faulty.flip_bit("wal/00000001.wal", 8200, 0);
             let (_, recovery, seen) = open(&disk, 4, WalPosition::START).unwrap();
             assert_eq!((recovery.damage.len(), records_of(&seen)), (1, vec![entry(1, 10)]), "seed {seed}");
@@ -442,8 +444,8 @@ fn tail_that_was_cut_off_stays_off_when_its_beginning_is_written_again() {
 
 #[test]
 fn frame_torn_in_the_middle_of_a_page_does_not_hide_what_is_written_after_it() {
-    // Found by `synced_records_survive_and_the_rest_is_a_prefix`: the torn frame's header was whole and stood where the
-    // walk looked first.
+    // Found by `synced_records_survive_and_the_rest_is_a_prefix`: the torn frame's header was whole
+    // and stood where the walk looked first.
     let mut torn = 0;
     for seed in 0..64 {
         let faulty = FaultyDisk::new(seed);

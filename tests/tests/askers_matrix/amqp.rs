@@ -1,7 +1,7 @@
 //! The askers over AMQP: each synchronous method, on each kind of queue.
 //!
-//! Invariant: half a request is not carried out, one before `connection.close` is, and one before a lost socket is as a whole
-//! or not at all.
+//! Invariant: half a request is not carried out, one before `connection.close` is, and one before a
+//! lost socket is as a whole or not at all.
 
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -97,8 +97,8 @@ fn transaction(client: &mut Client, scene: &Scene) {
 }
 const EXPIRES_MS: i32 = 300;
 
-/// A queue that ends with the asker, and its consumer. Quorum queues are neither exclusive nor auto-delete: there the asker
-/// only consumes.
+/// A queue that ends with the asker, and its consumer. Quorum queues are neither exclusive nor
+/// auto-delete: there the asker only consumes.
 fn owns(client: &mut Client, scene: &Scene, (exclusive, auto_delete): (bool, bool)) {
     let (exclusive, auto_delete) = match scene.kind {
         Kind::Quorum => (false, false),
@@ -604,7 +604,8 @@ fn amqp_askers_that_vanish_leave_nothing_half_done() {
     matrix.finish();
 }
 
-/// Each step of the handshake, its client gone behind it or in the middle of it: the next one comes in.
+/// Each step of the handshake, its client gone behind it or in the middle of it: the next one comes
+/// in.
 #[test]
 fn clients_that_vanish_in_their_handshake_keep_nobody_out() {
     let addr = Broker::shared().addr();

@@ -1,4 +1,5 @@
-//! The changes that can be made over HTTP, each with what has to be there before it, and how it is seen to be made.
+//! The changes that can be made over HTTP, each with what has to be there before it, and how it is
+//! seen to be made.
 //!
 //! Invariant: every path of the API that changes anything has its row.
 

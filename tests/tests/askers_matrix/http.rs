@@ -1,8 +1,10 @@
 //! The askers over HTTP: each change, its caller gone.
 //!
-//! Invariant: a change that was begun is finished, whoever listens, and is never seen in half for long.
+//! Invariant: a change that was begun is finished, whoever listens, and is never seen in half for
+//! long.
 //!
-//! Each try removes what it made: RabbitMQ keeps processes for each virtual host, and slows down with a thousand of them.
+//! Each try removes what it made: RabbitMQ keeps processes for each virtual host, and slows down
+//! with a thousand of them.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};

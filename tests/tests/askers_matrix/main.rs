@@ -1,8 +1,9 @@
-//! The matrix of vanishing askers: each synchronous method of AMQP and each change over HTTP, its client gone before the
-//! answer, with it, and after half of what it had to say.
+//! The matrix of vanishing askers: each synchronous method of AMQP and each change over HTTP, its
+//! client gone before the answer, with it, and after half of what it had to say.
 //!
-//! Invariant that every cell looks at: what was asked for is there as a whole or not at all; a publish that is confirmed
-//! can be got back, or its queue's end was decided; asked again, the same request works; nothing hangs.
+//! Invariant that every cell looks at: what was asked for is there as a whole or not at all; a
+//! publish that is confirmed can be got back, or its queue's end was decided; asked again, the same
+//! request works; nothing hangs.
 #![allow(clippy::unwrap_used)]
 
 mod amqp;
@@ -17,8 +18,9 @@ use clients::broker::is_foreign;
 use clients::client::PATIENCE;
 use clients::matrix::{Matrix, is_whole};
 
-/// Tries of one cell: what is a matter of a millisecond does not show the first time. RabbitMQ is not what is looked for
-/// defects in, and takes seconds for what asks for a virtual host of its own.
+/// Tries of one cell: what is a matter of a millisecond does not show the first time. RabbitMQ is
+/// not what is looked for defects in, and takes seconds for what asks for a virtual host of its
+/// own.
 pub(crate) fn tries() -> usize {
     match (is_whole(), is_foreign()) {
         (true, false) => 12,

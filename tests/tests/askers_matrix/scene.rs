@@ -83,7 +83,8 @@ impl Scene {
         all
     }
 
-    /// Publishes into the queue and gets it back, and declares it before that wherever it is not there.
+    /// Publishes into the queue and gets it back, and declares it before that wherever it is not
+    /// there.
     pub(crate) fn probe(&self) -> Outcome {
         for round in 0..8 {
             let mut client = self.fresh();
@@ -99,7 +100,8 @@ impl Scene {
             match client.event(channel) {
                 Event::Confirm { nack: false, .. } => {}
                 Event::Returned(_) if !self.has_queue() => continue,
-                // RabbitMQ refuses what meets the beginning or the end of a quorum queue, or closes the connection.
+                // RabbitMQ refuses what meets the beginning or the end of a quorum queue, or closes
+                // the connection.
                 Event::Confirm { nack: true, .. } | Event::Closed(Closed { code: 541, .. })
                     if is_foreign() && self.kind == Kind::Quorum =>
                 {

@@ -1,4 +1,5 @@
-//! Rows of the arguments of queues: each is remembered, shown, and part of what a redeclare is held against.
+//! Rows of the arguments of queues: each is remembered, shown, and part of what a redeclare is held
+//! against.
 //!
 //! What they do is in the rows of queues.
 
@@ -9,8 +10,8 @@ use crate::cell::{By, Cell, Kind, same};
 
 type Arguments = Vec<(&'static str, Value)>;
 
-/// A queue is declared with an argument; later the same declare is equal, one with another value is not, and its
-/// message is there.
+/// A queue is declared with an argument; later the same declare is equal, one with another value is
+/// not, and its message is there.
 fn argument(text: &'static str, arguments: Arguments, other: Option<Value>) -> Row {
     let name = arguments[0].0;
     let again = arguments.clone();

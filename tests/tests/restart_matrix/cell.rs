@@ -1,5 +1,5 @@
-//! One cell of the matrix: its queue type, how it looks at messages, its own names, and a connection while the broker
-//! runs.
+//! One cell of the matrix: its queue type, how it looks at messages, its own names, and a
+//! connection while the broker runs.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use clients::matrix::Outcome;
 use clients::wire::Properties;
 use clients::{Client, Delivery, End, Event, ExchangeDeclare, Http, Publish, QueueDeclare, Value};
 
-/// How long anything that must come may take. Shorter than elsewhere, as a bad build has many cells that wait in vain.
+/// How long anything that must come may take. Shorter than elsewhere, as a bad build has many cells
+/// that wait in vain.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The queue types.
@@ -175,7 +176,8 @@ impl<'a> Cell<'a> {
         same("refused publishes", refused, Vec::new())
     }
 
-    /// The next `count` messages of a queue, unacked, on a channel of their own. There may be no more than that.
+    /// The next `count` messages of a queue, unacked, on a channel of their own. There may be no
+    /// more than that.
     pub(crate) fn held(&mut self, queue: &str, count: usize) -> Result<(u16, Vec<Delivery>), String> {
         let by = self.by;
         let client = self.client();
@@ -254,7 +256,8 @@ impl<'a> Cell<'a> {
         Ok(())
     }
 
-    /// Takes the first `count` messages and settles each by a closure, then waits until the broker has seen that.
+    /// Takes the first `count` messages and settles each by a closure, then waits until the broker
+    /// has seen that.
     pub(crate) fn settle(
         &mut self,
         queue: &str,
@@ -268,7 +271,8 @@ impl<'a> Cell<'a> {
             found.extend(Some(get(client, channel, queue)?.ok_or("there are too few")?));
         }
         found.iter().for_each(|delivery| settle(client, channel, delivery));
-        // Nobody confirms an ack. What is confirmed behind it on the same queue proves that it is in the log.
+        // Nobody confirms an ack. What is confirmed behind it on the same queue proves that it is
+        // in the log.
         client.round_trip(channel).map_err(|closed| format!("{closed:?}"))?;
         client.close_channel(channel);
         Ok(())

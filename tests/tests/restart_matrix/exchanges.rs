@@ -1,4 +1,5 @@
-//! Rows of exchanges: each type chooses after a restart as before, with its arguments and those of its bindings.
+//! Rows of exchanges: each type chooses after a restart as before, with its arguments and those of
+//! its bindings.
 
 use clients::matrix::Outcome;
 use clients::wire::Properties;
@@ -9,7 +10,8 @@ use crate::cell::{Cell, Kind, same};
 
 type Arguments = &'static [(&'static str, &'static str)];
 
-/// An exchange with two queues bound to it. A message that is for the first, and one that is for the second.
+/// An exchange with two queues bound to it. A message that is for the first, and one that is for
+/// the second.
 fn chooses(
     kind: &'static str,
     arguments: Arguments,

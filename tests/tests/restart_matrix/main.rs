@@ -1,12 +1,13 @@
-//! The restart matrix: everything that a broker promises to remember, before and after SIGTERM and `kill -9`, on both
-//! queue types, looked at by `basic.get` and by a consumer, with a second restart behind the first.
+//! The restart matrix: everything that a broker promises to remember, before and after SIGTERM and
+//! `kill -9`, on both queue types, looked at by `basic.get` and by a consumer, with a second
+//! restart behind the first.
 //!
-//! Invariant: a row prepares its queues once; then the whole broker is restarted, every row looks, the broker is
-//! restarted again, and every row looks once more. A look leaves what it found as it was, so the second one has to
-//! find the same.
+//! Invariant: a row prepares its queues once; then the whole broker is restarted, every row looks,
+//! the broker is restarted again, and every row looks once more. A look leaves what it found as it
+//! was, so the second one has to find the same.
 //!
-//! The quick part tries each row on both queue types, both ways of ending and both ways of looking, but not all
-//! combinations.
+//! The quick part tries each row on both queue types, both ways of ending and both ways of looking,
+//! but not all combinations.
 #![allow(clippy::unwrap_used)]
 
 mod arguments;
@@ -144,7 +145,8 @@ const DIFFERENCES: &[Difference] = &[
     moved_keys("exchange argument hash-property"),
 ];
 
-/// What nobody confirms is written after so long. Ten milliseconds are Leveret's setting; the machine may be busy.
+/// What nobody confirms is written after so long. Ten milliseconds are Leveret's setting; the
+/// machine may be busy.
 const UNCONFIRMED: Duration = Duration::from_millis(700);
 /// Cells of one broker that are tried at a time.
 const AT_A_TIME: usize = 4;
@@ -262,8 +264,8 @@ fn differences_are_told() {
     assert_eq!(DIFFERENCES.iter().filter(|d| !is_there(d)).count(), 0, "each names a row: {DIFFERENCES:?}");
 }
 
-/// The only timeout of classic queues is a setting, so the broker has to be one of its own; and RabbitMQ looks at its
-/// consumers once a minute.
+/// The only timeout of classic queues is a setting, so the broker has to be one of its own; and
+/// RabbitMQ looks at its consumers once a minute.
 #[test]
 fn the_setting_for_slow_consumers_holds_over_a_restart() {
     for end in ENDS {

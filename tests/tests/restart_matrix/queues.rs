@@ -1,4 +1,5 @@
-//! Rows of queues: what their arguments do, what was settled, who holds what, and queues that do not survive.
+//! Rows of queues: what their arguments do, what was settled, who holds what, and queues that do
+//! not survive.
 
 use std::time::Duration;
 
@@ -96,7 +97,8 @@ fn lives() -> Vec<Row> {
             "messages that expire, with others behind them",
             vec![],
             &[("a", Some("700")), ("b", None), ("c", Some("3600000")), ("d", Some("0"))],
-            // The last one, which nobody took at once, is behind one that stays: on the head alone time counts.
+            // The last one, which nobody took at once, is behind one that stays: on the head alone
+            // time counts.
             &["b", "c"],
         )
         .ours(),
@@ -189,7 +191,8 @@ fn limits() -> Vec<Row> {
             "full queue that refuses",
             move |cell| {
                 let queue = cell.declare("q", &refuses)?;
-                // RabbitMQ's quorum queues refuse only once their publishers know that they are full.
+                // RabbitMQ's quorum queues refuse only once their publishers know that they are
+                // full.
                 cell.put(&queue, &["a", "b", "c"])
             },
             full,
@@ -290,7 +293,8 @@ fn dead_letters() -> Vec<Row> {
                     .try_for_each(|_| cell.settle(&queue, 1, |client, channel, d| client.reject(channel, d.tag, true)))
             },
             |cell| {
-                // Three rejects, and one more for each look: the limit is passed in the second round at the latest.
+                // Three rejects, and one more for each look: the limit is passed in the second
+                // round at the latest.
                 let queue = cell.name("q");
                 if cell.round == 1 {
                     let found = cell.look(&queue, 1)?;

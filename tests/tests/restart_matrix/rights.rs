@@ -1,4 +1,5 @@
-//! Rows of what is set over the management API: policies, rights, users, virtual hosts, limits, parameters.
+//! Rows of what is set over the management API: policies, rights, users, virtual hosts, limits,
+//! parameters.
 
 use clients::matrix::Outcome;
 use clients::wire::Properties;
@@ -299,7 +300,8 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
-/// A policy of one key, and an operator policy where that key may be in one: after a restart they say the same.
+/// A policy of one key, and an operator policy where that key may be in one: after a restart they
+/// say the same.
 fn is_kept(key: &'static str, value: &'static str, is_operators_too: bool) -> Row {
     let kinds = move || ["policies", "operator-policies"].into_iter().take(1 + usize::from(is_operators_too));
     let prepare = move |cell: &mut Cell<'_>| {

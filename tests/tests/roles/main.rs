@@ -1,5 +1,5 @@
-//! What each role may ask of the management API, path by path, in a virtual host of its own and in another's: the
-//! answers are those of RabbitMQ 3.10.8.
+//! What each role may ask of the management API, path by path, in a virtual host of its own and in
+//! another's: the answers are those of RabbitMQ 3.10.8.
 //!
 //! `golden-3.10.8.txt` was written by the real one:
 //!
@@ -7,8 +7,8 @@
 //! ROLES_GOLDEN=write AMQP_URI=amqp://127.0.0.1:5672 MANAGEMENT=127.0.0.1:15672 cargo test -p clients --test roles
 //! ```
 //!
-//! Invariant: every cell is asked, and one that differs from the golden is named in `DIFFERENCES` with its reason, or
-//! fails.
+//! Invariant: every cell is asked, and one that differs from the golden is named in `DIFFERENCES`
+//! with its reason, or fails.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod rows;

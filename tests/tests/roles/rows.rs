@@ -1,13 +1,15 @@
-//! The rows of the table of roles: what is asked, and where our answer differs from RabbitMQ's on purpose.
+//! The rows of the table of roles: what is asked, and where our answer differs from RabbitMQ's on
+//! purpose.
 //!
-//! Invariant: a row that changes something leaves it as the next row expects it, whether it was allowed or not:
-//! `before` puts back, in an administrator's name, what the row takes away or makes.
+//! Invariant: a row that changes something leaves it as the next row expects it, whether it was
+//! allowed or not: `before` puts back, in an administrator's name, what the row takes away or
+//! makes.
 
 /// One request.
 pub(crate) struct Ask {
     pub(crate) method: &'static str,
-    /// `{V}` is the virtual host, `{OTHER}` the one that it is not, `{U}` who asks, `{S}` somebody else, `{N}` the
-    /// node, `{C}` guest's connection in the virtual host, `{M}` the asker's own.
+    /// `{V}` is the virtual host, `{OTHER}` the one that it is not, `{U}` who asks, `{S}` somebody
+    /// else, `{N}` the node, `{C}` guest's connection in the virtual host, `{M}` the asker's own.
     pub(crate) path: &'static str,
     pub(crate) body: &'static str,
     /// What an administrator asks for before; its answer does not matter.

@@ -1,4 +1,5 @@
-//! Bodies of every size at which an implementation may trip: none, one byte, around frames, the largest allowed and beyond.
+//! Bodies of every size at which an implementation may trip: none, one byte, around frames, the
+//! largest allowed and beyond.
 //!
 //! Invariant: a body comes back byte for byte, whatever the frames it went and came in.
 

@@ -1,6 +1,7 @@
 //! Connections: the handshake, its limits, heartbeats and the way out.
 //!
-//! Invariant: what was negotiated is enforced on both sides, and each refusal says its reason before the socket closes.
+//! Invariant: what was negotiated is enforced on both sides, and each refusal says its reason
+//! before the socket closes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use clients::{Broker, Client, Closed, Event, Login, Properties, Publish, Scope, 
 
 use crate::setup::{Kind, assert_closed, new_queue, with_queue};
 
-/// Answers the tune with limits of the test's own, and nothing after it, so that the answer is not lost in a reset.
+/// Answers the tune with limits of the test's own, and nothing after it, so that the answer is not
+/// lost in a reset.
 fn tuned(channel_max: u16, frame_max: u32) -> Closed {
     let mut client = Client::socket(Broker::shared().addr()).unwrap();
     client.raw(b"AMQP\x00\x00\x09\x01");
@@ -336,7 +338,8 @@ fn broker_sends_heartbeats_and_takes_any_frame_for_one() {
         client.round_trip(channel).unwrap();
         assert!(client.event_within(0, Duration::from_millis(700)).is_none());
     }
-    // Heartbeats alone keep it alive as well, and the broker, which has nothing else to say, sends its own.
+    // Heartbeats alone keep it alive as well, and the broker, which has nothing else to say, sends
+    // its own.
     let before = client.frames_seen.get(&FRAME_HEARTBEAT).copied().unwrap_or(0);
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {

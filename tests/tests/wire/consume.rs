@@ -1,6 +1,7 @@
 //! Consumers: tags, cancelling, fairness, and what happens when their queue goes away.
 //!
-//! Invariant: a consumer's life ends exactly once, by `basic.cancel` from one side or with its channel.
+//! Invariant: a consumer's life ends exactly once, by `basic.cancel` from one side or with its
+//! channel.
 
 use std::collections::HashSet;
 
@@ -162,7 +163,8 @@ fn equal_consumers_share_a_queue_evenly() {
                 }
             }
         }
-        // A turn may be several messages long, so that they travel together; no consumer may be a few turns behind.
+        // A turn may be several messages long, so that they travel together; no consumer may be a
+        // few turns behind.
         assert!(shares.iter().all(|share| (80..=120).contains(share)), "{kind:?}: shared unfairly, {shares:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Who of several consumers gets a message: consumer priorities, fairness, a single active consumer.
+//! Who of several consumers gets a message: consumer priorities, fairness, a single active
+//! consumer.
 //!
 //! Invariant: equals share; a lower priority gets something only while no higher one has credit.
 

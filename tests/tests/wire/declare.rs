@@ -1,6 +1,7 @@
 //! Declaring: equivalence, passive declares, exclusivity, names.
 //!
-//! Invariant: a declare that succeeds gave exactly what it asked for; everything else is refused with the argument's name.
+//! Invariant: a declare that succeeds gave exactly what it asked for; everything else is refused
+//! with the argument's name.
 
 use clients::broker::{is_foreign, unique};
 use clients::methods::*;
@@ -231,7 +232,8 @@ fn unknown_arguments_are_stored_and_not_compared() {
 
 #[test]
 fn arguments_of_the_articles_commands_are_accepted() {
-    // `-qa auto-delete=false,durable=false,x-queue-type=quorum` and `--queue-args x-max-in-memory-length=0 --quorum-queue`.
+    // `-qa auto-delete=false,durable=false,x-queue-type=quorum` and
+    // `--queue-args x-max-in-memory-length=0 --quorum-queue`.
     let mut client = Broker::shared().connect();
     let channel = client.channel();
     let name = unique("article");

@@ -1,7 +1,7 @@
 //! Deduplication by the header `x-deduplication-header`, on queues that ask for it.
 //!
-//! Invariant: a repeat is confirmed like any other message and takes no place. RabbitMQ needs a plugin for it, which knows
-//! classic queues alone.
+//! Invariant: a repeat is confirmed like any other message and takes no place. RabbitMQ needs a
+//! plugin for it, which knows classic queues alone.
 
 use clients::broker::{is_foreign, unique};
 use clients::wire::Properties;

@@ -1,7 +1,7 @@
 //! Every exception that a client can cause: code, scope, method and text are those of RabbitMQ.
 //!
-//! Invariant: each case starts on a fresh connection with a queue `q`, an exchange `x` and an open channel, and ends with
-//! what the broker closed.
+//! Invariant: each case starts on a fresh connection with a queue `q`, an exchange `x` and an open
+//! channel, and ends with what the broker closed.
 
 use clients::broker::unique;
 use clients::client::{frame, method_frame};

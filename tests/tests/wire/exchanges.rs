@@ -1,6 +1,8 @@
-//! RabbitMQ's further ways to route: its own exchange types, exchanges bound to exchanges, alternates, CC and BCC.
+//! RabbitMQ's further ways to route: its own exchange types, exchanges bound to exchanges,
+//! alternates, CC and BCC.
 //!
-//! Invariant: RabbitMQ with its plugins for the exchange types gives the same answers, except where a test says why not.
+//! Invariant: RabbitMQ with its plugins for the exchange types gives the same answers, except where
+//! a test says why not.
 
 use clients::broker::{is_foreign, unique};
 use clients::methods::*;
@@ -81,7 +83,8 @@ fn auto_delete_exchange_goes_with_its_last_binding_to_an_exchange() {
     );
 }
 
-/// What deletes an unused exchange must not take along the exchange before it, which still leads elsewhere.
+/// What deletes an unused exchange must not take along the exchange before it, which still leads
+/// elsewhere.
 #[test]
 fn auto_delete_exchange_leaves_the_one_before_it_that_leads_elsewhere_too() {
     let (mut client, channel, _) = with_queue(Kind::Classic);

@@ -1,9 +1,11 @@
 //! Answers recorded from RabbitMQ 3.10.8 and compared line by line: `case => answer`.
 //!
-//! Invariant: a golden file holds what RabbitMQ said and nothing else. Where Leveret says something else on purpose, the
-//! test names the case and the reason; a reason that no case needs any more fails the test too.
+//! Invariant: a golden file holds what RabbitMQ said and nothing else. Where Leveret says something
+//! else on purpose, the test names the case and the reason; a reason that no case needs any more
+//! fails the test too.
 //!
-//! To record anew: `AMQP_URI=… RECORD=tests/tests/wire/goldens cargo test -p clients --test wire golden`.
+//! To record anew:
+//! `AMQP_URI=… RECORD=tests/tests/wire/goldens cargo test -p clients --test wire golden`.
 
 use clients::broker::is_foreign;
 use clients::{Broker, Client, Closed, Scope};
@@ -25,14 +27,15 @@ impl Asker {
         Asker { client, channel, closes: 0 }
     }
 
-    /// The broker's answer in words: `ok`, or what was closed with which code and text for which method. `names` are left
-    /// out of the text, as they are others in each run.
+    /// The broker's answer in words: `ok`, or what was closed with which code and text for which
+    /// method. `names` are left out of the text, as they are others in each run.
     pub(crate) fn ask(
         &mut self,
         names: &[(&str, &str)],
         ask: impl FnOnce(&mut Client, u16) -> Result<(), Closed>,
     ) -> String {
-        // The client panics when nothing comes for twenty seconds, which is an answer too, if not one to be proud of.
+        // The client panics when nothing comes for twenty seconds, which is an answer too, if not
+        // one to be proud of.
         let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ask(&mut self.client, self.channel)));
         match asked {
             Err(_) => {
@@ -77,7 +80,8 @@ pub(crate) struct Difference {
     pub(crate) lasting: bool,
 }
 
-/// Compares `answers` with the golden file, or writes it where the broker is RabbitMQ and `RECORD` says where to.
+/// Compares `answers` with the golden file, or writes it where the broker is RabbitMQ and `RECORD`
+/// says where to.
 pub(crate) fn compare(file: &str, golden: &str, answers: &[(String, String)], differences: &[Difference]) {
     if is_foreign() {
         if let Ok(folder) = std::env::var("RECORD") {

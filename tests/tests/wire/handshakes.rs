@@ -1,7 +1,9 @@
-//! Handshakes of every kind, as RabbitMQ 3.10.8 answers them: headers, logins, limits, virtual hosts, and what comes too early.
+//! Handshakes of every kind, as RabbitMQ 3.10.8 answers them: headers, logins, limits, virtual
+//! hosts, and what comes too early.
 //!
-//! Invariant: each case is a conversation on a socket of its own. The client says one thing, the broker answers it, and the
-//! conversation ends with a refusal or when the client has nothing more to say.
+//! Invariant: each case is a conversation on a socket of its own. The client says one thing, the
+//! broker answers it, and the conversation ends with a refusal or when the client has nothing more
+//! to say.
 
 use clients::client::{FRAME_HEARTBEAT, FRAME_METHOD, PATIENCE, frame, method_frame};
 use clients::methods::*;

@@ -1,6 +1,8 @@
-//! What a headers exchange takes for a match, for each kind of binding and message, as RabbitMQ 3.10.8 does.
+//! What a headers exchange takes for a match, for each kind of binding and message, as
+//! RabbitMQ 3.10.8 does.
 //!
-//! Invariant: each binding stands alone on an exchange of its own, so a message is in the queue only for that binding.
+//! Invariant: each binding stands alone on an exchange of its own, so a message is in the queue
+//! only for that binding.
 
 use clients::broker::unique;
 use clients::{Broker, Client, ExchangeDeclare, Properties, Publish, QueueDeclare, Value};

@@ -1,4 +1,5 @@
-//! Publishers that an alarm holds back: those that are gone are noticed, those that are there are not, and what waits is bounded.
+//! Publishers that an alarm holds back: those that are gone are noticed, those that are there are
+//! not, and what waits is bounded.
 //!
 //! Invariant: each test has a broker of its own, as an alarm is everybody's.
 
@@ -11,7 +12,8 @@ use clients::{Broker, Client, Event, Http, Login, QueueDeclare};
 
 const HEARTBEAT_S: u16 = 1;
 static BODY: [u8; 100_000] = [7; 100_000];
-/// More than the broker takes in of a publisher that is held back, sockets and all that was read of it included.
+/// More than the broker takes in of a publisher that is held back, sockets and all that was read of
+/// it included.
 const MANY: usize = 20;
 
 const QUEUE: &str = "everybody-s";
@@ -24,8 +26,8 @@ fn alarm(broker: &Broker, http: &Http, on: bool) {
     assert_eq!(response.status, 204, "{response:?}\n{}", broker.log());
 }
 
-/// A broker with an alarm, and a publisher that it holds back: with an exclusive queue and a consumer, and so many publishes on
-/// their way. One is so large that nothing behind it is read.
+/// A broker with an alarm, and a publisher that it holds back: with an exclusive queue and a
+/// consumer, and so many publishes on their way. One is so large that nothing behind it is read.
 fn held(publishes: usize) -> Option<(Broker, Http, Client, Client, u16)> {
     held_with(HEARTBEAT_S, publishes)
 }
@@ -87,7 +89,8 @@ fn a_held_publisher_that_closes_its_end_or_dies_is_gone() {
 
 #[test]
 fn a_held_publisher_without_heartbeats_that_closes_its_end_is_gone() {
-    // What it holds may be what the alarm is about: were it kept until the alarm is over, neither would ever end.
+    // What it holds may be what the alarm is about: were it kept until the alarm is over, neither
+    // would ever end.
     let Some((_broker, http, _watcher, publisher, _)) = held_with(0, 1) else { return };
     drop(publisher);
     wait_until_it_is_gone(&http, "without heartbeats");

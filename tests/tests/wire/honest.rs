@@ -1,7 +1,8 @@
-//! Honest refusal: every argument with every type of value on every kind of queue, exchange and consumer is honoured, or
-//! answered with RabbitMQ's code and text.
+//! Honest refusal: every argument with every type of value on every kind of queue, exchange and
+//! consumer is honoured, or answered with RabbitMQ's code and text.
 //!
-//! Invariant: the cases are a product of lists, so that none is left out because nobody thought of it.
+//! Invariant: the cases are a product of lists, so that none is left out because nobody thought of
+//! it.
 
 use clients::broker::unique;
 use clients::{ExchangeDeclare, QueueDeclare, Value};

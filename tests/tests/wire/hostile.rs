@@ -1,4 +1,5 @@
-//! Bad input and bad neighbours: garbage, lying lengths, half-written handshakes, sockets nobody reads.
+//! Bad input and bad neighbours: garbage, lying lengths, half-written handshakes, sockets nobody
+//! reads.
 //!
 //! Invariant: whatever one socket does, the connection beside it notices nothing.
 

@@ -1,6 +1,8 @@
-//! The life of a message: length limits, time limits, dead letters, delivery limits, queues that expire.
+//! The life of a message: length limits, time limits, dead letters, delivery limits, queues that
+//! expire.
 //!
-//! Invariant: what the arguments of a queue promise holds for every kind of queue, or the declare is refused.
+//! Invariant: what the arguments of a queue promise holds for every kind of queue, or the declare
+//! is refused.
 
 use std::time::{Duration, Instant};
 
@@ -145,7 +147,8 @@ fn reject_publish_refuses_exactly_what_is_too_much() {
         let queue = queue_with(&mut client, channel, kind, &arguments);
         let refused = publish_all(&mut client, &queue, 0..10, &Properties::persistent());
         if is_foreign() && kind == Kind::Quorum {
-            // RabbitMQ's quorum queue tells its publishers when it is full, and takes what they sent until they know.
+            // RabbitMQ's quorum queue tells its publishers when it is full, and takes what they
+            // sent until they know.
             assert!(refused.len() <= 6);
             continue;
         }
@@ -403,7 +406,8 @@ fn a_redeclare_renews_a_classic_queue_and_no_quorum_queue() {
             client.declare(channel, &declare).unwrap();
         }
         match kind {
-            // It went after three seconds and was declared anew; on a slow machine it may be gone again.
+            // It went after three seconds and was declared anew; on a slow machine it may be gone
+            // again.
             Kind::Quorum => match client.counts(channel, &name) {
                 Ok((left, _)) => assert_eq!(left, 0, "{kind:?}"),
                 Err(closed) => assert_eq!(closed.code, 404, "{kind:?}"),

@@ -1,7 +1,7 @@
 //! AMQP 0-9-1 frame by frame: what a client may rely on, and what it gets when it breaks a rule.
 //!
-//! Invariant: each test runs against Leveret, and against RabbitMQ 3.10.8 with `AMQP_URI` set; where the two differ on purpose
-//! the test says so with `is_foreign()` and gives the reason.
+//! Invariant: each test runs against Leveret, and against RabbitMQ 3.10.8 with `AMQP_URI` set;
+//! where the two differ on purpose the test says so with `is_foreign()` and gives the reason.
 #![allow(clippy::unwrap_used)]
 
 mod bodies;

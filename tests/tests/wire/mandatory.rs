@@ -1,7 +1,8 @@
-//! What becomes of a publish by its flags and where it goes: returns, confirms, refusals, in the order of RabbitMQ 3.10.8.
+//! What becomes of a publish by its flags and where it goes: returns, confirms, refusals, in the
+//! order of RabbitMQ 3.10.8.
 //!
-//! Invariant: the answer of a case is everything that the broker sends on the channel until it has nothing more to say of
-//! this publish.
+//! Invariant: the answer of a case is everything that the broker sends on the channel until it has
+//! nothing more to say of this publish.
 
 use clients::broker::unique;
 use clients::methods::*;
@@ -10,8 +11,9 @@ use clients::{Client, Closed, Event, ExchangeDeclare, Properties, Publish, Queue
 
 use crate::golden::{Asker, Difference, compare, words};
 
-/// Names of what each case finds: a queue `queue`, bound to the fanout `bound`; `full`, a queue that takes nothing; exchanges without a
-/// binding: `empty`, `internal`, `detour` whose alternate is `bound`, `lost` whose alternate is `empty`, and `ahead`, bound to `empty`.
+/// Names of what each case finds: a queue `queue`, bound to the fanout `bound`; `full`, a queue
+/// that takes nothing; exchanges without a binding: `empty`, `internal`, `detour` whose alternate
+/// is `bound`, `lost` whose alternate is `empty`, and `ahead`, bound to `empty`.
 struct Names {
     queue: String,
     full: String,
@@ -140,7 +142,8 @@ fn answer(client: &mut Client, mode: Mode, publish: &Publish<'_>, names: &Names)
         Mode::Transaction => drop(client.call(channel, TX_SELECT, &Args::new(), TX_SELECT_OK).unwrap()),
     }
     client.publish(channel, publish);
-    // A call behind it, whose answer tells that all is said. Confirms may come after that, and one comes for certain.
+    // A call behind it, whose answer tells that all is said. Confirms may come after that, and one
+    // comes for certain.
     match mode {
         Mode::Transaction => client.send(channel, TX_COMMIT, &Args::new()),
         _ => client.send(channel, BASIC_QOS, &Args::new().long(0).short(0).octet(0)),

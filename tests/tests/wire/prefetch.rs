@@ -1,6 +1,7 @@
 //! Prefetch: per consumer and per channel, and what it does not touch.
 //!
-//! Invariant: unacked deliveries never exceed a limit in force, whatever is acked, requeued or started.
+//! Invariant: unacked deliveries never exceed a limit in force, whatever is acked, requeued or
+//! started.
 
 use clients::broker::is_foreign;
 use clients::client::{SILENCE, method_frame};
@@ -135,8 +136,8 @@ fn no_ack_consumer_is_not_limited() {
     }
 }
 
-/// RabbitMQ's limiter lets a no-ack consumer pass while the channel's budget has room, takes nothing for it, and holds it back
-/// while the budget is used up.
+/// RabbitMQ's limiter lets a no-ack consumer pass while the channel's budget has room, takes
+/// nothing for it, and holds it back while the budget is used up.
 #[test]
 fn no_ack_consumer_waits_while_the_prefetch_of_its_channel_is_used_up() {
     for kind in Kind::ALL {
@@ -180,7 +181,8 @@ fn basic_get_does_not_overtake_a_consumer_that_was_there_before() {
     for kind in Kind::ALL {
         for global in [false, true] {
             if is_foreign() && kind == Kind::Quorum {
-                // Its consumers are given messages by a process of their own, and a basic.get may come before.
+                // Its consumers are given messages by a process of their own, and a basic.get may
+                // come before.
                 continue;
             }
             // Several queues, so that some are on another shard than the connection.

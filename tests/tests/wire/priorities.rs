@@ -1,6 +1,7 @@
 //! Message priorities: `x-max-priority` on classic queues, 32 levels on quorum queues.
 //!
-//! Invariant: of what is ready, the highest priority goes out first, and equals in the order in which they came.
+//! Invariant: of what is ready, the highest priority goes out first, and equals in the order in
+//! which they came.
 
 use clients::broker::{is_foreign, unique};
 use clients::client::SILENCE;
@@ -88,7 +89,8 @@ fn what_comes_back_has_its_old_place() {
         client.nack(channel, 1, false, true);
         client.ack(channel, 2, false);
         let left = get_all(&mut client, channel, &queue);
-        // A quorum queue gives out what came back before everything else, in the order in which it came back.
+        // A quorum queue gives out what came back before everything else, in the order in which it
+        // came back.
         let expected = if kind == Kind::Quorum { [1, 2, 0, 3] } else { [2, 1, 0, 3] };
         assert_eq!(left, expected, "{kind:?}");
         client.close_channel(channel);

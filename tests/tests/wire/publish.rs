@@ -1,6 +1,7 @@
 //! Publishing: confirms, returns, properties that pass through, and publishes that are refused.
 //!
-//! Invariant: a confirm says that every queue the message was routed to has it; so a get right after it must find it.
+//! Invariant: a confirm says that every queue the message was routed to has it; so a get right
+//! after it must find it.
 
 use clients::broker::unique;
 use clients::methods::*;
@@ -162,7 +163,8 @@ fn properties_pass_through_byte_for_byte() {
         ("nested", nested),
         ("", Value::from("an empty name")),
     ];
-    // Every property but expiration, user-id and cluster-id, whose values mean something to the broker.
+    // Every property but expiration, user-id and cluster-id, whose values mean something to the
+    // broker.
     let args = Args::new().shortstr("text/plain").shortstr("utf-8").table(&headers).octet(2).octet(9);
     let args = args.shortstr("correlation").shortstr("reply").shortstr("message-id");
     let bytes = args.longlong(1_700_000_001).shortstr("type").shortstr("app").0;

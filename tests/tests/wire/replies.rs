@@ -1,7 +1,7 @@
 //! Direct reply-to: answers over the asker's own channel.
 //!
-//! Invariant: the name that the answerer sees is opaque, differs between channels, and means nothing once its channel is
-//! gone.
+//! Invariant: the name that the answerer sees is opaque, differs between channels, and means
+//! nothing once its channel is gone.
 
 use clients::broker::is_foreign;
 use clients::methods::*;

@@ -45,7 +45,8 @@ fn nacked_messages_take_their_old_places() {
         wait_until_ready(&mut client, &queue, 6);
         let expected = [(0, true), (1, true), (2, true), (3, true), (4, false), (5, false)];
         if is_foreign() && kind == Kind::Quorum {
-            // RabbitMQ's quorum queue puts them before the rest, in the order in which they came back.
+            // RabbitMQ's quorum queue puts them before the rest, in the order in which they came
+            // back.
             assert_eq!(drain(&mut client, &queue)[4..], expected[4..]);
             continue;
         }
@@ -278,7 +279,8 @@ fn what_came_back_is_handed_out_as_promptly_as_what_is_new() {
         for round in 0..10 {
             client.consume(channel, &queue, "c").unwrap();
             let first = client.delivery(channel);
-            // A consumer that leaves when it has one message: a queue that has to fetch the others would be late with them.
+            // A consumer that leaves when it has one message: a queue that has to fetch the others
+            // would be late with them.
             client.cancel(channel, "c").unwrap();
             let rest: Vec<u64> = (1..20)
                 .map_while(|_| match client.event_within(channel, std::time::Duration::ZERO)? {

@@ -68,7 +68,8 @@ fn topic_exchange_matches_word_by_word() {
     for (pattern, matching, others) in cases {
         client.bind(channel, &queue, &keeper, pattern, &[]).unwrap();
         for key in *matching {
-            // An empty key has no word at all, so `*` does not match it in every version of RabbitMQ: asked below.
+            // An empty key has no word at all, so `*` does not match it in every version of
+            // RabbitMQ: asked below.
             if (*pattern, *key) == ("*", "") {
                 continue;
             }

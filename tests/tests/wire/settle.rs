@@ -1,6 +1,7 @@
 //! Acks, and what is left of a queue after them: purge, delete, counts.
 //!
-//! Invariant: a delivery tag is settled at most once; anything else is the client's error and costs it the channel.
+//! Invariant: a delivery tag is settled at most once; anything else is the client's error and costs
+//! it the channel.
 
 use clients::broker::unique;
 use clients::methods::*;

@@ -1,6 +1,7 @@
 //! What the wire tests have in common: a queue of each kind, and one way to look at a close.
 //!
-//! Invariant: every queue made here has a name of its own, so tests share one broker and run at once.
+//! Invariant: every queue made here has a name of its own, so tests share one broker and run at
+//! once.
 
 use clients::broker::{is_foreign, unique};
 use clients::methods::Method;
@@ -31,7 +32,8 @@ impl Kind {
             Kind::Quorum => {
                 let mut arguments = vec![("x-queue-type", Value::from("quorum"))];
                 if is_foreign() {
-                    // The default since 4.0. Without it 3.10 puts returned messages at the end of the queue.
+                    // The default since 4.0. Without it 3.10 puts returned messages at the end of
+                    // the queue.
                     arguments.push(("x-delivery-limit", Value::from(20)));
                 }
                 QueueDeclare { durable: true, arguments, ..queue }
@@ -56,7 +58,8 @@ pub(crate) fn new_queue(client: &mut Client, channel: u16, kind: Kind) -> String
     name
 }
 
-/// Publishes `count` messages "0", "1", ... and waits until the broker has them all, then leaves the channel as it was.
+/// Publishes `count` messages "0", "1", ... and waits until the broker has them all, then leaves
+/// the channel as it was.
 pub(crate) fn fill(client: &mut Client, queue: &str, count: u64) {
     let channel = client.channel();
     client.confirm_select(channel).unwrap();

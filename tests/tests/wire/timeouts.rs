@@ -1,7 +1,7 @@
 //! Consumer timeouts: who holds a message for too long loses it, and loses only that.
 //!
-//! Invariant: the message comes back flagged, to its old place, and does not count as a failed delivery. Of RabbitMQ 3.10
-//! only the timeout of the whole broker is known, which is half an hour.
+//! Invariant: the message comes back flagged, to its old place, and does not count as a failed
+//! delivery. Of RabbitMQ 3.10 only the timeout of the whole broker is known, which is half an hour.
 
 use clients::client::{Login, PATIENCE, SILENCE};
 use clients::{Broker, Client, Event, Scope, Value};

@@ -1,4 +1,5 @@
-//! Clients that leave unread what the broker has for them: those that are gone are noticed, those that are slow are not.
+//! Clients that leave unread what the broker has for them: those that are gone are noticed, those
+//! that are slow are not.
 //!
 //! Invariant: what such a client holds comes back to its queues once it is gone, and not before.
 

@@ -1,8 +1,10 @@
-//! Content assembly: a publish, its header and its body come in frames of their own and leave as one message.
+//! Content assembly: a publish, its header and its body come in frames of their own and leave as
+//! one message.
 //!
-//! Invariant: memory follows the bytes that arrived, never the size that a header claims. A message whose frames lie one
-//! behind the other is slices of the read buffer. Of a message that has to wait for its next frame everything is copied,
-//! once: a few bytes of a client that stops in the middle must not keep a whole read buffer alive on every channel.
+//! Invariant: memory follows the bytes that arrived, never the size that a header claims. A message
+//! whose frames lie one behind the other is slices of the read buffer. Of a message that has to
+//! wait for its next frame everything is copied, once: a few bytes of a client that stops in the
+//! middle must not keep a whole read buffer alive on every channel.
 
 use bytes::Bytes;
 
@@ -106,7 +108,8 @@ fn unexpected(text: &str, method: MethodId) -> Fault {
 }
 
 impl Assembly {
-    /// Bytes of memory held for an unfinished message: its names, its properties and what is there of its body.
+    /// Bytes of memory held for an unfinished message: its names, its properties and what is there
+    /// of its body.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
@@ -133,7 +136,8 @@ impl Assembly {
 
     /// A content header came.
     ///
-    /// - Errors: 505 at the wrong place, 406 for a body of more than `body_bytes_max`, 501 and 502 for a broken header.
+    /// - Errors: 505 at the wrong place, 406 for a body of more than `body_bytes_max`, 501 and 502
+    ///   for a broken header.
     #[inline]
     pub(crate) fn header(&mut self, payload: Payload<'_>, body_bytes_max: u64) -> Result<Option<Assembled>, Fault> {
         let method = match std::mem::take(self) {
@@ -210,9 +214,11 @@ impl PartialBody {
 }
 
 impl Assembled {
-    /// Reads a whole message from the payloads of its frames, where a body is in one frame or there is none.
+    /// Reads a whole message from the payloads of its frames, where a body is in one frame or there
+    /// is none.
     ///
-    /// `None` when anything is not as it should be: then the frames go one by one, and the one to blame is blamed.
+    /// `None` when anything is not as it should be: then the frames go one by one, and the one to
+    /// blame is blamed.
     #[inline]
     pub(crate) fn read(
         method: Payload<'_>,

@@ -5,9 +5,9 @@
 //!   | acked in order, unsent | pending A A S N pending A |  not known yet
 //! ```
 //!
-//! Invariant: `base` is the lowest publish whose confirm is not on its way to the client; the publishes from `base` on
-//! are `ready` acked ones in a row, then those of `window`, whose first is not acked in order. A publish is confirmed
-//! once; a second time is a bug of the caller.
+//! Invariant: `base` is the lowest publish whose confirm is not on its way to the client; the
+//! publishes from `base` on are `ready` acked ones in a row, then those of `window`, whose first is
+//! not acked in order. A publish is confirmed once; a second time is a bug of the caller.
 
 use std::collections::VecDeque;
 
@@ -97,11 +97,11 @@ impl Confirms {
         self.fresh.push(seq);
     }
 
-    /// Says everything that was noted, in as few frames as AMQP allows: runs at the front with `multiple`, the others
-    /// one by one.
+    /// Says everything that was noted, in as few frames as AMQP allows: runs at the front with
+    /// `multiple`, the others one by one.
     ///
-    /// `multiple` covers everything not confirmed before it, so a run of nacks and a run of acks are two frames, each of
-    /// which finds nothing older than its own run.
+    /// `multiple` covers everything not confirmed before it, so a run of nacks and a run of acks
+    /// are two frames, each of which finds nothing older than its own run.
     pub fn flush(&mut self, mut emit: impl FnMut(ConfirmFrame)) {
         let mut run = Run { confirm: Confirm::Ack, last: 0, count: 0 };
         if self.ready > 0 {
@@ -237,7 +237,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A client that follows the protocol ends with what the broker said for each publish, whatever the order.
+        /// A client that follows the protocol ends with what the broker said for each publish,
+        /// whatever the order.
         #[test]
         fn the_client_learns_every_confirm_once(
             order in Just((1..=120u64).collect::<Vec<_>>()).prop_shuffle(),

@@ -1,7 +1,9 @@
-//! What one channel remembers: whose turn it is, the content under way, outstanding deliveries, outstanding confirms.
+//! What one channel remembers: whose turn it is, the content under way, outstanding deliveries,
+//! outstanding confirms.
 //!
-//! Invariant: a channel does one thing after the other. While a request waits for the broker, or a publish waits for the
-//! broker's alarm to end, the frames behind it wait in `pending`, in order. A closing channel keeps nothing but its number.
+//! Invariant: a channel does one thing after the other. While a request waits for the broker, or a
+//! publish waits for the broker's alarm to end, the frames behind it wait in `pending`, in order. A
+//! closing channel keeps nothing but its number.
 
 pub mod assembly;
 pub mod confirms;
@@ -24,8 +26,9 @@ pub use unacked::{Delivered, Deliveries};
 
 /// A channel of one connection: its number, and which opening of that number.
 ///
-/// A client may open a number again as soon as it is closed. What the broker says late about the old channel carries the
-/// old opening, finds nobody and is dropped, instead of reaching the new channel.
+/// A client may open a number again as soon as it is closed. What the broker says late about the
+/// old channel carries the old opening, finds nobody and is dropped, instead of reaching the new
+/// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId {
     number: u16,
@@ -33,7 +36,8 @@ pub struct ChannelId {
 }
 
 impl ChannelId {
-    /// The channel of this number that was opened as the `opening`th: for the machine, and for who plays its part in a test.
+    /// The channel of this number that was opened as the `opening`th: for the machine, and for who
+    /// plays its part in a test.
     pub fn new(number: u16, opening: u32) -> Self {
         Self { number, opening }
     }
@@ -133,7 +137,8 @@ pub(crate) struct PendingFrame {
     pub(crate) payload: Bytes,
 }
 
-/// A smaller frame is copied when it has to wait, so that it does not keep a read buffer alive that is many times as large.
+/// A smaller frame is copied when it has to wait, so that it does not keep a read buffer alive that
+/// is many times as large.
 const PENDING_COPY_BYTES_MAX: usize = 4096;
 
 impl PendingFrame {
@@ -203,7 +208,8 @@ impl Channel {
 
 /// The channels of a connection, by number.
 ///
-/// Clients number channels from 1 without gaps, so the place of number `n` is tried at `n - 1` before it is searched.
+/// Clients number channels from 1 without gaps, so the place of number `n` is tried at `n - 1`
+/// before it is searched.
 #[derive(Debug, Default)]
 #[allow(clippy::vec_box, reason = "opening a channel in the middle moves pointers, not channels of 300 bytes")]
 pub(crate) struct Channels {

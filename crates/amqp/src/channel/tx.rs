@@ -1,9 +1,11 @@
-//! The transaction of one channel: the acks that wait for its commit, and the publishes whose confirms the commit awaits.
+//! The transaction of one channel: the acks that wait for its commit, and the publishes whose
+//! confirms the commit awaits.
 //!
-//! Invariant: an ack that waits here is not outstanding in `Unacked`, so that a tag is acked once; a rollback puts it back
-//! under its tag. `tx.commit-ok` goes out when the broker has carried everything out and every publish of the
-//! transaction is as safe as its queues promise. Absent on purpose: the messages, which the session holds after it has
-//! checked them, and atomicity over several queues, which RabbitMQ does not give either.
+//! Invariant: an ack that waits here is not outstanding in `Unacked`, so that a tag is acked once;
+//! a rollback puts it back under its tag. `tx.commit-ok` goes out when the broker has carried
+//! everything out and every publish of the transaction is as safe as its queues promise. Absent on
+//! purpose: the messages, which the session holds after it has checked them, and atomicity over
+//! several queues, which RabbitMQ does not give either.
 
 use super::Deliveries;
 use super::unacked::{Tagged, Unacked, push_delivered};

@@ -1,15 +1,18 @@
-//! Deliveries of one channel that wait for their ack: which consumer and which message each delivery tag stands for.
+//! Deliveries of one channel that wait for their ack: which consumer and which message each
+//! delivery tag stands for.
 //!
 //! ```text
 //!   span:  first_tag 41 | consumer 7 | first_seq 1000 | live 1110111...   one bit for each of up to 64 tags
 //! ```
 //!
-//! Invariant: spans are in the order of their tags and never overlap; a span's tags, sequence numbers and bits move
-//! together, so tag `first_tag + i` is message `first_seq + i` of `consumer`, outstanding while bit `i` is set.
-//! The front span always has a bit set, and fewer than half of the spans behind it have none.
+//! Invariant: spans are in the order of their tags and never overlap; a span's tags, sequence
+//! numbers and bits move together, so tag `first_tag + i` is message `first_seq + i` of `consumer`,
+//! outstanding while bit `i` is set. The front span always has a bit set, and fewer than half of
+//! the spans behind it have none.
 //!
-//! A bit per delivery and not a list of ranges: an ack in the middle of a range would have to insert into the list, and a
-//! consumer that acks a million deliveries in a random order would make that quadratic. Nothing is inserted here.
+//! A bit per delivery and not a list of ranges: an ack in the middle of a range would have to
+//! insert into the list, and a consumer that acks a million deliveries in a random order would make
+//! that quadratic. Nothing is inserted here.
 
 use std::collections::VecDeque;
 
@@ -106,7 +109,8 @@ impl Unacked {
         self.last_tag
     }
 
-    /// The tag of a delivery that waits for its ack from now on. The first tag is 1: tag 0 in an ack means "all".
+    /// The tag of a delivery that waits for its ack from now on. The first tag is 1: tag 0 in an
+    /// ack means "all".
     #[inline]
     pub fn push(&mut self, consumer: u32, seq: u64) -> u64 {
         self.last_tag += 1;
@@ -126,11 +130,13 @@ impl Unacked {
         tag
     }
 
-    /// Takes the delivery `tag` out, or with `multiple` all up to and including it; tag 0 with `multiple` means all.
+    /// Takes the delivery `tag` out, or with `multiple` all up to and including it; tag 0 with
+    /// `multiple` means all.
     ///
-    /// - Returns the runs in the order of their tags; `None` when `tag` is not outstanding, which costs the channel.
-    /// - Cost: constant for the oldest delivery, otherwise logarithmic in the number of spans; with `multiple` the
-    ///   number of spans taken.
+    /// - Returns the runs in the order of their tags; `None` when `tag` is not outstanding, which
+    ///   costs the channel.
+    /// - Cost: constant for the oldest delivery, otherwise logarithmic in the number of spans; with
+    ///   `multiple` the number of spans taken.
     pub fn settle(&mut self, tag: u64, multiple: bool) -> Option<Deliveries> {
         if multiple && tag == 0 {
             return Some(self.take_all());
@@ -153,14 +159,16 @@ impl Unacked {
         Some(runs)
     }
 
-    /// As [`settle`](Self::settle), and each delivery with its tag, so that [`restore`](Self::restore) can undo it.
+    /// As [`settle`](Self::settle), and each delivery with its tag, so that
+    /// [`restore`](Self::restore) can undo it.
     pub(crate) fn settle_tagged(&mut self, tag: u64, multiple: bool) -> Option<Vec<Tagged>> {
         let meant = |one: &Tagged| one.tag == tag || (multiple && (tag == 0 || one.tag < tag));
         let tagged = self.tagged().filter(meant).collect();
         self.settle(tag, multiple).map(|_| tagged)
     }
 
-    /// Puts back what [`settle_tagged`](Self::settle_tagged) took. Costs the number of everything outstanding.
+    /// Puts back what [`settle_tagged`](Self::settle_tagged) took. Costs the number of everything
+    /// outstanding.
     pub(crate) fn restore(&mut self, mut back: Vec<Tagged>) {
         if back.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! What the broker says to a connection: replies, deliveries, returns, confirms. All of it is data; `broker_side.rs` puts
-//! it on the wire.
+//! What the broker says to a connection: replies, deliveries, returns, confirms. All of it is data;
+//! `broker_side.rs` puts it on the wire.
 
 use bytes::Bytes;
 
@@ -11,7 +11,8 @@ use crate::reply_code::ReplyCode;
 #[error("login refused")]
 pub struct AuthRefused;
 
-/// The answer to a request. Which one fits is said at [`Request`](super::request::Request); another is the caller's bug.
+/// The answer to a request. Which one fits is said at [`Request`](super::request::Request); another
+/// is the caller's bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It is done.

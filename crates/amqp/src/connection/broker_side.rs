@@ -1,8 +1,8 @@
 //! The broker's side of a connection: answers, deliveries, returns, confirms, alarms.
 //!
-//! Invariant: what is said to a channel that is closed, or about a request that nobody waits for, is dropped without a
-//! trace; the broker cannot know about a close that is still on its way to it. Deliveries and confirms go out while the
-//! channel waits for an answer.
+//! Invariant: what is said to a channel that is closed, or about a request that nobody waits for,
+//! is dropped without a trace; the broker cannot know about a close that is still on its way to it.
+//! Deliveries and confirms go out while the channel waits for an answer.
 
 use bytes::Bytes;
 
@@ -113,8 +113,8 @@ impl Connection {
         self.resume_channel(id);
     }
 
-    /// Closes a channel with an error; also the answer to a request that cannot be granted. A hard code closes the
-    /// connection. Does nothing when the channel is closed already.
+    /// Closes a channel with an error; also the answer to a request that cannot be granted. A hard
+    /// code closes the connection. Does nothing when the channel is closed already.
     pub fn channel_error(&mut self, channel: ChannelId, error: ChannelError) {
         let Some(open) = self.channels.open(channel) else { return };
         let mut fault = Fault::from(error);
@@ -127,7 +127,8 @@ impl Connection {
         self.run_stalled();
     }
 
-    /// The answer to [`Event::UpdateSecret`](super::event::Event::UpdateSecret); one for each, in their order.
+    /// The answer to [`Event::UpdateSecret`](super::event::Event::UpdateSecret); one for each, in
+    /// their order.
     pub fn secret_updated(&mut self, result: Result<(), ConnectionError>) {
         if self.phase != Phase::Running || self.secrets_asked == 0 {
             return;
@@ -139,12 +140,13 @@ impl Connection {
         }
     }
 
-    /// Sends a message to a consumer and returns its delivery tag; `None` when the channel is closed: the message is not
-    /// delivered then, and the broker keeps it.
+    /// Sends a message to a consumer and returns its delivery tag; `None` when the channel is
+    /// closed: the message is not delivered then, and the broker keeps it.
     ///
     /// - Order: deliveries of a channel go out in the order of the calls.
     /// - Limits: none here; the broker stops while `Output::len` is large.
-    /// - Cost: no allocation once the output's buffer has grown; a body of `SPLICE_BYTES_MIN` or more is not copied.
+    /// - Cost: no allocation once the output's buffer has grown; a body of `SPLICE_BYTES_MIN` or
+    ///   more is not copied.
     #[inline]
     pub fn deliver(&mut self, channel: ChannelId, delivery: &Delivery<'_>) -> Option<u64> {
         let open = self.channels.open(channel)?;
@@ -171,7 +173,8 @@ impl Connection {
         Some(tag)
     }
 
-    /// Answers `basic.get` with a message and returns its delivery tag; `None` as for [`deliver`](Self::deliver).
+    /// Answers `basic.get` with a message and returns its delivery tag; `None` as for
+    /// [`deliver`](Self::deliver).
     pub fn get_ok(&mut self, channel: ChannelId, delivery: &GetDelivery<'_>) -> Option<u64> {
         let waiting = self.take_waiting(channel)?;
         assert_eq!(waiting.question, Question::Get, "get_ok answers basic.get");
@@ -203,7 +206,8 @@ impl Connection {
         self.resume_channel(channel);
     }
 
-    /// Sends a message back to its publisher; to be called before its [`confirm`](Self::confirm), which it precedes.
+    /// Sends a message back to its publisher; to be called before its [`confirm`](Self::confirm),
+    /// which it precedes.
     pub fn return_message(&mut self, channel: ChannelId, returned: &ReturnedMessage<'_>) {
         if self.channels.open(channel).is_none() {
             return;
@@ -222,7 +226,8 @@ impl Connection {
         finish_content(&mut self.output, channel.number(), self.frame_max, message);
     }
 
-    /// The lowest delivery tag of a consumer that the client has not settled; `None` if there is none, or no such channel.
+    /// The lowest delivery tag of a consumer that the client has not settled; `None` if there is
+    /// none, or no such channel.
     pub fn oldest_unacked(&self, channel: ChannelId, consumer: u32) -> Option<u64> {
         self.channels.look(channel)?.unacked.oldest_of(consumer)
     }
@@ -237,8 +242,8 @@ impl Connection {
         self.client.consumer_cancel_notify
     }
 
-    /// The consumer is gone, with its queue or for another reason of the server's. The client hears of it if it said
-    /// that it understands; the tag is free again either way.
+    /// The consumer is gone, with its queue or for another reason of the server's. The client hears
+    /// of it if it said that it understands; the tag is free again either way.
     pub fn cancel_notify(&mut self, channel: ChannelId, consumer_tag: &ConsumerTag) {
         let Some(open) = self.channels.open(channel) else { return };
         let known = open.consumers.len();
@@ -251,7 +256,8 @@ impl Connection {
         }
     }
 
-    /// The broker's word about a publish. The client hears it with the next [`flush_confirms`](Self::flush_confirms).
+    /// The broker's word about a publish. The client hears it with the next
+    /// [`flush_confirms`](Self::flush_confirms).
     ///
     /// A number that was not published, or a second word about the same, is the caller's bug.
     #[inline]
@@ -265,7 +271,8 @@ impl Connection {
         }
     }
 
-    /// Sends what was confirmed since the last call, in as few frames as possible. To be called once a loop.
+    /// Sends what was confirmed since the last call, in as few frames as possible. To be called
+    /// once a loop.
     pub fn flush_confirms(&mut self) {
         let mut unflushed = std::mem::take(&mut self.unflushed);
         for id in unflushed.drain(..) {
@@ -290,8 +297,9 @@ impl Connection {
 
     /// The server cannot take publishes for now, and why; or `None`: it can again.
     ///
-    /// While it cannot, a channel that publishes waits at its first publish, so that consumers, acks and requests on other
-    /// channels go on. A client that publishes is told once, if it said that it understands.
+    /// While it cannot, a channel that publishes waits at its first publish, so that consumers,
+    /// acks and requests on other channels go on. A client that publishes is told once, if it said
+    /// that it understands.
     pub fn set_blocked(&mut self, reason: Option<&str>) {
         match reason {
             Some(reason) => {
@@ -330,7 +338,8 @@ impl Connection {
             }
             self.drain_channel(id);
         }
-        // Only now: what waited for room may belong to any of these channels, and comes after what waited in it.
+        // Only now: what waited for room may belong to any of these channels, and comes after what
+        // waited in it.
         self.run_stalled();
     }
 }

@@ -1,7 +1,8 @@
 //! Every way in which a channel or the connection ends.
 //!
-//! Invariant: a channel's end is said once, with what it leaves behind; the connection's end is said once, after those of
-//! all its channels. After it nothing of the client's counts except the answer to our close.
+//! Invariant: a channel's end is said once, with what it leaves behind; the connection's end is
+//! said once, after those of all its channels. After it nothing of the client's counts except the
+//! answer to our close.
 
 use bytes::Bytes;
 
@@ -13,10 +14,11 @@ use crate::reply_code::{ConnectionError, Fault, ReplyCode, wire_text};
 use crate::wire::method::Method;
 
 impl Connection {
-    /// Closes the connection from the server's side, as an operator or a shutdown does; 320 is the code for both.
+    /// Closes the connection from the server's side, as an operator or a shutdown does; 320 is the
+    /// code for both.
     ///
-    /// Waits for the client's answer; `is_finished` tells when that is over. Before the protocol header came, nothing can be
-    /// said, and the socket just closes.
+    /// Waits for the client's answer; `is_finished` tells when that is over. Before the protocol
+    /// header came, nothing can be said, and the socket just closes.
     pub fn close(&mut self, code: ReplyCode, text: &str) {
         self.connection_error(ConnectionError::new(code, text));
     }
@@ -32,7 +34,8 @@ impl Connection {
         self.finish();
     }
 
-    /// Takes the consequences of a fault on the channel with this number, 0 for the connection itself.
+    /// Takes the consequences of a fault on the channel with this number, 0 for the connection
+    /// itself.
     pub(crate) fn fail(&mut self, number: u16, fault: Fault) {
         if number == 0 || fault.code.is_hard() || self.phase != Phase::Running {
             let error = ConnectionError { code: fault.code, text: fault.text, method: fault.method };
@@ -66,7 +69,8 @@ impl Connection {
         self.timers.set(Timer::Close, self.now);
     }
 
-    /// Ends the connection: all channels, then itself. What comes after is only about the bytes on the way.
+    /// Ends the connection: all channels, then itself. What comes after is only about the bytes on
+    /// the way.
     pub(crate) fn end(&mut self, why: Closed, next: Phase) {
         if self.is_over() {
             return;

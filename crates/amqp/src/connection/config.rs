@@ -10,7 +10,8 @@ pub enum Mechanism {
     Plain,
     /// A field table with LOGIN and PASSWORD.
     AmqPlain,
-    /// Somebody below AMQP knows who it is: a certificate. What the client adds is not looked at, as in RabbitMQ.
+    /// Somebody below AMQP knows who it is: a certificate. What the client adds is not looked at,
+    /// as in RabbitMQ.
     External,
     /// RFC 4505: nobody says who it is, and the server has a user for those.
     Anonymous,
@@ -34,23 +35,26 @@ impl Mechanism {
 /// What a server offers its clients.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
-    /// Sent in `connection.start`: product, version, platform and, from [`capabilities`](Self::capabilities), what the
-    /// server can do.
+    /// Sent in `connection.start`: product, version, platform and, from
+    /// [`capabilities`](Self::capabilities), what the server can do.
     pub server_properties: Table,
     /// The mechanisms offered, the preferred one first.
     pub mechanisms: Vec<Mechanism>,
-    /// The largest frame in bytes, end octet and header included, at least 4096. 0 sets no limit but that of the bodies.
+    /// The largest frame in bytes, end octet and header included, at least 4096. 0 sets no limit
+    /// but that of the bodies.
     pub frame_max: u32,
     /// How many channels a connection may have; 0 sets no limit.
     pub channel_max: u16,
     /// The heartbeat interval proposed, in seconds; the client's answer counts, and 0 is none.
     pub heartbeat_s: u16,
-    /// How many consumers a channel may have; one more costs the connection (530). Tags are searched one by one.
+    /// How many consumers a channel may have; one more costs the connection (530). Tags are
+    /// searched one by one.
     pub consumers_max: usize,
     /// The largest message body; larger ones cost the channel (406).
     pub body_bytes_max: u64,
-    /// Memory for all unfinished messages of one connection together, their properties too; beyond it the connection is closed (506), as a client could
-    /// otherwise hold one unfinished body of the largest size on each of its channels.
+    /// Memory for all unfinished messages of one connection together, their properties too; beyond
+    /// it the connection is closed (506), as a client could otherwise hold one unfinished body of
+    /// the largest size on each of its channels.
     pub assembling_bytes_max: usize,
     /// How long the handshake may take, from the first byte to `connection.open-ok`.
     pub handshake_timeout_ms: u64,
@@ -58,8 +62,9 @@ pub struct ConnectionConfig {
     pub pending_frames_max: usize,
     /// How many bytes may wait likewise.
     pub pending_bytes_max: usize,
-    /// Output beyond which the socket is not read any more, so that a client that does not read what it asked for cannot
-    /// fill the memory. Deliveries are to stop far below it, see `Output::len`.
+    /// Output beyond which the socket is not read any more, so that a client that does not read
+    /// what it asked for cannot fill the memory. Deliveries are to stop far below it, see
+    /// `Output::len`.
     pub output_bytes_max: usize,
 }
 

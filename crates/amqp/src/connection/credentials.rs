@@ -24,7 +24,8 @@ pub(crate) fn read_response(mechanism: Mechanism, response: &Bytes) -> Result<Cr
     }
 }
 
-/// `[authorization id] NUL user NUL password`. RabbitMQ takes no authorization id, and neither do we.
+/// `[authorization id] NUL user NUL password`. RabbitMQ takes no authorization id, and neither do
+/// we.
 fn read_plain(response: &Bytes) -> Result<Credentials, String> {
     let invalid = || "PLAIN response invalid".to_owned();
     if response.first() != Some(&0) {

@@ -1,8 +1,8 @@
-//! The rules of a channel's methods, publish excepted: what is answered here, what is asked of the broker, and what costs
-//! the channel or the connection.
+//! The rules of a channel's methods, publish excepted: what is answered here, what is asked of the
+//! broker, and what costs the channel or the connection.
 //!
-//! Invariant: a method either gets its answer here, or becomes exactly one request after which the channel waits, or is a
-//! fault. Nothing is accepted and ignored.
+//! Invariant: a method either gets its answer here, or becomes exactly one request after which the
+//! channel waits, or is a fault. Nothing is accepted and ignored.
 
 use bytes::Bytes;
 
@@ -30,7 +30,8 @@ enum Step {
 }
 
 impl Connection {
-    /// A method of the class basic, publish excepted: the acks are read by hand, as they may come once a message.
+    /// A method of the class basic, publish excepted: the acks are read by hand, as they may come
+    /// once a message.
     #[inline]
     pub(crate) fn handle_basic_method(&mut self, number: u16, id: MethodId, payload: Payload<'_>) -> Result<(), Fault> {
         if !matches!(id.method, BASIC_ACK | BASIC_REJECT | BASIC_NACK) || payload.len() != 13 {

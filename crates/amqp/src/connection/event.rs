@@ -13,14 +13,17 @@ use crate::wire::table::Table;
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// The client says who it is; [`Connection::authenticated`](super::Connection::authenticated) answers.
+    /// The client says who it is; [`Connection::authenticated`](super::Connection::authenticated)
+    /// answers.
     Authenticate(Box<Authenticate>),
-    /// The client wants this virtual host; [`Connection::opened`](super::Connection::opened) answers.
+    /// The client wants this virtual host; [`Connection::opened`](super::Connection::opened)
+    /// answers.
     Open {
         /// The name of the virtual host.
         vhost: Bytes,
     },
-    /// The client renews its password; [`Connection::secret_updated`](super::Connection::secret_updated) answers.
+    /// The client renews its password;
+    /// [`Connection::secret_updated`](super::Connection::secret_updated) answers.
     UpdateSecret {
         /// The new password or token.
         new_secret: Bytes,
@@ -32,13 +35,14 @@ pub enum Event {
         /// The channel.
         channel: ChannelId,
     },
-    /// A channel is closed, by the client, by an error or with its connection. Nothing more comes from it, and nothing
-    /// that is still said to it arrives.
+    /// A channel is closed, by the client, by an error or with its connection. Nothing more comes
+    /// from it, and nothing that is still said to it arrives.
     ChannelClosed {
         /// The channel.
         channel: ChannelId,
-        /// Its outstanding deliveries in the order of their tags; they are to be requeued before `output` is written,
-        /// as the client may look for them as soon as it reads `channel.close-ok`.
+        /// Its outstanding deliveries in the order of their tags; they are to be requeued before
+        /// `output` is written, as the client may look for them as soon as it reads
+        /// `channel.close-ok`.
         unsettled: Deliveries,
     },
     /// A message.
@@ -80,8 +84,8 @@ impl fmt::Debug for Authenticate {
     }
 }
 
-/// A message to route. Its bytes are mostly slices of the read buffer, which stays alive as long as any of them; nothing else
-/// in any event keeps it.
+/// A message to route. Its bytes are mostly slices of the read buffer, which stays alive as long as
+/// any of them; nothing else in any event keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
     /// The channel.
@@ -96,7 +100,8 @@ pub struct Publish {
     pub properties: Bytes,
     /// The body.
     pub body: Bytes,
-    /// The number to confirm, from 1; 0 when the channel is neither in confirm mode nor transactional.
+    /// The number to confirm, from 1; 0 when the channel is neither in confirm mode nor
+    /// transactional.
     pub publish_seq: u64,
 }
 
@@ -107,7 +112,8 @@ pub enum Settlement {
     Ack,
     /// `basic.nack`.
     Nack {
-        /// Whether the messages are to be delivered again; otherwise they are dead-lettered or dropped.
+        /// Whether the messages are to be delivered again; otherwise they are dead-lettered or
+        /// dropped.
         requeue: bool,
     },
     /// `basic.reject`.
@@ -117,14 +123,16 @@ pub enum Settlement {
     },
 }
 
-/// Deliveries that are settled. Acks that follow one another on a channel with the same outcome are one event.
+/// Deliveries that are settled. Acks that follow one another on a channel with the same outcome are
+/// one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settle {
     /// The channel.
     pub channel: ChannelId,
     /// What was decided.
     pub outcome: Settlement,
-    /// The deliveries, in the order in which they were settled, and of one ack in the order of their tags.
+    /// The deliveries, in the order in which they were settled, and of one ack in the order of
+    /// their tags.
     pub deliveries: Deliveries,
 }
 

@@ -10,7 +10,8 @@
 //!                       <-    open-ok              opened()
 //! ```
 //!
-//! Invariant: the client may only lower what the server offers, and nothing large is taken from it before `tune-ok`.
+//! Invariant: the client may only lower what the server offers, and nothing large is taken from it
+//! before `tune-ok`.
 
 use bytes::Bytes;
 
@@ -96,7 +97,8 @@ impl Connection {
 
     /// The broker's answer to [`Event::Authenticate`].
     ///
-    /// A refused client is told so only if it said that it understands; otherwise the socket just closes.
+    /// A refused client is told so only if it said that it understands; otherwise the socket just
+    /// closes.
     pub fn authenticated(&mut self, result: Result<(), AuthRefused>) {
         if self.phase != Phase::Authenticating {
             return;
@@ -163,7 +165,8 @@ impl Connection {
         self.events.push_back(Event::Open { vhost });
     }
 
-    /// The broker's answer to [`Event::Open`]. An error without a method is blamed on `connection.open`.
+    /// The broker's answer to [`Event::Open`]. An error without a method is blamed on
+    /// `connection.open`.
     pub fn opened(&mut self, result: Result<(), ConnectionError>) {
         if self.phase != Phase::Opening {
             return;
@@ -195,8 +198,8 @@ fn capabilities(client_properties: &Table) -> ClientCapabilities {
     }
 }
 
-/// Checks one limit of `tune-ok`: not below `min`, not above the server's, and without a limit only where the server has
-/// none.
+/// Checks one limit of `tune-ok`: not below `min`, not above the server's, and without a limit only
+/// where the server has none.
 fn negotiate(field: &str, min: u32, server: u32, client: u32) -> Result<(), Fault> {
     let (comparison, bound, allowed) = if client != 0 && client < min {
         ("lower", "minimum", min)

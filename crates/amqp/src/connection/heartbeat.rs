@@ -1,15 +1,16 @@
-//! All the times of a connection. Nothing here looks at a clock: `now` comes in, and the next time to be called goes out.
+//! All the times of a connection. Nothing here looks at a clock: `now` comes in, and the next time
+//! to be called goes out.
 //!
-//! Invariant: a timer that is not set costs nothing; a timer that fires is handled in `Connection::handle_timeout` and
-//! nowhere else.
+//! Invariant: a timer that is not set costs nothing; a timer that fires is handled in
+//! `Connection::handle_timeout` and nowhere else.
 
 use crate::Millis;
 
 /// How long a connection that was closed by the server waits for `connection.close-ok`.
 pub const CLOSE_OK_TIMEOUT_MS: u64 = 10_000;
 
-/// How long a connection whose bytes make no sense any more stays open after `connection.close`, so that the client can
-/// read why before the socket goes; RabbitMQ waits as long.
+/// How long a connection whose bytes make no sense any more stays open after `connection.close`, so
+/// that the client can read why before the socket goes; RabbitMQ waits as long.
 pub const LINGER_MS: u64 = 3_000;
 
 /// A connection that heard nothing for this long gives its unused buffers back.
@@ -76,16 +77,18 @@ impl Timers {
 
 /// The heartbeat of one connection, both ways.
 ///
-/// Sending: half an interval after the last write. Clients exist that give up a read after one interval, so silence on our
-/// side must stay well below that, however traffic and timer fall together.
-/// Hearing: two intervals without a byte end the connection, but only those in which the broker could have read one.
+/// Sending: half an interval after the last write. Clients exist that give up a read after one
+/// interval, so silence on our side must stay well below that, however traffic and timer fall
+/// together. Hearing: two intervals without a byte end the connection, but only those in which the
+/// broker could have read one.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeat {
     /// The interval that was negotiated; 0 is none.
     pub(crate) interval_ms: u64,
     /// When the socket took something last.
     pub(crate) written_at: Millis,
-    /// Whether the broker had no room to read at some time since the last byte came: the silence is ours then.
+    /// Whether the broker had no room to read at some time since the last byte came: the silence is
+    /// ours then.
     pub(crate) deaf: bool,
 }
 

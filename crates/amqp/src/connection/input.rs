@@ -1,7 +1,8 @@
 //! Input: frames are cut off the buffer, and each is handed to whom it belongs.
 //!
-//! Invariant: frames are handled in the order in which they came; only those of a channel that waits for its turn wait
-//! too, in that channel. A batch of input is frozen once and everything kept from it is a slice of it.
+//! Invariant: frames are handled in the order in which they came; only those of a channel that
+//! waits for its turn wait too, in that channel. A batch of input is frozen once and everything
+//! kept from it is a slice of it.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -27,8 +28,8 @@ const METHOD_ID_BYTES: usize = 4;
 const SNIPPET_BYTES: usize = 16;
 
 impl Connection {
-    /// Takes every whole frame out of `input` and handles it; what is left is the start of a frame, or input that cannot
-    /// be taken yet (see [`wants_input`](Self::wants_input)).
+    /// Takes every whole frame out of `input` and handles it; what is left is the start of a frame,
+    /// or input that cannot be taken yet (see [`wants_input`](Self::wants_input)).
     ///
     /// - Cost: one freeze of the buffer a call, however many frames; a publish costs no allocation.
     pub fn handle_input(&mut self, input: &mut BytesMut, now: Millis) {
@@ -121,8 +122,9 @@ impl Connection {
         }
     }
 
-    /// Takes a publish whose method, header and only body frame lie one behind the other, which most do; returns where
-    /// the next frame starts. With anything unusual nothing is taken, and the frames go one by one.
+    /// Takes a publish whose method, header and only body frame lie one behind the other, which
+    /// most do; returns where the next frame starts. With anything unusual nothing is taken, and
+    /// the frames go one by one.
     #[inline]
     fn take_whole_publish(&mut self, first: FrameHeader, batch: &Bytes, at: usize) -> Option<usize> {
         if self.phase != Phase::Running || first.kind != FRAME_METHOD {
@@ -194,8 +196,9 @@ impl Connection {
         let method = decode_method(payload)?;
         let blame = method.id();
         match (self.phase, method) {
-            // It came behind what waits in the channels, and has its turn behind it: a publish that an alarm or a request
-            // before it holds up is not thrown away because its client leaves in good order.
+            // It came behind what waits in the channels, and has its turn behind it: a publish that
+            // an alarm or a request before it holds up is not thrown away because its client leaves
+            // in good order.
             (_, Method::ConnectionClose { reply_code, reply_text, .. }) if self.pending_frames > 0 => {
                 self.close_asked = Some(Box::new((reply_code, reply_text)));
                 Ok(())
@@ -235,7 +238,8 @@ impl Connection {
         }
     }
 
-    /// We sent `connection.close`: nothing counts but the answer, and a close of the client's that crossed ours.
+    /// We sent `connection.close`: nothing counts but the answer, and a close of the client's that
+    /// crossed ours.
     fn handle_frame_while_closing(&mut self, kind: u8, payload: Payload<'_>) {
         if kind != FRAME_METHOD {
             return;
@@ -364,7 +368,8 @@ impl Connection {
         Ok(())
     }
 
-    /// We sent `channel.close`: nothing counts but the answer, and a close of the client's that crossed ours.
+    /// We sent `channel.close`: nothing counts but the answer, and a close of the client's that
+    /// crossed ours.
     fn handle_frame_of_closing_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) {
         if kind != FRAME_METHOD {
             return;
@@ -384,8 +389,8 @@ impl Connection {
         self.run_stalled();
     }
 
-    /// Handles the frames that waited in an open channel, until it waits again. Until then no other frame of the channel
-    /// may be handled: it would overtake these.
+    /// Handles the frames that waited in an open channel, until it waits again. Until then no other
+    /// frame of the channel may be handled: it would overtake these.
     pub(crate) fn drain_channel(&mut self, id: ChannelId) {
         while let Some(channel) = self.channels.open(id)
             && matches!(channel.phase, ChannelPhase::Open)
@@ -400,7 +405,8 @@ impl Connection {
     }
 }
 
-/// The payload of the frame at `at`, if it is of this kind and channel, and where the next frame starts.
+/// The payload of the frame at `at`, if it is of this kind and channel, and where the next frame
+/// starts.
 #[inline]
 fn whole_frame(batch: &Bytes, at: usize, kind: u8, number: u16) -> Option<(Payload<'_>, usize)> {
     let header = FrameHeader::read(batch.get(at..)?)?;
@@ -431,8 +437,8 @@ fn publish_event(channel: &mut Channel, message: Assembled) -> Event {
     })
 }
 
-/// Reads a method, or says what is wrong with it. Its strings lie in memory of their own: names and tags are kept for long,
-/// and would each keep a whole read buffer.
+/// Reads a method, or says what is wrong with it. Its strings lie in memory of their own: names and
+/// tags are kept for long, and would each keep a whole read buffer.
 pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
     Method::decode(&Bytes::copy_from_slice(&payload)).map_err(|error| {
         let blame = peek_id(&payload).filter(|id| Method::ALL.iter().any(|(known, _)| known == id));
@@ -451,8 +457,8 @@ pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
     })
 }
 
-/// Refuses frames that are none, wherever the channel stands: of an unknown type, too short to say what they are, or a
-/// heartbeat, which is the connection's.
+/// Refuses frames that are none, wherever the channel stands: of an unknown type, too short to say
+/// what they are, or a heartbeat, which is the connection's.
 #[inline]
 fn check_shape(kind: u8, payload: &[u8]) -> Result<(), Fault> {
     match kind {

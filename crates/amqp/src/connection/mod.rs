@@ -1,12 +1,14 @@
 //! One AMQP connection as a machine: bytes and answers in, events and bytes out.
 //!
-//! Invariant: events come in the order in which the client's frames came; every channel that was opened is closed by one
-//! event, and the connection by one, the last. Memory is bounded by the limits in [`ConnectionConfig`], whatever the
-//! client sends; what the broker puts into `output` is the broker's to bound.
+//! Invariant: events come in the order in which the client's frames came; every channel that was
+//! opened is closed by one event, and the connection by one, the last. Memory is bounded by the
+//! limits in [`ConnectionConfig`], whatever the client sends; what the broker puts into `output` is
+//! the broker's to bound.
 //!
-//! The files: `input.rs` cuts frames and finds whose they are, `handshake.rs` gets from the first byte to an open
-//! connection, `dispatch.rs` has the rules of a channel's methods, `broker_side.rs` the answers, `closing.rs` every way
-//! in which a channel or the connection ends, `heartbeat.rs` all the times.
+//! The files: `input.rs` cuts frames and finds whose they are, `handshake.rs` gets from the first
+//! byte to an open connection, `dispatch.rs` has the rules of a channel's methods, `broker_side.rs`
+//! the answers, `closing.rs` every way in which a channel or the connection ends, `heartbeat.rs`
+//! all the times.
 
 pub mod answer;
 mod broker_side;
@@ -34,8 +36,9 @@ use config::{ConnectionConfig, Mechanism};
 use event::{Authenticate, Closed, Event};
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
 
-/// Bytes of frames that wait in the channels of a publisher that an alarm holds back, before it is not read any more: there may be
-/// thousands of such publishers, and it is for want of memory that they wait.
+/// Bytes of frames that wait in the channels of a publisher that an alarm holds back, before it is
+/// not read any more: there may be thousands of such publishers, and it is for want of memory that
+/// they wait.
 const HELD_BYTES_MAX: usize = 64 << 10;
 
 /// The least that "no limit" for frames means.
@@ -197,9 +200,11 @@ impl Connection {
         &mut self.output
     }
 
-    /// Whether the socket is to be read. `false` while a bounded place is full, and when nothing counts any more.
+    /// Whether the socket is to be read. `false` while a bounded place is full, and when nothing
+    /// counts any more.
     ///
-    /// Input that was read already may still be passed in; what cannot be taken stays in the buffer.
+    /// Input that was read already may still be passed in; what cannot be taken stays in the
+    /// buffer.
     pub fn wants_input(&self) -> bool {
         self.has_room() && self.output.answer_bytes() < self.config.output_bytes_max
     }
@@ -223,7 +228,8 @@ impl Connection {
         self.phase == Phase::Finished
     }
 
-    /// Whether the client may use the connection: `connection.open-ok` was sent and no close was seen.
+    /// Whether the client may use the connection: `connection.open-ok` was sent and no close was
+    /// seen.
     pub fn is_running(&self) -> bool {
         self.phase == Phase::Running
     }
@@ -248,7 +254,8 @@ impl Connection {
         self.heartbeat.interval_ms
     }
 
-    /// How many bytes are missing from `input` until its first frame is whole, to size the next read; 0 says nothing.
+    /// How many bytes are missing from `input` until its first frame is whole, to size the next
+    /// read; 0 says nothing.
     pub fn missing_input(&self, input: &[u8]) -> usize {
         match self.phase {
             Phase::Header | Phase::Lingering | Phase::Finished => 0,
@@ -256,8 +263,8 @@ impl Connection {
         }
     }
 
-    /// The largest frame taken from the client. Without a negotiated limit it follows from the largest body, as nothing
-    /// larger could be of use and the read buffer must end somewhere.
+    /// The largest frame taken from the client. Without a negotiated limit it follows from the
+    /// largest body, as nothing larger could be of use and the read buffer must end somewhere.
     pub(crate) fn input_frame_max(&self) -> u32 {
         match self.frame_max {
             0 => u32::try_from(self.config.body_bytes_max).unwrap_or(u32::MAX).max(UNLIMITED_FRAME_BYTES_MIN),
@@ -270,7 +277,8 @@ impl Connection {
         self.channels.len()
     }
 
-    /// The channel's outstanding deliveries in the order of their tags, for a new leader of their queue.
+    /// The channel's outstanding deliveries in the order of their tags, for a new leader of their
+    /// queue.
     pub fn unsettled(&self, channel: ChannelId) -> Deliveries {
         let mut runs = Deliveries::new();
         if let Some(channel) = self.channels.look(channel) {
@@ -334,35 +342,38 @@ impl Connection {
         self.assembling_bytes
     }
 
-    /// About how many bytes of memory the channels and consumers take that the client has opened, whatever they do, in a broker as
-    /// a whole.
+    /// About how many bytes of memory the channels and consumers take that the client has opened,
+    /// whatever they do, in a broker as a whole.
     #[inline]
     pub fn standing_bytes(&self) -> usize {
         self.channels.len() * CHANNEL_BYTES + self.consumers * CONSUMER_BYTES
     }
 
-    /// Bytes of memory for frames that wait for their channel's turn: behind a request, or as an alarm holds publishes back.
+    /// Bytes of memory for frames that wait for their channel's turn: behind a request, or as an
+    /// alarm holds publishes back.
     #[inline]
     pub fn waiting_bytes(&self) -> usize {
         self.pending_bytes + self.pending_frames * FRAME_BYTES
     }
 
-    /// Whether all connections of the node together hold as much in waiting frames as they may. Then the socket is not read once few
-    /// wait here; those that wait already go on as before.
+    /// Whether all connections of the node together hold as much in waiting frames as they may.
+    /// Then the socket is not read once few wait here; those that wait already go on as before.
     #[inline]
     pub fn set_short(&mut self, is_short: bool) {
         self.is_short = is_short;
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a time in the past means
-    /// at once. A timer that is armed for an earlier time may stay: a call that is too early does nothing.
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if nothing comes before; a
+    /// time in the past means at once. A timer that is armed for an earlier time may stay: a call
+    /// that is too early does nothing.
     pub fn poll_timeout(&self) -> Option<Millis> {
         self.timers.next()
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) would take the client for gone at `now`, or for too slow with its handshake,
-    /// and whether that can be excused: a handshake only once, as who sends a byte now and then is too slow. Who was kept from reading the socket
-    /// looks first whether something lies there, and calls [`resume_reading`](Self::resume_reading) then.
+    /// Whether [`handle_timeout`](Self::handle_timeout) would take the client for gone at `now`, or
+    /// for too slow with its handshake, and whether that can be excused: a handshake only once, as
+    /// who sends a byte now and then is too slow. Who was kept from reading the socket looks first
+    /// whether something lies there, and calls [`resume_reading`](Self::resume_reading) then.
     pub fn is_silent(&self, now: Millis) -> bool {
         self.timers.is_due(Timer::Silence, now)
             || (self.timers.is_due(Timer::Handshake, now) && !self.handshake_excused)
@@ -382,18 +393,21 @@ impl Connection {
         }
     }
 
-    /// The server did not read the socket, for reasons of its own; the client's silence until now proves nothing.
+    /// The server did not read the socket, for reasons of its own; the client's silence until now
+    /// proves nothing.
     ///
-    /// To be called when reading starts again. Not needed for pauses that [`wants_input`](Self::wants_input) asked for because
-    /// the broker had no room. A client that does not read its answers is another matter: its silence counts, and
-    /// the caller knows whether it sends.
+    /// To be called when reading starts again. Not needed for pauses that
+    /// [`wants_input`](Self::wants_input) asked for because the broker had no room. A client that
+    /// does not read its answers is another matter: its silence counts, and the caller knows
+    /// whether it sends.
     pub fn resume_reading(&mut self, now: Millis) {
         self.now = now;
         self.heard(now);
         self.excuse_handshake(now);
     }
 
-    /// Something of the client lies there, or is read, at a time at which its handshake should have ended it: the server was late.
+    /// Something of the client lies there, or is read, at a time at which its handshake should have
+    /// ended it: the server was late.
     #[inline]
     pub(crate) fn excuse_handshake(&mut self, now: Millis) {
         if self.timers.is_due(Timer::Handshake, now) && !self.handshake_excused {
@@ -410,8 +424,8 @@ impl Connection {
         self.heartbeat.deaf = false;
     }
 
-    /// The client is not read for want of room, and whoever looked at its socket saw no sign of life for two intervals: it
-    /// is taken for gone, as if nothing had been heard of it.
+    /// The client is not read for want of room, and whoever looked at its socket saw no sign of
+    /// life for two intervals: it is taken for gone, as if nothing had been heard of it.
     pub fn give_up(&mut self, now: Millis) {
         self.now = now;
         self.end(Closed::HeartbeatTimeout, Phase::Finished);
@@ -431,7 +445,8 @@ impl Connection {
         if now < due {
             return self.timers.set(Timer::Heartbeat, due);
         }
-        // With something in the output already the socket is full, and a heartbeat would only wait behind it.
+        // With something in the output already the socket is full, and a heartbeat would only wait
+        // behind it.
         if self.output.is_empty() {
             self.output.trim();
             self.output.small().extend_from_slice(&HEARTBEAT);

@@ -1,7 +1,9 @@
-//! What a channel asks the broker. The channel waits until [`Connection::reply`](super::Connection::reply), an error, or
-//! for [`Request::Get`] `get_ok` or `get_empty` answers; the frames behind the request wait with it.
+//! What a channel asks the broker. The channel waits until
+//! [`Connection::reply`](super::Connection::reply), an error, or for [`Request::Get`] `get_ok` or
+//! `get_empty` answers; the frames behind the request wait with it.
 //!
-//! Also the requests whose method has `no-wait` must be answered: the answer is not sent, but it lets the channel go on.
+//! Also the requests whose method has `no-wait` must be answered: the answer is not sent, but it
+//! lets the channel go on.
 
 use bytes::Bytes;
 
@@ -9,8 +11,8 @@ use super::event::Settlement;
 use crate::channel::{ConsumerTag, Deliveries};
 use crate::wire::table::Table;
 
-/// A request. Names of queues are never empty except in [`Request::QueueDeclare`], where that asks for a generated name:
-/// the last queue declared on the channel has been put in their place.
+/// A request. Names of queues are never empty except in [`Request::QueueDeclare`], where that asks
+/// for a generated name: the last queue declared on the channel has been put in their place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// `exchange.declare`, answered with [`Reply::Done`](super::answer::Reply::Done).
@@ -132,7 +134,8 @@ pub enum Request {
         /// Further arguments.
         arguments: Table,
     },
-    /// `basic.cancel` of a consumer of this channel, answered with `Done`. A tag that is not in use was answered already.
+    /// `basic.cancel` of a consumer of this channel, answered with `Done`. A tag that is not in use
+    /// was answered already.
     Cancel {
         /// The consumer's tag.
         consumer_tag: ConsumerTag,
@@ -144,20 +147,23 @@ pub enum Request {
         /// The delivery is settled as it is sent.
         no_ack: bool,
     },
-    /// `basic.recover` or `basic.recover-async` with requeue, answered with `Done`. The channel forgot these deliveries.
+    /// `basic.recover` or `basic.recover-async` with requeue, answered with `Done`. The channel
+    /// forgot these deliveries.
     Recover {
         /// All outstanding deliveries, in the order of their tags, to be requeued.
         unsettled: Deliveries,
     },
-    /// `tx.select`, answered with `Done`: publishes from here on wait for their commit. The session holds them; the acks
-    /// wait in the channel.
+    /// `tx.select`, answered with `Done`: publishes from here on wait for their commit. The session
+    /// holds them; the acks wait in the channel.
     TxSelect,
-    /// `tx.commit`, answered with `Done` once the publishes since the last commit or rollback were handed on, in their
-    /// order, and after them the acks. `tx.commit-ok` waits for the confirm of each of these publishes.
+    /// `tx.commit`, answered with `Done` once the publishes since the last commit or rollback were
+    /// handed on, in their order, and after them the acks. `tx.commit-ok` waits for the confirm of
+    /// each of these publishes.
     TxCommit {
         /// The acks of the transaction, in their order.
         settles: Vec<(Settlement, Deliveries)>,
     },
-    /// `tx.rollback`, answered with `Done`: the publishes since the last commit or rollback are dropped, unconfirmed.
+    /// `tx.rollback`, answered with `Done`: the publishes since the last commit or rollback are
+    /// dropped, unconfirmed.
     TxRollback,
 }

@@ -7,8 +7,9 @@
 //!     u16        u16         u64            u16
 //! ```
 //!
-//! Invariant: properties travel as the bytes that came, from `flags` on. They are checked once, when they come in, so that
-//! no consumer is ever sent a header that it cannot read. [`Properties`] is a view for whoever needs one of them.
+//! Invariant: properties travel as the bytes that came, from `flags` on. They are checked once,
+//! when they come in, so that no consumer is ever sent a header that it cannot read. [`Properties`]
+//! is a view for whoever needs one of them.
 
 use bytes::Bytes;
 
@@ -38,7 +39,8 @@ const KIND: u16 = 1 << 5;
 const USER_ID: u16 = 1 << 4;
 const APP_ID: u16 = 1 << 3;
 const CLUSTER_ID: u16 = 1 << 2;
-/// The two bits that stand for no property; the lowest would announce more flags, which the class basic does not have.
+/// The two bits that stand for no property; the lowest would announce more flags, which the class
+/// basic does not have.
 const UNKNOWN: u16 = 0b11;
 
 /// The properties of one message, as slices of their wire form.
@@ -48,7 +50,8 @@ pub struct Properties<'a> {
     pub content_type: Option<&'a [u8]>,
     /// MIME encoding of the body.
     pub content_encoding: Option<&'a [u8]>,
-    /// The fields of the headers table, without its length; [`Table::decode_fields`] builds the table.
+    /// The fields of the headers table, without its length; [`Table::decode_fields`] builds the
+    /// table.
     pub headers: Option<&'a [u8]>,
     /// 2 is persistent, everything else is transient.
     pub delivery_mode: Option<u8>,
@@ -175,7 +178,8 @@ impl<'a> Properties<'a> {
         self.delivery_mode == Some(2)
     }
 
-    /// The headers as a table; `None` when there are none or when they go beyond the limits of [`Table`].
+    /// The headers as a table; `None` when there are none or when they go beyond the limits of
+    /// [`Table`].
     pub fn headers_table(&self) -> Option<Table> {
         Table::decode_fields(&Bytes::copy_from_slice(self.headers?)).ok()
     }

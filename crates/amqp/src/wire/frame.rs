@@ -8,7 +8,8 @@
 //!     u8     u16       u32                                    u8
 //! ```
 //!
-//! Invariant: a frame is looked at only when all of it is there, so nothing behind this file handles half a frame.
+//! Invariant: a frame is looked at only when all of it is there, so nothing behind this file
+//! handles half a frame.
 
 use std::ops::Deref;
 
@@ -74,8 +75,8 @@ impl FrameHeader {
 
     /// Whether the frame is larger than `frame_max` allows; 0 allows every size.
     ///
-    /// RabbitMQ lets a payload be as large as `frame_max` itself, eight bytes more than the specification, as many
-    /// clients count wrong by that much.
+    /// RabbitMQ lets a payload be as large as `frame_max` itself, eight bytes more than the
+    /// specification, as many clients count wrong by that much.
     #[inline]
     pub fn exceeds(&self, frame_max: u32) -> bool {
         frame_max != 0 && self.payload_bytes > frame_max
@@ -130,7 +131,8 @@ impl Deref for Payload<'_> {
 
 /// How many bytes at the start of `input` are whole frames within `frame_max`.
 ///
-/// Stops at the first frame that is not complete or is too large; the caller tells the two apart by its header.
+/// Stops at the first frame that is not complete or is too large; the caller tells the two apart by
+/// its header.
 pub fn complete_prefix(input: &[u8], frame_max: u32) -> usize {
     let mut at = 0;
     while let Some(header) = FrameHeader::read(&input[at..]) {
@@ -142,10 +144,12 @@ pub fn complete_prefix(input: &[u8], frame_max: u32) -> usize {
     at
 }
 
-/// How many bytes are missing until the frame at the start of `input` is whole; 0 when it is, or when not even its header is
-/// there. For sizing the next read: a frame that is larger than the read buffer is best given its room at once.
+/// How many bytes are missing until the frame at the start of `input` is whole; 0 when it is, or
+/// when not even its header is there. For sizing the next read: a frame that is larger than the
+/// read buffer is best given its room at once.
 ///
-/// Only a frame within `frame_max` counts, so nobody is made to reserve what a client merely claims.
+/// Only a frame within `frame_max` counts, so nobody is made to reserve what a client merely
+/// claims.
 pub fn missing_bytes(input: &[u8], frame_max: u32) -> usize {
     match FrameHeader::read(input) {
         Some(header) if !header.exceeds(frame_max) => header.frame_bytes().saturating_sub(input.len()),

@@ -1,7 +1,9 @@
-//! Message headers as bytes: looking into them and changing some, while all others stay as they came.
+//! Message headers as bytes: looking into them and changing some, while all others stay as they
+//! came.
 //!
-//! Invariant: what is not touched is byte for byte the same, letters included that [`Table`](super::table::Table) would
-//! spell otherwise. Nothing is built: a lookup is one pass over the fields.
+//! Invariant: what is not touched is byte for byte the same, letters included that
+//! [`Table`](super::table::Table) would spell otherwise. Nothing is built: a lookup is one pass
+//! over the fields.
 //!
 //! ```text
 //!   properties:  flags | content-type? | content-encoding? | headers? = u32 length, fields | the rest
@@ -40,7 +42,8 @@ impl<'a> Headers<'a> {
         Self { fields }
     }
 
-    /// The headers in their order; ends early where the bytes are broken, which checked properties never are.
+    /// The headers in their order; ends early where the bytes are broken, which checked properties
+    /// never are.
     pub fn iter(self) -> impl Iterator<Item = Header<'a>> {
         let mut rest = self.fields;
         std::iter::from_fn(move || {
@@ -98,10 +101,11 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Properties with some headers changed: those in `remove` are gone, those in `set` stand at the end (and nowhere else),
-/// everything else is as it came.
+/// Properties with some headers changed: those in `remove` are gone, those in `set` stand at the
+/// end (and nowhere else), everything else is as it came.
 ///
-/// `properties` are checked ones, as in [`Publish`](crate::Publish); others give the error that a check would.
+/// `properties` are checked ones, as in [`Publish`](crate::Publish); others give the error that a
+/// check would.
 pub fn rewrite(properties: &[u8], set: &[(&str, Value)], remove: &[&str]) -> Result<Vec<u8>, DecodeError> {
     let (flags, rest) = properties.split_first_chunk::<2>().ok_or(DecodeError::Truncated)?;
     let flags = u16::from_be_bytes(*flags);

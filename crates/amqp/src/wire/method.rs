@@ -1,10 +1,11 @@
 //! Every method of AMQP 0-9-1 with RabbitMQ's extensions, both directions, as one table.
 //!
-//! Invariant: the table at the end is the only place that knows a method's number and fields. Reading what was written
-//! gives the same method, and a payload with anything missing or left over is no method at all.
+//! Invariant: the table at the end is the only place that knows a method's number and fields.
+//! Reading what was written gives the same method, and a payload with anything missing or left over
+//! is no method at all.
 //!
-//! The methods that run once a message (`basic.publish`, `basic.ack`, `basic.deliver`) are also read and written by hand
-//! where speed asks for it; tests hold both against this table.
+//! The methods that run once a message (`basic.publish`, `basic.ack`, `basic.deliver`) are also
+//! read and written by hand where speed asks for it; tests hold both against this table.
 
 use bytes::Bytes;
 
@@ -84,7 +85,8 @@ macro_rules! write_field {
 
 macro_rules! methods {
     ($($name:ident $class:literal $number:literal $text:literal { $($field:ident: $kind:ident),* })*) => {
-        /// One method with its fields, named as in the specification. Strings are slices of the buffer they came in.
+        /// One method with its fields, named as in the specification. Strings are slices of the
+        /// buffer they came in.
         #[allow(missing_docs, reason = "the specification is the documentation of each field")]
         #[derive(Clone, Debug, PartialEq)]
         pub enum Method {

@@ -1,6 +1,7 @@
 //! The bytes of AMQP 0-9-1.
 //!
-//! Reading never allocates for what a peer only claims: every length is checked against the bytes that are there first.
+//! Reading never allocates for what a peer only claims: every length is checked against the bytes
+//! that are there first.
 
 pub mod content;
 pub mod frame;

@@ -1,4 +1,5 @@
-//! What is to be written to the socket: small things copied into one buffer, large bodies spliced in as they are.
+//! What is to be written to the socket: small things copied into one buffer, large bodies spliced
+//! in as they are.
 //!
 //! ```text
 //!   small:    [ method header ][ method header .... method ]
@@ -6,9 +7,9 @@
 //!   written:  method header, body A, method header .... method, body B
 //! ```
 //!
-//! Invariant: `small[head..]` and the splices, each at its position, are the bytes still to write, in order.
-//! A body is never copied when it is [`SPLICE_BYTES_MIN`] or more; below that a copy is cheaper than another slice for
-//! the kernel to look at and a reference count to touch.
+//! Invariant: `small[head..]` and the splices, each at its position, are the bytes still to write,
+//! in order. A body is never copied when it is [`SPLICE_BYTES_MIN`] or more; below that a copy is
+//! cheaper than another slice for the kernel to look at and a reference count to touch.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -17,14 +18,15 @@ use bytes::{Buf, Bytes};
 
 /// The smallest body that is spliced and not copied.
 ///
-/// Measured, writing to a loopback socket included: at 2 KiB a copy and two more slices cost the same (200 ns), at 4 KiB
-/// the splice is a tenth cheaper, and it needs no memory.
+/// Measured, writing to a loopback socket included: at 2 KiB a copy and two more slices cost the
+/// same (200 ns), at 4 KiB the splice is a tenth cheaper, and it needs no memory.
 pub const SPLICE_BYTES_MIN: usize = 4 * 1024;
 
 /// A buffer above this size goes back to the allocator as soon as it is empty: it was a burst.
 pub const OUTPUT_KEEP_BYTES_MAX: usize = 256 * 1024;
 
-/// Written bytes in front of the unwritten ones are squeezed out when they are at least this many and at least half.
+/// Written bytes in front of the unwritten ones are squeezed out when they are at least this many
+/// and at least half.
 const SQUEEZE_BYTES_MIN: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -46,7 +48,8 @@ pub struct Output {
     spliced_bytes: usize,
     /// All bytes ever written.
     written: u64,
-    /// Bytes of deliveries among those to write, or more: what is written may have been something else.
+    /// Bytes of deliveries among those to write, or more: what is written may have been something
+    /// else.
     delivered: usize,
 }
 
@@ -56,8 +59,8 @@ impl Output {
         self.small.len() - self.head + self.spliced_bytes
     }
 
-    /// How many of the bytes to write are answers to what the client itself sent: at least so many, and short by no more than
-    /// there were deliveries when one was put in last.
+    /// How many of the bytes to write are answers to what the client itself sent: at least so many,
+    /// and short by no more than there were deliveries when one was put in last.
     pub fn answer_bytes(&self) -> usize {
         self.len().saturating_sub(self.delivered)
     }
@@ -78,7 +81,8 @@ impl Output {
         self.written
     }
 
-    /// Fills `slices` with the next bytes to write, for one vectored write, and returns how many slices were filled.
+    /// Fills `slices` with the next bytes to write, for one vectored write, and returns how many
+    /// slices were filled.
     pub fn chunks<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut filled = 0;
         let mut from = self.head;
@@ -105,7 +109,8 @@ impl Output {
         filled
     }
 
-    /// Takes `count` bytes off the front: they are written. More than [`len`](Self::len) is the caller's bug.
+    /// Takes `count` bytes off the front: they are written. More than [`len`](Self::len) is the
+    /// caller's bug.
     pub fn advance(&mut self, mut count: usize) {
         assert!(count <= self.len(), "more bytes written than there were");
         self.written += count as u64;

@@ -1,7 +1,8 @@
 //! The primitive fields: octets, integers in network order, packed bits, short and long strings.
 //!
-//! Invariant: a [`Reader`] never reads past its payload and never copies a string; what it returns are slices of the
-//! buffer that the socket was read into. A bit field shares its octet with the bits right before it, and with nothing else.
+//! Invariant: a [`Reader`] never reads past its payload and never copies a string; what it returns
+//! are slices of the buffer that the socket was read into. A bit field shares its octet with the
+//! bits right before it, and with nothing else.
 
 use bytes::Bytes;
 
@@ -44,7 +45,8 @@ pub enum DecodeError {
 pub struct Reader<'a> {
     source: &'a Bytes,
     at: usize,
-    /// The octet that bits are taken from, and how many are taken; 0 taken means that no bit octet is open.
+    /// The octet that bits are taken from, and how many are taken; 0 taken means that no bit octet
+    /// is open.
     bits: u8,
     bits_taken: u8,
 }

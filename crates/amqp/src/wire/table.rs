@@ -1,25 +1,30 @@
-//! AMQP 0-9-1 field tables and values: the arguments of declares, the headers of messages, the properties of peers.
+//! AMQP 0-9-1 field tables and values: the arguments of declares, the headers of messages, the
+//! properties of peers.
 //!
-//! Invariant: a table keeps its fields in the order in which they came, repeats included, so that what is decoded and
-//! encoded again is the same bytes. Looking a field up takes the first with that name.
+//! Invariant: a table keeps its fields in the order in which they came, repeats included, so that
+//! what is decoded and encoded again is the same bytes. Looking a field up takes the first with
+//! that name.
 //!
 //! ```text
 //!   table:  u32 bytes | { u8 name length | name | value }*
 //!   value:  u8 letter | as the letter says; S, x, A and F are a u32 length and that many bytes
 //! ```
 //!
-//! Two spellings are not kept: `L`, which RabbitMQ reads as `l` and writes as `l`, and a boolean octet other than 0 and
+//! Two spellings are not kept: `L`, which RabbitMQ reads as `l` and writes as `l`, and a boolean
+//! octet other than 0 and
 //! 1. Message headers keep even those, as messages carry their properties as the bytes that came.
 
 use bytes::Bytes;
 
 use super::primitives::{DecodeError, Reader, Writer};
 
-/// How deeply tables and arrays may nest. RabbitMQ has no bound; `x-death`, the deepest that it makes, needs three.
+/// How deeply tables and arrays may nest. RabbitMQ has no bound; `x-death`, the deepest that it
+/// makes, needs three.
 pub const TABLE_DEPTH_MAX: usize = 32;
 
-/// How many values a decoded table may hold, those of nested tables and arrays included, so that a frame full of two-byte
-/// fields cannot claim more than about 600 KB of memory. Arguments in real use have a dozen.
+/// How many values a decoded table may hold, those of nested tables and arrays included, so that a
+/// frame full of two-byte fields cannot claim more than about 600 KB of memory. Arguments in real
+/// use have a dozen.
 pub const TABLE_FIELDS_MAX: usize = 8192;
 
 /// One value of a field table, in the types that RabbitMQ reads and writes.
@@ -98,7 +103,8 @@ impl Table {
         self.fields.iter().map(|(n, v)| (n, v))
     }
 
-    /// Reads a whole table off `reader`: its length, then its fields. Strings are slices of the reader's buffer.
+    /// Reads a whole table off `reader`: its length, then its fields. Strings are slices of the
+    /// reader's buffer.
     ///
     /// - Limits: [`TABLE_DEPTH_MAX`] and [`TABLE_FIELDS_MAX`].
     pub fn read(reader: &mut Reader<'_>) -> Result<Table, DecodeError> {
@@ -239,7 +245,8 @@ fn put(writer: &mut Writer<'_>, letter: u8, bytes: &[u8]) {
     writer.raw(bytes);
 }
 
-/// Checks that `bytes` are the fields of a well-formed table, without building it: for what only passes through.
+/// Checks that `bytes` are the fields of a well-formed table, without building it: for what only
+/// passes through.
 ///
 /// - Limits: [`TABLE_DEPTH_MAX`]. The number of fields costs nothing here and is not limited.
 /// - Cost: one pass, no allocation.
@@ -269,7 +276,8 @@ fn check(mut bytes: &[u8], named: bool, depth: usize) -> Result<(), DecodeError>
     Ok(())
 }
 
-/// The bytes of the value at the start of `bytes`, its letter included, as its letter and its length say.
+/// The bytes of the value at the start of `bytes`, its letter included, as its letter and its
+/// length say.
 #[inline]
 fn sized_value(letter: u8, bytes: &[u8]) -> Result<usize, DecodeError> {
     Ok(1 + match letter {

@@ -1,7 +1,8 @@
-//! A client for tests: writes frames into a connection, and reads what the connection wants written, frame by frame.
+//! A client for tests: writes frames into a connection, and reads what the connection wants
+//! written, frame by frame.
 //!
-//! Invariant: it understands frames by itself and shares nothing with the connection but the table of methods, so a frame
-//! that is wrong on the wire is seen here.
+//! Invariant: it understands frames by itself and shares nothing with the connection but the table
+//! of methods, so a frame that is wrong on the wire is seen here.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 

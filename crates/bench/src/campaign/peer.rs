@@ -69,7 +69,8 @@ fn shell(command: &str, out: &Path, is_over: &dyn Fn() -> bool) -> Result<(), Er
     let log = File::create(&path).map_err(|why| failed(why.to_string()))?;
     let errors = log.try_clone().map_err(|why| failed(why.to_string()))?;
     let mut shell = Command::new("sh");
-    // In a group of its own: Ctrl-C at a terminal is meant for the campaign, which then stops what it started.
+    // In a group of its own: Ctrl-C at a terminal is meant for the campaign, which then stops what
+    // it started.
     shell.args(["-c", command]).process_group(0).stdin(Stdio::null()).stdout(log).stderr(errors);
     let mut child = shell.spawn().map_err(|why| failed(why.to_string()))?;
     let began = Instant::now();

@@ -52,7 +52,8 @@ impl Client {
         let (channel_max, frame_max, heartbeat) = match self.call(0, start_ok, &what) {
             Ok(Method::ConnectionTune { channel_max, frame_max, heartbeat }) => (channel_max, frame_max, heartbeat),
             Ok(other) => return Err(self.unexpected(&other)),
-            // RabbitMQ without the close capability, and brokers that say nothing, just close the socket.
+            // RabbitMQ without the close capability, and brokers that say nothing, just close the
+            // socket.
             Err(Error::Unreachable { address, why }) => {
                 return Err(Error::Unreachable { address, why: format!("{why}, after {what}") });
             }
@@ -87,7 +88,8 @@ fn identity(properties: &Table) -> Identity {
         _ => String::new(),
     };
     let mut identity = Identity { product: text("product"), version: text("version"), cluster: text("cluster_name") };
-    // Leveret calls itself RabbitMQ where clients look, unless its configuration says otherwise; its platform is its own name.
+    // Leveret calls itself RabbitMQ where clients look, unless its configuration says otherwise;
+    // its platform is its own name.
     if let Some(version) = text("platform").strip_prefix("Leveret ") {
         identity.product = "Leveret".to_owned();
         identity.version = version.to_owned();

@@ -1,7 +1,8 @@
-//! A blocking AMQP client for everything before and after the load: connecting, declaring, counting what is left.
+//! A blocking AMQP client for everything before and after the load: connecting, declaring, counting
+//! what is left.
 //!
-//! Invariant: one request is outstanding at a time, and its answer is the next method on its channel. The load itself never runs
-//! through here: [`Client::into_parts`] hands the socket over.
+//! Invariant: one request is outstanding at a time, and its answer is the next method on its
+//! channel. The load itself never runs through here: [`Client::into_parts`] hands the socket over.
 
 mod handshake;
 mod stream;
@@ -26,16 +27,19 @@ pub use handshake::Identity;
 pub use stream::Stream;
 pub use tls::{Tls, TlsAsked};
 
-/// How long one answer may take. RabbitMQ takes seconds to declare a quorum queue on a busy machine.
+/// How long one answer may take. RabbitMQ takes seconds to declare a quorum queue on a busy
+/// machine.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a connection attempt may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The largest frame that is taken before one is negotiated, and whatever is negotiated: nothing in a set-up is larger.
+/// The largest frame that is taken before one is negotiated, and whatever is negotiated: nothing in
+/// a set-up is larger.
 const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// How the alert begins with which a listener for TLS answers a plain client: its type, and 3 as in every version.
+/// How the alert begins with which a listener for TLS answers a plain client: its type, and 3 as in
+/// every version.
 const TLS_ALERT: [u8; 2] = [21, 3];
 
 /// How sockets and connections are to be.
@@ -155,7 +159,8 @@ impl Client {
         Ok(client)
     }
 
-    /// The reason for which the broker holds this connection back, when it has said so during the set-up.
+    /// The reason for which the broker holds this connection back, when it has said so during the
+    /// set-up.
     pub fn blocked(&self) -> Option<&Bytes> {
         self.blocked.as_ref()
     }
@@ -184,7 +189,8 @@ impl Client {
         self.call(channel, Method::ChannelOpen { out_of_band: Bytes::new() }, "a channel").map(|_| ())
     }
 
-    /// Declares a queue; returns its name, how many messages are ready and how many consumers there are.
+    /// Declares a queue; returns its name, how many messages are ready and how many consumers there
+    /// are.
     pub fn declare_queue(&mut self, declare: &QueueDeclare<'_>) -> Result<(String, u32, u32), Error> {
         let method = Method::QueueDeclare {
             ticket: 0,

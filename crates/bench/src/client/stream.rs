@@ -1,7 +1,9 @@
-//! A socket, plain or with TLS around it: the same calls for the set-up, which waits, and for the load, which does not.
+//! A socket, plain or with TLS around it: the same calls for the set-up, which waits, and for the
+//! load, which does not.
 //!
-//! Invariant: bytes leave in the order in which they were taken. What TLS has taken and the socket has not is owed: a caller that does
-//! not wait asks [`Stream::owes`] and comes back when there is room. What TLS has opened is given out before the socket is read again.
+//! Invariant: bytes leave in the order in which they were taken. What TLS has taken and the socket
+//! has not is owed: a caller that does not wait asks [`Stream::owes`] and comes back when there is
+//! room. What TLS has opened is given out before the socket is read again.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustls::ClientConnection;
 
-/// Bytes of one read of a socket under TLS: several records, so that a system call does not bring only one.
+/// Bytes of one read of a socket under TLS: several records, so that a system call does not bring
+/// only one.
 const SEALED_BYTES: usize = 128 * 1024;
 
 /// More than rustls holds opened at a time: the largest record.
@@ -62,12 +65,14 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.connection.wants_write())
     }
 
-    /// Room for everything that one read of the socket brings under TLS; none is needed beyond the read itself without it.
+    /// Room for everything that one read of the socket brings under TLS; none is needed beyond the
+    /// read itself without it.
     pub fn opened_bytes_max(&self) -> usize {
         if self.tls.is_some() { SEALED_BYTES + OPENED_BYTES } else { 0 }
     }
 
-    /// Opened bytes that are had without the socket, behind a read: an event loop hears nothing of them. 0 when there are no more.
+    /// Opened bytes that are had without the socket, behind a read: an event loop hears nothing of
+    /// them. 0 when there are no more.
     pub fn opened(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         match &mut self.tls {
             Some(tls) if !out.is_empty() => Ok(tls.opened(out)?.unwrap_or(0)),
@@ -122,8 +127,8 @@ impl Sealed {
 }
 
 impl Read for Stream {
-    /// With TLS on a socket that does not wait, several reads may be had before it says so: what one read of the socket brought is
-    /// given out piece by piece.
+    /// With TLS on a socket that does not wait, several reads may be had before it says so: what
+    /// one read of the socket brought is given out piece by piece.
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         loop {
             let Some(tls) = &mut self.tls else { return self.socket.read(out) };
@@ -152,7 +157,8 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    /// With TLS bytes count as written when TLS has them; it takes no more while it owes the socket.
+    /// With TLS bytes count as written when TLS has them; it takes no more while it owes the
+    /// socket.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.write(bytes);

@@ -1,7 +1,8 @@
 //! TLS as a client of a broker has it: whose certificate is believed, and which one is shown.
 //!
-//! Invariant: files were read and understood before the first connection; what is wrong is named with its option. Without a word
-//! about whom to believe nobody is verified, as in PerfTest, and the run says so.
+//! Invariant: files were read and understood before the first connection; what is wrong is named
+//! with its option. Without a word about whom to believe nobody is verified, as in PerfTest, and
+//! the run says so.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,10 +1,12 @@
 //! That the value at risk under *selective* never passes its cap, also when the broker is killed.
 //!
-//! Invariant: the gauge is the broker's own (SIGUSR1 writes it to its log), the loss is counted by the books of the load: confirmed
-//! messages that did not come back, times their value. Only a broker that this tool started can be asked and killed.
+//! Invariant: the gauge is the broker's own (SIGUSR1 writes it to its log), the loss is counted by
+//! the books of the load: confirmed messages that did not come back, times their value. Only a
+//! broker that this tool started can be asked and killed.
 //!
-//! A kill takes the process, not the machine: what was written survives it, so the loss must be nothing. A power cut may take up to
-//! the cap; that is shown by the simulator, which can cut the power.
+//! A kill takes the process, not the machine: what was written survives it, so the loss must be
+//! nothing. A power cut may take up to the cap; that is shown by the simulator, which can cut the
+//! power.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,7 @@
 //! One non-blocking socket: bytes to write, bytes that are half a frame.
 //!
-//! Invariant: what is appended to `output` leaves in that order. Frames are looked at only when they are whole.
+//! Invariant: what is appended to `output` leaves in that order. Frames are looked at only when
+//! they are whole.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +14,8 @@ use super::tally::Sample;
 use crate::client::{Limits, Stream};
 use crate::clock::SECOND;
 
-/// A producer adds nothing while so much is unwritten: the socket's own buffer and this are all that a stalled broker costs.
+/// A producer adds nothing while so much is unwritten: the socket's own buffer and this are all
+/// that a stalled broker costs.
 pub(super) const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 
 /// What one read may bring. Large enough for a frame of 128 KiB and what comes with it.
@@ -46,7 +48,8 @@ pub(super) struct Link {
     pub(super) blocked_since: Option<u64>,
     /// What connection.blocked said.
     pub(super) blocked_why: Option<Bytes>,
-    /// Since when the broker has read nothing although bytes wait, and how many were written by then.
+    /// Since when the broker has read nothing although bytes wait, and how many were written by
+    /// then.
     pub(super) unread_since: Option<(u64, u64)>,
 }
 
@@ -76,7 +79,8 @@ impl Link {
         })
     }
 
-    /// Why the broker holds this connection back, in its own words or, when it just stops reading, in ours.
+    /// Why the broker holds this connection back, in its own words or, when it just stops reading,
+    /// in ours.
     pub(super) fn held_back_why(&self, now: u64) -> Option<String> {
         if let Some(why) = self.blocked_why.as_ref().filter(|_| self.blocked_since.is_some()) {
             return Some(crate::record::reason_text(why));
@@ -156,8 +160,8 @@ impl Link {
         Ok(())
     }
 
-    /// Reads once into `buffer`, behind what was left of the last read. Returns how many bytes of `buffer` count, 0 when there is
-    /// nothing to read now, and `None` at the end of the stream.
+    /// Reads once into `buffer`, behind what was left of the last read. Returns how many bytes of
+    /// `buffer` count, 0 when there is nothing to read now, and `None` at the end of the stream.
     pub(super) fn fill(&mut self, buffer: &mut Vec<u8>, sample: &mut Sample) -> std::io::Result<Option<usize>> {
         let kept = self.tail.len();
         let wanted = FrameHeader::read(&self.tail).map_or(0, |header| header.frame_bytes());
@@ -200,7 +204,8 @@ impl Link {
     }
 }
 
-/// One whole frame at the start of `input`: its kind, its channel, its payload, and the bytes it takes.
+/// One whole frame at the start of `input`: its kind, its channel, its payload, and the bytes it
+/// takes.
 #[inline]
 pub(super) fn split_frame(input: &[u8]) -> Option<(u8, u16, &[u8], usize)> {
     let header = FrameHeader::read(input)?;

@@ -1,7 +1,8 @@
 //! One consuming channel: checks each message, works on it, acks it.
 //!
-//! Invariant: messages are worked on one after the other, in the order of their arrival; latency counts until the work on a message
-//! begins, as PerfTest counts it. A message is acked once, after its work.
+//! Invariant: messages are worked on one after the other, in the order of their arrival; latency
+//! counts until the work on a message begins, as PerfTest counts it. A message is acked once, after
+//! its work.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,7 +71,8 @@ impl ConsumerSettings {
         }
     }
 
-    /// The place of a body of so many bytes among the sizes. Its own length says in which step it was sent, however late it comes.
+    /// The place of a body of so many bytes among the sizes. Its own length says in which step it
+    /// was sent, however late it comes.
     #[inline]
     fn size_at(&self, bytes: usize) -> Option<usize> {
         self.sizes.iter().position(|size| *size == bytes)
@@ -82,7 +84,8 @@ impl ConsumerSettings {
     }
 }
 
-/// The sizes of bodies in the order of their steps, each once, as they are sent; none where there is only one.
+/// The sizes of bodies in the order of their steps, each once, as they are sent; none where there
+/// is only one.
 pub fn sizes_told_apart(options: &Options) -> Vec<usize> {
     let mut sizes: Vec<usize> = Vec::new();
     for value in options.producing.size.values() {
@@ -155,7 +158,8 @@ impl Consumer {
             Method::BasicConsume {
                 ticket: 0,
                 queue: Bytes::copy_from_slice(names[queue.0 as usize].as_bytes()),
-                // The tag is the queue's place in our list, so that a delivery is read without a search.
+                // The tag is the queue's place in our list, so that a delivery is read without a
+                // search.
                 consumer_tag: Bytes::from(at.to_string()),
                 no_local: false,
                 no_ack: self.settings.auto_ack,
@@ -204,11 +208,13 @@ impl Consumer {
         None
     }
 
-    /// Enters a message into the books; returns when it was due, or 0 if its latency does not count.
+    /// Enters a message into the books; returns when it was due, or 0 if its latency does not
+    /// count.
     fn check(&mut self, announced: &Announced, body: &[u8], books: &mut Books, now: u64) -> u64 {
         let queue = self.queues[announced.queue_at];
         let Some(stamp) = message::read(body, self.settings.run, now) else {
-            // A short body of another run cannot be told from a damaged one, but what lay in the queue can.
+            // A short body of another run cannot be told from a damaged one, but what lay in the
+            // queue can.
             let may_be_foreign = body.len() < message::FULL_BYTES_MIN || !message::is_stamped(body);
             if may_be_foreign && books.foreign < self.settings.backlog_at_start {
                 books.foreign += 1;
@@ -234,8 +240,8 @@ impl Consumer {
 
     fn begin_work(&mut self, sample: &mut Sample, now: u64) -> Option<u64> {
         let first = self.waiting.front()?;
-        // Not when it came: without a prefetch a broker hands over all that it has, and a consumer that cannot keep up would
-        // look as if it did.
+        // Not when it came: without a prefetch a broker hands over all that it has, and a consumer
+        // that cannot keep up would look as if it did.
         sample.received += 1;
         if first.due_ns != 0 {
             sample.enter_end_to_end(now.saturating_sub(first.due_ns).max(1), first.size_at);
@@ -255,7 +261,8 @@ impl Consumer {
             let done = self.waiting.pop_front().expect("who is busy has something to work on");
             self.settle(done.tag, link);
             self.busy_until = None;
-            // The next one begins when this one ended, not when we looked: the consumer is a person who never pauses.
+            // The next one begins when this one ended, not when we looked: the consumer is a person
+            // who never pauses.
             self.begin_work(sample, until);
         }
         if self.settings.polling_ns.is_some() && self.is_started && !self.is_done() {
@@ -266,7 +273,8 @@ impl Consumer {
 
     /// basic.get-empty. Returns when to ask again.
     pub(super) fn found_nothing(&self, now: u64) -> Option<u64> {
-        // An empty queue is not asked more often than once a millisecond, or it would be nothing but asked.
+        // An empty queue is not asked more often than once a millisecond, or it would be nothing
+        // but asked.
         self.settings.polling_ns.map(|pause| now + pause.max(1_000_000))
     }
 

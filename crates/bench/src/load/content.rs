@@ -1,4 +1,5 @@
-//! A message on its way in: the method that announced it, its size, and as much of its body as is there.
+//! A message on its way in: the method that announced it, its size, and as much of its body as is
+//! there.
 //!
 //! Invariant: a body that lies in one frame is never copied.
 

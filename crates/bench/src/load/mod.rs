@@ -1,8 +1,8 @@
 //! The load itself: threads with sockets, each an event loop of its own.
 //!
-//! Invariant: a thread shares nothing but a few counters that others read. Producers and consumers are on different threads, so
-//! that the CPU time of either side is measured and not guessed; all consumers of a queue are on one thread, so that the books of
-//! a queue have one writer.
+//! Invariant: a thread shares nothing but a few counters that others read. Producers and consumers
+//! are on different threads, so that the CPU time of either side is measured and not guessed; all
+//! consumers of a queue are on one thread, so that the books of a queue have one writer.
 
 mod connection;
 mod consumer;

@@ -1,8 +1,8 @@
 //! One publishing channel: when what is sent, and what was answered.
 //!
-//! Invariant: a message's latency counts from the time at which it was due, also when the window, the socket or the broker held it
-//! back. `outstanding` holds the due times of exactly the messages sent and not yet answered, oldest first, with 0 for those that
-//! were answered out of turn.
+//! Invariant: a message's latency counts from the time at which it was due, also when the window,
+//! the socket or the broker held it back. `outstanding` holds the due times of exactly the messages
+//! sent and not yet answered, oldest first, with 0 for those that were answered out of turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -113,7 +113,8 @@ impl PublishForm {
         }
     }
 
-    /// Method and content header with this routing key and no body yet; and where the header's body size stands.
+    /// Method and content header with this routing key and no body yet; and where the header's body
+    /// size stands.
     fn prefix(&self, channel: u16, routing_key: &str) -> Prefix {
         let mut bytes = Vec::new();
         Method::BasicPublish {
@@ -266,7 +267,8 @@ impl Producer {
                 return Waits::Until(due);
             }
             if let Some(pace) = self.pace.as_mut().filter(|_| self.was_held && self.settings.closed_loop) {
-                // What the broker held back is not caught up; being woken a little late is no such thing.
+                // What the broker held back is not caught up; being woken a little late is no such
+                // thing.
                 pace.restart_from(now - self.start_ns);
             }
             self.was_held = false;

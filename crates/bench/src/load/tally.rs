@@ -57,7 +57,8 @@ pub struct Sample {
     pub confirm: Histogram<u64>,
     /// From the due time to the consumer.
     pub end_to_end: Histogram<u64>,
-    /// The same for each size of a body, where there is more than one; in the order of [`crate::pace::Steps::values`].
+    /// The same for each size of a body, where there is more than one; in the order of
+    /// [`crate::pace::Steps::values`].
     pub by_size: Vec<Histogram<u64>>,
     /// From the due time until the socket took it; only when asked for.
     pub handed: Option<Histogram<u64>>,
@@ -66,7 +67,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A message came so late; `size_at` is the place of its size in `by_size`, if sizes are told apart.
+    /// A message came so late; `size_at` is the place of its size in `by_size`, if sizes are told
+    /// apart.
     #[inline]
     pub fn enter_end_to_end(&mut self, late_ns: u64, size_at: Option<usize>) {
         self.end_to_end.saturating_record(late_ns);
@@ -111,13 +113,15 @@ pub struct Books {
     pub duplicated_flagged: u64,
     /// Messages that came again without the flag.
     pub duplicated_unflagged: u64,
-    /// Messages that came after a later one of the same publisher, on one channel and not redelivered.
+    /// Messages that came after a later one of the same publisher, on one channel and not
+    /// redelivered.
     pub reordered: u64,
     /// Messages whose checksum is wrong.
     pub corrupt: u64,
     /// Messages of another run that lay in the queue.
     pub foreign: u64,
-    /// Messages that were received and went back to their queue at the end, because nobody had come to working on them.
+    /// Messages that were received and went back to their queue at the end, because nobody had come
+    /// to working on them.
     pub given_back: u64,
 }
 

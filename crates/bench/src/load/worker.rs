@@ -1,7 +1,8 @@
 //! One thread of load: sockets, timers, and who may go on.
 //!
-//! Invariant: the loop never waits for anything but its sockets and its timers. A broker that stalls therefore stalls nobody's
-//! schedule: what fell due meanwhile is sent late and counted late.
+//! Invariant: the loop never waits for anything but its sockets and its timers. A broker that
+//! stalls therefore stalls nobody's schedule: what fell due meanwhile is sent late and counted
+//! late.
 
 mod arrivals;
 
@@ -27,10 +28,12 @@ use super::{Connector, Control, Gauges, Phase, Ready};
 use crate::clock::{Clock, SECOND};
 use crate::plan::ConnectionPlan;
 
-/// Messages that fall due within this time go together: at 20,000 a second and more the loop need not run for each.
+/// Messages that fall due within this time go together: at 20,000 a second and more the loop need
+/// not run for each.
 const TOGETHER_NS: u64 = 50_000;
 
-/// How often a thread looks at what nobody wakes it for: the phase, lost connections, heartbeats, confirms that are overdue.
+/// How often a thread looks at what nobody wakes it for: the phase, lost connections, heartbeats,
+/// confirms that are overdue.
 const TICK_NS: u64 = 20_000_000;
 
 /// Events of one wait.
@@ -52,7 +55,8 @@ pub struct WorkerSettings {
     pub start_ns: u64,
     /// Length of a sample.
     pub interval_ns: u64,
-    /// Publishers that are measured each for itself, and when their messages are handed to the socket; 0 is none.
+    /// Publishers that are measured each for itself, and when their messages are handed to the
+    /// socket; 0 is none.
     pub stages: usize,
     /// Producers, if this is their side.
     pub producer: Arc<ProducerSettings>,
@@ -112,7 +116,8 @@ pub struct Worker {
     next_tick: u64,
     /// Published, confirmed and received before this sample.
     before: (u64, u64, u64),
-    /// Since when the broker holds back a publishing connection, as far as it is not in the sample yet.
+    /// Since when the broker holds back a publishing connection, as far as it is not in the sample
+    /// yet.
     held_back_since: Option<u64>,
     /// Confirmed and received, when that last changed.
     events: u64,
@@ -251,8 +256,9 @@ impl Worker {
         }
     }
 
-    /// A timer of its own: epoll's waits in milliseconds. One that goes off early enough already is left as it is: with writers that
-    /// wait for each confirm, setting it again would be a system call a message.
+    /// A timer of its own: epoll's waits in milliseconds. One that goes off early enough already is
+    /// left as it is: with writers that wait for each confirm, setting it again would be a system
+    /// call a message.
     fn set_timer(&mut self, first: u64, now: u64) {
         let at = first.max(now + TOGETHER_NS);
         if self.timer_at != 0 && self.timer_at <= at {
@@ -367,8 +373,8 @@ impl Worker {
         }
     }
 
-    /// There is room again on a connection: whoever was turned away for the lack of it has its turn next. No event would tell them,
-    /// whoever made the room.
+    /// There is room again on a connection: whoever was turned away for the lack of it has its turn
+    /// next. No event would tell them, whoever made the room.
     fn go_on(&mut self, place: usize) {
         let now = self.settings.clock.now();
         let Role::Producers(producers) = &mut self.connections[place].role else { return };
@@ -480,7 +486,8 @@ impl Worker {
         self.publish_channel_gauges();
     }
 
-    /// Whether the broker holds back somebody who publishes, and why. Once nothing more is to be sent, nobody is held back.
+    /// Whether the broker holds back somebody who publishes, and why. Once nothing more is to be
+    /// sent, nobody is held back.
     fn look_who_is_held_back(&mut self, now: u64) {
         if self.settings.side != Side::Producing {
             return;
@@ -502,7 +509,8 @@ impl Worker {
         }
     }
 
-    /// Enters what the broker held back until `now` into the sample, so that an interval tells it while it goes on.
+    /// Enters what the broker held back until `now` into the sample, so that an interval tells it
+    /// while it goes on.
     fn enter_held_back(&mut self, now: u64) {
         if let Some(since) = &mut self.held_back_since {
             self.sample.held_back_ns += now.saturating_sub(*since);
@@ -559,7 +567,8 @@ impl Worker {
         store(&self.gauges.received, self.before.2 + self.sample.received);
     }
 
-    /// The counters that need a look at every channel; with thousands of them that is not for every loop.
+    /// The counters that need a look at every channel; with thousands of them that is not for every
+    /// loop.
     fn publish_channel_gauges(&mut self) {
         let (mut outstanding, mut unsettled, mut done, mut lost) = (0, 0, 0, 0);
         for connection in &self.connections {
@@ -624,7 +633,8 @@ impl Connection {
     }
 }
 
-/// Reads until the broker has closed too, so that it does not find a reset connection. Half a second at most.
+/// Reads until the broker has closed too, so that it does not find a reset connection. Half a
+/// second at most.
 fn wait_for_the_end(link: &mut Link) {
     use std::io::Read as _;
     let _ = link.stream.socket().set_nonblocking(false);
@@ -633,7 +643,8 @@ fn wait_for_the_end(link: &mut Link) {
     while matches!(link.stream.read(&mut sink), Ok(count) if count > 0) {}
 }
 
-/// A wait within a range, different for each connection and attempt but not random: a run can be repeated.
+/// A wait within a range, different for each connection and attempt but not random: a run can be
+/// repeated.
 fn pause((low, high): (f64, f64), salt: u64) -> u64 {
     let share = (salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / f64::from(1u32 << 24);
     ((low + (high - low) * share) * SECOND as f64) as u64

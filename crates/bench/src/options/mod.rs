@@ -1,6 +1,7 @@
 //! The command line of a run: PerfTest's words, checked and typed.
 //!
-//! Invariant: options that exist here are lawful together; what contradicts itself was refused while reading.
+//! Invariant: options that exist here are lawful together; what contradicts itself was refused
+//! while reading.
 
 mod read;
 pub mod table;
@@ -227,8 +228,8 @@ pub struct Options {
     pub broker: BrokerStart,
     /// The broker's processes, if they were named.
     pub broker_pids: Vec<u32>,
-    /// Names of what each producer channel waits for, when they wait for different things; then the time until a message is handed
-    /// to the socket is measured too.
+    /// Names of what each producer channel waits for, when they wait for different things; then the
+    /// time until a message is handed to the socket is measured too.
     pub stages: Vec<String>,
 }
 
@@ -243,7 +244,8 @@ pub enum Asked {
     Version,
 }
 
-/// A value of `K=V` as PerfTest reads it: a number when it looks like one, true and false, else text.
+/// A value of `K=V` as PerfTest reads it: a number when it looks like one, true and false, else
+/// text.
 pub fn argument_value(text: &str) -> Value {
     match text {
         "true" => Value::Bool(true),

@@ -1,4 +1,5 @@
-//! From words to options. Long and short names as PerfTest (commons-cli) takes them: `--rate 5`, `--rate=5`, `-r 5`, `-qq`.
+//! From words to options. Long and short names as PerfTest (commons-cli) takes them: `--rate 5`,
+//! `--rate=5`, `-r 5`, `-qq`.
 //!
 //! Invariant: every error names the option and the value that is wrong.
 

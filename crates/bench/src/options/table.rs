@@ -1,7 +1,7 @@
 //! Every option: PerfTest's, under its names, and this tool's own.
 //!
-//! Invariant: an option is here or it is unknown. What PerfTest has and this tool does not do is here with the reason, which is
-//! the error that a person gets: nothing is accepted and ignored.
+//! Invariant: an option is here or it is unknown. What PerfTest has and this tool does not do is
+//! here with the reason, which is the error that a person gets: nothing is accepted and ignored.
 
 /// What an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

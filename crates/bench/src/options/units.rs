@@ -7,7 +7,8 @@
 pub(crate) enum Counted {
     /// Messages a second: k and m are thousands and millions.
     Rate,
-    /// Bytes, with the units of RabbitMQ's configuration: kB, MB and GB are decimal, k, KiB, M, MiB, G and GiB are binary.
+    /// Bytes, with the units of RabbitMQ's configuration: kB, MB and GB are decimal, k, KiB, M,
+    /// MiB, G and GiB are binary.
     Bytes,
     /// Something without a unit.
     Plain,

@@ -1,7 +1,7 @@
 //! What a report answers first: a sentence, four tiles, and what keeps runs from being compared.
 //!
-//! Invariant: nothing is said that was not measured. Only a run that passed can be the best of those beside it: a wait is short where
-//! messages get lost.
+//! Invariant: nothing is said that was not measured. Only a run that passed can be the best of
+//! those beside it: a wait is short where messages get lost.
 
 use page::figures::{self, count, duration_ms, three};
 use page::hue::Hue;
@@ -26,7 +26,8 @@ pub(super) fn latency(run: &Run) -> Option<(&Latency, &'static str)> {
     end_to_end.or(run.confirm.as_ref().map(|latency| (latency, "of confirms")))
 }
 
-/// The rate of what that latency is of: where a backlog stands, who takes it tells nothing of how much is published.
+/// The rate of what that latency is of: where a backlog stands, who takes it tells nothing of how
+/// much is published.
 pub(super) fn rate(run: &Run) -> f64 {
     let own = match run.end_to_end {
         None if run.confirm.is_some() => run.confirmed_per_s,
@@ -45,7 +46,8 @@ fn p99(run: &Run) -> Option<f64> {
     latency(run).map(|(latency, _)| latency.figures.p99_ms)
 }
 
-/// The verdict on a report's runs; `are_comparable` where they differ in who was measured and not in what.
+/// The verdict on a report's runs; `are_comparable` where they differ in who was measured and not
+/// in what.
 pub(super) fn sentence(runs: &[Recorded], are_comparable: bool) -> (Tone, String) {
     let passed = runs.iter().filter(|recorded| recorded.run.verdict() == Verdict::Passed).count();
     let tone = if passed == runs.len() { Tone::Good } else { Tone::Bad };

@@ -1,7 +1,8 @@
-//! The pictures of a report: rates, latencies and what the broker used over time, percentile curves, latency by size.
+//! The pictures of a report: rates, latencies and what the broker used over time, percentile
+//! curves, latency by size.
 //!
-//! Invariant: on a page of one run a colour is what was measured, where runs are compared it is whose it is; the percentile is told by
-//! the stroke on both.
+//! Invariant: on a page of one run a colour is what was measured, where runs are compared it is
+//! whose it is; the percentile is told by the stroke on both.
 
 use page::chart::{Chart, Mark, Scale, Series, Stroke};
 use page::figures;
@@ -19,7 +20,8 @@ const POINTS_MAX: usize = 600;
 /// Steps that are marked; a load that changes all the time has its own curve.
 const STEPS_MAX: usize = 40;
 
-/// Intervals of at least this length end at moments that are told to a tenth, so that those of several runs stand above each other.
+/// Intervals of at least this length end at moments that are told to a tenth, so that those of
+/// several runs stand above each other.
 const ROUND_S: f64 = 0.5;
 
 /// The colours of runs that stand side by side.
@@ -56,7 +58,8 @@ impl Drawn<'_> {
         Chart::new(title, ("seconds", Scale::Time), (unit, scale)).group(self.group).marks(&marks(self.runs))
     }
 
-    /// What a curve is called: the run where there are several, and what was measured where that is not in the title.
+    /// What a curve is called: the run where there are several, and what was measured where that is
+    /// not in the title.
     fn named(&self, run: &Recorded, what: &str) -> String {
         if self.is_many { format!("{} {what}", run.run.label).trim().to_owned() } else { what.to_owned() }
     }
@@ -262,7 +265,8 @@ fn steps(recorded: &Recorded) -> Vec<Mark> {
     if marks.len() > STEPS_MAX { Vec::new() } else { marks }
 }
 
-/// Connections that went (with their node, or without) and the times in which the broker held publishers back.
+/// Connections that went (with their node, or without) and the times in which the broker held
+/// publishers back.
 fn trouble(recorded: &Recorded) -> Vec<Mark> {
     let mut marks: Vec<Mark> = Vec::new();
     let mut before = 0.0;

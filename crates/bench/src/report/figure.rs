@@ -1,6 +1,8 @@
-//! Figures that several runs make together: percentile curves as a chart and a table, and what they do not show.
+//! Figures that several runs make together: percentile curves as a chart and a table, and what they
+//! do not show.
 //!
-//! Invariant: a figure is drawn from what was written down of it, so that a report made later is the report that was made then.
+//! Invariant: a figure is drawn from what was written down of it, so that a report made later is
+//! the report that was made then.
 
 use page::chart::{Chart, Scale, Series};
 use page::escape;

@@ -28,7 +28,8 @@ impl Row {
         self.values.is_empty()
     }
 
-    /// The values without those of runs that did not pass: who loses messages, or falls behind, is not the best at anything.
+    /// The values without those of runs that did not pass: who loses messages, or falls behind, is
+    /// not the best at anything.
     fn best(&self, runs: &[Recorded]) -> Option<usize> {
         let passed = |at: usize| runs[at].run.verdict() == Verdict::Passed;
         let values: Vec<Option<f64>> =
@@ -119,7 +120,8 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     rows.counts("reordered", |run| Some(run.correctness.reordered));
     rows.counts("corrupt", |run| Some(run.correctness.corrupt));
     rows.group("cost");
-    // Runs of one side and of both may stand side by side: then each says what its message is, and they are not compared.
+    // Runs of one side and of both may stand side by side: then each says what its message is, and
+    // they are not compared.
     let per = |run: &Run| run.cost.broker_per.clone();
     let first = runs.first().map(|recorded| per(&recorded.run)).unwrap_or_default();
     let us = |run: &Run| run.cost.broker_us_per_message;
@@ -149,8 +151,9 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     rows.rows
 }
 
-/// The rows with what they are to the first run (a column of its own beside a second, words beside more), and the best of each.
-/// Runs of different workloads stand side by side and are not compared.
+/// The rows with what they are to the first run (a column of its own beside a second, words beside
+/// more), and the best of each. Runs of different workloads stand side by side and are not
+/// compared.
 pub(super) fn compared_rows(runs: &[Recorded], are_comparable: bool) -> (Vec<String>, Vec<table::Row>) {
     let mut heads = vec![String::new()];
     heads.extend(runs.iter().map(|recorded| recorded.run.label.clone()));
@@ -179,8 +182,9 @@ pub(super) fn are_comparable(runs: &[Recorded]) -> bool {
     runs.len() > 1 && runs.iter().all(|recorded| recorded.run.scenario == runs[0].run.scenario)
 }
 
-/// Runs by scenario, in the order in which scenarios first appear, each named by what is compared (the broker, usually). `None` where
-/// there is one scenario, or none was run twice: then there is nothing to put side by side.
+/// Runs by scenario, in the order in which scenarios first appear, each named by what is compared
+/// (the broker, usually). `None` where there is one scenario, or none was run twice: then there is
+/// nothing to put side by side.
 pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>> {
     let mut groups: Vec<(String, Vec<Recorded>)> = Vec::new();
     for recorded in runs {
@@ -198,10 +202,12 @@ pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>
     (groups.len() > 1 && groups.iter().any(|(_, runs)| runs.len() > 1)).then_some(groups)
 }
 
-/// The figures that everybody looks at first: a row for names, then one for each run. The rate is of what the latency is of: where a
-/// backlog stands, who takes it tells nothing of how much is published.
+/// The figures that everybody looks at first: a row for names, then one for each run. The rate is
+/// of what the latency is of: where a backlog stands, who takes it tells nothing of how much is
+/// published.
 pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
-    // What the latency is of stands in the heading, or in each row where it is not the same in all of them.
+    // What the latency is of stands in the heading, or in each row where it is not the same in all
+    // of them.
     let of_confirms = |run: &Run| run.end_to_end.is_none() && run.confirm.is_some();
     let all_confirms = runs.iter().all(|recorded| of_confirms(&recorded.run));
     let is_mixed = !all_confirms && runs.iter().any(|recorded| of_confirms(&recorded.run));

@@ -1,6 +1,7 @@
 //! What the threads of a run counted, put together a second at a time, and its record.
 //!
-//! Invariant: an interval is told once every thread has sent its part of it, so that no number of it changes afterwards.
+//! Invariant: an interval is told once every thread has sent its part of it, so that no number of
+//! it changes afterwards.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,7 +42,8 @@ pub(super) struct Merge {
     at_end: Counts,
     pub(super) nacked: u64,
     blocked_ns: u64,
-    /// What each thread was held back: nanoseconds and how often. A broker holds all threads back at once, so the longest counts.
+    /// What each thread was held back: nanoseconds and how often. A broker holds all threads back
+    /// at once, so the longest counts.
     held_back: BTreeMap<usize, (u64, u64)>,
     held_back_why: Vec<String>,
     lost_connections: u64,
@@ -50,7 +52,8 @@ pub(super) struct Merge {
     all_received: u64,
     /// Queues that each message reaches; `None` where one side is missing or that cannot be told.
     copies: Option<u64>,
-    /// Copies that were sent and not received in the intervals so far; below zero where older ones were received.
+    /// Copies that were sent and not received in the intervals so far; below zero where older ones
+    /// were received.
     waiting: i64,
     cpu_ns: BTreeMap<usize, (Side, u64)>,
     usage: Option<Usage>,
@@ -58,14 +61,16 @@ pub(super) struct Merge {
     usage_first: Option<(Usage, u64)>,
     usage_last: Option<(Usage, u64)>,
     rss_max: u64,
-    /// The broker's devices, and its counters of what was written: at the first look, where the cost begins, at the end of the load.
+    /// The broker's devices, and its counters of what was written: at the first look, where the
+    /// cost begins, at the end of the load.
     disk: Disk,
     disk_first: Option<Reading>,
     disk_load: Reading,
     disk_last: Reading,
     /// What was written between the first look and the last one.
     written: Option<u64>,
-    /// What the broker counts itself, where the cost begins and at the end of the load; and its AMQP ports, where nobody asks for it.
+    /// What the broker counts itself, where the cost begins and at the end of the load; and its
+    /// AMQP ports, where nobody asks for it.
     own_first: Option<u64>,
     pub(super) own_last: Option<u64>,
     pub(super) ports: Vec<u16>,
@@ -275,7 +280,8 @@ impl Merge {
             to_broker_bytes_s: per_second(part.bytes_out),
             from_broker_bytes_s: per_second(part.bytes_in),
         };
-        // The moment in which the threads end is no interval: a few messages in a millisecond are no rate.
+        // The moment in which the threads end is no interval: a few messages in a millisecond are
+        // no rate.
         if begin >= running_end && length < interval_ns / 10 {
             return;
         }
@@ -291,7 +297,8 @@ impl Merge {
             self.disk = Disk::of(&self.pids);
         }
         let reading = self.disk.read(usage.write_bytes);
-        // Counted from the first look on: the lower one of two counters that only grow does not go back.
+        // Counted from the first look on: the lower one of two counters that only grow does not go
+        // back.
         let first = *self.disk_first.get_or_insert(reading);
         let written = reading.since(&first).bytes;
         if let Some(load) = &mut load {
@@ -424,7 +431,8 @@ impl Merge {
     }
 }
 
-/// What runs there, beside what it says of itself: a broker may call itself by another's name, so that clients take it for that.
+/// What runs there, beside what it says of itself: a broker may call itself by another's name, so
+/// that clients take it for that.
 fn process_name(pids: &[u32]) -> String {
     let name = pids.first().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
     name.map_or(String::new(), |name| format!(" (process {})", name.trim()))

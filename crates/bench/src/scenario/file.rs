@@ -50,7 +50,8 @@ struct Number {
 #[serde(deny_unknown_fields)]
 struct Run {
     label: String,
-    /// What stands behind `leveret bench`. A line with --limit-cpu or --limit-memory has a broker of its own in that box.
+    /// What stands behind `leveret bench`. A line with --limit-cpu or --limit-memory has a broker
+    /// of its own in that box.
     bench: String,
     /// Values by name, a run for each.
     #[serde(default)]
@@ -313,7 +314,8 @@ fn filled(text: &str, values: &Values) -> Result<String, String> {
     Ok(whole + rest)
 }
 
-/// A sum of names and numbers with `+`, `*`, `/` and `<` (at most), from left to right; whole numbers are divided to whole ones.
+/// A sum of names and numbers with `+`, `*`, `/` and `<` (at most), from left to right; whole
+/// numbers are divided to whole ones.
 fn number(sum: &str, values: &Values) -> Result<f64, String> {
     let (mut so_far, mut next) = (0.0_f64, '+');
     for part in sum.split_inclusive(['+', '*', '/', '<']) {

@@ -1,6 +1,8 @@
-//! The runs of a scenario, one after the other, and what is required of each beside what its line requires.
+//! The runs of a scenario, one after the other, and what is required of each beside what its line
+//! requires.
 //!
-//! Invariant: a broker that the scenario started is the same for all its runs, except where a run has a box of its own.
+//! Invariant: a broker that the scenario started is the same for all its runs, except where a run
+//! has a box of its own.
 
 use std::sync::{Arc, Mutex};
 

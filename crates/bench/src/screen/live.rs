@@ -1,8 +1,9 @@
 //! The live view: a few lines at the bottom of the terminal that are drawn again each interval.
 //!
-//! Invariant: it takes no keyboard and leaves the terminal's modes alone, so that Ctrl-C and scrolling work as always, and what is
-//! left on the screen at the end is the verdict. A terminal that is too narrow for a line is not given its less important parts, and
-//! one with fewer lines than the view has is not given the less important lines: no number is ever cut in two.
+//! Invariant: it takes no keyboard and leaves the terminal's modes alone, so that Ctrl-C and
+//! scrolling work as always, and what is left on the screen at the end is the verdict. A terminal
+//! that is too narrow for a line is not given its less important parts, and one with fewer lines
+//! than the view has is not given the less important lines: no number is ever cut in two.
 
 use std::collections::VecDeque;
 use std::io::{Stdout, stdout};
@@ -27,11 +28,13 @@ use crate::verdict::{BACKLOG_SECONDS, GROWTH_SHARE};
 /// Lines of the view.
 const HEIGHT: u16 = 12;
 
-/// The lines of the view, the most important one first: progress, rates, what consumers wait, the backlog, what publishers wait, what
-/// went wrong, the broker, the course of what was received, of the tail and of what was sent, the title, the network.
+/// The lines of the view, the most important one first: progress, rates, what consumers wait, the
+/// backlog, what publishers wait, what went wrong, the broker, the course of what was received, of
+/// the tail and of what was sent, the title, the network.
 const IMPORTANCE: [usize; HEIGHT as usize] = [1, 2, 7, 5, 6, 11, 9, 4, 8, 3, 0, 10];
 
-/// Intervals over which the backlog's trend is told: long enough that a pause of the broker is none.
+/// Intervals over which the backlog's trend is told: long enough that a pause of the broker is
+/// none.
 const TREND: usize = 5;
 
 /// Columns for what the highest bar stands for, in a terminal that has so many.
@@ -93,13 +96,15 @@ impl View {
         interval.end_to_end.is_none() && interval.received_per_s == 0.0 && interval.confirmed_per_s > 0.0
     }
 
-    /// Messages a second by which the backlog grows (or falls, below zero), as far as there is something to tell it from.
+    /// Messages a second by which the backlog grows (or falls, below zero), as far as there is
+    /// something to tell it from.
     fn trend(&self) -> Option<f64> {
         let ((from, first), (to, last)) = (self.backlogs.front()?, self.backlogs.back()?);
         (to > from).then(|| (*last as f64 - *first as f64) / (to - from))
     }
 
-    /// Whether consumers fall behind, by the measure of the verdict: what waits is more than is on its way, and it grows.
+    /// Whether consumers fall behind, by the measure of the verdict: what waits is more than is on
+    /// its way, and it grows.
     fn is_behind(&self) -> bool {
         let sent = self.last.published_per_s;
         let waits = self.last.backlog.is_some_and(|count| count as f64 > sent * BACKLOG_SECONDS);
@@ -199,7 +204,8 @@ impl View {
     }
 }
 
-/// A line for each part of the view, from the top; where there are too few, the least important parts get none.
+/// A line for each part of the view, from the top; where there are too few, the least important
+/// parts get none.
 fn rows(area: Rect) -> [Rect; HEIGHT as usize] {
     let kept = &IMPORTANCE[..usize::from(area.height.min(HEIGHT))];
     let mut next = area.y;
@@ -210,7 +216,8 @@ fn rows(area: Rect) -> [Rect; HEIGHT as usize] {
     })
 }
 
-/// Parts with their importance, the lowest number the most important, without those that there is no room for beside the name.
+/// Parts with their importance, the lowest number the most important, without those that there is
+/// no room for beside the name.
 fn parts_with_room(name: &str, mut parts: Vec<(u8, String)>, width: usize) -> Vec<(u8, String)> {
     let taken = |parts: &[(u8, String)]| {
         let gaps = 2 * parts.len().saturating_sub(1);
@@ -245,7 +252,8 @@ fn parts_that_fit(title: &str, columns: usize) -> &str {
     fits
 }
 
-/// A verdict for a terminal of so many columns: a row that is wider goes on below its own values, and no number is cut in two.
+/// A verdict for a terminal of so many columns: a row that is wider goes on below its own values,
+/// and no number is cut in two.
 fn folded(text: &str, columns: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for row in text.lines() {
@@ -332,7 +340,8 @@ impl Observer for Live {
 
     fn finished(&mut self, run: &Recorded) {
         let _ = self.terminal.clear();
-        // The verdict takes the view's place; ratatui leaves the cursor below it, and its empty lines would stand in between.
+        // The verdict takes the view's place; ratatui leaves the cursor below it, and its empty
+        // lines would stand in between.
         let top = self.terminal.get_frame().area().as_position();
         let _ = self.terminal.backend_mut().set_cursor_position(top);
         let _ = self.terminal.backend_mut().show_cursor();

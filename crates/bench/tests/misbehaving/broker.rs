@@ -1,6 +1,7 @@
 //! A broker of one queue that can be told to misbehave: what the load generator must notice.
 //!
-//! Invariant: except for its one mischief it delivers every message once, in order, and confirms it.
+//! Invariant: except for its one mischief it delivers every message once, in order, and confirms
+//! it.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -226,7 +227,8 @@ fn publish(stream: &mut TcpStream, channel: u16, number: u64, mut body: Vec<u8>,
     send(stream, channel, &Method::BasicAck { delivery_tag: number, multiple: false })
 }
 
-/// To the consumer, or kept for it. A consumer that is gone takes nothing, which is no matter of the publisher's connection.
+/// To the consumer, or kept for it. A consumer that is gone takes nothing, which is no matter of
+/// the publisher's connection.
 fn deliver(state: &mut State, body: Vec<u8>, redelivered: bool) -> Option<()> {
     let Some(consumer) = &mut state.consumer else {
         state.backlog.push((body, redelivered));

@@ -1,4 +1,5 @@
-//! Whatever a broker does to messages, the load generator says so: one broker for each way of being wrong.
+//! Whatever a broker does to messages, the load generator says so: one broker for each way of being
+//! wrong.
 #![allow(clippy::unwrap_used)]
 
 mod broker;
@@ -74,7 +75,8 @@ fn refused_messages_are_not_lost() {
 #[test]
 fn a_second_of_standstill_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let stall = Mischief::Stall(1000, Duration::from_secs(1));
-    // 3 s at 1000 a second: a third of all messages fell due while nothing moved, and there is time left to send them.
+    // 3 s at 1000 a second: a third of all messages fell due while nothing moved, and there is time
+    // left to send them.
     let open = run_against(stall, "--rate 1000 -z 3 -s 100");
     let f = open.end_to_end.unwrap().figures;
     assert!(f.p99_ms > 800.0 && f.p999_ms > 900.0, "open loop: {f:?}");
@@ -170,7 +172,8 @@ fn a_broker_that_drowns_is_not_called_passed_also_when_it_is_drained_in_the_end(
 
 #[test]
 fn consumers_that_hold_themselves_back_are_not_waited_for() {
-    // All messages are handed over at once, and 200 a second are worked on: the rest would take a minute and more.
+    // All messages are handed over at once, and 200 a second are worked on: the rest would take a
+    // minute and more.
     let recorded =
         recorded(Mischief::None, "--rate 4000 --consumer-rate 200 -z 4 -s 100 -ad false --drain-timeout 600");
     let run = &recorded.run;
@@ -183,8 +186,8 @@ fn consumers_that_hold_themselves_back_are_not_waited_for() {
 
 #[test]
 fn a_latency_belongs_to_the_size_that_was_sent_also_while_draining() {
-    // Each second adds to the backlog, so that what is sent first is late by least; what is sent last comes after the load, in
-    // seconds in which the steps of the sizes would begin again.
+    // Each second adds to the backlog, so that what is sent first is late by least; what is sent
+    // last comes after the load, in seconds in which the steps of the sizes would begin again.
     let line = "--rate 1800 -z 4 -vs 100:1 -vs 1000:3 --drain-timeout 60";
     let run = run_against(Mischief::Slow(Duration::from_millis(1)), line);
     let [(100, small), (1000, large)] = &run.by_size[..] else { panic!("{:?}", run.by_size) };

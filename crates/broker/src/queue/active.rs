@@ -1,16 +1,18 @@
-//! Single active consumer: which of a queue's consumers gets its messages while the others wait in line.
+//! Single active consumer: which of a queue's consumers gets its messages while the others wait in
+//! line.
 //!
-//! Invariant: the next one is chosen when the one before it holds nothing any more, so that no message overtakes one that
-//! went out earlier. The line is by priority, then by who came first. Leader-local like all of dispatch: with a leader go
-//! its consumers, and those that come to the next one stand in line anew.
+//! Invariant: the next one is chosen when the one before it holds nothing any more, so that no
+//! message overtakes one that went out earlier. The line is by priority, then by who came first.
+//! Leader-local like all of dispatch: with a leader go its consumers, and those that come to the
+//! next one stand in line anew.
 
 use crate::ids::ConsumerKey;
 
 /// How a queue with a single active consumer chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SingleActive {
-    /// A consumer of higher priority takes the place of an active one as soon as that holds nothing (quorum queues);
-    /// otherwise priorities count only when the place is free (classic queues).
+    /// A consumer of higher priority takes the place of an active one as soon as that holds nothing
+    /// (quorum queues); otherwise priorities count only when the place is free (classic queues).
     pub preempts: bool,
 }
 
@@ -41,8 +43,8 @@ impl ActiveConsumer {
         self.line.retain(|(_, k)| *k != key);
     }
 
-    /// Settles who is active; `holds`: the active one, attached or cancelled, has unacked messages. Returns whether who is
-    /// active now may take more.
+    /// Settles who is active; `holds`: the active one, attached or cancelled, has unacked messages.
+    /// Returns whether who is active now may take more.
     pub(super) fn choose(&mut self, holds: bool) -> bool {
         let place = self.active.and_then(|key| self.line.iter().position(|(_, k)| *k == key));
         let stays = place.is_some_and(|at| !self.rule.preempts || self.line[at].0 == self.line[0].0);

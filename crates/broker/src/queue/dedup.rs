@@ -1,9 +1,10 @@
 //! Keys of messages that a queue takes in once: what a queue with deduplication remembers.
 //!
-//! Replicated like the rest of the queue's state, so that the next leader, and the one after a restart, drops the same
-//! repeats. Invariants: a key belongs to the last message that came in with it; a key is known while its message is there or
-//! its window is open, and at most [`KEYS_MAX`] are, the newest ones. Time is that of log entries: nothing here reads a clock.
-//! Absent on every queue that does not ask for it.
+//! Replicated like the rest of the queue's state, so that the next leader, and the one after a
+//! restart, drops the same repeats. Invariants: a key belongs to the last message that came in with
+//! it; a key is known while its message is there or its window is open, and at most [`KEYS_MAX`]
+//! are, the newest ones. Time is that of log entries: nothing here reads a clock. Absent on every
+//! queue that does not ask for it.
 
 use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Most keys that one queue remembers; with more, the oldest are forgotten. About 50 MB.
 pub const KEYS_MAX: usize = 1 << 18;
 
-/// How a queue deals with messages of the same key: it takes one in, and no other while that one is there, nor within
-/// `window_ms` after it came.
+/// How a queue deals with messages of the same key: it takes one in, and no other while that one is
+/// there, nor within `window_ms` after it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DedupRule {
     /// Milliseconds; 0 is no longer than the message is there.
@@ -34,7 +35,8 @@ impl DedupRule {
     }
 }
 
-/// What stands for the value of a message's header: half of its SHA-256, so that nobody finds two values for one key.
+/// What stands for the value of a message's header: half of its SHA-256, so that nobody finds two
+/// values for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupKey(pub [u8; 16]);
 
@@ -144,7 +146,8 @@ impl Keys {
         self.by_key.get(&key).copied()
     }
 
-    /// Whether one more message with this key makes it no longer: another key goes for it, or its windows that are over do.
+    /// Whether one more message with this key makes it no longer: another key goes for it, or its
+    /// windows that are over do.
     pub fn has_room_for(&self, key: DedupKey, now_ms: u64) -> bool {
         let is_window_over = self.windows.first().is_some_and(|(until_ms, _)| *until_ms <= now_ms);
         self.len() >= KEYS_MAX || self.by_key.contains_key(&key) || is_window_over
@@ -155,7 +158,8 @@ impl Keys {
         self.by_seq.values().map(|key| (*key, self.by_key[key]))
     }
 
-    /// Message `seq` came in with this key at `now_ms`, and is above all that did before. Windows that are over close.
+    /// Message `seq` came in with this key at `now_ms`, and is above all that did before. Windows
+    /// that are over close.
     pub fn note(&mut self, seq: u64, key: DedupKey, rule: DedupRule, now_ms: u64) {
         self.close_windows(now_ms);
         let until_ms = if rule.window_ms == 0 { 0 } else { now_ms.saturating_add(rule.window_ms) };
@@ -257,7 +261,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is looked through: what is known, and that both maps and the windows agree.
+        /// Against a list that is looked through: what is known, and that both maps and the windows
+        /// agree.
         #[test]
         fn keys_agree_with_a_plain_list(steps in prop::collection::vec((0u8..6, 0u64..4, 0u64..30, 0u64..20), 1..200)) {
             let (mut keys, mut plain, mut next, mut now) = (Keys::default(), Vec::<(DedupKey, Seen)>::new(), 1u64, 1u64);

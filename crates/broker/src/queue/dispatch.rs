@@ -1,8 +1,10 @@
-//! What only the leader knows of a queue: its consumers, their credit, who holds which message, what goes out next.
+//! What only the leader knows of a queue: its consumers, their credit, who holds which message,
+//! what goes out next.
 //!
-//! Invariants: a message is at any time exactly one of ready, held, or settled here; a held message belongs to one
-//! holder; `ready` counts what `head` can still give. Everything below `cursor` that is ready is in `returned`.
-//! Nothing here is logged: a new leader starts with everything live ready again, and flags what may have been sent.
+//! Invariants: a message is at any time exactly one of ready, held, or settled here; a held message
+//! belongs to one holder; `ready` counts what `head` can still give. Everything below `cursor` that
+//! is ready is in `returned`. Nothing here is logged: a new leader starts with everything live
+//! ready again, and flags what may have been sent.
 
 use super::active::{ActiveConsumer, SingleActive};
 use super::lanes::Lanes;
@@ -14,7 +16,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
 const TURN_MESSAGES_MAX: u64 = 64;
-/// Turns that what is ready is divided into, per consumer; below this many messages they alternate one by one.
+/// Turns that what is ready is divided into, per consumer; below this many messages they alternate
+/// one by one.
 const TURNS_PER_CONSUMER: u64 = 8;
 
 /// What a consumer asked for when it attached.
@@ -30,7 +33,8 @@ pub struct Consumer {
     pub exclusive: bool,
     /// Higher goes first while it has credit; equals share in turn.
     pub priority: i32,
-    /// The channel hands out credit itself (a channel-wide prefetch): nothing goes out without a grant.
+    /// The channel hands out credit itself (a channel-wide prefetch): nothing goes out without a
+    /// grant.
     pub granted_only: bool,
 }
 
@@ -100,13 +104,14 @@ pub struct Dispatch {
     holders: HashMap<ConsumerKey, SeqRanges, foldhash::fast::FixedState>,
     /// Only one consumer at a time gets messages. Absent on a plain queue.
     single: Option<Box<ActiveConsumer>>,
-    /// What is ready, by level, while some message has a priority; `returned` is empty then, and `cursor` only bounds what
-    /// was handed out.
+    /// What is ready, by level, while some message has a priority; `returned` is empty then, and
+    /// `cursor` only bounds what was handed out.
     lanes: Option<Box<Lanes>>,
 }
 
 impl Dispatch {
-    /// Starts with `ready` live messages, the first of them at or after `first`, none at or after `end`.
+    /// Starts with `ready` live messages, the first of them at or after `first`, none at or after
+    /// `end`.
     pub fn new(first: u64, end: u64, ready: u64) -> Self {
         Dispatch {
             cursor: first,
@@ -133,8 +138,8 @@ impl Dispatch {
         self.held
     }
 
-    /// How many messages in a row one consumer gets in its turn: one while few are ready, so that equals alternate; more
-    /// when many are, so that acks come as ranges.
+    /// How many messages in a row one consumer gets in its turn: one while few are ready, so that
+    /// equals alternate; more when many are, so that acks come as ranges.
     pub fn share(&self) -> u64 {
         let consumers = self.attached.len().max(1) as u64;
         (self.ready / (consumers * TURNS_PER_CONSUMER)).clamp(1, TURN_MESSAGES_MAX)
@@ -167,7 +172,8 @@ impl Dispatch {
         keys
     }
 
-    /// Credit that consumers have together, for sizing the dispatch watermark; unlimited counts as `unlimited`.
+    /// Credit that consumers have together, for sizing the dispatch watermark; unlimited counts as
+    /// `unlimited`.
     pub fn credit(&self, unlimited: u64) -> u64 {
         let of = |a: &Attached| match a.consumer.prefetch {
             _ if a.consumer.no_ack => unlimited,
@@ -177,7 +183,8 @@ impl Dispatch {
         self.attached.values().map(of).fold(0, u64::saturating_add)
     }
 
-    /// A dispatcher as [`new`](Self::new) makes it, of messages of several levels: those in `live`, ascending.
+    /// A dispatcher as [`new`](Self::new) makes it, of messages of several levels: those in `live`,
+    /// ascending.
     pub fn with_levels(end: u64, levels: &Levels, returned_first: bool, live: impl Iterator<Item = u64>) -> Self {
         let mut dispatch = Dispatch::new(end, end, 0);
         let mut lanes = Lanes::new(levels.default_level(), end, 0, BTreeSet::new(), returned_first);
@@ -210,7 +217,8 @@ impl Dispatch {
         self.add(count);
     }
 
-    /// All messages have the default level again, if `levels` is gone: what is ready is in order again.
+    /// All messages have the default level again, if `levels` is gone: what is ready is in order
+    /// again.
     pub fn follow_levels(&mut self, levels: Option<&Levels>) {
         if levels.is_none()
             && let Some(lanes) = self.lanes.take()
@@ -314,7 +322,8 @@ impl Dispatch {
         }
     }
 
-    /// Ends a channel: its consumers go, what it held comes back to its old place. Returns what came back, in order.
+    /// Ends a channel: its consumers go, what it held comes back to its old place. Returns what
+    /// came back, in order.
     pub fn detach(&mut self, channel: ChannelKey, levels: Option<&Levels>) -> SeqRanges {
         let mut keys: Vec<_> = self.attached.keys().filter(|k| k.channel == channel).copied().collect();
         keys.sort_unstable();
@@ -345,8 +354,8 @@ impl Dispatch {
         self.ring.front().and_then(|(_, key)| self.attached.get(key)).map(|a| &a.consumer)
     }
 
-    /// The message that goes out next. `next_live(from)` gives the first live number at or after `from`; `levels` are the
-    /// queue's, if any.
+    /// The message that goes out next. `next_live(from)` gives the first live number at or after
+    /// `from`; `levels` are the queue's, if any.
     #[inline]
     pub fn head(&self, levels: Option<&Levels>, next_live: impl Fn(u64) -> Option<u64>) -> Option<Head> {
         if self.ready == 0 {
@@ -367,7 +376,8 @@ impl Dispatch {
         self.lanes.as_ref().and_then(|lanes| lanes.head(levels, self.end, next_live))
     }
 
-    /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes on to the next one.
+    /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes
+    /// on to the next one.
     pub fn assign(&mut self, head: Head, share: u64, levels: Option<&Levels>) {
         let &(_, key) = self.ring.front().expect("assign follows a next_consumer that gave one");
         self.take(head, levels);
@@ -430,8 +440,9 @@ impl Dispatch {
         was_there
     }
 
-    /// Takes a message out for good, wherever it stands among those that are ready. False, and nothing happens, if it is not
-    /// ready. From now on until it has ended, the caller's `next_live` passes over it.
+    /// Takes a message out for good, wherever it stands among those that are ready. False, and
+    /// nothing happens, if it is not ready. From now on until it has ended, the caller's
+    /// `next_live` passes over it.
     pub fn drop_ready(&mut self, seq: u64, levels: Option<&Levels>) -> bool {
         let was_ready = match &mut self.lanes {
             Some(lanes) => seq < self.end && lanes.drop_ready(seq, levels),
@@ -468,7 +479,8 @@ impl Dispatch {
         self.attached.values().map(of).fold(0, u64::saturating_add)
     }
 
-    /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to `taken`.
+    /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to
+    /// `taken`.
     pub fn release(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
         let held = match self.attached.get_mut(&holder) {
             // After a cancel and a consume with the same key there is none: keys are used once.
@@ -501,7 +513,8 @@ impl Dispatch {
         self.ready += count;
     }
 
-    /// Forgets everything that is ready: a purge. Returns what that was, and among it numbers that have ended already.
+    /// Forgets everything that is ready: a purge. Returns what that was, and among it numbers that
+    /// have ended already.
     pub fn purge(&mut self, levels: Option<&Levels>, next_live: impl Fn(u64) -> Option<u64>) -> SeqRanges {
         self.ready = 0;
         let cursor = std::mem::replace(&mut self.cursor, self.end);
@@ -525,7 +538,8 @@ impl Dispatch {
         true
     }
 
-    /// Lets a consumer with a channel-wide prefetch take `count` more; 0 says that its channel has none to give now.
+    /// Lets a consumer with a channel-wide prefetch take `count` more; 0 says that its channel has
+    /// none to give now.
     pub fn grant(&mut self, key: ConsumerKey, count: u32) -> bool {
         match self.attached.get_mut(&key) {
             Some(a) => {
@@ -539,7 +553,8 @@ impl Dispatch {
         true
     }
 
-    /// Consumers that wait for a grant while messages are ready; each is told once until its grant comes.
+    /// Consumers that wait for a grant while messages are ready; each is told once until its grant
+    /// comes.
     pub fn ask_for_grants(&mut self, wanted: &mut Vec<ConsumerKey>) {
         if self.ready == 0 || !self.has_grants {
             return;
@@ -554,7 +569,8 @@ impl Dispatch {
         wanted[start..].sort_unstable();
     }
 
-    /// Whether a consumer is there that may take what is ready, and only the word of its channel is missing.
+    /// Whether a consumer is there that may take what is ready, and only the word of its channel is
+    /// missing.
     pub fn awaits_grant(&self) -> bool {
         self.has_grants
             && self.ready > 0

@@ -1,8 +1,10 @@
-//! What is ready by level, on a queue some of whose messages have a priority: a lane for each level.
+//! What is ready by level, on a queue some of whose messages have a priority: a lane for each
+//! level.
 //!
-//! Invariant: of a level, everything below its lane's cursor was handed out, has ended, or is among the returned ones; a
-//! level without a lane has nothing ready. The highest level goes first, always. What came back goes to its old place in
-//! its lane on a classic queue; on a quorum queue it goes before everything else, in the order in which it came back.
+//! Invariant: of a level, everything below its lane's cursor was handed out, has ended, or is among
+//! the returned ones; a level without a lane has nothing ready. The highest level goes first,
+//! always. What came back goes to its old place in its lane on a classic queue; on a quorum queue
+//! it goes before everything else, in the order in which it came back.
 
 use super::dispatch::Head;
 use super::levels::Levels;
@@ -52,7 +54,8 @@ impl Lanes {
         levels.map_or(self.default, |levels| levels.of(seq))
     }
 
-    /// `count` messages from `first` on are ready for the first time; they are above all that were before.
+    /// `count` messages from `first` on are ready for the first time; they are above all that were
+    /// before.
     pub(super) fn add(&mut self, first: u64, count: u64, levels: Option<&Levels>) {
         (first..first + count).for_each(|seq| self.add_one(seq, self.level_of(levels, seq)));
     }
@@ -156,8 +159,8 @@ impl Lanes {
 
     /// Everything that is ready below `end`, and nothing is any more.
     ///
-    /// What came back is remembered one by one. The others are looked at in their order, whatever their levels: of a backlog of millions
-    /// with mixed priorities come a few ranges, and no list.
+    /// What came back is remembered one by one. The others are looked at in their order, whatever
+    /// their levels: of a backlog of millions with mixed priorities come a few ranges, and no list.
     pub(super) fn purge(
         &mut self,
         levels: Option<&Levels>,
@@ -185,7 +188,8 @@ impl Lanes {
         all
     }
 
-    /// All messages have the default level again: cursor, and what came back. Whatever else was counted has ended.
+    /// All messages have the default level again: cursor, and what came back. Whatever else was
+    /// counted has ended.
     pub(super) fn into_plain(mut self, end: u64) -> (u64, u64, BTreeSet<u64>) {
         let lane = self.lanes.remove(&self.default).unwrap_or(Lane { cursor: end, ..Lane::default() });
         let cursor = if lane.fresh == 0 { end } else { lane.cursor };

@@ -1,9 +1,11 @@
-//! Message priorities of one queue: which level each message has, where it is not the queue's default.
+//! Message priorities of one queue: which level each message has, where it is not the queue's
+//! default.
 //!
-//! Replicated like the rest of the queue's state, as a new leader must know the order without reading a body. Invariant: a
-//! number that no chunk covers has the default level; a chunk has a live message. Cost: one byte a message in a chunk, and
-//! nothing on a queue whose messages all have the default level, which is every plain queue. A chunk lives as long as one
-//! of its messages does, so one old message keeps at most [`CHUNK_MESSAGES_MAX`] bytes.
+//! Replicated like the rest of the queue's state, as a new leader must know the order without
+//! reading a body. Invariant: a number that no chunk covers has the default level; a chunk has a
+//! live message. Cost: one byte a message in a chunk, and nothing on a queue whose messages all
+//! have the default level, which is every plain queue. A chunk lives as long as one of its messages
+//! does, so one old message keeps at most [`CHUNK_MESSAGES_MAX`] bytes.
 
 use std::collections::VecDeque;
 
@@ -76,7 +78,8 @@ pub fn has_priority(properties: &[u8]) -> bool {
     properties.first_chunk::<2>().is_some_and(|flags| u16::from_be_bytes(*flags) & PRIORITY != 0)
 }
 
-/// The priority that a content header, from its property flags on, names. The header was checked when it came in.
+/// The priority that a content header, from its property flags on, names. The header was checked
+/// when it came in.
 pub fn priority_of(properties: &[u8]) -> Option<u8> {
     if !has_priority(properties) {
         return None;
@@ -134,7 +137,8 @@ impl Levels {
         self.chunks.is_empty()
     }
 
-    /// Notes the levels of new live messages: of `first` and those after it. They are above all that were noted before.
+    /// Notes the levels of new live messages: of `first` and those after it. They are above all
+    /// that were noted before.
     pub fn note(&mut self, first: u64, levels: &[u8]) {
         let mut at = 0;
         while at < levels.len() {
@@ -166,7 +170,8 @@ impl Levels {
         }
     }
 
-    /// The first number of this level at or after `from`, settled ones included; `None` if there is none for sure.
+    /// The first number of this level at or after `from`, settled ones included; `None` if there is
+    /// none for sure.
     ///
     /// Cost: a byte a message that is passed over.
     pub fn next_of(&self, level: u8, from: u64) -> Option<u64> {
@@ -185,7 +190,8 @@ impl Levels {
         (level == self.default).then_some(seq)
     }
 
-    /// Forgets `count` numbers from `first`, which end now. `is_live` tells which of them have not ended before.
+    /// Forgets `count` numbers from `first`, which end now. `is_live` tells which of them have not
+    /// ended before.
     pub fn settle(&mut self, first: u64, count: u64, is_live: impl Fn(u64) -> bool) {
         let past = first + count;
         let mut at = self.place(first);
@@ -200,8 +206,8 @@ impl Levels {
         }
     }
 
-    /// Stretches of messages of one level that is not the default, as `(first, count, level)`, ascending; settled ones
-    /// included.
+    /// Stretches of messages of one level that is not the default, as `(first, count, level)`,
+    /// ascending; settled ones included.
     pub fn stretches(&self) -> Vec<Stretch> {
         let mut stretches: Vec<Stretch> = Vec::new();
         let marked = self.chunks.iter().flat_map(|chunk| (chunk.first..).zip(&chunk.marks));

@@ -1,11 +1,14 @@
-//! The queue machines: what every member of a partition knows of a queue, and what only its leader knows.
+//! The queue machines: what every member of a partition knows of a queue, and what only its leader
+//! knows.
 //!
 //! - [`state::QueueState`]: replicated. Which sequence numbers are live, how often each came back.
 //! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
-//! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what goes out next; with
+//! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what
+//!   goes out next; with
 //!   [`active`]: one consumer at a time.
 //! - [`dedup::Keys`]: replicated. The keys of messages, where a queue takes each in once.
-//! - [`levels::Levels`]: replicated. The priorities of messages, where a queue has any; `lanes`: the dispatcher's side of it.
+//! - [`levels::Levels`]: replicated. The priorities of messages, where a queue has any; `lanes`:
+//!   the dispatcher's side of it.
 
 pub mod active;
 pub mod dedup;

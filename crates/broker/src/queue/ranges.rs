@@ -1,11 +1,12 @@
 //! Ordered sets of sequence numbers, kept as ranges: what a consumer holds, what an ack settles.
 //!
-//! Invariant: ranges are ascending, do not overlap and do not touch. Deliveries come in order and acks mostly too, so
-//! a prefetch of thousands is one or two ranges.
+//! Invariant: ranges are ascending, do not overlap and do not touch. Deliveries come in order and
+//! acks mostly too, so a prefetch of thousands is one or two ranges.
 
 use std::collections::VecDeque;
 
-/// A set of sequence numbers. Adding at the end and removing at the front cost O(1), elsewhere O(ranges).
+/// A set of sequence numbers. Adding at the end and removing at the front cost O(1), elsewhere
+/// O(ranges).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeqRanges {
     /// `(first, past)`, half open.
@@ -94,7 +95,8 @@ impl SeqRanges {
         self.remove(first, count, |_, _| {})
     }
 
-    /// Removes `count` numbers from `first`, appends what was there to `taken` as `(first, count)`; returns how many.
+    /// Removes `count` numbers from `first`, appends what was there to `taken` as `(first, count)`;
+    /// returns how many.
     pub fn remove_range_into(&mut self, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) -> u64 {
         self.remove(first, count, |first, count| taken.push((first, count)))
     }

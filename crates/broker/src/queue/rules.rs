@@ -1,7 +1,8 @@
 //! What a queue's arguments and policies together ask of it, as its machine needs it.
 //!
-//! Invariant: only a leader looks here. What a rule leads to is logged as an outcome with its reason, so that a replay
-//! needs no rules, and they may change at any time. A plain queue has the default rules, which nobody stores.
+//! Invariant: only a leader looks here. What a rule leads to is logged as an outcome with its
+//! reason, so that a replay needs no rules, and they may change at any time. A plain queue has the
+//! default rules, which nobody stores.
 
 use super::active::SingleActive;
 use super::dedup::DedupRule;
@@ -84,10 +85,12 @@ pub struct Rules {
     pub dead_letter: Option<DeadLetterRule>,
     /// Whether returned messages wait.
     pub retry: Option<RetryRule>,
-    /// How long its consumers may hold a message, in milliseconds; 0 is for ever. `None`: the broker's default.
+    /// How long its consumers may hold a message, in milliseconds; 0 is for ever. `None`: the
+    /// broker's default.
     pub consumer_timeout_ms: Option<u64>,
-    /// How long a consumer whose node cannot be reached keeps its messages, in milliseconds. `None`: the broker's default.
-    /// On one node there is no such consumer, and no machine looks here.
+    /// How long a consumer whose node cannot be reached keeps its messages, in milliseconds.
+    /// `None`: the broker's default. On one node there is no such consumer, and no machine looks
+    /// here.
     pub consumer_disconnected_timeout_ms: Option<u64>,
     /// How many members the queue is to have, as far as there are nodes. No machine looks here.
     pub target_group_size: Option<u64>,

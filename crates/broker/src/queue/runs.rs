@@ -1,9 +1,11 @@
-//! The live messages of one queue as runs: stretches of sequence numbers whose bytes lie in one place.
+//! The live messages of one queue as runs: stretches of sequence numbers whose bytes lie in one
+//! place.
 //!
-//! Invariant: runs ascend and do not overlap; a run without a live message does not exist; the first offset that is
-//! not settled is `prefix`. What a place is, this crate does not know (`P`): a stretch of the WAL, of an extent file,
-//! or of memory. A queue that is consumed in order costs no memory for what is settled inside a run; settling out of
-//! order costs one bit a message of that run, until the run is consumed.
+//! Invariant: runs ascend and do not overlap; a run without a live message does not exist; the
+//! first offset that is not settled is `prefix`. What a place is, this crate does not know (`P`): a
+//! stretch of the WAL, of an extent file, or of memory. A queue that is consumed in order costs no
+//! memory for what is settled inside a run; settling out of order costs one bit a message of that
+//! run, until the run is consumed.
 
 use std::collections::VecDeque;
 
@@ -21,7 +23,8 @@ pub struct Run<P> {
     prefix: u32,
     /// Where the bytes are.
     pub place: P,
-    /// Only while something above `prefix` is settled: a run without holes is what a backlog is made of, and small.
+    /// Only while something above `prefix` is settled: a run without holes is what a backlog is
+    /// made of, and small.
     holes: Option<Box<Holes>>,
 }
 
@@ -41,7 +44,8 @@ impl<P> Run<P> {
         Run { first, count, prefix: 0, place, holes: None }
     }
 
-    /// A run of which only `live` is not settled: ranges `(first, count)` within it, ascending. `None` if that is nothing.
+    /// A run of which only `live` is not settled: ranges `(first, count)` within it, ascending.
+    /// `None` if that is nothing.
     pub fn restore(first: u64, count: u32, place: P, live: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let mut run = Run::new(first, count, place);
         let mut from = first;
@@ -220,8 +224,8 @@ impl<P> Runs<P> {
         None
     }
 
-    /// Settles `count` numbers from `first`; returns how many were live. Runs that are used up go, each with its place
-    /// handed to `gone`; what is unknown or settled already is passed over.
+    /// Settles `count` numbers from `first`; returns how many were live. Runs that are used up go,
+    /// each with its place handed to `gone`; what is unknown or settled already is passed over.
     pub fn settle(&mut self, first: u64, count: u64, gone: &mut impl FnMut(&Run<P>)) -> u64 {
         let past = first + count;
         let mut settled = 0u64;
@@ -247,8 +251,9 @@ impl<P> Runs<P> {
         settled
     }
 
-    /// Puts other runs in the place of those that reach into `first..past`, for moving their bytes: `change` is given
-    /// those, in order, and returns what stands for them. What is live must stay live, within the same numbers.
+    /// Puts other runs in the place of those that reach into `first..past`, for moving their bytes:
+    /// `change` is given those, in order, and returns what stands for them. What is live must stay
+    /// live, within the same numbers.
     ///
     /// Cost: the runs at hand, and a shift of those on the shorter side of them.
     pub fn replace(&mut self, first: u64, past: u64, change: impl FnOnce(Vec<Run<P>>) -> Vec<Run<P>>) {

@@ -1,8 +1,10 @@
-//! What every member of a partition knows of one queue: the replicated part, changed by log entries alone.
+//! What every member of a partition knows of one queue: the replicated part, changed by log entries
+//! alone.
 //!
-//! Invariants: sequence numbers start at 1, grow by one a message and are never given out twice; a settled number never
-//! becomes live again; counts are kept only for live numbers. Absent on purpose: who holds what. Deliveries are not
-//! logged; the leader's [`super::Dispatch`] knows them, and the watermark here bounds what it may have sent.
+//! Invariants: sequence numbers start at 1, grow by one a message and are never given out twice; a
+//! settled number never becomes live again; counts are kept only for live numbers. Absent on
+//! purpose: who holds what. Deliveries are not logged; the leader's [`super::Dispatch`] knows them,
+//! and the watermark here bounds what it may have sent.
 
 use super::dedup::{DedupKey, DedupRule, KeyMeter, Keys, Seen};
 use super::levels::{LevelRule, Levels, Stretch};
@@ -12,16 +14,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How often a message came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How often it was handed to a consumer and came back, for whatever reason (`x-acquired-count`).
+    /// How often it was handed to a consumer and came back, for whatever reason
+    /// (`x-acquired-count`).
     pub acquired: u32,
-    /// How often it came back in a way that counts against it: reject, a lost channel, not nack (`x-delivery-count`).
+    /// How often it came back in a way that counts against it: reject, a lost channel, not nack
+    /// (`x-delivery-count`).
     pub delivery: u32,
 }
 
 /// Why a live message is out of its queue's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aside {
-    /// It is given up, for this reason, and stays until every queue that its dead letter goes to has it.
+    /// It is given up, for this reason, and stays until every queue that its dead letter goes to
+    /// has it.
     Dead(u8),
     /// It came back and waits until this time, milliseconds since the epoch.
     Until(u64),
@@ -30,11 +35,13 @@ pub enum Aside {
 /// What a queue has that plain ones have not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
-    /// Messages below may have a time in them: one published with a time limit, or to a queue with one.
+    /// Messages below may have a time in them: one published with a time limit, or to a queue with
+    /// one.
     pub timed_below: u64,
     /// Messages out of turn.
     pub aside: BTreeMap<u64, Aside>,
-    /// When scheduled messages are due, with their numbers; may hold settled ones at its start for a while.
+    /// When scheduled messages are due, with their numbers; may hold settled ones at its start for
+    /// a while.
     pub due: BTreeSet<(u64, u64)>,
     /// Keys of messages that come in once.
     pub keys: Keys,
@@ -87,8 +94,8 @@ impl<P> QueueState<P> {
         self.levels.as_deref()
     }
 
-    /// Notes the priorities of the messages from `first` on, which were published last. Those that make no difference
-    /// leave nothing behind.
+    /// Notes the priorities of the messages from `first` on, which were published last. Those that
+    /// make no difference leave nothing behind.
     pub fn note_priorities(&mut self, first: u64, rule: LevelRule, priorities: impl Iterator<Item = Option<u8>>) {
         let levels: Vec<u8> = priorities.map(|priority| rule.level(priority)).collect();
         let default = rule.default_level();
@@ -179,8 +186,8 @@ impl<P> QueueState<P> {
         self.extras.as_ref().and_then(|extras| extras.keys.find(key))
     }
 
-    /// Whether a message with this key may come in: where the keys of this node have no room left, those of this queue may not
-    /// become more.
+    /// Whether a message with this key may come in: where the keys of this node have no room left,
+    /// those of this queue may not become more.
     pub fn has_room_for_key(&self, key: DedupKey, now_ms: u64, meter: &KeyMeter) -> bool {
         !meter.is_full() || self.extras.as_ref().is_some_and(|extras| extras.keys.has_room_for(key, now_ms))
     }
@@ -209,8 +216,8 @@ impl<P> QueueState<P> {
         self.runs.live() - self.extras.as_ref().map_or(0, |e| e.aside.len() as u64)
     }
 
-    /// Ends `count` messages from `first` for good: acked, dropped, purged. What is settled already is passed over, so
-    /// the same outcome may be logged twice. Returns how many were live.
+    /// Ends `count` messages from `first` for good: acked, dropped, purged. What is settled already
+    /// is passed over, so the same outcome may be logged twice. Returns how many were live.
     pub fn settle(&mut self, first: u64, count: u64, gone: &mut impl FnMut(&Run<P>)) -> u64 {
         if !self.counts.is_empty() {
             let settled: Vec<u64> = self.counts.range(first..first + count).map(|(s, _)| *s).collect();
@@ -267,7 +274,8 @@ impl<P> QueueState<P> {
         self.dispatched_below = self.dispatched_below.max(below);
     }
 
-    /// Lowers the dispatch watermark: messages from `below` on were never sent, and will not be before it is raised again.
+    /// Lowers the dispatch watermark: messages from `below` on were never sent, and will not be
+    /// before it is raised again.
     pub fn lower_dispatched_below(&mut self, below: u64) {
         self.dispatched_below = self.dispatched_below.min(below);
     }

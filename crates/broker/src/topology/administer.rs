@@ -1,7 +1,7 @@
 //! What commands about users, virtual hosts and policies do.
 //!
-//! Invariant: as `apply.rs`: a function of the command and the replicated part. After each of them every queue works by
-//! the rules that its arguments and the policies which match it now come to.
+//! Invariant: as `apply.rs`: a function of the command and the replicated part. After each of them
+//! every queue works by the rules that its arguments and the policies which match it now come to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::ids::{QueueId, VhostId};
 use crate::queue::Rules;
 
 impl Topology {
-    /// Carries out a command of this file. Errors: 530 for a user or virtual host that is not there, 406 for what is
-    /// not lawful.
+    /// Carries out a command of this file. Errors: 530 for a user or virtual host that is not
+    /// there, 406 for what is not lawful.
     pub(super) fn administer(&mut self, command: &Command, effects: &mut Vec<Effect>) -> Result<CommandReply, Refusal> {
         match command {
             Command::CreateVhost { name } => return self.create_vhost(name),
@@ -117,15 +117,16 @@ impl Topology {
         check_description(description)?;
         let CommandReply::Vhost(id) = self.create_vhost(name)? else { unreachable!("a virtual host was made") };
         self.vhost_mut(id)?.description = description.clone();
-        // An owner who was deleted meanwhile leaves a virtual host that every administrator may open to others.
+        // An owner who was deleted meanwhile leaves a virtual host that every administrator may
+        // open to others.
         if let Some(user) = self.users.get_mut(owner) {
             user.permissions.insert(id, Permission::everything());
         }
         Ok(CommandReply::Vhost(id))
     }
 
-    /// Everything in a virtual host goes with it: exchanges and bindings, queues with their messages, policies, and what users
-    /// may do there. Nothing if it is not there.
+    /// Everything in a virtual host goes with it: exchanges and bindings, queues with their
+    /// messages, policies, and what users may do there. Nothing if it is not there.
     ///
     /// Cost: a look at every exchange, queue and user; nobody routes meanwhile.
     fn delete_vhost(&mut self, id: VhostId, effects: &mut Vec<Effect>) {
@@ -135,7 +136,8 @@ impl Topology {
             user.permissions.remove(&id);
             user.topic_permissions.retain(|(of, _), _| *of != id);
         }
-        // The exchanges first: with them goes every binding, so that no auto-delete exchange is left to look at.
+        // The exchanges first: with them goes every binding, so that no auto-delete exchange is
+        // left to look at.
         let exchanges: Vec<usize> = self.exchanges.iter().filter(|(_, e)| e.vhost == id).map(|(at, _)| at).collect();
         let mut losses = Vec::new();
         exchanges.into_iter().for_each(|at| self.take_exchange(at, &mut losses));
@@ -196,7 +198,8 @@ impl Topology {
         })
     }
 
-    /// The rules of a queue of this shape for which these policies hold. A queue without any shares those of its shape.
+    /// The rules of a queue of this shape for which these policies hold. A queue without any shares
+    /// those of its shape.
     pub(super) fn rules_under(&self, vhost: VhostId, held: &Held, shape: &QueueShape) -> Arc<Rules> {
         let Some(vhost) = self.vhost_of(vhost) else { return shape.rules.clone() };
         let wishes = |policies: &BTreeMap<Name, Policy>, held: &Option<Name>| {
@@ -253,7 +256,8 @@ impl Topology {
         policy.alternate_exchange().map(Name::new)
     }
 
-    /// Gives the exchanges that came with their virtual hosts, before its policies, what they have under them.
+    /// Gives the exchanges that came with their virtual hosts, before its policies, what they have
+    /// under them.
     pub(super) fn match_predeclared_exchanges(&mut self) {
         let predeclared = self.exchanges.iter().filter(|(_, exchange)| exchange.is_predeclared());
         let matched: Vec<(usize, VhostId, Option<Name>)> = predeclared
@@ -278,7 +282,8 @@ impl Topology {
 
     /// Gives every queue and exchange of a virtual host what it has after the change of a policy.
     ///
-    /// Cost: each name against the pattern that changed, unless a plan was left: see `policy_plan.rs`.
+    /// Cost: each name against the pattern that changed, unless a plan was left: see
+    /// `policy_plan.rs`.
     fn match_changed_policy(
         &mut self,
         (vhost, operator, name): (VhostId, bool, &Name),
@@ -329,7 +334,8 @@ impl Topology {
         self.give_rules(changed, effects);
     }
 
-    /// Notes which policies hold for queues, and gives those other rules for which that makes a difference.
+    /// Notes which policies hold for queues, and gives those other rules for which that makes a
+    /// difference.
     fn give_rules(&mut self, mut changed: Vec<(QueueId, usize, Held)>, effects: &mut Vec<Effect>) {
         changed.sort_unstable_by_key(|(id, ..)| *id);
         // Queues that were declared alike and are matched alike share their rules.
@@ -361,7 +367,8 @@ fn check_description(description: &VhostDescription) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How many different rules a queue's new rules are compared with before they get memory of their own.
+/// How many different rules a queue's new rules are compared with before they get memory of their
+/// own.
 const SHARED_RULES_TRIED: usize = 16;
 
 fn policies_of(vhost: &mut Vhost, operator: bool) -> &mut BTreeMap<Name, Policy> {

@@ -1,8 +1,9 @@
 //! What a command does to a topology.
 //!
-//! Invariant: `apply` reads and changes the replicated part only as a function of the command and that part, so every
-//! member of the metadata group ends with the same bytes. What lives on this node only may be swept away by it (with an
-//! exchange goes every binding), but never decides anything.
+//! Invariant: `apply` reads and changes the replicated part only as a function of the command and
+//! that part, so every member of the metadata group ends with the same bytes. What lives on this
+//! node only may be swept away by it (with an exchange goes every binding), but never decides
+//! anything.
 
 use std::sync::Arc;
 
@@ -83,8 +84,8 @@ pub enum Effect {
         /// Its name.
         name: Name,
     },
-    /// A durable auto-delete exchange has lost the last of its bindings through something that only this node saw.
-    /// Propose what `Topology::deletion_of_unused` gives.
+    /// A durable auto-delete exchange has lost the last of its bindings through something that only
+    /// this node saw. Propose what `Topology::deletion_of_unused` gives.
     ExchangeUnused {
         /// Its virtual host.
         vhost: VhostId,
@@ -101,8 +102,9 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    /// What a declare under a taken name meets: a thing of this node only that has to give way, because the log knows
-    /// nothing of it and so the log's wins; or a thing that it has to be equal to.
+    /// What a declare under a taken name meets: a thing of this node only that has to give way,
+    /// because the log knows nothing of it and so the log's wins; or a thing that it has to be
+    /// equal to.
     fn split(self, found: Option<usize>, is_local: impl Fn(usize) -> bool) -> (Option<usize>, Option<usize>) {
         match found {
             Some(at) if self == Scope::Replicated && is_local(at) => (Some(at), None),
@@ -118,15 +120,16 @@ pub(super) struct Loss {
 }
 
 impl Topology {
-    /// Carries out a replicated command. The same commands in the same order give the same answers, effects about
-    /// replicated things and snapshots on every node.
+    /// Carries out a replicated command. The same commands in the same order give the same answers,
+    /// effects about replicated things and snapshots on every node.
     pub fn apply(&mut self, command: &Command) -> Applied {
         self.run(command, Scope::Replicated)
     }
 
-    /// Carries out a command about something that lives on this node only: a queue that is transient or exclusive, an
-    /// exchange that is transient, a binding from or to one of these. A command about anything else is refused with 404,
-    /// for it was checked against something that has since become replicated.
+    /// Carries out a command about something that lives on this node only: a queue that is
+    /// transient or exclusive, an exchange that is transient, a binding from or to one of these. A
+    /// command about anything else is refused with 404, for it was checked against something that
+    /// has since become replicated.
     pub fn apply_local(&mut self, command: &Command) -> Applied {
         self.run(command, Scope::Local)
     }
@@ -269,7 +272,8 @@ impl Topology {
         Ok(CommandReply::Queue { id, created: true })
     }
 
-    /// What the declare asks for, validated. Errors: 406 as `arguments::settings`, or that there are too many queues.
+    /// What the declare asks for, validated. Errors: 406 as `arguments::settings`, or that there
+    /// are too many queues.
     pub(super) fn queue_shape(&self, declare: &DeclareQueue) -> Result<QueueShape, Refusal> {
         let vhost = self.vhost_name(declare.vhost)?;
         let resource = queue::resource(&declare.name, vhost);
@@ -341,7 +345,8 @@ impl Topology {
 
     fn unbind(&mut self, unbind: &Unbind, scope: Scope, effects: &mut Vec<Effect>) {
         let spec = &unbind.binding;
-        // An end that is not there means that the binding is not there either, which is what was asked for.
+        // An end that is not there means that the binding is not there either, which is what was
+        // asked for.
         let Ok((source, destination, _)) = self.resolve(spec, scope) else { return };
         let arguments = binding_arguments(&spec.arguments);
         if let Some(at) = self.bindings.find(source, destination, &spec.key, &arguments) {
@@ -351,20 +356,21 @@ impl Topology {
         }
     }
 
-    /// Finds the ends of a binding and says whether it lives on this node only. Errors: 404 for an end that is not there
-    /// in this scope, the source first.
+    /// Finds the ends of a binding and says whether it lives on this node only. Errors: 404 for an
+    /// end that is not there in this scope, the source first.
     fn resolve(&self, spec: &Binding, scope: Scope) -> Result<(usize, Destination, bool), Refusal> {
         let ends = self.find_ends(spec, scope == Scope::Local)?;
         if scope == Scope::Local && !ends.2 {
-            // Both ends were replaced by replicated ones since the check; those that were meant are gone.
+            // Both ends were replaced by replicated ones since the check; those that were meant are
+            // gone.
             let vhost = self.vhost_name(spec.vhost)?;
             return Err(Refusal::not_found(exchange::resource(&spec.source, vhost)));
         }
         Ok(ends)
     }
 
-    /// Finds the ends of a binding, and whether one of them lives on this node only; without `local_too`, these count as
-    /// missing. Errors: 404, the source first.
+    /// Finds the ends of a binding, and whether one of them lives on this node only; without
+    /// `local_too`, these count as missing. Errors: 404, the source first.
     pub(super) fn find_ends(&self, spec: &Binding, local_too: bool) -> Result<(usize, Destination, bool), Refusal> {
         let vhost = self.vhost_name(spec.vhost)?;
         let missing = |kind, name| Refusal::not_found(super::refusal::Resource { kind, name, vhost });
@@ -482,10 +488,12 @@ impl Topology {
         self.version += 1;
     }
 
-    /// Deletes the auto-delete exchanges whose last binding went, and those that this leaves unused in turn.
+    /// Deletes the auto-delete exchanges whose last binding went, and those that this leaves unused
+    /// in turn.
     ///
-    /// A replicated exchange goes when its last replicated binding went by a replicated command that does not keep it;
-    /// every member sees the same. If its last binding of any kind went otherwise, the node is told to propose it.
+    /// A replicated exchange goes when its last replicated binding went by a replicated command
+    /// that does not keep it; every member sees the same. If its last binding of any kind went
+    /// otherwise, the node is told to propose it.
     pub(super) fn settle_losses(&mut self, mut losses: Vec<Loss>, keep: &[Name], effects: &mut Vec<Effect>) {
         while let Some(loss) = losses.pop() {
             let Some(exchange) = self.exchanges.get(loss.exchange).filter(|e| e.auto_delete) else { continue };
@@ -506,8 +514,8 @@ impl Topology {
 }
 
 impl DeclareQueue {
-    /// Whether the queue would live on one node only: transient or exclusive. A durable auto-delete queue promises to
-    /// survive a restart with its messages, so it is none of these.
+    /// Whether the queue would live on one node only: transient or exclusive. A durable auto-delete
+    /// queue promises to survive a restart with its messages, so it is none of these.
     pub fn is_local(&self) -> bool {
         !self.durable || self.exclusive.is_some()
     }

@@ -1,8 +1,10 @@
-//! The arguments of `queue.declare` and `basic.consume`: one table each of what RabbitMQ knows and what we honour.
+//! The arguments of `queue.declare` and `basic.consume`: one table each of what RabbitMQ knows and
+//! what we honour.
 //!
-//! Invariant: an argument that RabbitMQ knows is either honoured or refused with 406; only keys unknown to every queue
-//! type are stored without a meaning, as RabbitMQ stores them, and stay outside equivalence. An argument that a later
-//! version honours changes its `Support` here and gets its field in `settings.rs`, nothing else.
+//! Invariant: an argument that RabbitMQ knows is either honoured or refused with 406; only keys
+//! unknown to every queue type are stored without a meaning, as RabbitMQ stores them, and stay
+//! outside equivalence. An argument that a later version honours changes its `Support` here and
+//! gets its field in `settings.rs`, nothing else.
 
 use amqp::{Table, Value};
 
@@ -83,8 +85,9 @@ enum Reason {
     Unsupported(&'static str),
 }
 
-/// One argument. `classic`, `quorum`: 0 if the type does not know it, else its place in the order in which RabbitMQ
-/// compares the arguments of a redeclare, which decides the argument that a refusal names. Twice 0: only streams know it.
+/// One argument. `classic`, `quorum`: 0 if the type does not know it, else its place in the order
+/// in which RabbitMQ compares the arguments of a redeclare, which decides the argument that a
+/// refusal names. Twice 0: only streams know it.
 struct Argument {
     name: &'static str,
     classic: u8,
@@ -126,11 +129,13 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     row("x-queue-version",                 [10,  0], Rule::Version, Honoured),
     row("x-single-active-consumer",        [11, 10], Rule::Bool, Honoured),
     row("x-consumer-timeout",              [ 0, 18], Rule::NonNegative, Honoured),
-    // How long a consumer whose node cannot be reached keeps its messages: on one node there is no such consumer.
+    // How long a consumer whose node cannot be reached keeps its messages: on one node there is no
+    // such consumer.
     row("x-consumer-disconnected-timeout", [ 0, 17], Rule::NonNegative, Honoured),
     row(QUEUE_TYPE,                        [12, 11], Rule::QueueType, Honoured),
     row("x-quorum-initial-group-size",     [ 0, 12], Rule::PositiveAtMost(GROUP_SIZE_MAX), Honoured),
-    // How many members the queue is to have once there are nodes for them: one node is what there is.
+    // How many members the queue is to have once there are nodes for them: one node is what there
+    // is.
     row("x-quorum-target-group-size",      [ 0, 13], Rule::PositiveAtMost(GROUP_SIZE_MAX), Honoured),
     row("x-delivery-limit",                [ 0, 14], Rule::Integer, Honoured),
     row("x-delayed-retry-type",            [ 0, 19], Rule::OneOf(RETRIES, Reason::Atom("invalid_delayed_retry_type")), Honoured),
@@ -171,7 +176,8 @@ impl Argument {
     }
 }
 
-/// The flags of a declare that decide which arguments make sense; `durable` is false for an exclusive queue.
+/// The flags of a declare that decide which arguments make sense; `durable` is false for an
+/// exclusive queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
     pub(super) durable: bool,
@@ -179,8 +185,9 @@ pub(super) struct Flags {
     pub(super) auto_delete: bool,
 }
 
-/// The queue type that `arguments` name, as RabbitMQ finds it before it has validated anything. No value, an empty one or
-/// "undefined" means classic: [`completed`] has put the default in their place where there is another.
+/// The queue type that `arguments` name, as RabbitMQ finds it before it has validated anything. No
+/// value, an empty one or "undefined" means classic: [`completed`] has put the default in their
+/// place where there is another.
 pub(super) fn queue_type(resource: Resource<'_>, arguments: &Table) -> Result<QueueType, Refusal> {
     let refuse = |reason: &str| Err(Refusal::invalid_argument(resource, QUEUE_TYPE, reason));
     match arguments.get(QUEUE_TYPE) {
@@ -215,8 +222,8 @@ pub(super) fn type_asked(arguments: &Table) -> TypeAsked {
     }
 }
 
-/// `arguments` as they are stored and compared: with the queue type spelled out, and then sorted, if the declare left it
-/// to the default.
+/// `arguments` as they are stored and compared: with the queue type spelled out, and then sorted,
+/// if the declare left it to the default.
 pub(super) fn completed(arguments: &Table, default: QueueType) -> Table {
     if type_asked(arguments) == TypeAsked::Named {
         return arguments.clone();
@@ -240,7 +247,8 @@ pub(super) fn with_type_of(arguments: &Table, queue_type: QueueType) -> Table {
 
 /// Validates a declare in RabbitMQ's order and says what it means.
 ///
-/// Errors: 406 that names the argument or property; first RabbitMQ's own refusals, then those of this version.
+/// Errors: 406 that names the argument or property; first RabbitMQ's own refusals, then those of
+/// this version.
 pub(super) fn settings(
     resource: Resource<'_>,
     queue_type: QueueType,
@@ -273,8 +281,8 @@ pub(super) fn settings(
     })
 }
 
-/// Validates the arguments of `basic.consume` on a queue of this type, and says what they mean. Errors: 406 that names
-/// the argument.
+/// Validates the arguments of `basic.consume` on a queue of this type, and says what they mean.
+/// Errors: 406 that names the argument.
 pub(super) fn check_consume(
     resource: Resource<'_>,
     queue_type: QueueType,
@@ -287,7 +295,8 @@ pub(super) fn check_consume(
     Ok(ConsumerSettings { priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32, timeout_ms })
 }
 
-/// Compares a redeclare with what exists, over the arguments that the queue's type knows, in RabbitMQ's order.
+/// Compares a redeclare with what exists, over the arguments that the queue's type knows, in
+/// RabbitMQ's order.
 ///
 /// Errors: 406 that names the first argument that differs.
 pub(super) fn check_equivalent(
@@ -323,7 +332,8 @@ pub(super) fn check_same(
     }
 }
 
-/// RabbitMQ's refusal of an argument that should hold the name of an exchange and holds another type.
+/// RabbitMQ's refusal of an argument that should hold the name of an exchange and holds another
+/// type.
 pub(super) fn wrong_name_type(resource: Resource<'_>, key: &str, value: &Value) -> Refusal {
     Refusal::precondition_failed(&format!("invalid type '{}' for arg '{key}' in {resource}", type_name(value)))
 }

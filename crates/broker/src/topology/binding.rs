@@ -1,7 +1,9 @@
-//! Bindings as records: what leads from an exchange to a queue or exchange, and under which key and arguments.
+//! Bindings as records: what leads from an exchange to a queue or exchange, and under which key and
+//! arguments.
 //!
-//! Invariant: source, destination, key and arguments together are unique. Every binding stands in its source's table
-//! and list, and in its destination's list; it knows its place in both lists, so it leaves them in constant time.
+//! Invariant: source, destination, key and arguments together are unique. Every binding stands in
+//! its source's table and list, and in its destination's list; it knows its place in both lists, so
+//! it leaves them in constant time.
 
 use amqp::Table;
 use hashbrown::HashTable;
@@ -37,8 +39,8 @@ const WORD_BYTES: usize = 32;
 /// A selector is kept as an expression too.
 const SELECTOR_FACTOR: usize = 6;
 
-/// What a binding counts for against the limit on arguments of its virtual host. In memory it takes up to five times that, whatever
-/// its exchange makes of it.
+/// What a binding counts for against the limit on arguments of its virtual host. In memory it takes
+/// up to five times that, whatever its exchange makes of it.
 pub(super) fn counted_bytes(routes_as: ExchangeType, key: &[u8], arguments: &Table) -> usize {
     let arguments = encoding::counted_bytes(arguments);
     let routed = match routes_as {

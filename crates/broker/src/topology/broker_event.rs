@@ -1,8 +1,8 @@
 //! What a change tells the world: the events of RabbitMQ's event exchange, by their routing keys.
 //!
-//! Invariant: what changes nothing tells nothing, so that declaring again what is there is no event.
-//! Source: RabbitMQ's guide on the event exchange; keys and names of headers are RabbitMQ's. Who made the change is not
-//! told: a command does not carry it.
+//! Invariant: what changes nothing tells nothing, so that declaring again what is there is no
+//! event. Source: RabbitMQ's guide on the event exchange; keys and names of headers are RabbitMQ's.
+//! Who made the change is not told: a command does not carry it.
 
 use amqp::{Table, Value};
 use bytes::Bytes;
@@ -52,7 +52,8 @@ impl BrokerEvent {
 #[derive(Debug, Default)]
 pub struct Foresight {
     events: Vec<BrokerEvent>,
-    /// Bindings before. `Bind` and `Unbind` tell something only if there are more or less of them afterwards.
+    /// Bindings before. `Bind` and `Unbind` tell something only if there are more or less of them
+    /// afterwards.
     bindings: Option<usize>,
     /// Auto-delete exchanges of a virtual host that loses bindings.
     may_go: Vec<(VhostId, Name)>,

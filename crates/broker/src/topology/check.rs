@@ -1,7 +1,8 @@
-//! Requests against the topology as it is: what can be answered at once, what is refused, what needs a command.
+//! Requests against the topology as it is: what can be answered at once, what is refused, what
+//! needs a command.
 //!
-//! Invariant: a check changes nothing, and asks in RabbitMQ's order, so that a request with several faults gets the
-//! refusal that RabbitMQ would give.
+//! Invariant: a check changes nothing, and asks in RabbitMQ's order, so that a request with several
+//! faults gets the refusal that RabbitMQ would give.
 
 use amqp::Table;
 
@@ -65,7 +66,8 @@ pub enum QueueDeclared {
 pub struct QueueDeclare<'a> {
     /// The virtual host of the connection.
     pub vhost: VhostId,
-    /// The name as it came; if the client left it empty (line ends do not count), the name that the server drew.
+    /// The name as it came; if the client left it empty (line ends do not count), the name that the
+    /// server drew.
     pub name: &'a [u8],
     /// Whether the server drew the name.
     pub server_named: bool,
@@ -112,8 +114,8 @@ pub struct ExchangeDeclare<'a> {
 }
 
 impl Topology {
-    /// The virtual host of `connection.open`, which has so many connections `open` already, and so has the user. Errors:
-    /// 530 on the connection: unknown, full or not allowed.
+    /// The virtual host of `connection.open`, which has so many connections `open` already, and so
+    /// has the user. Errors: 530 on the connection: unknown, full or not allowed.
     pub fn open_vhost(&self, user: &[u8], name: &[u8], open: OpenConnections) -> Result<VhostId, Refusal> {
         let lossy = String::from_utf8_lossy(name);
         let known = if name.len() > NAME_BYTES_MAX { None } else { self.vhost(name) };
@@ -141,7 +143,8 @@ impl Topology {
         Err(Refusal::not_allowed(&format!("access to vhost '{lossy}' refused for user '{user}'")))
     }
 
-    /// Whether a user with so many channels `open` may open one more. Errors: 530 on the connection.
+    /// Whether a user with so many channels `open` may open one more. Errors: 530 on the
+    /// connection.
     pub fn check_channel_open(&self, user: &[u8], open: usize) -> Result<(), Refusal> {
         let limit = self.user(user).and_then(|user| user.limits.channels_max);
         match limit.filter(|limit| open >= *limit as usize) {
@@ -153,8 +156,8 @@ impl Topology {
         }
     }
 
-    /// Whether the actor may publish to the exchange with this key; the exchange has to be there and not internal.
-    /// Errors: 403, 404. Holds while `version` stays the same.
+    /// Whether the actor may publish to the exchange with this key; the exchange has to be there
+    /// and not internal. Errors: 403, 404. Holds while `version` stays the same.
     pub fn check_publish(
         &self,
         actor: Actor<'_>,
@@ -173,15 +176,16 @@ impl Topology {
         }
     }
 
-    /// The queue of a `basic.consume` or `queue.purge`. Errors: 403, 404, 405 if it is another connection's.
+    /// The queue of a `basic.consume` or `queue.purge`. Errors: 403, 404, 405 if it is another
+    /// connection's.
     pub fn check_read(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
         let resource = queue::resource(queue, self.vhost_name(vhost)?);
         self.check_access(actor, vhost, resource, Access::Read)?;
         self.usable_queue(actor, vhost, resource)
     }
 
-    /// The queue of a `basic.get`. Errors: as `check_read`, and 405 on a quorum queue with a single active consumer, whose
-    /// order a get would break.
+    /// The queue of a `basic.get`. Errors: as `check_read`, and 405 on a quorum queue with a single
+    /// active consumer, whose order a get would break.
     pub fn check_get(&self, actor: Actor<'_>, vhost: VhostId, queue: &[u8]) -> Result<&Queue, Refusal> {
         let found = self.check_read(actor, vhost, queue)?;
         match found.rules.single_active {
@@ -193,25 +197,26 @@ impl Topology {
         }
     }
 
-    /// The queue of a passive `queue.declare`. It asks for no right: who may open the virtual host may look, so that programs
-    /// which only consume or publish find their queue. Errors: 404, 405.
+    /// The queue of a passive `queue.declare`. It asks for no right: who may open the virtual host
+    /// may look, so that programs which only consume or publish find their queue. Errors: 404, 405.
     pub fn check_queue_passive(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<&Queue, Refusal> {
         let name = Name::stripped(name);
         let resource = queue::resource(&name, self.vhost_name(vhost)?);
         self.usable_queue(actor, vhost, resource)
     }
 
-    /// What the arguments of a `basic.consume` mean. Errors: 406 that names the argument, also for those of RabbitMQ that this
-    /// version has not.
+    /// What the arguments of a `basic.consume` mean. Errors: 406 that names the argument, also for
+    /// those of RabbitMQ that this version has not.
     pub fn check_consume_arguments(&self, queue: &Queue, table: &Table) -> Result<ConsumerSettings, Refusal> {
         let resource = queue::resource(&queue.name, self.vhost_name(queue.vhost)?);
         arguments::check_consume(resource, queue.shape.queue_type, table)
     }
 
-    /// A `queue.declare` that is not passive. `place` chooses where a new queue lives and is asked only about one.
+    /// A `queue.declare` that is not passive. `place` chooses where a new queue lives and is asked
+    /// only about one.
     ///
-    /// Errors: 403 for a reserved name or no right, 405 for another connection's queue, 406 for anything that differs
-    /// from an existing queue or is not lawful for a new one.
+    /// Errors: 403 for a reserved name or no right, 405 for another connection's queue, 406 for
+    /// anything that differs from an existing queue or is not lawful for a new one.
     pub fn check_queue_declare(
         &self,
         actor: Actor<'_>,
@@ -274,8 +279,8 @@ impl Topology {
         Ok(if is_local { QueueDeclared::Local(command) } else { QueueDeclared::Propose(command) })
     }
 
-    /// The command that declares a queue by the operator's word: nobody's rights are asked. Errors: 406 for arguments that
-    /// cannot be stored; all else is checked when it is applied.
+    /// The command that declares a queue by the operator's word: nobody's rights are asked. Errors:
+    /// 406 for arguments that cannot be stored; all else is checked when it is applied.
     pub fn queue_declaration(
         &self,
         vhost: VhostId,
@@ -299,8 +304,8 @@ impl Topology {
         arguments::completed(arguments, default.unwrap_or(QueueType::Classic))
     }
 
-    /// A `queue.delete`, or the end of a queue for another reason. That it is unused or empty is asked of the queue
-    /// itself. A queue that is not there is `Done`. Errors: 403, 405.
+    /// A `queue.delete`, or the end of a queue for another reason. That it is unused or empty is
+    /// asked of the queue itself. A queue that is not there is `Done`. Errors: 403, 405.
     pub fn check_queue_delete(&self, actor: Actor<'_>, vhost: VhostId, name: &[u8]) -> Result<Checked, Refusal> {
         let name = Name::stripped(name);
         let resource = queue::resource(&name, self.vhost_name(vhost)?);
@@ -310,8 +315,8 @@ impl Topology {
         Ok(self.deletion(self.queues[at].id))
     }
 
-    /// The command that deletes a queue without asking anybody: its owner closed, its last consumer went. `Done` if it
-    /// is not there any more.
+    /// The command that deletes a queue without asking anybody: its owner closed, its last consumer
+    /// went. `Done` if it is not there any more.
     pub fn deletion(&self, queue: QueueId) -> Checked {
         let Some(at) = self.queues.find_id(queue) else { return Checked::Done };
         let keep = if queue.is_local() { Vec::new() } else { self.to_keep(Destination::queue(at)) };
@@ -319,7 +324,8 @@ impl Topology {
         if queue.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
     }
 
-    /// The command that an `Effect::ExchangeUnused` asks for. `Done` if the exchange is gone or bound again by now.
+    /// The command that an `Effect::ExchangeUnused` asks for. `Done` if the exchange is gone or
+    /// bound again by now.
     pub fn deletion_of_unused(&self, vhost: VhostId, exchange: &Name) -> Checked {
         let found = self.exchanges.find(vhost, exchange);
         let Some(at) = found.filter(|&at| self.exchanges[at].auto_delete && self.exchanges[at].outgoing.is_empty())
@@ -329,7 +335,8 @@ impl Topology {
         self.exchange_deletion(at, true)
     }
 
-    /// A passive `exchange.declare`, which asks for no right either. Errors: 403 for the default exchange, 404.
+    /// A passive `exchange.declare`, which asks for no right either. Errors: 403 for the default
+    /// exchange, 404.
     pub fn check_exchange_passive(&self, vhost: VhostId, name: &[u8]) -> Result<(), Refusal> {
         let name = Name::stripped(name);
         let resource = exchange::resource(&name, self.vhost_name(vhost)?);
@@ -337,8 +344,9 @@ impl Topology {
         self.find_exchange(vhost, &name).map(|_| ()).ok_or_else(|| Refusal::not_found(resource))
     }
 
-    /// An `exchange.declare` that is not passive. Errors: 403 for a reserved name, the default exchange or no right, 406
-    /// for an unknown type, a difference from an existing exchange, or an argument that this version does not honour.
+    /// An `exchange.declare` that is not passive. Errors: 403 for a reserved name, the default
+    /// exchange or no right, 406 for an unknown type, a difference from an existing exchange, or an
+    /// argument that this version does not honour.
     pub fn check_exchange_declare(&self, actor: Actor<'_>, declare: &ExchangeDeclare<'_>) -> Result<Checked, Refusal> {
         let kind = ExchangeType::parse(declare.kind)?;
         let name = Name::stripped(declare.name);
@@ -369,8 +377,8 @@ impl Topology {
         Ok(if declare.durable { Checked::Propose(command) } else { Checked::Local(command) })
     }
 
-    /// An `exchange.delete`; one that is not there is `Done`. Errors: 403 for the default exchange, the broker's own or
-    /// no right, 406 if it is to be unused and is not.
+    /// An `exchange.delete`; one that is not there is `Done`. Errors: 403 for the default exchange,
+    /// the broker's own or no right, 406 if it is to be unused and is not.
     pub fn check_exchange_delete(
         &self,
         actor: Actor<'_>,
@@ -401,8 +409,9 @@ impl Topology {
         if exchange.is_local() { Checked::Local(command) } else { Checked::Propose(command) }
     }
 
-    /// A `queue.bind` or `exchange.bind`; one that is there already is `Done`. Errors: 403 for the default exchange or no
-    /// right, 404 for an end that is missing (the source first), 405, 406 for a key or `x-match` that is not lawful.
+    /// A `queue.bind` or `exchange.bind`; one that is there already is `Done`. Errors: 403 for the
+    /// default exchange or no right, 404 for an end that is missing (the source first), 405, 406
+    /// for a key or `x-match` that is not lawful.
     pub fn check_bind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
         let (source, destination, is_local) = self.find_ends(&binding, true)?;
@@ -419,7 +428,8 @@ impl Topology {
         Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
     }
 
-    /// A `queue.unbind` or `exchange.unbind`; one that is not there is `Done`, whatever is missing. Errors: 403, 405.
+    /// A `queue.unbind` or `exchange.unbind`; one that is not there is `Done`, whatever is missing.
+    /// Errors: 403, 405.
     pub fn check_unbind(&self, actor: Actor<'_>, binding: Binding) -> Result<Checked, Refusal> {
         let binding = self.check_binding_request(actor, binding)?;
         let Ok((source, destination, is_local)) = self.find_ends(&binding, true) else { return Ok(Checked::Done) };
@@ -471,7 +481,8 @@ impl Topology {
         check_owner(queue, actor, queue::resource(&binding.destination, self.vhost_name(binding.vhost)?))
     }
 
-    /// A redeclare against what exists. Errors: 405 for exclusiveness, else 406 that names the first difference.
+    /// A redeclare against what exists. Errors: 405 for exclusiveness, else 406 that names the
+    /// first difference.
     pub(super) fn check_queue_equivalent(&self, queue: &Queue, declare: &DeclareQueue) -> Result<(), Refusal> {
         let resource = queue::resource(&declare.name, self.vhost_name(declare.vhost)?);
         if queue.exclusive != declare.exclusive {
@@ -486,8 +497,9 @@ impl Topology {
         arguments::check_equivalent(resource, queue.shape.queue_type, &queue.shape.arguments, &declare.arguments)
     }
 
-    /// The replicated auto-delete exchanges that would lose their last replicated binding if `gone` went, and that still
-    /// have a binding of this node only: the log cannot see it, so the command has to say it.
+    /// The replicated auto-delete exchanges that would lose their last replicated binding if `gone`
+    /// went, and that still have a binding of this node only: the log cannot see it, so the command
+    /// has to say it.
     fn to_keep(&self, gone: Destination) -> Vec<Name> {
         let mut keep = Vec::new();
         let mut seen = vec![gone];
@@ -564,7 +576,8 @@ impl Topology {
         )))
     }
 
-    /// What a new queue or exchange passes on it takes with a right to read, and puts elsewhere with a right to write.
+    /// What a new queue or exchange passes on it takes with a right to read, and puts elsewhere
+    /// with a right to write.
     fn check_linked_exchange(
         &self,
         actor: Actor<'_>,
@@ -599,7 +612,8 @@ fn check_owner(queue: &Queue, actor: Actor<'_>, resource: Resource<'_>) -> Resul
 }
 
 impl Topology {
-    /// Refuses more arguments than a virtual host may have. RabbitMQ has no such limit; its code for one that is reached is 406.
+    /// Refuses more arguments than a virtual host may have. RabbitMQ has no such limit; its code
+    /// for one that is reached is 406.
     fn check_argument_bytes(&self, vhost: VhostId, bytes: usize) -> Result<(), Refusal> {
         let max = self.argument_bytes_max;
         if bytes == 0 || self.argument_bytes(vhost) + bytes as u64 <= max {

@@ -1,8 +1,9 @@
 //! Which nodes the cluster has, which pools of partitions, and which partitions with which members.
 //!
-//! Invariants: a number of a node or a partition is given out once, for what is gone stays here as gone; standings and
-//! stages only go forward; members of a partition are nodes that are not gone; a command that is refused has changed
-//! nothing, and the same command again changes nothing either.
+//! Invariants: a number of a node or a partition is given out once, for what is gone stays here as
+//! gone; standings and stages only go forward; members of a partition are nodes that are not gone;
+//! a command that is refused has changed nothing, and the same command again changes nothing
+//! either.
 //!
 //! ```text
 //! node       = number node, name, address (a name), 1 byte standing, number topology version, number queues version
@@ -27,7 +28,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 
 /// The newest version of the topology's state machine that this build carries out.
 ///
-/// - 1: what folders imply that say nothing. A durable queue may be placed in any partition that is not retired.
+/// - 1: what folders imply that say nothing. A durable queue may be placed in any partition that is
+///   not retired.
 /// - 2: a durable queue is placed in a partition that serves, of a pool that serves its type.
 pub const MACHINE_VERSION: u32 = 2;
 /// The version of a topology that does not say which it works by.
@@ -64,8 +66,8 @@ pub struct MachineVersions {
     pub queues: u32,
 }
 
-/// One node of the cluster. How often it was started is not here: that is in its data folder and in the keys of its
-/// channels, and would cost an entry of the log at every start.
+/// One node of the cluster. How often it was started is not here: that is in its data folder and in
+/// the keys of its channels, and would cost an entry of the log at every start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterNode {
     /// Its name, as in `--node-name`.
@@ -164,7 +166,8 @@ impl Topology {
         self.cluster.partitions.iter().map(|(id, partition)| (*id, partition))
     }
 
-    /// Whether a new durable queue may be placed in this partition: of this type, or, with none, of some type.
+    /// Whether a new durable queue may be placed in this partition: of this type, or, with none, of
+    /// some type.
     pub fn may_place_in(&self, partition: PartitionId, queue_type: Option<QueueType>) -> bool {
         let found = self.cluster.partitions.get(&partition);
         if self.machine_version < MAP_DECIDES {
@@ -181,22 +184,24 @@ impl Topology {
         found.stage == PartitionStage::Serving && serves
     }
 
-    /// The version that the topology's machine can be raised to, if that is above what it works by: the newest that
-    /// every one of these members of its group has said that it can carry out.
+    /// The version that the topology's machine can be raised to, if that is above what it works by:
+    /// the newest that every one of these members of its group has said that it can carry out.
     pub fn raise_for(&self, members: impl IntoIterator<Item = NodeNumber>) -> Option<Command> {
         let can = |member| self.cluster.nodes.get(&member).map_or(FIRST_MACHINE_VERSION, |node| node.can.topology);
         let version = members.into_iter().map(can).min()?;
         (version > self.machine_version).then_some(Command::RaiseVersion { version })
     }
 
-    /// The newest version of the queues' machine that every one of these members of a partition has said that it can carry out.
+    /// The newest version of the queues' machine that every one of these members of a partition has
+    /// said that it can carry out.
     pub fn queues_version_for(&self, members: impl IntoIterator<Item = NodeNumber>) -> Option<u32> {
         let can = |member| self.cluster.nodes.get(&member).map(|node| node.can.queues);
         members.into_iter().map(can).min().flatten()
     }
 
-    /// What a node that is alone has to say of itself and its partitions, as far as the topology does not hold it yet.
-    /// Nothing at most starts; everything in a folder of a build that did not write such commands.
+    /// What a node that is alone has to say of itself and its partitions, as far as the topology
+    /// does not hold it yet. Nothing at most starts; everything in a folder of a build that did not
+    /// write such commands.
     pub fn commands_of(&self, sole: &SoleNode<'_>) -> Vec<Command> {
         let Cluster { nodes, pools, partitions } = &self.cluster;
         let mut commands = Vec::new();
@@ -235,7 +240,8 @@ impl Topology {
         commands
     }
 
-    /// Carries out a command of this file. Errors: 406 for what is not lawful, and nothing has changed.
+    /// Carries out a command of this file. Errors: 406 for what is not lawful, and nothing has
+    /// changed.
     pub(super) fn change_cluster(&mut self, command: &Command) -> Result<CommandReply, Refusal> {
         match command {
             Command::PutNode { number, node } => self.put_node(*number, node)?,
@@ -333,7 +339,8 @@ impl Topology {
         u32::try_from(there.count()).expect("their number is limited")
     }
 
-    /// Other rules hold from here on. A version that this build does not know was refused when the command was read.
+    /// Other rules hold from here on. A version that this build does not know was refused when the
+    /// command was read.
     fn raise_version(&mut self, version: u32) -> Result<(), Refusal> {
         assert!(version <= MACHINE_VERSION, "a command that raises to version {version} is not read by this build");
         let is_placed = |partition| {
@@ -382,7 +389,8 @@ impl Cluster {
 }
 
 impl Topology {
-    /// See `Cluster::write`. What the rules refuse is malformed, and so is a number that does not rise.
+    /// See `Cluster::write`. What the rules refuse is malformed, and so is a number that does not
+    /// rise.
     pub(super) fn read_cluster(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let replay = |topology: &mut Self, command: Command, last: &mut u32, number: u32| {
             let rises = std::mem::replace(last, number) < number;

@@ -1,7 +1,7 @@
 //! The commands that change a topology, and their bytes in the log of the metadata group.
 //!
-//! Invariant: a command says what was decided, by names and numbers that mean the same on every node. A released
-//! version of the format is read for ever; a change gets a new version number.
+//! Invariant: a command says what was decided, by names and numbers that mean the same on every
+//! node. A released version of the format is read for ever; a change gets a new version number.
 //!
 //! ```text
 //! command = 1 byte version (1), 1 byte tag, fields in the order of the struct (see encoding.rs for the items)
@@ -27,8 +27,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId, QueueId, VhostId};
 /// The version that this build writes, and the highest that it reads.
 pub const COMMAND_VERSION: u8 = 1;
 
-/// A change of the topology. Replicated ones go through `encode`, the log and `Topology::apply`; those about things
-/// that live on one node only go to `Topology::apply_local` there.
+/// A change of the topology. Replicated ones go through `encode`, the log and `Topology::apply`;
+/// those about things that live on one node only go to `Topology::apply_local` there.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Creates a virtual host with its predeclared exchanges; nothing if it exists.
@@ -36,8 +36,9 @@ pub enum Command {
         /// Its name.
         name: Name,
     },
-    /// Creates a virtual host with all that its maker said of it and with every permission in it for its owner; nothing if
-    /// it exists. One command, so that nobody finds it half made, whatever ends in between.
+    /// Creates a virtual host with all that its maker said of it and with every permission in it
+    /// for its owner; nothing if it exists. One command, so that nobody finds it half made,
+    /// whatever ends in between.
     FoundVhost {
         /// Its name.
         name: Name,
@@ -180,7 +181,8 @@ pub enum Command {
         /// All of it.
         partition: PoolPartition,
     },
-    /// Carries commands out by this version of the state machine from here on. Proposed once every member can.
+    /// Carries commands out by this version of the state machine from here on. Proposed once every
+    /// member can.
     RaiseVersion {
         /// The version.
         version: u32,
@@ -228,7 +230,8 @@ pub struct DeleteExchange {
     pub name: Name,
     /// Only if no binding leaves it.
     pub if_unused: bool,
-    /// Auto-delete exchanges that still have bindings of the proposer's node only, which the log cannot see.
+    /// Auto-delete exchanges that still have bindings of the proposer's node only, which the log
+    /// cannot see.
     pub keep: Vec<Name>,
 }
 
@@ -331,8 +334,9 @@ impl Writer {
 }
 
 impl Command {
-    /// Whether it brings something that stays, and that others than administrators may ask for as often as they like: what
-    /// is refused while the disk is low. Rights and limits are not of those, which an administrator needs most then.
+    /// Whether it brings something that stays, and that others than administrators may ask for as
+    /// often as they like: what is refused while the disk is low. Rights and limits are not of
+    /// those, which an administrator needs most then.
     pub fn is_growth(&self) -> bool {
         match self {
             Command::CreateVhost { .. }
@@ -504,7 +508,8 @@ impl Command {
         writer.finish()
     }
 
-    /// The command of these bytes. Errors: anything that `encode` of a version up to this one does not write.
+    /// The command of these bytes. Errors: anything that `encode` of a version up to this one does
+    /// not write.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let reader = &mut Reader::new(bytes);
         if reader.byte("command version")? != COMMAND_VERSION {

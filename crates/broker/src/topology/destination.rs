@@ -43,8 +43,8 @@ impl Destination {
     }
 }
 
-/// Destinations, each once, with the number of bindings that lead there; sorted, so that one is found in a fanout of
-/// many by halving.
+/// Destinations, each once, with the number of bindings that lead there; sorted, so that one is
+/// found in a fanout of many by halving.
 #[derive(Debug, Default)]
 pub(super) struct Destinations(SmallVec<[(Destination, u32); 1]>);
 

@@ -1,7 +1,8 @@
 //! Bytes of commands and snapshots: little-endian varints, length-prefixed strings, tagged values.
 //!
-//! Invariant: encoding is canonical (one state, one sequence of bytes) and decoding of anything else ends in
-//! `Malformed`, never in a panic, a deep recursion or memory beyond a small multiple of the input.
+//! Invariant: encoding is canonical (one state, one sequence of bytes) and decoding of anything
+//! else ends in `Malformed`, never in a panic, a deep recursion or memory beyond a small multiple
+//! of the input.
 //!
 //! ```text
 //! number  = 7 bits a byte, low first, high bit = more follow (at most 10 bytes)
@@ -17,7 +18,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::name::{NAME_BYTES_MAX, Name};
 
-/// Tables in tables in arrays: deeper is refused when a client declares it and malformed when read back.
+/// Tables in tables in arrays: deeper is refused when a client declares it and malformed when read
+/// back.
 pub const TABLE_DEPTH_MAX: usize = 64;
 
 /// What was read is not what this version writes.
@@ -147,7 +149,8 @@ fn tag(value: &Value) -> u8 {
     }
 }
 
-/// Reads what `Writer` wrote. Strings and tables are copied out, so that nothing keeps a snapshot's buffer alive.
+/// Reads what `Writer` wrote. Strings and tables are copied out, so that nothing keeps a snapshot's
+/// buffer alive.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
@@ -328,8 +331,9 @@ pub(super) fn table_bytes(table: &Table) -> Bytes {
     writer.finish()
 }
 
-/// What arguments count for against the limit on them: their encoding, and something for each name and value, which take many
-/// times their encoded size once they are read. Nothing where there are none.
+/// What arguments count for against the limit on them: their encoding, and something for each name
+/// and value, which take many times their encoded size once they are read. Nothing where there are
+/// none.
 pub(super) fn counted_bytes(table: &Table) -> usize {
     if table.is_empty() { 0 } else { table_bytes(table).len() + read_bytes(table) }
 }

@@ -67,7 +67,8 @@ impl Router {
             ExchangeType::JmsTopic => Router::Selectors(SelectorTable::default()),
             ExchangeType::ConsistentHash => Router::Hash(SpreadTable::default()),
             ExchangeType::ModulusHash => Router::Modulus(SpreadTable::default()),
-            // Every queue that a local one may be bound to is on this node as long as there is one node.
+            // Every queue that a local one may be bound to is on this node as long as there is one
+            // node.
             ExchangeType::Random | ExchangeType::LocalRandom => Router::Random(SpreadTable::default()),
         }
     }
@@ -77,7 +78,8 @@ impl Router {
         matches!(self, Router::Hash(_) | Router::Modulus(_) | Router::Random(_))
     }
 
-    /// Adds a binding; `identity` is the hash of the destination's kind and name where the router asks for it.
+    /// Adds a binding; `identity` is the hash of the destination's kind and name where the router
+    /// asks for it.
     pub(super) fn add(&mut self, key: &Name, arguments: &[u8], destination: Destination, identity: u64) {
         match self {
             Router::Direct(table) => table.add(key, destination),
@@ -233,8 +235,8 @@ pub(super) struct Meaning {
     pub(super) settings: TypeSettings,
 }
 
-/// Reads the arguments of a declare; those that mean nothing to its type are stored as RabbitMQ stores them, and stay
-/// outside equivalence. Errors: 406 with RabbitMQ's texts.
+/// Reads the arguments of a declare; those that mean nothing to its type are stored as RabbitMQ
+/// stores them, and stay outside equivalence. Errors: 406 with RabbitMQ's texts.
 pub(super) fn meaning(kind: ExchangeType, resource: Resource<'_>, table: &Table) -> Result<Meaning, Refusal> {
     let alternate = match table.get(ALTERNATE_EXCHANGE) {
         None => None,
@@ -248,7 +250,8 @@ pub(super) fn meaning(kind: ExchangeType, resource: Resource<'_>, table: &Table)
 
 const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
 
-/// A redeclare against what exists. Errors: 406 that names the first difference, in RabbitMQ's order.
+/// A redeclare against what exists. Errors: 406 that names the first difference, in RabbitMQ's
+/// order.
 pub(super) fn check_equivalent(
     exchange: &Exchange,
     resource: Resource<'_>,

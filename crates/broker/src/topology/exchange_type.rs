@@ -1,8 +1,10 @@
-//! The types of exchange: how each chooses among its bindings, and what it asks of its arguments and bindings.
+//! The types of exchange: how each chooses among its bindings, and what it asks of its arguments
+//! and bindings.
 //!
-//! Invariant: an argument that means something to a type is checked when the exchange is declared, so a route never meets
-//! a wrong one. Whatever a choice depends on besides the message (a weight, an order) follows from names and keys alone,
-//! never from the order of declares, so it is the same after a restart and on every node.
+//! Invariant: an argument that means something to a type is checked when the exchange is declared,
+//! so a route never meets a wrong one. Whatever a choice depends on besides the message (a weight,
+//! an order) follows from names and keys alone, never from the order of declares, so it is the same
+//! after a restart and on every node.
 
 use amqp::{Table, Value};
 
@@ -14,9 +16,11 @@ use super::{headers, selector, topic};
 
 /// The largest weight of a binding to an `x-consistent-hash` exchange: RabbitMQ 4's.
 pub const BINDING_WEIGHT_MAX: u32 = 10_000;
-/// How many messages an `x-recent-history` exchange keeps if its declare does not say: RabbitMQ's number.
+/// How many messages an `x-recent-history` exchange keeps if its declare does not say: RabbitMQ's
+/// number.
 pub const HISTORY_LENGTH_DEFAULT: u32 = 20;
-/// The most that it may be asked to keep. RabbitMQ has no bound; a history lives in memory, so here it needs one.
+/// The most that it may be asked to keep. RabbitMQ has no bound; a history lives in memory, so here
+/// it needs one.
 pub const HISTORY_LENGTH_MAX: u32 = 10_000;
 
 const HASH_HEADER: &str = "hash-header";
@@ -45,8 +49,9 @@ pub enum ExchangeType {
     LocalRandom,
     /// All; and a queue that is bound later gets the last messages first.
     RecentHistory,
-    /// As the type in its argument `x-delayed-type`. Messages wait in the queues that they go to, as the header `x-delay`
-    /// says, which it does on any exchange: this type is there for those who declare it.
+    /// As the type in its argument `x-delayed-type`. Messages wait in the queues that they go to,
+    /// as the header `x-delay` says, which it does on any exchange: this type is there for those
+    /// who declare it.
     DelayedMessage,
     /// By an expression over the message's headers, in the argument of the binding.
     JmsTopic,
@@ -85,7 +90,8 @@ impl ExchangeType {
         }
     }
 
-    /// The type that a declare names. Errors: 406 on the channel, as RabbitMQ 4 has it (3.x closed the connection, 503).
+    /// The type that a declare names. Errors: 406 on the channel, as RabbitMQ 4 has it (3.x closed
+    /// the connection, 503).
     pub fn parse(word: &[u8]) -> Result<Self, Refusal> {
         Self::ALL.into_iter().find(|t| t.word().as_bytes() == word).ok_or_else(|| {
             Refusal::precondition_failed(&format!("unknown exchange type '{}'", String::from_utf8_lossy(word)))
@@ -146,7 +152,8 @@ pub(super) fn settings(kind: ExchangeType, resource: Resource<'_>, table: &Table
     }
 }
 
-/// The type in `x-delayed-type`: any that chooses by message and bindings alone. Errors: 406 with the plugin's text.
+/// The type in `x-delayed-type`: any that chooses by message and bindings alone. Errors: 406 with
+/// the plugin's text.
 fn delayed_type(table: &Table) -> Result<ExchangeType, Refusal> {
     let found = match table.get(DELAYED_TYPE) {
         Some(Value::LongString(word)) => ExchangeType::parse(word).ok(),
@@ -171,7 +178,8 @@ fn hash_on(resource: Resource<'_>, table: &Table) -> Result<HashOn, Refusal> {
     match (text(HASH_HEADER)?, text(HASH_PROPERTY)?) {
         (Some(_), Some(_)) => Err(Refusal::precondition_failed("hash-header and hash-property are mutually exclusive")),
         (None, None) => Ok(HashOn::RoutingKey),
-        // No header has a longer name, so none is ever found: all messages hash alike, as without the header.
+        // No header has a longer name, so none is ever found: all messages hash alike, as without
+        // the header.
         (Some(header), None) => Ok(HashOn::Header(Name::new(&header[..header.len().min(super::NAME_BYTES_MAX)]))),
         (None, Some(property)) => match &property[..] {
             b"correlation_id" => Ok(HashOn::CorrelationId),
@@ -198,8 +206,8 @@ fn history_length(table: &Table) -> Result<u32, Refusal> {
     })
 }
 
-/// Whether a binding is lawful for this type of source; `queue` is the type of the queue it leads to, if it leads to one.
-/// Errors: 406 with RabbitMQ's texts.
+/// Whether a binding is lawful for this type of source; `queue` is the type of the queue it leads
+/// to, if it leads to one. Errors: 406 with RabbitMQ's texts.
 pub(super) fn check_binding(
     kind: ExchangeType,
     key: &[u8],
@@ -234,9 +242,11 @@ pub(super) fn check_binding(
     }
 }
 
-/// The weight that a binding key of an `x-consistent-hash` exchange says. Errors: 406 with RabbitMQ's texts.
+/// The weight that a binding key of an `x-consistent-hash` exchange says. Errors: 406 with
+/// RabbitMQ's texts.
 pub(super) fn weight(key: &[u8]) -> Result<u32, Refusal> {
-    // Erlang's integers: a sign, then digits; more digits than fit are a number all the same, though not a lawful one.
+    // Erlang's integers: a sign, then digits; more digits than fit are a number all the same,
+    // though not a lawful one.
     let digits = key.strip_prefix(b"+").or_else(|| key.strip_prefix(b"-")).unwrap_or(key);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         let key = term(&Value::LongString(bytes::Bytes::copy_from_slice(key)));

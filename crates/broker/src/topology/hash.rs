@@ -1,6 +1,7 @@
 //! The one hash of the topology's tables, with a fixed seed.
 //!
-//! Invariant: tables hashed with it are looked up and never iterated, so the seed can be seen in no result.
+//! Invariant: tables hashed with it are looked up and never iterated, so the seed can be seen in no
+//! result.
 
 use std::hash::{BuildHasher, Hasher};
 

@@ -1,7 +1,8 @@
 //! The rule of a headers exchange: which messages a binding's arguments select.
 //!
-//! Invariant: matching reads the message's headers and the binding's arguments and nothing else. Fields whose name
-//! starts with `x-` count only under the `-with-x` modes, and `x-match` itself never does.
+//! Invariant: matching reads the message's headers and the binding's arguments and nothing else.
+//! Fields whose name starts with `x-` count only under the `-with-x` modes, and `x-match` itself
+//! never does.
 
 use amqp::{Table, Value};
 
@@ -75,7 +76,8 @@ impl HeadersRule {
     }
 }
 
-/// A binding's void field asks only that the header is there. Numbers are compared by value, whatever their types.
+/// A binding's void field asks only that the header is there. Numbers are compared by value,
+/// whatever their types.
 fn meets(wanted: &Value, given: &Value) -> bool {
     matches!(wanted, Value::Void) || same(wanted, given) || same_number(wanted, given)
 }

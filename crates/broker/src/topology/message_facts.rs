@@ -1,7 +1,7 @@
 //! What a route may ask about its message, besides exchange and routing keys.
 //!
-//! Invariant: nothing is asked that the exchanges on the way do not need, so whoever asks for a route learns from the
-//! calls whether it holds for other messages with the same keys.
+//! Invariant: nothing is asked that the exchanges on the way do not need, so whoever asks for a
+//! route learns from the calls whether it holds for other messages with the same keys.
 
 use amqp::{Table, Value};
 
@@ -39,7 +39,8 @@ pub trait MessageFacts {
     fn remembered_by(&self, exchange: HistoryId, length: u32);
 }
 
-/// An `x-recent-history` exchange, told from one of the same name before or after it. A number of this node's process.
+/// An `x-recent-history` exchange, told from one of the same name before or after it. A number of
+/// this node's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HistoryId(pub(super) u64);
 
@@ -83,7 +84,8 @@ impl<'a> Headers<'a> {
         self.loaded.as_ref().is_some_and(|headers| headers.steps.are_used_up())
     }
 
-    /// The hash of what an exchange hashes. A message that has not got it hashes like all others that have not.
+    /// The hash of what an exchange hashes. A message that has not got it hashes like all others
+    /// that have not.
     pub(super) fn hash(&mut self, on: &HashOn, key: &[u8]) -> u64 {
         match on {
             HashOn::RoutingKey => stable_hash(key),
@@ -95,7 +97,8 @@ impl<'a> Headers<'a> {
 
 fn of_value(value: Option<&Value>) -> u64 {
     match value {
-        // A list counts as its first item, and a number as itself whatever its width: both as in RabbitMQ.
+        // A list counts as its first item, and a number as itself whatever its width: both as in
+        // RabbitMQ.
         Some(Value::Array(items)) => of_value(items.first()),
         Some(Value::LongString(text) | Value::ByteArray(text)) => stable_hash(text),
         Some(value) => match integer(value) {
@@ -106,8 +109,9 @@ fn of_value(value: Option<&Value>) -> u64 {
     }
 }
 
-/// FNV-1a with a final mix. It decides which queue a message goes to, so it may not change with a version of a library as
-/// the hash of the tables may: the order of a key's messages would break at an upgrade.
+/// FNV-1a with a final mix. It decides which queue a message goes to, so it may not change with a
+/// version of a library as the hash of the tables may: the order of a key's messages would break at
+/// an upgrade.
 pub fn stable_hash(bytes: &[u8]) -> u64 {
     let folded = bytes
         .iter()

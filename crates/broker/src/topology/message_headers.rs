@@ -1,14 +1,16 @@
 //! The headers of one message, to be looked up by name for many bindings.
 //!
-//! Invariant: a lookup finds what a scan of the table finds. Few lookups in few headers are scans, without an allocation.
-//! Once scanning has cost more than sorting would, the names are put in order, so that thousands of bindings cost each
-//! message the logarithm of its headers and not their number: whoever may bind and publish could stop the node otherwise.
+//! Invariant: a lookup finds what a scan of the table finds. Few lookups in few headers are scans,
+//! without an allocation. Once scanning has cost more than sorting would, the names are put in
+//! order, so that thousands of bindings cost each message the logarithm of its headers and not
+//! their number: whoever may bind and publish could stop the node otherwise.
 
 use std::cell::{Cell, OnceCell};
 
 use amqp::{Table, Value};
 
-/// Tables of at most this many fields are scanned, however often: a scan of so few is as fast as a search.
+/// Tables of at most this many fields are scanned, however often: a scan of so few is as fast as a
+/// search.
 const SCANNED_ALWAYS: usize = 8;
 /// So many headers may be passed in scans of one message before its names are put in order.
 const SCANNED_MAX: usize = 2048;

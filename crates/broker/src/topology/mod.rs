@@ -1,14 +1,16 @@
-//! Who exists on this broker and where a message goes: virtual hosts, users and their rights, policies, exchanges, queues
-//! (as records), bindings; and the map of the cluster: nodes, pools, partitions.
+//! Who exists on this broker and where a message goes: virtual hosts, users and their rights,
+//! policies, exchanges, queues (as records), bindings; and the map of the cluster: nodes, pools,
+//! partitions.
 //!
-//! Invariant: the replicated part changes only by `apply`, and is a function of the commands applied; what lives on
-//! this node only changes by `apply_local`, and is in no log, no snapshot and no replicated decision. Reads never
-//! change anything, so any number of threads may route at a time.
+//! Invariant: the replicated part changes only by `apply`, and is a function of the commands
+//! applied; what lives on this node only changes by `apply_local`, and is in no log, no snapshot
+//! and no replicated decision. Reads never change anything, so any number of threads may route at a
+//! time.
 //!
-//! A request takes three steps: `check_*` answers at once what needs no change and refuses what is not lawful;
-//! otherwise it gives a `Command`, which goes through the log to `apply` or straight to `apply_local`; both validate
-//! again, for the state may have moved. Absent on purpose: messages, consumers, conditions on them (`if-empty`,
-//! `if-unused` of a queue), who leads, what time it is.
+//! A request takes three steps: `check_*` answers at once what needs no change and refuses what is
+//! not lawful; otherwise it gives a `Command`, which goes through the log to `apply` or straight to
+//! `apply_local`; both validate again, for the state may have moved. Absent on purpose: messages,
+//! consumers, conditions on them (`if-empty`, `if-unused` of a queue), who leads, what time it is.
 
 mod administer;
 mod apply;
@@ -86,9 +88,11 @@ use crate::ids::{PartitionId, QueueId, VhostId};
 
 /// Virtual hosts of one broker.
 pub const VHOSTS_MAX: usize = 1 << 16;
-/// Virtual hosts that one broker may ever have: each that was deleted leaves a place of eight bytes.
+/// Virtual hosts that one broker may ever have: each that was deleted leaves a place of eight
+/// bytes.
 pub const VHOSTS_EVER_MAX: usize = 1 << 22;
-/// Encoded bytes of the arguments of one declare or binding; no frame of RabbitMQ's default size carries more.
+/// Encoded bytes of the arguments of one declare or binding; no frame of RabbitMQ's default size
+/// carries more.
 pub const ARGUMENTS_BYTES_MAX: usize = 128 * 1024;
 
 /// Global parameters of one broker.
@@ -104,20 +108,23 @@ pub struct Topology {
     vhosts: Vec<Option<Box<Vhost>>>,
     vhost_ids: BTreeMap<Name, VhostId>,
     users: BTreeMap<Name, User>,
-    /// What operators and tools keep here, as JSON; the broker itself reads its name and tags from them.
+    /// What operators and tools keep here, as JSON; the broker itself reads its name and tags from
+    /// them.
     global_parameters: BTreeMap<Name, String>,
     exchanges: exchange::Exchanges,
     queues: queue::Queues,
     bindings: binding::Bindings,
     /// What the arguments of bindings take.
     binding_bytes: BytesByVhost,
-    /// What arguments of queues, exchanges and bindings may take in one virtual host: this node's choice, as `redeclaration` is.
+    /// What arguments of queues, exchanges and bindings may take in one virtual host: this node's
+    /// choice, as `redeclaration` is.
     argument_bytes_max: u64,
     /// The next replicated queue's id; replicated itself.
     queue_next: u64,
     /// The next id, without its bit, of a queue of this node only.
     local_queue_next: u64,
-    /// How a redeclare is held against what exists: this node's choice, no part of what is replicated.
+    /// How a redeclare is held against what exists: this node's choice, no part of what is
+    /// replicated.
     redeclaration: Redeclaration,
     /// Grows with every change of a policy; of this process, as `version` is.
     policies_version: u64,
@@ -135,7 +142,8 @@ pub enum Redeclaration {
     /// It has to be the same.
     #[default]
     Strict,
-    /// A quorum queue may be declared again as a classic one, for programs that still do; it stays what it is.
+    /// A quorum queue may be declared again as a classic one, for programs that still do; it stays
+    /// what it is.
     Relaxed,
 }
 
@@ -146,8 +154,9 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// What a fresh broker has: virtual host `/` with its predeclared exchanges, and user `guest` (password `guest`,
-    /// tag `administrator`) who may do everything in it. That guest may only come from loopback is the server's rule.
+    /// What a fresh broker has: virtual host `/` with its predeclared exchanges, and user `guest`
+    /// (password `guest`, tag `administrator`) who may do everything in it. That guest may only
+    /// come from loopback is the server's rule.
     pub fn new() -> Self {
         let mut topology = Self::empty();
         let slash = topology.create_vhost(&Name::from("/"));
@@ -191,7 +200,8 @@ impl Topology {
         self.global_parameters.get(&Name::new(name)).map(String::as_str)
     }
 
-    /// Whether nothing was ever declared: there is what a fresh broker has, whatever nodes and partitions it has.
+    /// Whether nothing was ever declared: there is what a fresh broker has, whatever nodes and
+    /// partitions it has.
     pub fn is_untouched(&self) -> bool {
         let (cluster, machine_version) = (self.cluster.clone(), self.machine_version);
         let fresh = Topology { cluster, machine_version, ..Topology::new() };
@@ -203,8 +213,8 @@ impl Topology {
         self.redeclaration = redeclaration;
     }
 
-    /// Chooses how many bytes the arguments of all queues, exchanges and bindings of a virtual host may take together. It holds for
-    /// what clients ask for from now on; what was decided stays.
+    /// Chooses how many bytes the arguments of all queues, exchanges and bindings of a virtual host
+    /// may take together. It holds for what clients ask for from now on; what was decided stays.
     pub fn set_argument_bytes_max(&mut self, bytes: u64) {
         self.argument_bytes_max = bytes;
     }
@@ -214,8 +224,9 @@ impl Topology {
         self.queues.argument_bytes.of(vhost) + self.exchanges.argument_bytes.of(vhost) + self.binding_bytes.of(vhost)
     }
 
-    /// A durable queue of the default type in virtual host `/` for messages of which nobody knows any more where they
-    /// belong: a repair found them under this id. Its name says so; ids up to it are not given out again.
+    /// A durable queue of the default type in virtual host `/` for messages of which nobody knows
+    /// any more where they belong: a repair found them under this id. Its name says so; ids up to
+    /// it are not given out again.
     ///
     /// `false` if the id is taken, or a queue of that name is there.
     pub fn adopt_queue(&mut self, id: QueueId, partition: PartitionId) -> bool {
@@ -250,8 +261,8 @@ impl Topology {
         self.version += 1;
     }
 
-    /// Grows with every change, replicated or not; whatever was read at a version holds while it stays the same. A
-    /// number of this node's process: it is not replicated and not in snapshots.
+    /// Grows with every change, replicated or not; whatever was read at a version holds while it
+    /// stays the same. A number of this node's process: it is not replicated and not in snapshots.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -281,7 +292,8 @@ impl Topology {
         self.queues.iter().map(|(_, queue)| queue)
     }
 
-    /// The exclusive queues of a connection, in the order of their declares: what goes when it closes.
+    /// The exclusive queues of a connection, in the order of their declares: what goes when it
+    /// closes.
     pub fn exclusive_queues(&self, connection: u64) -> &[QueueId] {
         self.queues.owned_by(connection)
     }
@@ -314,7 +326,8 @@ impl Topology {
         if hash.matches(password) { user } else { None }
     }
 
-    /// The user of this name: what is asked of a login whose proof is a certificate, and what limits go by.
+    /// The user of this name: what is asked of a login whose proof is a certificate, and what
+    /// limits go by.
     pub fn user(&self, name: &[u8]) -> Option<&User> {
         if name.len() > NAME_BYTES_MAX { None } else { self.users.get(&Name::new(name)) }
     }

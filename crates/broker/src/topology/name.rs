@@ -1,6 +1,8 @@
-//! Names of virtual hosts, exchanges, queues and users, and routing keys: at most 255 bytes, of any value.
+//! Names of virtual hosts, exchanges, queues and users, and routing keys: at most 255 bytes, of any
+//! value.
 //!
-//! Invariant: a name owns exactly its bytes; it never keeps alive the read buffer or the snapshot it was cut from.
+//! Invariant: a name owns exactly its bytes; it never keeps alive the read buffer or the snapshot
+//! it was cut from.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,13 +16,15 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub struct Name(Arc<[u8]>);
 
 impl Name {
-    /// Takes a name over. Longer than `NAME_BYTES_MAX` is a caller bug and panics: the wire cannot carry it.
+    /// Takes a name over. Longer than `NAME_BYTES_MAX` is a caller bug and panics: the wire cannot
+    /// carry it.
     pub fn new(bytes: &[u8]) -> Self {
         assert!(bytes.len() <= NAME_BYTES_MAX, "a name has at most 255 bytes");
         Self(Arc::from(bytes))
     }
 
-    /// Takes a name over without its carriage returns and line feeds, as RabbitMQ does in declares and bindings.
+    /// Takes a name over without its carriage returns and line feeds, as RabbitMQ does in declares
+    /// and bindings.
     pub fn stripped(bytes: &[u8]) -> Self {
         if bytes.iter().any(|b| matches!(b, b'\r' | b'\n')) {
             let kept: Vec<u8> = bytes.iter().copied().filter(|b| !matches!(b, b'\r' | b'\n')).collect();

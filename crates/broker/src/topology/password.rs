@@ -1,9 +1,9 @@
 //! Passwords as they are kept: salted hashes of RabbitMQ's three algorithms.
 //!
-//! Invariant: a password is kept only as a salted hash, and no text or debug output shows even that. The salt is given
-//! by the caller, because this room knows no random numbers.
-//! Absent on purpose: a slow hash. A definitions file brings RabbitMQ's hashes and those are what can be checked; one
-//! check costs less than a microsecond, so no login holds up its thread.
+//! Invariant: a password is kept only as a salted hash, and no text or debug output shows even
+//! that. The salt is given by the caller, because this room knows no random numbers. Absent on
+//! purpose: a slow hash. A definitions file brings RabbitMQ's hashes and those are what can be
+//! checked; one check costs less than a microsecond, so no login holds up its thread.
 
 use std::fmt;
 
@@ -60,7 +60,8 @@ impl HashAlgorithm {
     }
 }
 
-/// A salted password hash, or that there is no password: such a user logs in by certificate or not at all.
+/// A salted password hash, or that there is no password: such a user logs in by certificate or not
+/// at all.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     pub(super) algorithm: HashAlgorithm,
@@ -76,8 +77,8 @@ impl PasswordHash {
         Self { algorithm, bytes }
     }
 
-    /// The hash in the bytes that RabbitMQ exports: salt, then digest; or none for a user without a password. `None`: the
-    /// length is not one of this algorithm.
+    /// The hash in the bytes that RabbitMQ exports: salt, then digest; or none for a user without a
+    /// password. `None`: the length is not one of this algorithm.
     pub fn from_bytes(algorithm: HashAlgorithm, bytes: &[u8]) -> Option<Self> {
         let fits = bytes.is_empty() || bytes.len() == SALT_BYTES + algorithm.digest_bytes();
         fits.then(|| Self { algorithm, bytes: bytes.into() })
@@ -93,7 +94,8 @@ impl PasswordHash {
         self.algorithm
     }
 
-    /// Whether this is the password. Takes the same time wherever the first wrong byte is. An empty password never is.
+    /// Whether this is the password. Takes the same time wherever the first wrong byte is. An empty
+    /// password never is.
     pub fn matches(&self, password: &[u8]) -> bool {
         let Some((salt, digest)) = self.bytes.split_at_checked(SALT_BYTES) else { return false };
         let other = self.algorithm.digest(salt, password);

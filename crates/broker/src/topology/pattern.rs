@@ -1,13 +1,16 @@
 //! Regular expressions over names: what permissions and policies are made of.
 //!
-//! Invariant: a pattern that exists compiles, and asking it never fails: where its search would take more steps than
-//! [`STEPS_MAX`] it matches nothing, which grants nothing. Two patterns are equal when their texts are.
+//! Invariant: a pattern that exists compiles, and asking it never fails: where its search would
+//! take more steps than [`STEPS_MAX`] it matches nothing, which grants nothing. Two patterns are
+//! equal when their texts are.
 //!
-//! Without look-around and back references a search takes time in proportion to the name. With them it may have to try
-//! again, so it has a limit, and a pattern that reaches it is refused when it is set: see [`Pattern::check_cost`].
+//! Without look-around and back references a search takes time in proportion to the name. With them
+//! it may have to try again, so it has a limit, and a pattern that reaches it is refused when it is
+//! set: see [`Pattern::check_cost`].
 //!
-//! They are RabbitMQ's: searched for anywhere in the name, case and all, over bytes. PCRE's look-around works; what this
-//! machine cannot compile (callouts, recursion, verbs) is refused when it is set and not when it is used.
+//! They are RabbitMQ's: searched for anywhere in the name, case and all, over bytes. PCRE's
+//! look-around works; what this machine cannot compile (callouts, recursion, verbs) is refused when
+//! it is set and not when it is used.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -20,13 +23,14 @@ use super::name::NAME_BYTES_MAX;
 
 /// Bytes of the text of a pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// How often one search may try again (look-around, back references). A name has at most 255 bytes, so that a pattern of
-/// a few parts that tries each place once stays far below; one that tries every combination is beyond any limit.
+/// How often one search may try again (look-around, back references). A name has at most 255 bytes,
+/// so that a pattern of a few parts that tries each place once stays far below; one that tries
+/// every combination is beyond any limit.
 pub const STEPS_MAX: usize = 4096;
 /// Memory of one compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
-/// What the counts of a pattern's repeats make when they are multiplied, nested or not. The compiler multiplies some of them
-/// in 64 bits, and ends the process beyond that.
+/// What the counts of a pattern's repeats make when they are multiplied, nested or not. The
+/// compiler multiplies some of them in 64 bits, and ends the process beyond that.
 const REPEATS_MAX: u64 = 1 << 32;
 /// How many different bytes of its text a pattern is tried with: see [`Pattern::check_cost`].
 const PROBES_MAX: usize = 64;
@@ -66,8 +70,8 @@ struct Search {
 /// Names whose answer is remembered.
 const MEMO_SLOTS: usize = 64;
 
-/// Answers by name, so that an operation that comes a thousand times searches once. A slot keeps the whole name: two names of
-/// one hash are told apart, and the later one takes the slot.
+/// Answers by name, so that an operation that comes a thousand times searches once. A slot keeps
+/// the whole name: two names of one hash are told apart, and the later one takes the slot.
 #[derive(Default)]
 struct Memo(OnceLock<Box<[Mutex<Remembered>; MEMO_SLOTS]>>);
 
@@ -82,8 +86,8 @@ impl Memo {
 }
 
 impl Pattern {
-    /// The pattern of this text, in which an empty one matches only the empty name. Errors: it is too long or does not
-    /// compile.
+    /// The pattern of this text, in which an empty one matches only the empty name. Errors: it is
+    /// too long or does not compile.
     pub fn new(text: &str) -> Result<Self, WrongPattern> {
         let matcher = match text {
             ".*" => Matcher::Everything,
@@ -130,7 +134,8 @@ impl Pattern {
         found
     }
 
-    /// As [`Pattern::matches`], which takes a search that does not end in time for one that finds nothing.
+    /// As [`Pattern::matches`], which takes a search that does not end in time for one that finds
+    /// nothing.
     pub fn find(&self, name: &[u8]) -> Result<bool, TooManySteps> {
         match &self.matcher {
             Matcher::Everything => Ok(true),
@@ -139,10 +144,12 @@ impl Pattern {
         }
     }
 
-    /// Tries it on long names that are made of its own letters: those on which a search that tries every combination
-    /// takes longest. For who is about to store a pattern; one that is stored is asked as it is.
+    /// Tries it on long names that are made of its own letters: those on which a search that tries
+    /// every combination takes longest. For who is about to store a pattern; one that is stored is
+    /// asked as it is.
     ///
-    /// - `may_go_on` is asked after each name; with false the pattern takes too long for another reason, its size.
+    /// - `may_go_on` is asked after each name; with false the pattern takes too long for another
+    ///   reason, its size.
     pub fn check_cost(&self, may_go_on: &mut dyn FnMut() -> bool) -> Result<(), TooManySteps> {
         let mut letters: Vec<u8> = Vec::new();
         for byte in self.text.bytes().filter(u8::is_ascii_graphic) {
@@ -170,8 +177,9 @@ impl Pattern {
     }
 }
 
-/// Whether a pattern may have what needs more than one pass over a name: groups that are no plain ones, back references,
-/// possessive repeats. Where this says yes for nothing, a few hundred bytes are lost.
+/// Whether a pattern may have what needs more than one pass over a name: groups that are no plain
+/// ones, back references, possessive repeats. Where this says yes for nothing, a few hundred bytes
+/// are lost.
 fn may_try_again(text: &str) -> bool {
     let bytes = text.as_bytes();
     text.contains("(?")
@@ -179,7 +187,8 @@ fn may_try_again(text: &str) -> bool {
         || bytes.windows(2).any(|two| b"+*?}".contains(&two[0]) && two[1] == b'+')
 }
 
-/// The product of all numbers within braces, as far as 64 bits go: at least as often as any part of it can be repeated.
+/// The product of all numbers within braces, as far as 64 bits go: at least as often as any part of
+/// it can be repeated.
 fn repeats(text: &str) -> u64 {
     let braces = text.split('{').skip(1).filter_map(|behind| behind.split_once('}'));
     let numbers = braces.flat_map(|(inside, _)| inside.split(|letter: char| !letter.is_ascii_digit()));

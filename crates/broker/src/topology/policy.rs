@@ -1,8 +1,9 @@
 //! Policies: settings for every queue and exchange of a virtual host whose name matches a pattern.
 //!
-//! Invariant: a policy that exists holds only keys of RabbitMQ with values that RabbitMQ takes, and only such as this
-//! version honours; of those that match a thing the one of the highest priority holds, alone. A key that the thing's
-//! type does not know says nothing, because a policy matches things of all types.
+//! Invariant: a policy that exists holds only keys of RabbitMQ with values that RabbitMQ takes, and
+//! only such as this version honours; of those that match a thing the one of the highest priority
+//! holds, alone. A key that the thing's type does not know says nothing, because a policy matches
+//! things of all types.
 
 use std::collections::BTreeMap;
 
@@ -96,8 +97,8 @@ impl Policy {
     }
 }
 
-/// The policy that holds for a thing, and its name: of those that take and match it the one of the highest priority; among
-/// equals the first by name, so that every member chooses alike.
+/// The policy that holds for a thing, and its name: of those that take and match it the one of the
+/// highest priority; among equals the first by name, so that every member chooses alike.
 pub(super) fn named<'a>(
     policies: &'a BTreeMap<Name, Policy>,
     name: &[u8],
@@ -119,7 +120,8 @@ pub struct HeldPolicies<'a> {
     pub policy: Option<&'a Name>,
     /// The name of the operator policy.
     pub operator_policy: Option<&'a Name>,
-    /// What both say together: of two numbers the smaller, else the operator's word; `None` without any.
+    /// What both say together: of two numbers the smaller, else the operator's word; `None` without
+    /// any.
     pub definition: Option<Table>,
 }
 
@@ -180,8 +182,9 @@ const OVERFLOWS: &[&str] = &["drop-head", "reject-publish", "reject-publish-dlx"
 const LOCATORS: &[&str] = &["client-local", "balanced", "random", "least-leaders", "min-masters"];
 const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
 
-/// Ours, and the keys of RabbitMQ 4.3's policies, streams, federation and the mirrored queues of RabbitMQ 3 included, so that a name that is merely not there yet is
-/// told from one that is misspelled.
+/// Ours, and the keys of RabbitMQ 4.3's policies, streams, federation and the mirrored queues of
+/// RabbitMQ 3 included, so that a name that is merely not there yet is told from one that is
+/// misspelled.
 #[rustfmt::skip]
 const KEYS: &[Key] = &[
     key("alternate-exchange",             false, Rule::Name, Honoured),
@@ -223,14 +226,17 @@ const KEYS: &[Key] = &[
     key("ha-promote-on-failure",          false, Rule::Name, NotYet),
 ];
 
-/// Whether a key asks for what another broker has and this version has not: streams, federation, mirrored queues.
+/// Whether a key asks for what another broker has and this version has not: streams, federation,
+/// mirrored queues.
 pub fn is_unsupported_key(name: &[u8]) -> bool {
     KEYS.iter().any(|key| key.name.as_bytes() == name && !key.is_honoured())
 }
 
-/// Checks the definition of a policy, or of an operator policy. One without a key holds like any other, and says nothing.
+/// Checks the definition of a policy, or of an operator policy. One without a key holds like any
+/// other, and says nothing.
 ///
-/// Errors: the first key that is not known, has a value that it does not take, or asks for what this version does not do.
+/// Errors: the first key that is not known, has a value that it does not take, or asks for what
+/// this version does not do.
 pub fn check_definition(definition: &Table, operator: bool) -> Result<(), WrongDefinition> {
     let wrong =
         |key: &[u8], reason: String| Err(WrongDefinition { key: String::from_utf8_lossy(key).into_owned(), reason });

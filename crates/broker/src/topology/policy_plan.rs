@@ -1,12 +1,14 @@
-//! Whom a change of a policy leaves with what: which policy holds for each queue and exchange of the virtual host after it.
+//! Whom a change of a policy leaves with what: which policy holds for each queue and exchange of
+//! the virtual host after it.
 //!
-//! Invariant: what holds for a thing is the policy of the highest rank among those that take and match it, and it is
-//! kept with the thing. So a change asks its own pattern only; the patterns of others are asked where it takes a policy
-//! away from a thing, and then only those of lower rank.
+//! Invariant: what holds for a thing is the policy of the highest rank among those that take and
+//! match it, and it is kept with the thing. So a change asks its own pattern only; the patterns of
+//! others are asked where it takes a policy away from a thing, and then only those of lower rank.
 //!
-//! Matching many names takes time, and nobody routes while the topology changes. So a survey collects the names in
-//! slices, judges them without holding the topology, and leaves its plan where the change finds it. A change without a
-//! plan, or with one that another change made stale, does the same work itself: the result is the same.
+//! Matching many names takes time, and nobody routes while the topology changes. So a survey
+//! collects the names in slices, judges them without holding the topology, and leaves its plan
+//! where the change finds it. A change without a plan, or with one that another change made stale,
+//! does the same work itself: the result is the same.
 
 use std::collections::BTreeMap;
 
@@ -53,14 +55,15 @@ pub(super) struct PolicyChange<'a> {
     pub(super) after: &'a BTreeMap<Name, Policy>,
 }
 
-/// Whether the first policy holds where both match: by priority, then by name, so that every member chooses alike.
+/// Whether the first policy holds where both match: by priority, then by name, so that every member
+/// chooses alike.
 fn outranks(one: (&Name, &Policy), other: (&Name, &Policy)) -> bool {
     one.1.priority > other.1.priority || (one.1.priority == other.1.priority && one.0 < other.0)
 }
 
 impl PolicyChange<'_> {
-    /// The policy that holds for `name` after the change; `current` did before. Errors: the changed policy's own pattern
-    /// cannot be searched for in this name.
+    /// The policy that holds for `name` after the change; `current` did before. Errors: the changed
+    /// policy's own pattern cannot be searched for in this name.
     pub(super) fn holder(
         &self,
         current: Option<&Name>,
@@ -132,7 +135,8 @@ pub struct PolicySurvey {
 }
 
 impl PolicySurvey {
-    /// The survey of a command that puts or deletes a policy; `None` of any other, or one that will be refused.
+    /// The survey of a command that puts or deletes a policy; `None` of any other, or one that will
+    /// be refused.
     pub fn begin(topology: &Topology, command: &Command) -> Option<Self> {
         let (vhost, operator, name, new) = match command {
             Command::PutPolicy(PutPolicy { vhost, operator, name, policy }) => (*vhost, *operator, name, Some(policy)),
@@ -150,7 +154,8 @@ impl PolicySurvey {
         Some(Self { vhost, operator, name: name.clone(), before, after, version, queues, exchanges, next: 0 })
     }
 
-    /// Collects the names of some more places; false once there are none. To be called with the topology as it is now.
+    /// Collects the names of some more places; false once there are none. To be called with the
+    /// topology as it is now.
     pub fn collect(&mut self, topology: &Topology) -> bool {
         let places = self.next..self.next + SLICE_PLACES;
         self.next = places.end;
@@ -167,7 +172,8 @@ impl PolicySurvey {
 
     /// Matches the names that were collected. `may_go_on` is asked after each of them.
     ///
-    /// Errors: the pattern of a policy that is put cannot be used with one of them, or `may_go_on` said no.
+    /// Errors: the pattern of a policy that is put cannot be used with one of them, or `may_go_on`
+    /// said no.
     pub fn judge(self, may_go_on: &mut dyn FnMut() -> bool) -> Result<PolicyPlan, Unplanned> {
         let change = PolicyChange { name: &self.name, before: self.before.as_ref(), after: &self.after };
         let (mut queues, mut exchanges) = (HashMap::default(), HashMap::default());
@@ -190,12 +196,14 @@ impl PolicySurvey {
 }
 
 impl Topology {
-    /// Leaves a plan for the change of a policy that comes next. It changes nothing that anybody sees.
+    /// Leaves a plan for the change of a policy that comes next. It changes nothing that anybody
+    /// sees.
     pub fn expect_policy(&mut self, plan: PolicyPlan) {
         self.policy_plan = Some(plan);
     }
 
-    /// The plan that was left for this change, if the policies are still as they were when it was made.
+    /// The plan that was left for this change, if the policies are still as they were when it was
+    /// made.
     pub(super) fn take_policy_plan(
         &mut self,
         vhost: VhostId,

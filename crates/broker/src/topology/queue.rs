@@ -1,7 +1,9 @@
-//! Queues as records: who they are and what was asked for. What is in them is the business of the queue machines.
+//! Queues as records: who they are and what was asked for. What is in them is the business of the
+//! queue machines.
 //!
-//! Invariant: a queue's name is unique in its virtual host, its id is unique for ever, and queues that were declared
-//! alike share one shape. The default exchange has no bindings of its own: it is the index by name.
+//! Invariant: a queue's name is unique in its virtual host, its id is unique for ever, and queues
+//! that were declared alike share one shape. The default exchange has no bindings of its own: it is
+//! the index by name.
 
 use std::sync::Arc;
 
@@ -64,13 +66,15 @@ pub struct Queue {
     pub shape: Arc<QueueShape>,
     /// The policies that hold for it, kept so that nobody matches its name again.
     pub(super) held: Held,
-    /// What its machine works by: its arguments and the policies that match it, merged by [`super::effective`].
+    /// What its machine works by: its arguments and the policies that match it, merged by
+    /// [`super::effective`].
     pub rules: Arc<Rules>,
     /// Places of the bindings that lead here; those of the default exchange are not among them.
     pub(super) incoming: Vec<u32>,
 }
 
-/// Where a routed message goes: small, so that a fanout of thousands is a copy of thousands of these.
+/// Where a routed message goes: small, so that a fanout of thousands is a copy of thousands of
+/// these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteTarget {
     /// The queue; `QueueId::is_local` tells whether it lives on this node only.
@@ -85,7 +89,8 @@ pub struct RouteTarget {
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     slots: slab::Slab<Queue>,
-    /// What routing needs, at the same places as `slots`; a place without a queue holds what was there before.
+    /// What routing needs, at the same places as `slots`; a place without a queue holds what was
+    /// there before.
     targets: Vec<RouteTarget>,
     by_name: HashTable<u32>,
     by_id: HashTable<u32>,

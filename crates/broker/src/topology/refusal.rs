@@ -1,20 +1,23 @@
 //! The lawful no: what a client is told when the topology does not do what it asked.
 //!
-//! Invariant: code, scope and text are those of RabbitMQ 4.3; where Leveret refuses what RabbitMQ would grant, the text
-//! says that this version does not support it. No other file of the topology builds a reply code.
+//! Invariant: code, scope and text are those of RabbitMQ 4.3; where Leveret refuses what RabbitMQ
+//! would grant, the text says that this version does not support it. No other file of the topology
+//! builds a reply code.
 
 use super::name::Name;
 
 /// A reply text is a short string on the wire; a longer one is cut and ends in three dots.
 pub const REPLY_TEXT_BYTES_MAX: usize = 255;
 
-/// What the client gets instead: the code and text of `channel.close` or, when `hard`, of `connection.close`.
+/// What the client gets instead: the code and text of `channel.close` or, when `hard`, of
+/// `connection.close`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code} {text}")]
 pub struct Refusal {
     /// AMQP's reply code.
     pub code: u16,
-    /// The whole reply text as it goes on the wire, name of the code included; at most `REPLY_TEXT_BYTES_MAX` bytes.
+    /// The whole reply text as it goes on the wire, name of the code included; at most
+    /// `REPLY_TEXT_BYTES_MAX` bytes.
     pub text: String,
     /// Whether it closes the connection; otherwise only the channel.
     pub hard: bool,
@@ -132,7 +135,8 @@ impl Refusal {
         Self::precondition_failed(&format!("invalid arg '{key}' for {resource}: {reason}"))
     }
 
-    /// Leveret's own: a thing that RabbitMQ has and this version has not. Never accepted and ignored.
+    /// Leveret's own: a thing that RabbitMQ has and this version has not. Never accepted and
+    /// ignored.
     pub(super) fn not_supported_yet(resource: Resource<'_>, key: &str) -> Self {
         Self::invalid_argument(resource, key, "not supported by this version yet")
     }

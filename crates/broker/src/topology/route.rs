@@ -1,7 +1,8 @@
 //! The way of a message: from an exchange over its bindings to queues.
 //!
-//! Invariant: each queue comes once however many bindings lead to it, in the order of ids, which is the order of
-//! creation; an exchange is visited once however bindings between exchanges run in circles.
+//! Invariant: each queue comes once however many bindings lead to it, in the order of ids, which is
+//! the order of creation; an exchange is visited once however bindings between exchanges run in
+//! circles.
 
 use smallvec::SmallVec;
 
@@ -11,8 +12,9 @@ use super::exchange::Router;
 use super::message_facts::{Headers, RouteRequest, stable_hash};
 use super::queue::RouteTarget;
 
-/// A queue that was found, a node of a trie or a header that was looked up costs about so much less than to hand a message to a
-/// queue. What a route says of its work is these by this number, and one.
+/// A queue that was found, a node of a trie or a header that was looked up costs about so much less
+/// than to hand a message to a queue. What a route says of its work is these by this number, and
+/// one.
 pub const STEPS_OF_A_TARGET: usize = 8;
 
 /// Why nobody knows where a message goes.
@@ -21,16 +23,18 @@ pub enum NoRoute {
     /// There is no such exchange. `Topology::check_publish` has the refusal for it.
     #[error("no such exchange")]
     NotFound,
-    /// The selectors on its way take too many steps for this message. It goes nowhere rather than to some of its queues.
+    /// The selectors on its way take too many steps for this message. It goes nowhere rather than
+    /// to some of its queues.
     #[error("the selectors of the bindings on its way take too long for this message")]
     TooMuch,
 }
 
 impl Topology {
-    /// Adds to `out` the queues that a message goes to. An exchange that finds nothing for it passes it on to its
-    /// alternate exchange, if it has one and that exists.
+    /// Adds to `out` the queues that a message goes to. An exchange that finds nothing for it
+    /// passes it on to its alternate exchange, if it has one and that exists.
     ///
-    /// - `out` is not cleared: what several calls for one message add together comes once each, in order of queue id.
+    /// - `out` is not cleared: what several calls for one message add together comes once each, in
+    ///   order of queue id.
     /// - Returns how much work it was: see [`STEPS_OF_A_TARGET`].
     /// - Errors: see [`NoRoute`], and `out` is as it was.
     /// - Cost: no allocation but growth of `out`, unless more than 16 exchanges are on the way.

@@ -1,7 +1,8 @@
-//! Bindings whose arguments are a rule over a message's headers: every message is held against each of them.
+//! Bindings whose arguments are a rule over a message's headers: every message is held against each
+//! of them.
 //!
-//! Invariant: a binding is told from another by its encoded arguments and its destination; those that differ in their
-//! routing key only are counted as one.
+//! Invariant: a binding is told from another by its encoded arguments and its destination; those
+//! that differ in their routing key only are counted as one.
 
 use amqp::Table;
 
@@ -56,8 +57,9 @@ impl<R: Rule> Selections<R> {
         }
     }
 
-    /// Calls `visit` with the destination of every rule that is met. Returns how many steps that took. Where
-    /// [`MessageHeaders::steps`] are used up it ends early, and what it found is not all.
+    /// Calls `visit` with the destination of every rule that is met. Returns how many steps that
+    /// took. Where [`MessageHeaders::steps`] are used up it ends early, and what it found is not
+    /// all.
     pub(super) fn each(&self, headers: &MessageHeaders, visit: &mut impl FnMut(Destination)) -> usize {
         let before = headers.asked() + headers.steps.taken();
         for selection in &self.0 {

@@ -1,9 +1,10 @@
-//! The rule of an `x-jms-topic` exchange: a binding selects messages by an expression over their headers.
+//! The rule of an `x-jms-topic` exchange: a binding selects messages by an expression over their
+//! headers.
 //!
-//! RabbitMQ's client for JMS compiles the selector, which JMS writes in a dialect of SQL, and sends it as the text of an
-//! Erlang term in the binding's argument `rjms_erlang_selector`. The routing key plays no part, and a binding without the
-//! argument selects nothing. Three values, as in SQL: what a header that is not there is compared with is unknown, and
-//! only what is true is selected.
+//! RabbitMQ's client for JMS compiles the selector, which JMS writes in a dialect of SQL, and sends
+//! it as the text of an Erlang term in the binding's argument `rjms_erlang_selector`. The routing
+//! key plays no part, and a binding without the argument selects nothing. Three values, as in SQL:
+//! what a header that is not there is compared with is unknown, and only what is true is selected.
 //!
 //! ```text
 //!   term  = 'atom' | atom | <<"text">> | number | [term, ...] | {term, ...}          with a full stop behind it
@@ -14,9 +15,10 @@
 //!         | {'between' | 'not_between', expr, {'range', expr, expr}}
 //! ```
 //!
-//! Invariants: an expression that cannot be evaluated is refused when it is bound; evaluating one recurs no deeper than
-//! [`SELECTOR_DEPTH_MAX`], and takes what it costs from the steps of its message, which all selectors on the way share.
-//! Source: RabbitMQ's guide on JMS, the names in the terms of its plugin rabbitmq_jms_topic_exchange.
+//! Invariants: an expression that cannot be evaluated is refused when it is bound; evaluating one
+//! recurs no deeper than [`SELECTOR_DEPTH_MAX`], and takes what it costs from the steps of its
+//! message, which all selectors on the way share. Source: RabbitMQ's guide on JMS, the names in the
+//! terms of its plugin rabbitmq_jms_topic_exchange.
 
 use std::cmp::Ordering;
 
@@ -36,7 +38,8 @@ use term::Term;
 
 /// The binding's argument.
 const SELECTOR: &str = "rjms_erlang_selector";
-/// How deep terms and expressions may be nested. A chain of as many `OR` is as deep; people write some tens.
+/// How deep terms and expressions may be nested. A chain of as many `OR` is as deep; people write
+/// some tens.
 pub const SELECTOR_DEPTH_MAX: usize = 512;
 
 /// The longest selector that can be bound, and the most values and operators in one.
@@ -48,7 +51,8 @@ const LOOKUP_STEPS: usize = 4;
 /// So many bytes of two texts are compared in a step.
 const TEXT_BYTES_A_STEP: usize = 64;
 
-/// Refuses a selector that cannot be read, or is too large: 406. RabbitMQ takes it, and selects nothing.
+/// Refuses a selector that cannot be read, or is too large: 406. RabbitMQ takes it, and selects
+/// nothing.
 ///
 /// Only what is bound anew is looked at: a selector that an earlier version took still holds.
 pub(super) fn check(arguments: &Table) -> Result<(), Refusal> {
@@ -329,7 +333,8 @@ impl Constant {
     }
 }
 
-/// A header that is neither text nor number nor truth is as good as none. Of two with one name the first counts.
+/// A header that is neither text nor number nor truth is as good as none. Of two with one name the
+/// first counts.
 fn header<'a>(headers: &'a MessageHeaders, name: &[u8]) -> Known<'a> {
     match headers.first(name) {
         Some(Value::LongString(text)) => Known::Text(text),
@@ -341,7 +346,8 @@ fn header<'a>(headers: &'a MessageHeaders, name: &[u8]) -> Known<'a> {
     }
 }
 
-/// Numbers by their value; what is of different kinds in Erlang's order of kinds, as RabbitMQ compares it.
+/// Numbers by their value; what is of different kinds in Erlang's order of kinds, as RabbitMQ
+/// compares it.
 fn order(a: Known<'_>, b: Known<'_>) -> Option<Ordering> {
     let rank = |known: Known<'_>| match known {
         Known::Nothing => None,

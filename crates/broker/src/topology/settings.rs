@@ -1,7 +1,9 @@
-//! What a queue's arguments mean for the engine, parsed once at declare, and what they and policies come to together.
+//! What a queue's arguments mean for the engine, parsed once at declare, and what they and policies
+//! come to together.
 //!
-//! Invariant: settings are a function of the queue's flags and arguments alone; a replay computes the same ones. The
-//! rules that a queue works by are a function of its type, its arguments and the policies that match it: [`effective`].
+//! Invariant: settings are a function of the queue's flags and arguments alone; a replay computes
+//! the same ones. The rules that a queue works by are a function of its type, its arguments and the
+//! policies that match it: [`effective`].
 
 use amqp::{Table, Value};
 
@@ -95,7 +97,8 @@ impl Durability {
     }
 }
 
-/// Where the leader of a new queue should be. RabbitMQ's older names mean `Balanced`, as they do there.
+/// Where the leader of a new queue should be. RabbitMQ's older names mean `Balanced`, as they do
+/// there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaderLocator {
     /// The node that the declaring client is connected to. The default.
@@ -110,7 +113,8 @@ pub enum LeaderLocator {
 pub struct QueueSettings {
     /// When a confirm may go out.
     pub durability: Durability,
-    /// `x-quorum-initial-group-size`: the members asked for; at least 1. `None`: the placement's default.
+    /// `x-quorum-initial-group-size`: the members asked for; at least 1. `None`: the placement's
+    /// default.
     pub initial_group_size: Option<u32>,
     /// `x-queue-leader-locator`, or `x-queue-master-locator` on a classic queue.
     pub leader_locator: LeaderLocator,
@@ -121,7 +125,8 @@ pub struct QueueSettings {
 /// RabbitMQ's wait before the first retry when only a type of retry was asked for.
 const RETRY_MIN_MS_DEFAULT: u64 = 1_000;
 
-/// What one source (a table of arguments, a policy, an operator policy) says about the rules of a queue. `None`: nothing.
+/// What one source (a table of arguments, a policy, an operator policy) says about the rules of a
+/// queue. `None`: nothing.
 ///
 /// Made by [`Wishes::read`] from values that were checked; nothing here is checked again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,8 +172,9 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    /// What `table` says under RabbitMQ's names behind `prefix`: `x-` for arguments, nothing for a policy's definition. A
-    /// value of a wrong type counts as absent: whoever took it in has checked it.
+    /// What `table` says under RabbitMQ's names behind `prefix`: `x-` for arguments, nothing for a
+    /// policy's definition. A value of a wrong type counts as absent: whoever took it in has
+    /// checked it.
     pub fn read(table: &Table, prefix: &str) -> Wishes {
         let value = |key: &str| table.get(&format!("{prefix}{key}"));
         let number = |key: &str| value(key).and_then(integer).and_then(|n| u64::try_from(n).ok());
@@ -214,10 +220,11 @@ impl Wishes {
     }
 }
 
-/// The rules of a queue: its own arguments merged with the policy and the operator policy that match it.
+/// The rules of a queue: its own arguments merged with the policy and the operator policy that
+/// match it.
 ///
-/// - Of two numbers the smaller holds, wherever it comes from; of two delivery limits the one that is a limit; of two
-///   target group sizes the larger.
+/// - Of two numbers the smaller holds, wherever it comes from; of two delivery limits the one that
+///   is a limit; of two target group sizes the larger.
 /// - Of two words the argument's holds; but an operator's `overflow` holds over a policy's.
 /// - A key that the queue's type does not know says nothing: a policy matches queues of all types.
 /// - Source: RabbitMQ's guides on policies, on quorum queues and on operator policies.
@@ -241,8 +248,9 @@ pub fn effective(
         None if limits.count() > 0 => None,
         None => Some(DELIVERY_LIMIT_DEFAULT),
     };
-    // RabbitMQ falls back to at-most-once where publishes are not refused: dead letters kept in the queue count towards
-    // its length, and dropping them from its head would lose what at-least-once promises to keep.
+    // RabbitMQ falls back to at-most-once where publishes are not refused: dead letters kept in the
+    // queue count towards its length, and dropping them from its head would lose what at-least-once
+    // promises to keep.
     let at_least_once = is_quorum
         && arguments.dead_letter_at_least_once.or(policy.dead_letter_at_least_once).unwrap_or(false)
         && overflow == Overflow::RejectPublish;
@@ -378,7 +386,8 @@ mod tests {
 /// What a consumer's arguments ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerSettings {
-    /// `x-priority`: higher goes first while it has credit. Beyond 32 bits it counts as the nearest number that has them.
+    /// `x-priority`: higher goes first while it has credit. Beyond 32 bits it counts as the nearest
+    /// number that has them.
     pub priority: i32,
     /// `x-consumer-timeout`: how long it may hold a message, in milliseconds; 0 is for ever.
     pub timeout_ms: Option<u64>,

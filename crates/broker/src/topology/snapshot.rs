@@ -1,7 +1,7 @@
 //! The replicated part of a topology as bytes.
 //!
-//! Invariant: equal replicated parts give equal bytes, whatever road led there; what lives on one node only is not in
-//! them, nor is what every virtual host has from its first moment.
+//! Invariant: equal replicated parts give equal bytes, whatever road led there; what lives on one
+//! node only is not in them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
 //! snapshot = "LVTO", 1 byte version (5, and 4 without global parameters), number machine version, number next queue id,
@@ -30,7 +30,8 @@ use crate::ids::QueueId;
 
 /// The version that this build writes, and the highest that it reads.
 pub const SNAPSHOT_VERSION: u8 = 5;
-/// What is written as long as there is nothing that only later versions can say: earlier builds read it.
+/// What is written as long as there is nothing that only later versions can say: earlier builds
+/// read it.
 const PLAIN_VERSION: u8 = 4;
 const MAGIC: &[u8; 4] = b"LVTO";
 
@@ -91,7 +92,8 @@ impl Topology {
 
     /// The topology of these bytes, with nothing that lives on this node only, at version 1.
     ///
-    /// Errors: anything that `encode_snapshot` of a version up to this one does not write, contradictions included.
+    /// Errors: anything that `encode_snapshot` of a version up to this one does not write,
+    /// contradictions included.
     pub fn decode_snapshot(bytes: &[u8]) -> Result<Self, Malformed> {
         let reader = &mut Reader::new(bytes);
         if reader.take(MAGIC.len(), "magic")? != MAGIC {
@@ -184,11 +186,12 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Replaces the replicated part by that of a snapshot, as a member does that has fallen behind the log, and keeps
-    /// what lives on this node only as far as the new part leaves it its name and its ends.
+    /// Replaces the replicated part by that of a snapshot, as a member does that has fallen behind
+    /// the log, and keeps what lives on this node only as far as the new part leaves it its name
+    /// and its ends.
     ///
-    /// Returns the queues that are gone and those that are new, in the order of ids; `version` grows. Errors: as
-    /// `decode_snapshot`, and nothing has changed.
+    /// Returns the queues that are gone and those that are new, in the order of ids; `version`
+    /// grows. Errors: as `decode_snapshot`, and nothing has changed.
     pub fn install_snapshot(&mut self, bytes: &[u8]) -> Result<Vec<Effect>, Malformed> {
         let new = Self::decode_snapshot(bytes)?;
         let old = std::mem::replace(self, new);

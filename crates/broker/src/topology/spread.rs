@@ -1,8 +1,9 @@
 //! The bindings of an exchange that sends each message to one of its destinations.
 //!
-//! Invariant: which destination a hash gives depends on the destinations' names and weights alone, not on the order in
-//! which they were bound, so a restart or another node changes nothing. A destination that comes takes its share from all
-//! others and one that goes leaves its share to them: no message changes places between two that stay.
+//! Invariant: which destination a hash gives depends on the destinations' names and weights alone,
+//! not on the order in which they were bound, so a restart or another node changes nothing. A
+//! destination that comes takes its share from all others and one that goes leaves its share to
+//! them: no message changes places between two that stay.
 
 use smallvec::SmallVec;
 
@@ -15,7 +16,8 @@ struct Share {
     destination: Destination,
     /// The hash of its kind and name.
     identity: u64,
-    /// Highest first. The highest counts: RabbitMQ takes the first that was bound, which a restart would forget.
+    /// Highest first. The highest counts: RabbitMQ takes the first that was bound, which a restart
+    /// would forget.
     weights: SmallVec<[u32; 1]>,
 }
 
@@ -56,13 +58,14 @@ impl SpreadTable {
         self.weigh();
     }
 
-    /// The destination that a hash leads to, in proportion to the weights. Cost: one pass over the destinations.
+    /// The destination that a hash leads to, in proportion to the weights. Cost: one pass over the
+    /// destinations.
     pub(super) fn weighted(&self, hash: u64) -> Option<Destination> {
         if !self.weighted {
             return self.shares.iter().max_by_key(|share| mix(share.identity ^ hash)).map(|share| share.destination);
         }
-        // Each draws a number between 0 and 1 and takes its weight-th root; the highest wins. The logarithm of that is
-        // what is compared, so that no weight makes it 1.
+        // Each draws a number between 0 and 1 and takes its weight-th root; the highest wins. The
+        // logarithm of that is what is compared, so that no weight makes it 1.
         let score = |share: &Share| {
             let drawn = ((mix(share.identity ^ hash) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
             drawn.ln() / f64::from(share.weights[0])

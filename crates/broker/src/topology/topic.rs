@@ -1,12 +1,13 @@
-//! Topic matching: a trie over the words of binding keys, with `*` for one word and `#` for any number.
+//! Topic matching: a trie over the words of binding keys, with `*` for one word and `#` for any
+//! number.
 //!
-//! Invariant: a match visits each trie node at most once, and its cost depends on the words of the routing key and the wildcards
-//! on its way, not on the number of bindings. It allocates nothing, unless more than 8 words of the key stand behind a `#` that
-//! has something behind it.
+//! Invariant: a match visits each trie node at most once, and its cost depends on the words of the
+//! routing key and the wildcards on its way, not on the number of bindings. It allocates nothing,
+//! unless more than 8 words of the key stand behind a `#` that has something behind it.
 //!
-//! Words are numbered, so that a word of a routing key is hashed once and a step in the trie compares two numbers. A
-//! word that is in no binding has no number and can only be met by a wildcard. The empty key has no words; `a..b` has
-//! three, the middle one empty, which `*` matches.
+//! Words are numbered, so that a word of a routing key is hashed once and a step in the trie
+//! compares two numbers. A word that is in no binding has no number and can only be met by a
+//! wildcard. The empty key has no words; `a..b` has three, the middle one empty, which `*` matches.
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -110,8 +111,8 @@ impl TopicTrie {
         }
     }
 
-    /// Calls `visit` with the destinations of every binding key that matches; a queue bound with several matching keys
-    /// comes several times. Returns how many steps that took.
+    /// Calls `visit` with the destinations of every binding key that matches; a queue bound with
+    /// several matching keys comes several times. Returns how many steps that took.
     pub(super) fn each(&self, key: &[u8], visit: &mut impl FnMut(Destination)) -> usize {
         let mut numbers: SmallVec<[u32; WORDS_MAX]> = SmallVec::new();
         for word in words(key) {
@@ -248,7 +249,8 @@ impl Positions {
         self
     }
 
-    /// Those that are in both, each moved behind the word that follows it; nothing if there are none.
+    /// Those that are in both, each moved behind the word that follows it; nothing if there are
+    /// none.
     fn behind_words(&self, words: &Self) -> Option<Self> {
         let (mut behind, mut carry) = (Self::default(), 0);
         for (at, bits) in behind.0.iter_mut().enumerate() {
@@ -264,7 +266,8 @@ impl Positions {
 struct Match<'a, V> {
     trie: &'a TopicTrie,
     words: &'a [u32],
-    /// Where each word stands that is in some binding; made when the first `#` with something behind it is met.
+    /// Where each word stands that is in some binding; made when the first `#` with something
+    /// behind it is met.
     stands: SmallVec<[(u32, Positions); 8]>,
     knows_stands: bool,
     /// Nodes and edges that were looked at.
@@ -273,7 +276,8 @@ struct Match<'a, V> {
 }
 
 impl<V: FnMut(Destination)> Match<'_, V> {
-    /// Follows everything below `at` that matches the words from `position` on. No `#` is on the way here.
+    /// Follows everything below `at` that matches the words from `position` on. No `#` is on the
+    /// way here.
     fn follow(&mut self, at: u32, position: usize) {
         self.steps += 1;
         let node = &self.trie.nodes[at as usize];
@@ -296,7 +300,8 @@ impl<V: FnMut(Destination)> Match<'_, V> {
         }
     }
 
-    /// Follows everything below the `#` at `at`, which takes any number of words from `position` on.
+    /// Follows everything below the `#` at `at`, which takes any number of words from `position`
+    /// on.
     fn hash(&mut self, at: u32, position: usize) {
         let node = &self.trie.nodes[at as usize];
         if node.is_leaf() {
@@ -311,8 +316,9 @@ impl<V: FnMut(Destination)> Match<'_, V> {
         self.follow_all(at, &Positions::between(position, self.words.len()));
     }
 
-    /// Follows everything below `at` that matches the words from any of `positions` on: all of them at once, so that a node is
-    /// visited once, however many ways a `#` above it leaves to come there.
+    /// Follows everything below `at` that matches the words from any of `positions` on: all of them
+    /// at once, so that a node is visited once, however many ways a `#` above it leaves to come
+    /// there.
     fn follow_all(&mut self, at: u32, positions: &Positions) {
         self.steps += 1;
         let (node, end) = (&self.trie.nodes[at as usize], self.words.len());
@@ -387,7 +393,8 @@ mod tests {
 
     #[test]
     fn behind_a_hash_each_node_is_visited_once() {
-        // Thousands of bindings that share their words, and keys in which every word may stand for every other.
+        // Thousands of bindings that share their words, and keys in which every word may stand for
+        // every other.
         let mut trie = TopicTrie::default();
         let mut bindings = Vec::new();
         for number in 0..1 << 10 {

@@ -1,7 +1,8 @@
 //! Users: how they log in, what they may do in a virtual host, and how much.
 //!
-//! Invariant: a right is a pattern over the thing's name; a virtual host that is not in a user's permissions may not be
-//! opened, and an exchange that is not in its topic permissions is not restricted further.
+//! Invariant: a right is a pattern over the thing's name; a virtual host that is not in a user's
+//! permissions may not be opened, and an exchange that is not in its topic permissions is not
+//! restricted further.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +80,8 @@ pub struct TopicPermission {
     read: TopicPattern,
 }
 
-/// A pattern in which `{username}` and `{vhost}` stand for themselves until user and virtual host are known.
+/// A pattern in which `{username}` and `{vhost}` stand for themselves until user and virtual host
+/// are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TopicPattern {
     text: String,
@@ -94,8 +96,8 @@ impl TopicPattern {
 }
 
 impl TopicPermission {
-    /// The permission of `user` in `vhost`, whose names are put in where the patterns ask for them. Errors: a pattern
-    /// does not compile.
+    /// The permission of `user` in `vhost`, whose names are put in where the patterns ask for them.
+    /// Errors: a pattern does not compile.
     pub fn new(user: &Name, vhost: &Name, write: &str, read: &str) -> Result<Self, WrongPattern> {
         Ok(Self { write: TopicPattern::new(write, user, vhost)?, read: TopicPattern::new(read, user, vhost)? })
     }

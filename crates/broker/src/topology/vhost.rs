@@ -1,7 +1,8 @@
 //! Virtual hosts: their names, limits and policies.
 //!
-//! Invariant: a virtual host keeps its id; the ids are given out in the order of creation, none is left out, and none is given
-//! out again: a request that is on its way when its virtual host is deleted meets nobody.
+//! Invariant: a virtual host keeps its id; the ids are given out in the order of creation, none is
+//! left out, and none is given out again: a request that is on its way when its virtual host is
+//! deleted meets nobody.
 
 use std::collections::BTreeMap;
 
@@ -84,8 +85,8 @@ impl Vhost {
         }
     }
 
-    /// The type of a queue with these flags whose declare names none. One that quorum queues cannot have is classic, as in
-    /// RabbitMQ 4.
+    /// The type of a queue with these flags whose declare names none. One that quorum queues cannot
+    /// have is classic, as in RabbitMQ 4.
     pub(super) fn default_queue_type(&self, durable: bool, exclusive: bool, auto_delete: bool) -> QueueType {
         match self.description.default_queue_type {
             Some(QueueType::Quorum) if durable && !exclusive && !auto_delete => QueueType::Quorum,

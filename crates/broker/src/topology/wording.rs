@@ -1,6 +1,7 @@
 //! Field values in the words of RabbitMQ's texts, which print them as Erlang terms.
 //!
-//! Invariant: what is printed is bounded by the value itself, and the caller cuts the text to its wire limit.
+//! Invariant: what is printed is bounded by the value itself, and the caller cuts the text to its
+//! wire limit.
 
 use amqp::Value;
 
@@ -64,7 +65,8 @@ pub(super) fn term(value: &Value) -> String {
     }
 }
 
-/// The value as RabbitMQ quotes it in "received 'x' but current is 'y'": strings as their text, the rest as terms.
+/// The value as RabbitMQ quotes it in "received 'x' but current is 'y'": strings as their text, the
+/// rest as terms.
 pub(super) fn quoted(value: &Value) -> String {
     match value {
         Value::LongString(bytes) | Value::ByteArray(bytes) => format!("'{}'", String::from_utf8_lossy(bytes)),
@@ -72,7 +74,8 @@ pub(super) fn quoted(value: &Value) -> String {
     }
 }
 
-/// The value with its type, or "none": how RabbitMQ tells of an argument that one side has and the other has not.
+/// The value with its type, or "none": how RabbitMQ tells of an argument that one side has and the
+/// other has not.
 pub(super) fn with_type(value: Option<&Value>) -> String {
     match value {
         None => "none".to_owned(),
@@ -80,8 +83,9 @@ pub(super) fn with_type(value: Option<&Value>) -> String {
     }
 }
 
-/// Whether two values are the same to RabbitMQ when it compares arguments: numbers by value whatever their width,
-/// strings and byte arrays by bytes; an integer and a float are never the same.
+/// Whether two values are the same to RabbitMQ when it compares arguments: numbers by value
+/// whatever their width, strings and byte arrays by bytes; an integer and a float are never the
+/// same.
 pub(super) fn same(a: &Value, b: &Value) -> bool {
     if let (Some(a), Some(b)) = (whole(a), whole(b)) {
         return a == b;
@@ -95,7 +99,8 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
 
 /// Whether a whole number and a float have the same value.
 pub(super) fn same_number(a: &Value, b: &Value) -> bool {
-    // As a whole number: an i64 turned into a float may be rounded. Beyond its range the cast gives a number that no i64 is.
+    // As a whole number: an i64 turned into a float may be rounded. Beyond its range the cast gives
+    // a number that no i64 is.
     let equals = |whole: i128, real: f64| real.fract() == 0.0 && real as i128 == whole;
     match (whole(a), real(b), real(a), whole(b)) {
         (Some(whole), Some(real), ..) | (.., Some(real), Some(whole)) => equals(whole, real),

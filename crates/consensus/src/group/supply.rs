@@ -1,4 +1,5 @@
-//! What followers are given that lag behind: entries read from the disk, snapshots, and as much at once as their windows have room for.
+//! What followers are given that lag behind: entries read from the disk, snapshots, and as much at
+//! once as their windows have room for.
 //!
 //! Invariant: nothing is sent to a follower before its window was set to the room that it has left.
 
@@ -12,13 +13,15 @@ use crate::message::Kind;
 use crate::position::{LogIndex, NodeId};
 
 impl Group {
-    /// Gives up the log up to and including `index`, which a checkpoint contains. Followers that need it get a snapshot.
+    /// Gives up the log up to and including `index`, which a checkpoint contains. Followers that
+    /// need it get a snapshot.
     pub fn compact(&mut self, index: LogIndex) {
         self.raw.mut_store().compact(index.0);
     }
 
-    /// Answers a [`Fetch`](crate::Fetch) from `from` with entries in order, as many as are at hand; none when they could
-    /// not be read, and they are asked for again later. Each fetch must be answered.
+    /// Answers a [`Fetch`](crate::Fetch) from `from` with entries in order, as many as are at hand;
+    /// none when they could not be read, and they are asked for again later. Each fetch must be
+    /// answered.
     pub fn fetched(&mut self, from: LogIndex, entries: Vec<Entry>) {
         for entry in &entries {
             self.windows.note_body(entry.index.0, entry.data.len());
@@ -30,8 +33,9 @@ impl Group {
         self.raw.mut_store().end_loan();
     }
 
-    /// Answers a [`SnapshotWanted`](crate::SnapshotWanted). The offer goes out as a message; report with
-    /// [`Group::snapshot_sent`] how the transfer ended. `false` when it is not wanted any more, or stands too early.
+    /// Answers a [`SnapshotWanted`](crate::SnapshotWanted). The offer goes out as a message; report
+    /// with [`Group::snapshot_sent`] how the transfer ended. `false` when it is not wanted any
+    /// more, or stands too early.
     pub fn offer_snapshot(&mut self, to: NodeId, offer: SnapshotOffer) -> bool {
         assert!(
             offer.manifest.len() <= MANIFEST_BYTES_MAX,
@@ -51,9 +55,9 @@ impl Group {
         is_follower
     }
 
-    /// Learns from a snapshot that is offered, and not taken in yet, that this member's log is committed to its end. It is if its last
-    /// entry stands before the snapshot and has the same term: one leader appended both, and leaders only append. `false` if
-    /// nothing new can be told.
+    /// Learns from a snapshot that is offered, and not taken in yet, that this member's log is
+    /// committed to its end. It is if its last entry stands before the snapshot and has the same
+    /// term: one leader appended both, and leaders only append. `false` if nothing new can be told.
     ///
     /// - Source: Raft paper, leader append-only and log matching.
     pub fn learn_from_offer(&mut self, offer: &SnapshotOffer) -> bool {
@@ -71,7 +75,8 @@ impl Group {
         is_new
     }
 
-    /// The entries behind what is applied, committed or not, in order. They are in memory. None while a snapshot is installed.
+    /// The entries behind what is applied, committed or not, in order. They are in memory. None
+    /// while a snapshot is installed.
     pub fn unapplied(&self) -> Vec<Entry> {
         let log = &self.raw.raft.raft_log;
         let entries = log.slice(log.applied + 1, log.last_index() + 1, None, GetEntriesContext::empty(false));
@@ -83,8 +88,8 @@ impl Group {
         self.raw.mut_store().forget_snapshot(to);
     }
 
-    /// The transfer of a snapshot to `to` ended: installed, or failed. Until one or the other is reported, or `to`
-    /// acknowledges the snapshot itself, it is sent nothing.
+    /// The transfer of a snapshot to `to` ended: installed, or failed. Until one or the other is
+    /// reported, or `to` acknowledges the snapshot itself, it is sent nothing.
     pub fn snapshot_sent(&mut self, to: NodeId, ok: bool) {
         let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.raw.report_snapshot(to.0, status);
@@ -110,7 +115,8 @@ impl Group {
         }
     }
 
-    /// Sets the room of a follower's window before the library takes an answer of it, which makes it send.
+    /// Sets the room of a follower's window before the library takes an answer of it, which makes
+    /// it send.
     pub(super) fn note_reply(&mut self, kind: Kind, reply: &eraftpb::Message) {
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader || reply.term != raft.term {

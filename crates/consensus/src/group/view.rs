@@ -10,13 +10,15 @@ use crate::position::{LogIndex, NodeId, Position, Term};
 use crate::status::{Progress, ProgressState, Role, Status};
 
 impl Group {
-    /// The term of the entry at `index`, if it lies between the compacted one and the end of the log, both included.
+    /// The term of the entry at `index`, if it lies between the compacted one and the end of the
+    /// log, both included.
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
         // The library answers zero outside of the log.
         self.raw.raft.raft_log.term(index.0).ok().map(Term).filter(|term| term.0 > 0)
     }
 
-    /// The members, as of the applied index; while a snapshot is being installed, as of that snapshot.
+    /// The members, as of the applied index; while a snapshot is being installed, as of that
+    /// snapshot.
     pub fn membership(&self) -> Membership {
         Membership::from_raft(&self.raw.raft.prs().conf().to_conf_state())
     }
@@ -26,10 +28,11 @@ impl Group {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// How many voters the leader has heard of lately, itself included; zero on other members. More than a majority of
-    /// them means that one can be lost without stopping the group.
+    /// How many voters the leader has heard of lately, itself included; zero on other members. More
+    /// than a majority of them means that one can be lost without stopping the group.
     ///
-    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check the count is low.
+    /// "Lately" is since it last checked, which it does every `election_ticks`: right after a check
+    /// the count is low.
     pub fn active_voters(&self) -> usize {
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {

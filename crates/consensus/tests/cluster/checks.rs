@@ -1,8 +1,10 @@
 //! What must hold in every run: the promises of Raft, checked as things happen.
 //!
 //! - Election safety: one leader a term. - Vote safety: one vote a member and term.
-//! - Log matching: an entry has one content and one predecessor. - Leader completeness: a leader has every committed entry.
-//! - State machine safety: one entry an index, on all members. - Durability: what is committed is synced by a majority.
+//! - Log matching: an entry has one content and one predecessor. - Leader completeness: a leader
+//!   has every committed entry.
+//! - State machine safety: one entry an index, on all members. - Durability: what is committed is
+//!   synced by a majority.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +47,8 @@ impl Checks {
         if first {
             let (compacted, log) = log();
             for (index, entry) in self.committed.range(compacted.index.next()..) {
-                // A late winner of an old term knows nothing of what later terms committed, and commits nothing itself.
+                // A late winner of an old term knows nothing of what later terms committed, and
+                // commits nothing itself.
                 if self.committed_in[index] >= term {
                     continue;
                 }

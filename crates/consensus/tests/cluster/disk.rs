@@ -163,8 +163,8 @@ impl Disk {
         self.compacted.index
     }
 
-    /// What a member finds when it starts. With `replay` the committed log is applied before it starts, and its bodies
-    /// stay on disk.
+    /// What a member finds when it starts. With `replay` the committed log is applied before it
+    /// starts, and its bodies stay on disk.
     pub fn restore(&self, replay: bool) -> (Restored, State) {
         let mut state = self.state.clone();
         let mut changes = Vec::new();

@@ -1,7 +1,9 @@
-//! A cluster on one thread for tests: members, their disks, and the messages between them, each moved by hand.
+//! A cluster on one thread for tests: members, their disks, and the messages between them, each
+//! moved by hand.
 //!
-//! Invariant: nothing moves by itself. A message arrives when it is delivered, a write survives when it is synced, time
-//! goes by when a member ticks; so a script says exactly what happened, and a seed says it again.
+//! Invariant: nothing moves by itself. A message arrives when it is delivered, a write survives
+//! when it is synced, time goes by when a member ticks; so a script says exactly what happened, and
+//! a seed says it again.
 
 // Each test uses a part of this, and a module of a test has no one to be public to.
 #![allow(dead_code, unreachable_pub)]
@@ -269,7 +271,8 @@ impl Cluster {
         self.say(node, format!("crashed, keeps {end}"));
     }
 
-    /// A member comes back with what its disk has. With `replay` it applies what is provably committed before it starts.
+    /// A member comes back with what its disk has. With `replay` it applies what is provably
+    /// committed before it starts.
     pub fn restart(&mut self, node: NodeId, replay: bool) {
         if self.is_up(node) {
             return;
@@ -281,7 +284,8 @@ impl Cluster {
         self.start(node, restored);
     }
 
-    /// Writes a checkpoint of what is applied and gives up the log before it, but for `behind` entries.
+    /// Writes a checkpoint of what is applied and gives up the log before it, but for `behind`
+    /// entries.
     pub fn checkpoint(&mut self, node: NodeId, behind: u64) {
         let member = self.member(node);
         let Some(group) = member.group.as_mut() else { return };
@@ -310,7 +314,8 @@ impl Cluster {
         self.network.push(message);
     }
 
-    /// Takes what a member wants until it wants nothing more: writes wait for a sync, committed entries are applied.
+    /// Takes what a member wants until it wants nothing more: writes wait for a sync, committed
+    /// entries are applied.
     fn settle(&mut self, node: NodeId) {
         let mut ready = std::mem::take(&mut self.ready);
         loop {
@@ -327,7 +332,8 @@ impl Cluster {
     fn check_leader(&mut self, node: NodeId) {
         let Some(group) = &self.members[&node].group else { return };
         let status = group.status();
-        // Before its vote is synced a sole voter leads in silence, and may lose the term again with the power.
+        // Before its vote is synced a sole voter leads in silence, and may lose the term again with
+        // the power.
         if status.role == Role::Leader && self.members[&node].disk.synced_term() == status.term {
             let disk = &self.members[&node].disk;
             self.checks.leads(node, status.term, || disk.log_as_written());
@@ -366,8 +372,8 @@ impl Cluster {
             snapshot: ready.snapshot.clone(),
         });
         if status.role != Role::Leader {
-            // What a leader has appended and neither sent nor synced may be lost, and its place taken again in the same
-            // term: a sole voter wins that term again.
+            // What a leader has appended and neither sent nor synced may be lost, and its place
+            // taken again in the same term: a sole voter wins that term again.
             let base = self.members[&node].disk.term_before(ready.append.first());
             self.checks.appended(base, &ready.append);
         }

@@ -1,5 +1,6 @@
-//! What goes wrong in a run, drawn from its seed: lost, late, repeated and reordered messages, crashes that take the
-//! unsynced tail, changes of members, checkpoints and compaction; then the weather clears and everyone must agree.
+//! What goes wrong in a run, drawn from its seed: lost, late, repeated and reordered messages,
+//! crashes that take the unsynced tail, changes of members, checkpoints and compaction; then the
+//! weather clears and everyone must agree.
 
 use std::collections::BTreeSet;
 
@@ -183,7 +184,8 @@ impl Chaos {
         let _ = self.cluster.change(leader, &changes);
     }
 
-    /// The weather clears: everyone is up, everything arrives. A leader must come, and all its members must agree.
+    /// The weather clears: everyone is up, everything arrives. A leader must come, and all its
+    /// members must agree.
     pub fn heal(&mut self) {
         self.cuts.clear();
         for node in self.cluster.nodes() {
@@ -225,7 +227,8 @@ impl Chaos {
         panic!("no agreement after 400 rounds of good weather: {:?}", self.describe());
     }
 
-    /// A snapshot message that was lost in the bad weather is never acknowledged: the transfer is reported as failed.
+    /// A snapshot message that was lost in the bad weather is never acknowledged: the transfer is
+    /// reported as failed.
     fn fail_lost_snapshots(&mut self) {
         let Some(leader) = self.cluster.leader() else { return };
         let is_moving = |kind: Kind| self.cluster.network.iter().any(|message| message.kind() == kind);

@@ -14,7 +14,8 @@ pub fn voters(count: u64) -> Vec<NodeId> {
     (1..=count).map(NodeId).collect()
 }
 
-/// A member of a group of `count` voters whose log holds these entries behind the beginning, each with its term.
+/// A member of a group of `count` voters whose log holds these entries behind the beginning, each
+/// with its term.
 pub fn member(node: u64, count: u64, terms: &[u64], forgot: bool) -> Group {
     member_with(Config::new(NodeId(node), GROUP, node), count, terms, forgot)
 }
@@ -69,7 +70,8 @@ pub fn talk(members: &mut [&mut Group], ids: &[u64]) {
     }
 }
 
-/// A message made by hand: kind and flags, from whom, to whom, the eight numbers of the wire's form, and what follows them.
+/// A message made by hand: kind and flags, from whom, to whom, the eight numbers of the wire's
+/// form, and what follows them.
 pub fn crafted(kind: u8, from: u64, to: u64, numbers: [u64; 8], rest: &[u8]) -> Option<Message> {
     Message::decode(&mut crafted_bytes(kind, from, to, numbers, rest)).ok()
 }

@@ -1,6 +1,8 @@
-//! `leveret inspect DIR --export`: the messages of all extents, one JSON object a line, those that a repair kept aside too.
+//! `leveret inspect DIR --export`: the messages of all extents, one JSON object a line, those that
+//! a repair kept aside too.
 //!
-//! Invariant: every line is an object with `kind`: `message`, `damage`, and one `summary` at the end.
+//! Invariant: every line is an object with `kind`: `message`, `damage`, and one `summary` at the
+//! end.
 
 use std::io::{self, BufWriter, Write as _};
 

@@ -1,7 +1,8 @@
 //! A fact as one line of JSON.
 //!
-//! Invariant: every line is an object with `kind`; numbers are numbers, and names are those of `docs/formats/`. Ids of 128 bits are
-//! texts of 32 digits, because readers in other languages have no such numbers.
+//! Invariant: every line is an object with `kind`; numbers are numbers, and names are those of
+//! `docs/formats/`. Ids of 128 bits are texts of 32 digits, because readers in other languages have
+//! no such numbers.
 
 use serde_json::{Value, json};
 use storage::WalPosition;

@@ -1,7 +1,8 @@
 //! Facts as tables for people.
 //!
-//! Invariant: printed while facts arrive, so columns have fixed widths; a value wider than its column pushes the rest of its line, never
-//! cuts anything. Damage starts its line with `DAMAGED`, wherever it is found.
+//! Invariant: printed while facts arrive, so columns have fixed widths; a value wider than its
+//! column pushes the rest of its line, never cuts anything. Damage starts its line with `DAMAGED`,
+//! wherever it is found.
 
 use std::io::{self, Write};
 
@@ -35,7 +36,8 @@ struct WalRow {
 }
 
 impl Tables {
-    /// With records, frames and records have lines of their own between a file's first line and its last.
+    /// With records, frames and records have lines of their own between a file's first line and its
+    /// last.
     pub(super) fn new(with_records: bool) -> Tables {
         Tables { open: None, with_records, wal_file: None, damage_count: 0, counts: [0; 3] }
     }
@@ -141,7 +143,8 @@ impl Tables {
         }
     }
 
-    /// Writes the row of a log file that could not be read to its end; the damage has a line of its own.
+    /// Writes the row of a log file that could not be read to its end; the damage has a line of its
+    /// own.
     fn end_row(&mut self, out: &mut impl Write) -> io::Result<()> {
         match self.wal_file.take().filter(|_| !self.with_records) {
             Some(row) => writeln!(out, "{:<20} {:>8} {:>12}  not readable to its end", row.name, row.number, row.bytes),

@@ -12,7 +12,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::moment;
 
-/// A field longer than this is cut: a log line is for reading. Backtraces are the longest that make sense.
+/// A field longer than this is cut: a log line is for reading. Backtraces are the longest that make
+/// sense.
 const FIELD_BYTES_MAX: usize = 16 * 1024;
 
 const DIM: &str = "\x1b[2m";
@@ -99,7 +100,8 @@ fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-/// Adds text with its control characters escaped, and with those that turn the direction of writing, which can hide words.
+/// Adds text with its control characters escaped, and with those that turn the direction of
+/// writing, which can hide words.
 fn push_visible(line: &mut String, text: &str) {
     for character in text.chars() {
         match character {

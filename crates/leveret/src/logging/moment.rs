@@ -37,7 +37,8 @@ fn write(since_unix: Duration, out: &mut impl fmt::Write) -> fmt::Result {
     write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since_unix.subsec_millis())
 }
 
-/// The Gregorian date of a day, counted from 1970-01-01. Years are reckoned from March, so that the leap day is the last of its year.
+/// The Gregorian date of a day, counted from 1970-01-01. Years are reckoned from March, so that the
+/// leap day is the last of its year.
 fn date(day: u64) -> (u64, u64, u64) {
     let day = day + DAYS_BEFORE_UNIX;
     let (era, day_of_era) = (day / DAYS_AN_ERA, day % DAYS_AN_ERA);

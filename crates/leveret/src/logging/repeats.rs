@@ -1,12 +1,13 @@
-//! Lines that clients can cause at will are counted once there are many of them, so that nobody fills the disk of the
-//! log or hides one line under thousands.
+//! Lines that clients can cause at will are counted once there are many of them, so that nobody
+//! fills the disk of the log or hides one line under thousands.
 //!
-//! Which those are shows in the event itself: it is an INFO or WARN that names a `peer` or a `queue`. Of one kind,
-//! which is a place in the code, the first lines of each peer's address or each queue are shown in ten seconds; the
-//! others are counted and told in one line when the ten seconds are over: how many, from whom most, and as which users.
+//! Which those are shows in the event itself: it is an INFO or WARN that names a `peer` or a
+//! `queue`. Of one kind, which is a place in the code, the first lines of each peer's address or
+//! each queue are shown in ten seconds; the others are counted and told in one line when the ten
+//! seconds are over: how many, from whom most, and as which users.
 //!
-//! Invariant: no event of that kind is neither shown nor counted. The tables are bounded: names beyond the bound are
-//! counted without being told apart.
+//! Invariant: no event of that kind is neither shown nor counted. The tables are bounded: names
+//! beyond the bound are counted without being told apart.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,6 +1,8 @@
-//! What a person sees while a run measures: one live line on a terminal, a line for each measurement elsewhere.
+//! What a person sees while a run measures: one live line on a terminal, a line for each
+//! measurement elsewhere.
 //!
-//! Invariant: this goes to standard error and is never needed: everything said here is in the results file too.
+//! Invariant: this goes to standard error and is never needed: everything said here is in the
+//! results file too.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -76,8 +78,8 @@ impl Screen {
         }
     }
 
-    /// Draws the live line again. One that is wider than the terminal would go on in the next line, and each drawing would leave one
-    /// behind: it is cut.
+    /// Draws the live line again. One that is wider than the terminal would go on in the next line,
+    /// and each drawing would leave one behind: it is cut.
     fn live(&mut self, line: &str) {
         let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
         let line = cut(line, columns);

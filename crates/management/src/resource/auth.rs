@@ -8,7 +8,8 @@ use broker::topology::PasswordHash;
 use serde_json::{Value, json};
 use server::handle::LoginOver;
 
-/// GET: by name and password only. Earlier releases of RabbitMQ call OAuth 2 by the name of a server for it.
+/// GET: by name and password only. Earlier releases of RabbitMQ call OAuth 2 by the name of a
+/// server for it.
 pub(super) fn ways() -> Result<Answer, Refused> {
     Ok(Answer::json(&json!({
         "oauth_enabled": false,
@@ -36,7 +37,8 @@ pub(super) fn attempts(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     Ok(Answer::json(&listing::list(cx.call, items.collect())?))
 }
 
-/// GET of how many there were by address and name, which is not counted: RabbitMQ does so only where it is told to.
+/// GET of how many there were by address and name, which is not counted: RabbitMQ does so only
+/// where it is told to.
 pub(super) fn attempts_by_source(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     cx.need_node(node)?;

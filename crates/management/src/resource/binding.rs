@@ -1,7 +1,8 @@
-//! `/api/bindings` and the lists of them under queues and exchanges: what leads where; bind and unbind.
+//! `/api/bindings` and the lists of them under queues and exchanges: what leads where; bind and
+//! unbind.
 //!
-//! Invariant: a binding's `properties_key` names it among those between its two ends: the routing key, and behind a tilde what
-//! stands for its arguments, if it has any.
+//! Invariant: a binding's `properties_key` names it among those between its two ends: the routing
+//! key, and behind a tilde what stands for its arguments, if it has any.
 
 use super::Cx;
 use super::exchange::from_path;
@@ -118,8 +119,9 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], end: End<'_>, key: &[u8]) -
     Ok(Answer::done())
 }
 
-/// So many bindings are shown at most. All of a million would hold up the one thread that all requests share for ten seconds, and
-/// take hundreds of megabytes; of some thousand a queue has its own list.
+/// So many bindings are shown at most. All of a million would hold up the one thread that all
+/// requests share for ten seconds, and take hundreds of megabytes; of some thousand a queue has its
+/// own list.
 const SHOWN_MAX: usize = 100_000;
 
 /// What a list shows: the first of all that there are, in order, and which of them.
@@ -130,8 +132,8 @@ struct Found {
 }
 
 impl Found {
-    /// Those of a page, or all. Memory is for twice those that may be shown, however many there are. Errors: 400 that says how to
-    /// ask for fewer.
+    /// Those of a page, or all. Memory is for twice those that may be shown, however many there
+    /// are. Errors: 400 that says how to ask for fewer.
     fn among(
         all: impl Iterator<Item = Binding>,
         page: Option<std::ops::Range<usize>>,
@@ -143,7 +145,8 @@ impl Found {
         Ok(Found { first, total, vhosts: vhosts.into_iter().filter_map(named).collect() })
     }
 
-    /// The topology is not held meanwhile: those who change it would wait, and with them everybody on their threads.
+    /// The topology is not held meanwhile: those who change it would wait, and with them everybody
+    /// on their threads.
     async fn show(self, cx: Cx<'_>) -> Result<Answer, Refused> {
         let described = |at: &usize| match self.first.get(*at) {
             Some(binding) => describe(binding, self.vhosts.get(&binding.vhost)),
@@ -264,7 +267,8 @@ fn properties_key(binding: &Binding) -> String {
     }
 }
 
-/// Whether a path names this binding; its parts come decoded once, and some clients encode only once.
+/// Whether a path names this binding; its parts come decoded once, and some clients encode only
+/// once.
 fn is_called(binding: &Binding, key: &[u8]) -> bool {
     let name = properties_key(binding);
     name.as_bytes() == key || (binding.arguments.is_empty() && *binding.key == *key && !key.is_empty())

@@ -61,7 +61,8 @@ pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer
     listing::answer(cx.call, &consumers, describe).await
 }
 
-/// GET of what clients wait for: requests without an answer, over HTTP too, publishes without a confirm; the oldest first.
+/// GET of what clients wait for: requests without an answer, over HTTP too, publishes without a
+/// confirm; the oldest first.
 pub(super) async fn waiting(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     let all = visible(cx).await;

@@ -1,7 +1,8 @@
-//! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, members of queues, what is reset.
+//! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, members
+//! of queues, what is reset.
 //!
-//! Invariant: the cluster is one node. What only several nodes could do is refused as RabbitMQ refuses it there; what would change
-//! nothing is done. What comes later says so.
+//! Invariant: the cluster is one node. What only several nodes could do is refused as RabbitMQ
+//! refuses it there; what would change nothing is done. What comes later says so.
 
 use super::Cx;
 use super::message::need_keys;

@@ -1,7 +1,7 @@
 //! `/api/definitions`: everything that is declared, out and in.
 //!
-//! Invariant: what goes out can be taken in again by this broker and by RabbitMQ. Hashes go out and passwords never do. What
-//! comes in is understood as a whole before anything changes.
+//! Invariant: what goes out can be taken in again by this broker and by RabbitMQ. Hashes go out and
+//! passwords never do. What comes in is understood as a whole before anything changes.
 
 use super::{Cx, parameter, permission, policy, user};
 use crate::answer::{Answer, Refused};

@@ -1,6 +1,7 @@
 //! `/api/health/checks` and `/api/aliveness-test`: is it well.
 //!
-//! Invariant: a check that passes says only what was looked at. 503 is for a check that failed, with a reason.
+//! Invariant: a check that passes says only what was looked at. 503 is for a check that failed,
+//! with a reason.
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
@@ -152,7 +153,8 @@ pub(super) fn protocol(cx: Cx<'_>, protocol: &[u8]) -> Result<Answer, Refused> {
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "missing": wanted, "protocols": served })))
 }
 
-/// GET: the virtual host is there, and its queues answer. Who asks has to have rights in it: RabbitMQ's publishes there.
+/// GET: the virtual host is there, and its queues answer. Who asks has to have rights in it:
+/// RabbitMQ's publishes there.
 pub(super) async fn aliveness(cx: Cx<'_>, vhost: &[u8]) -> Result<Answer, Refused> {
     cx.usable_vhost(vhost)?;
     cx.handle().queue_figures().await;

@@ -50,7 +50,8 @@ pub(super) fn all_of_vhosts(topology: &Topology, wanted: impl Fn(VhostId) -> boo
     limits.map(|(vhost, value)| json!({ "vhost": json::text(&vhost.name), "value": value })).collect()
 }
 
-/// GET of users with limits, or of one. Who is no administrator sees their own, and of others nothing.
+/// GET of users with limits, or of one. Who is no administrator sees their own, and of others
+/// nothing.
 pub(super) fn users(cx: Cx<'_>, user: Option<&[u8]>) -> Result<Answer, Refused> {
     let topology = cx.handle().topology();
     if let Some(user) = user {

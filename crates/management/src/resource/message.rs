@@ -1,7 +1,9 @@
-//! `/api/exchanges/VHOST/NAME/publish` and `/api/queues/VHOST/NAME/get`: a message in, and messages out, to try things out.
+//! `/api/exchanges/VHOST/NAME/publish` and `/api/queues/VHOST/NAME/get`: a message in, and messages
+//! out, to try things out.
 //!
-//! Invariant: `routed` is said of what the queues have confirmed and of nothing else. What was got is gone from its queue only
-//! if whoever asked for it is still there to hear of it; in every other case it comes back.
+//! Invariant: `routed` is said of what the queues have confirmed and of nothing else. What was got
+//! is gone from its queue only if whoever asked for it is still there to hear of it; in every other
+//! case it comes back.
 
 use super::Cx;
 use super::exchange::from_path;
@@ -137,7 +139,8 @@ fn said(refused: Refused, missing: &str) -> Refused {
     if refused == Refused::NotFound { Refused::Missing(missing.to_owned()) } else { refused }
 }
 
-/// Whether a code says that the connection was ended from elsewhere: the operator did it, or the node drains.
+/// Whether a code says that the connection was ended from elsewhere: the operator did it, or the
+/// node drains.
 fn is_end(code: u16) -> bool {
     code == 320 || code == 541
 }

@@ -1,6 +1,7 @@
 //! What is asked about, one file for each, and the table from paths and methods to them.
 //!
-//! Invariant: every answer is given to a caller who was identified, and each resource asks itself what that caller may see.
+//! Invariant: every answer is given to a caller who was identified, and each resource asks itself
+//! what that caller may see.
 
 mod auth;
 mod binding;
@@ -50,15 +51,16 @@ impl Cx<'_> {
         if name == self.handle().facts().node_name.as_bytes() { Ok(()) } else { Err(Refused::NotFound) }
     }
 
-    /// The virtual host of this name, if the caller may look at what is declared in it. Errors: 404, and 401 where it is not
-    /// theirs.
+    /// The virtual host of this name, if the caller may look at what is declared in it. Errors:
+    /// 404, and 401 where it is not theirs.
     fn visible_vhost(&self, topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {
         let vhost = find_vhost(topology, name)?;
         self.caller.need(self.caller.sees(topology, vhost), NOT_THEIRS)?;
         Ok(vhost)
     }
 
-    /// The virtual host of this name, if the caller may look at it as a whole. Errors: as `visible_vhost`.
+    /// The virtual host of this name, if the caller may look at it as a whole. Errors: as
+    /// `visible_vhost`.
     fn monitored_vhost(&self, topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {
         let vhost = find_vhost(topology, name)?;
         self.caller.need(self.caller.monitors(topology, vhost), NOT_THEIRS)?;
@@ -90,7 +92,8 @@ fn tell_audit(cx: Cx<'_>, answer: &Answer) {
     tracing::info!(target: "audit", ?user, peer = %call.peer, change = %format_args!("{method} {path}"), status = answer.status(), "audit");
 }
 
-/// The answer to a request for the API. `body` is read only where one belongs, and by whom its sender's rights were checked.
+/// The answer to a request for the API. `body` is read only where one belongs, and by whom its
+/// sender's rights were checked.
 pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refused> {
     let parts = call.parts().ok_or(Refused::NotFound)?;
     // Before the password: a page elsewhere must not even learn whether it was a right one.

@@ -129,7 +129,8 @@ struct MemoryPart {
 }
 
 impl MemoryPart {
-    /// All of RabbitMQ's parts. What only Erlang has is 0, and what nobody counts is `other_system`.
+    /// All of RabbitMQ's parts. What only Erlang has is 0, and what nobody counts is
+    /// `other_system`.
     fn of(figures: &NodeFigures, resident: u64) -> Vec<MemoryPart> {
         let mut parts: Vec<MemoryPart> = [
             ("connection_readers", figures.waiting_bytes),
@@ -166,7 +167,8 @@ impl MemoryPart {
     }
 }
 
-/// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues drained.
+/// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues
+/// drained.
 pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     cx.need_node(name)?;

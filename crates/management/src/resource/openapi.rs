@@ -1,12 +1,14 @@
 //! `/api/openapi.json`: what there is to ask, for programs that make clients of it.
 //!
-//! Invariant: a path is in the table with the methods that its handler takes and no others; tests hold both against each other.
+//! Invariant: a path is in the table with the methods that its handler takes and no others; tests
+//! hold both against each other.
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
 use serde_json::{Map, Value, json};
 
-/// Every path behind `/api/`, its methods, and what it is about; a star is a list, which can be paged.
+/// Every path behind `/api/`, its methods, and what it is about; a star is a list, which can be
+/// paged.
 const PATHS: &[(&str, &str, &str)] = &[
     ("overview", "GET", "Everything at a glance"),
     ("openapi.json", "GET", "This document"),

@@ -1,7 +1,9 @@
-//! `/api/parameters`, `/api/global-parameters` and `/api/cluster-name`: what is kept by component and name.
+//! `/api/parameters`, `/api/global-parameters` and `/api/cluster-name`: what is kept by component
+//! and name.
 //!
-//! Invariant: a component's parameters are the same thing as what has a path of its own, limits of virtual hosts and operator
-//! policies; a component that does nothing here is refused, so that nobody believes that it works.
+//! Invariant: a component's parameters are the same thing as what has a path of its own, limits of
+//! virtual hosts and operator policies; a component that does nothing here is refused, so that
+//! nobody believes that it works.
 
 use super::message::need_keys;
 use super::queue::checked;

@@ -183,7 +183,8 @@ fn pair(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<(VhostId, Name, bool), 
     Ok((vhost, Name::new(user), had))
 }
 
-/// A permission that cannot be, for want of its virtual host or its user: it is the request that is wrong, not its path.
+/// A permission that cannot be, for want of its virtual host or its user: it is the request that is
+/// wrong, not its path.
 fn unlawful(refused: Refused) -> Refused {
     if refused == Refused::NotFound { Refused::BadRequest("vhost_or_user_not_found".to_owned()) } else { refused }
 }

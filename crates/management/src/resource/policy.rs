@@ -14,7 +14,8 @@ fn policies(vhost: &Vhost, operator: bool) -> &BTreeMap<Name, Policy> {
     if operator { &vhost.operator_policies } else { &vhost.policies }
 }
 
-/// GET of all, or of those of a virtual host: everybody may see which there are where they have rights.
+/// GET of all, or of those of a virtual host: everybody may see which there are where they have
+/// rights.
 pub(super) fn list(cx: Cx<'_>, operator: bool, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     let topology = cx.handle().topology();
     let only = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
@@ -95,7 +96,8 @@ pub(super) async fn delete(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]
 
 pub(super) const NOT_POLICYMAKER: &str = "Not policymaker user";
 
-/// The virtual host, if the caller may change policies in it: an operator's only an administrator may.
+/// The virtual host, if the caller may change policies in it: an operator's only an administrator
+/// may.
 fn changed_vhost(cx: Cx<'_>, operator: bool, name: &[u8]) -> Result<VhostId, Refused> {
     let topology = cx.handle().topology();
     let vhost = find_vhost(&topology, name)?;

@@ -119,7 +119,8 @@ pub(super) fn flag(fields: &serde_json::Map<String, Value>, name: &str, default:
 }
 
 impl Cx<'_> {
-    /// The virtual host of this name, if the caller may use it. Errors: 404, and 401 where it is not theirs.
+    /// The virtual host of this name, if the caller may use it. Errors: 404, and 401 where it is
+    /// not theirs.
     pub(super) fn usable_vhost(&self, name: &[u8]) -> Result<VhostId, Refused> {
         let topology = self.handle().topology();
         let vhost = find_vhost(&topology, name)?;

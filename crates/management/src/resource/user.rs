@@ -1,6 +1,7 @@
 //! `/api/users`: who may log in.
 //!
-//! Invariant: a password goes in and never comes out; what is shown is the hash, to administrators, as RabbitMQ shows it.
+//! Invariant: a password goes in and never comes out; what is shown is the hash, to administrators,
+//! as RabbitMQ shows it.
 
 use super::Cx;
 use super::queue::checked;

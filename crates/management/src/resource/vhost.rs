@@ -1,4 +1,5 @@
-//! `/api/vhosts`: what virtual hosts there are; make one, say something about it, delete it with all that is in it.
+//! `/api/vhosts`: what virtual hosts there are; make one, say something about it, delete it with
+//! all that is in it.
 
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};

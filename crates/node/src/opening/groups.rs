@@ -1,6 +1,8 @@
-//! What a folder holds of each group: its checkpoints, its records of the log, its extents; and which groups are damaged.
+//! What a folder holds of each group: its checkpoints, its records of the log, its extents; and
+//! which groups are damaged.
 //!
-//! Invariant: what either of a group's two checkpoints needs stays, and all that may be a damaged one's.
+//! Invariant: what either of a group's two checkpoints needs stays, and all that may be a damaged
+//! one's.
 
 use crate::TOPOLOGY;
 use crate::open_error::OpenError;
@@ -17,7 +19,8 @@ use storage::extent::{extent_name, list_extents, remove_extent};
 use storage::wal::{Recovery as WalReport, newest_file, reaches_back_from};
 use storage::{CheckpointStore, Disk, ExtentId, FileNo, GroupId, Wal, WalOptions, WalPosition};
 
-/// Begins a group by its number, from the payload of its newest checkpoint and the file that it replays from, if it has one.
+/// Begins a group by its number, from the payload of its newest checkpoint and the file that it
+/// replays from, if it has one.
 pub type Begin<'a> = &'a dyn Fn(u32, Option<(&Bytes, u32)>) -> Result<Recovery, CheckpointDamaged>;
 
 /// The groups of a folder, by number; the topology's is 0.
@@ -86,7 +89,8 @@ impl<'a> Groups<'a> {
         foreign.into_iter().try_for_each(|(id, why)| self.set_aside(id, why))
     }
 
-    /// Shows each group its records, and finds those that only the log knows. `is_complete`: there are none.
+    /// Shows each group its records, and finds those that only the log knows. `is_complete`: there
+    /// are none.
     pub fn read_log<D: Disk>(
         &mut self,
         disk: &Arc<D>,
@@ -104,7 +108,8 @@ impl<'a> Groups<'a> {
         };
         let needs = groups.values().map(Recovery::needs_file).chain(quarantined.values().map(|aside| aside.needs_file));
         let needs = FileNo(u64::from(needs.min().unwrap_or(0)));
-        // Earlier builds did not write down which groups there are: what is left of the log may know more.
+        // Earlier builds did not write down which groups there are: what is left of the log may
+        // know more.
         let from = if is_complete { replay } else { reaches_back_from(&**disk, folder_id, replay)? };
         let from_start = WalPosition { file: from, offset: 0 };
         let mut failed = None;
@@ -141,7 +146,8 @@ impl<'a> Groups<'a> {
         Ok((wal, report))
     }
 
-    /// A checkpoint names a file of the log that was durable before it: files behind it may be gone too.
+    /// A checkpoint names a file of the log that was durable before it: files behind it may be gone
+    /// too.
     fn check_end<D: Disk>(&self, wal: &Wal<D>) -> Result<(), OpenError> {
         let with_state = self.whole.values().filter(|recovery| recovery.ended().is_none());
         let furthest = with_state.map(|recovery| (recovery.replay_file(), recovery.id().0)).max().unwrap_or_default();
@@ -154,8 +160,9 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The extents that are there. A group that misses one with messages is set aside: a read that misses it would end those
-    /// messages in the log, though the file may be on a disk that is not mounted.
+    /// The extents that are there. A group that misses one with messages is set aside: a read that
+    /// misses it would end those messages in the log, though the file may be on a disk that is not
+    /// mounted.
     pub fn look_for_extents<D: Disk>(&mut self, disk: &D) -> Result<Vec<ExtentId>, OpenError> {
         let has_any = disk.list("extents").is_ok_and(|names| !names.is_empty());
         let there = if has_any { list_extents(disk)? } else { Vec::new() };
@@ -176,7 +183,8 @@ impl<'a> Groups<'a> {
         (self.whole.values().flat_map(Recovery::extents).collect(), used)
     }
 
-    /// Takes out the groups that have ended here, once both checkpoints of each say so: then nothing else of them is needed.
+    /// Takes out the groups that have ended here, once both checkpoints of each say so: then
+    /// nothing else of them is needed.
     pub fn finish_endings<D: Disk>(
         &mut self,
         checkpoints: &mut CheckpointStore<D>,
@@ -193,8 +201,9 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Deletes extents that no checkpoint knows, if all were read: a crash came before they counted. Returns the next number to
-/// use, which is above all that are there, all that are known and all that were used before.
+/// Deletes extents that no checkpoint knows, if all were read: a crash came before they counted.
+/// Returns the next number to use, which is above all that are there, all that are known and all
+/// that were used before.
 pub fn drop_orphans<D: Disk>(
     disk: &D,
     there: &[ExtentId],

@@ -1,4 +1,5 @@
-//! Folders that get more partitions, or fewer are asked for, or whose newest states rot: with a crash at every point.
+//! Folders that get more partitions, or fewer are asked for, or whose newest states rot: with a
+//! crash at every point.
 //!
 //! Invariant: what was confirmed is there at the next start, and the bytes of it can be read.
 #![allow(clippy::unwrap_used)]
@@ -44,7 +45,8 @@ fn open(disk: &Arc<FaultyDisk>, partitions: u32) -> Result<Lab, OpenError> {
 }
 
 impl Lab {
-    /// Runs what one partition, by its number from 1 on, is told; what it wants done is handed back.
+    /// Runs what one partition, by its number from 1 on, is told; what it wants done is handed
+    /// back.
     fn with(
         &mut self,
         partition: u32,
@@ -85,7 +87,8 @@ impl Lab {
         self.all.change(vec![Change::PutPool { id, pool }, put])
     }
 
-    /// What the map says: the machine's version, what the pool is to have, the partitions that serve.
+    /// What the map says: the machine's version, what the pool is to have, the partitions that
+    /// serve.
     fn map(&self) -> (u32, u32, Vec<u32>) {
         let topology = &self.all.topology;
         let nodes: Vec<_> = topology.nodes().map(|(number, node)| (number.0, &node.name[..], node.standing)).collect();
@@ -200,7 +203,8 @@ impl Lab {
         state.runs().live()
     }
 
-    /// So much goes through a queue of partition 1 that the log goes on by some files, and what is old is given up.
+    /// So much goes through a queue of partition 1 that the log goes on by some files, and what is
+    /// old is given up.
     fn roll(&mut self) -> Result<(), OpenError> {
         for round in 0..3 {
             let queue = self.declare(&format!("through-{round}"), 1)?;
@@ -250,7 +254,8 @@ impl Lab {
     }
 }
 
-/// A folder of two partitions with a queue of three messages in each, the log's first file given back.
+/// A folder of two partitions with a queue of three messages in each, the log's first file given
+/// back.
 fn rolled_folder() -> (Arc<FaultyDisk>, [QueueId; 2]) {
     let disk = Arc::new(FaultyDisk::new(3));
     let mut lab = open(&disk, 2).unwrap();
@@ -262,7 +267,8 @@ fn rolled_folder() -> (Arc<FaultyDisk>, [QueueId; 2]) {
     lab.begin_files(4).unwrap();
     lab.upkeep().unwrap();
     lab.roll().unwrap();
-    // A file that was given back keeps its number until it is used again, so that others seem to be missing behind it.
+    // A file that was given back keeps its number until it is used again, so that others seem to be
+    // missing behind it.
     assert!(lab.has_stale_file(), "some wait longer than others");
     assert!(lab.first_file() > 2, "the log's beginning is gone");
     (disk, queues)
@@ -345,7 +351,8 @@ fn partitions_without_a_checkpoint_are_found_in_the_log_of_a_build_that_did_not_
     lab.publish(3, queue, 3, 1000).unwrap();
     let other = lab.declare("busy", 1).unwrap();
     lab.publish(1, other, 4, LARGE).unwrap();
-    // Only the first two partitions and the topology come to save their states, and no file says what others there are.
+    // Only the first two partitions and the topology come to save their states, and no file says
+    // what others there are.
     lab.all.partitions.pop();
     lab.all.checkpoints = CheckpointStore::open(&disk, FOLDER).unwrap();
     lab.upkeep_without_release().unwrap();
@@ -610,7 +617,8 @@ fn without_map(payload: &[u8], topology: &Topology) -> Vec<u8> {
     let nodes = topology.nodes().map(|(number, node)| Change::PutNode { number, node: node.clone() });
     let pools = topology.pools().map(|(id, pool)| Change::PutPool { id, pool: pool.clone() });
     let partitions = topology.partitions().map(|(id, put)| Change::PutPartition { id, partition: put.clone() });
-    // Behind the version and the tag a command is as a snapshot has it; beside them three short counts.
+    // Behind the version and the tag a command is as a snapshot has it; beside them three short
+    // counts.
     let map: usize = 3 + nodes.chain(pools).chain(partitions).map(|change| change.encode().len() - 2).sum::<usize>();
     [&payload[..at], b"LVTO\x03", &payload[at + 6..payload.len() - map]].concat()
 }
@@ -687,7 +695,8 @@ fn a_group_that_has_ended_here_is_not_opened_again_over_any_of_its_states_nor_fo
             let gone = QueueId(900);
             lab.publish(3, gone, 3, 1000).unwrap();
             if is_saved {
-                // Two states of it are there, with an extent, and its log has let go of its beginning.
+                // Two states of it are there, with an extent, and its log has let go of its
+                // beginning.
                 lab.begin_files(4).unwrap();
                 lab.upkeep().unwrap();
                 assert!(lab.first_file() > 1);
@@ -709,7 +718,8 @@ fn a_group_that_has_ended_here_is_not_opened_again_over_any_of_its_states_nor_fo
             disk.clear_faults();
             disk.restart();
             let mut lab = open(&disk, 3).unwrap_or_else(|error| panic!("{kind:?} at {at}: {error}"));
-            // The end counts or it does not; from the first start on that saw it, it counts for ever.
+            // The end counts or it does not; from the first start on that saw it, it counts for
+            // ever.
             let placed = lab.all.placed();
             assert!(!is_ended || placed == [1, 2], "{kind:?} at {at}: {placed:?}");
             assert!([vec![1, 2], vec![1, 2, 3]].contains(&placed), "{placed:?}");

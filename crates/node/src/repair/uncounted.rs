@@ -1,8 +1,10 @@
-//! How many messages a damaged log has lost that nobody can count: an estimate from the entries beside the missing ones.
+//! How many messages a damaged log has lost that nobody can count: an estimate from the entries
+//! beside the missing ones.
 //!
-//! A missing entry may have published one message or a thousand, or none. Those that can be read say how many one entry of the same
-//! partition published on average, and, where the log breaks off and not even the entries can be counted, how many came with so many
-//! bytes. Invariant: something that was lost is never told as nothing: what cannot be estimated is told as unknown.
+//! A missing entry may have published one message or a thousand, or none. Those that can be read
+//! say how many one entry of the same partition published on average, and, where the log breaks off
+//! and not even the entries can be counted, how many came with so many bytes. Invariant: something
+//! that was lost is never told as nothing: what cannot be estimated is told as unknown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,7 +90,8 @@ impl Density {
         }
     }
 
-    /// The places behind the last record that can be read, from `first` on: which entries lay there, and how many, nothing says.
+    /// The places behind the last record that can be read, from `first` on: which entries lay
+    /// there, and how many, nothing says.
     pub(super) fn behind_the_end<'a>(
         &self,
         report: &'a WalReport,

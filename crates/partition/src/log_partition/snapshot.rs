@@ -1,4 +1,5 @@
-//! Bringing a follower up to date that needs more of the log than there is: it is sent the machine's state.
+//! Bringing a follower up to date that needs more of the log than there is: it is sent the
+//! machine's state.
 //!
 //! ```text
 //! leader                                                follower
@@ -10,10 +11,12 @@
 //!   ◀── Raft's answer ──                                over; only now it counts
 //! ```
 //!
-//! Manifest and frames are those of a queue partition's image (`crate::snapshot`), with a version of their own.
+//! Manifest and frames are those of a queue partition's image (`crate::snapshot`), with a version
+//! of their own.
 //!
-//! Invariants: a crash at any write leaves the old state with the log behind it, or the new one; what cannot be read here
-//! takes the place of nothing. Memory: one state at the leader, however many followers want it, and one at the follower.
+//! Invariants: a crash at any write leaves the old state with the log behind it, or the new one;
+//! what cannot be read here takes the place of nothing. Memory: one state at the leader, however
+//! many followers want it, and one at the follower.
 
 use super::{LogPartition, Machine};
 use crate::checkpoint::Head;
@@ -23,7 +26,8 @@ use crate::snapshot::transfer::{IDLE_TICKS_MAX, IncomingImage, OutgoingImages, P
 use bytes::Bytes;
 use consensus::{LogIndex, Message, NodeId, Position};
 
-/// The version of a manifest: of how the state travels. The state says itself of which version it is.
+/// The version of a manifest: of how the state travels. The state says itself of which version it
+/// is.
 const MANIFEST_VERSION: u8 = 1;
 
 /// What a follower fetches.
@@ -72,7 +76,8 @@ impl Snapshots {
         self.installing.as_ref().map(|i| i.file)
     }
 
-    /// The last entry that a follower has once its snapshot is installed; of all snapshots under way, the first.
+    /// The last entry that a follower has once its snapshot is installed; of all snapshots under
+    /// way, the first.
     pub(super) fn needs(&self) -> Option<LogIndex> {
         self.outgoing.needs()
     }
@@ -103,7 +108,8 @@ impl LogPartition {
             Taken::Whole(state) => Some(state).filter(|state| machine.can_read(state)),
             Taken::Damaged => None,
         };
-        // What cannot be read is forgotten: the leader offers again, later. A newer build must not lead while older ones follow.
+        // What cannot be read is forgotten: the leader offers again, later. A newer build must not
+        // lead while older ones follow.
         match state {
             Some(state) => incoming.state = Some(state),
             None => self.snapshots.incoming = None,
@@ -122,8 +128,8 @@ impl LogPartition {
         }
     }
 
-    /// Takes every transfer as far as it goes now; true if the group has something to say of it. All that was committed is
-    /// applied.
+    /// Takes every transfer as far as it goes now; true if the group has something to say of it.
+    /// All that was committed is applied.
     pub(super) fn snapshot_turn(&mut self, machine: &impl Machine, out: &mut Outputs) -> bool {
         let wanted = self.replica.take_snapshots_wanted();
         for to in wanted.iter().map(|wanted| wanted.to) {
@@ -152,7 +158,8 @@ impl LogPartition {
         is_told
     }
 
-    /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is done.
+    /// Raft's message came: if it is needed, fetching begins, and the group gets it when that is
+    /// done.
     fn begin(&mut self, message: Message) {
         let Some(offer) = message.snapshot() else { return };
         let (status, position) = (self.replica.group().status(), offer.position);

@@ -5,8 +5,9 @@
 //! partition varint, frame (see `peer`)                                                          until the length is used up
 //! ```
 //!
-//! Invariants: a packet is taken whole, with its checksum, or not at all: whoever gets one that is not sound closes the link, since
-//! nothing behind it can be found. A version that this build does not know is told apart from damage.
+//! Invariants: a packet is taken whole, with its checksum, or not at all: whoever gets one that is
+//! not sound closes the link, since nothing behind it can be found. A version that this build does
+//! not know is told apart from damage.
 
 use super::PeerFrame;
 use broker::PartitionId;
@@ -20,7 +21,8 @@ pub const PACKET_VERSION: u8 = 1;
 pub const HEAD_BYTES: usize = 9;
 /// Whoever fills a packet ends it once it has so many bytes.
 pub const PACKET_BYTES: usize = 256 << 10;
-/// No packet is longer: a full one, and behind that the largest frame, which is one file of the log.
+/// No packet is longer: a full one, and behind that the largest frame, which is one file of the
+/// log.
 pub const PACKET_BYTES_MAX: usize = PACKET_BYTES + (256 << 20);
 
 /// Why bytes are no packet: close the link.
@@ -76,7 +78,8 @@ impl Head {
     }
 }
 
-/// A packet of these frames, as pieces for one vectored write, the head first. Large bodies are shared, not copied.
+/// A packet of these frames, as pieces for one vectored write, the head first. Large bodies are
+/// shared, not copied.
 ///
 /// # Panics
 /// If they are more than 4 GiB.
@@ -103,7 +106,8 @@ pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     pieces.into_iter().fold(crc32c::crc32c(&[PACKET_VERSION]), crc32c::crc32c_append)
 }
 
-/// The frames of a packet. Errors: the bytes behind its head are not those that were sent, or no frames.
+/// The frames of a packet. Errors: the bytes behind its head are not those that were sent, or no
+/// frames.
 ///
 /// # Panics
 /// If `body` is not as long as the head says.

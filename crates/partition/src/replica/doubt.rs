@@ -1,4 +1,5 @@
-//! A member that may have forgotten the end of its log: how it learns what it must have before it counts as whole again.
+//! A member that may have forgotten the end of its log: how it learns what it must have before it
+//! counts as whole again.
 //!
 //! ```text
 //! member                                   leader of its term
@@ -7,12 +8,13 @@
 //!   has synced that entry of that term: it has all that it may have forgotten
 //! ```
 //!
-//! What it forgot it had acknowledged as written, in a term that it had synced by then. So whoever leads a term that it accepts
-//! has all of it: it is the leader who was told, or one that was elected by members who remember. `life` differs from start to
-//! start, so that an answer to an earlier life, from before the loss, is not taken for one.
+//! What it forgot it had acknowledged as written, in a term that it had synced by then. So whoever
+//! leads a term that it accepts has all of it: it is the leader who was told, or one that was
+//! elected by members who remember. `life` differs from start to start, so that an answer to an
+//! earlier life, from before the loss, is not taken for one.
 //!
-//! Invariant: while it is in doubt, a member does not say what it has written, its grants are marked (`consensus`), and a leader that
-//! knows of it does not count it as a spare.
+//! Invariant: while it is in doubt, a member does not say what it has written, its grants are
+//! marked (`consensus`), and a leader that knows of it does not count it as a spare.
 
 use super::Replica;
 use crate::outputs::Outputs;

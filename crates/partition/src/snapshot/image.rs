@@ -7,8 +7,8 @@
 //!               live u32 * (first u64, count u64))
 //! ```
 //!
-//! Invariant: it holds nothing of where bytes lie, so the same state has the same image on every member; what is restored
-//! from it hashes as what it was made of.
+//! Invariant: it holds nothing of where bytes lie, so the same state has the same image on every
+//! member; what is restored from it hashes as what it was made of.
 
 use crate::checkpoint::{
     CheckpointDamaged, Cursor, decode_extras, encode_extras, put_levels, put_publishers, put32, put64,
@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 
 /// The version that this build writes and reads, of the manifest too.
 pub(super) const VERSION: u8 = 3;
-/// The version of an image that says which machine version its state works by. Where that is the first, the image stays one
-/// that members can read which know no other.
+/// The version of an image that says which machine version its state works by. Where that is the
+/// first, the image stays one that members can read which know no other.
 const VERSION_RAISED: u8 = 4;
 
 /// One queue of an image.

@@ -1,10 +1,12 @@
-//! The image of a state on its way to a follower, in parts: what a leader offers, and what a follower gathers.
+//! The image of a state on its way to a follower, in parts: what a leader offers, and what a
+//! follower gathers.
 //!
-//! Of a queue partition the messages follow the image; of a log whose machine is the caller's the image is all there is.
-//! Manifest, frames and their drawing: `snapshot.rs`.
+//! Of a queue partition the messages follow the image; of a log whose machine is the caller's the
+//! image is all there is. Manifest, frames and their drawing: `snapshot.rs`.
 //!
-//! Invariants: a part stands where the follower asked for it, and no part is larger than an append message may be; an image
-//! is handed on whole and with the checksum of its manifest, or not at all; a transfer in which nothing moves is given up.
+//! Invariants: a part stands where the follower asked for it, and no part is larger than an append
+//! message may be; an image is handed on whole and with the checksum of its manifest, or not at
+//! all; a transfer in which nothing moves is given up.
 
 use crate::outputs::ImageRefused;
 use crate::peer::{PeerFrame, SnapshotKey};
@@ -18,10 +20,12 @@ use storage::checkpoint::CHECKPOINT_BYTES_MAX;
 pub(crate) const PULL_TICKS: u32 = 2;
 /// A transfer in which nothing moves for this many ticks is given up, on either side.
 pub(crate) const IDLE_TICKS_MAX: u32 = 30;
-/// Largest image: what a checkpoint can hold, since the follower saves it as one. It goes in parts, each asked for once the one before it is
-/// here, so its size is a matter of the state's own memory and of nothing else.
+/// Largest image: what a checkpoint can hold, since the follower saves it as one. It goes in parts,
+/// each asked for once the one before it is here, so its size is a matter of the state's own memory
+/// and of nothing else.
 pub(crate) const IMAGE_BYTES_MAX: u64 = CHECKPOINT_BYTES_MAX as u64;
-/// A follower whose image was too large is looked at again after this many ticks: making it costs as much as sending it.
+/// A follower whose image was too large is looked at again after this many ticks: making it costs
+/// as much as sending it.
 const REFUSED_TICKS: u32 = 400;
 
 const MANIFEST_BYTES: usize = 13;
@@ -62,8 +66,9 @@ impl OutgoingImages {
         may
     }
 
-    /// Offers `to` an image of the state as of `position`, in place of an earlier one. One that is too large is not offered, and the
-    /// operator is told: the follower waits until the state is smaller.
+    /// Offers `to` an image of the state as of `position`, in place of an earlier one. One that is
+    /// too large is not offered, and the operator is told: the follower waits until the state is
+    /// smaller.
     pub(crate) fn offer(&mut self, replica: &mut Replica, to: NodeId, position: Position, version: u8, image: Bytes) {
         let mut manifest = BytesMut::with_capacity(MANIFEST_BYTES);
         manifest.put_u8(version);
@@ -108,7 +113,8 @@ impl OutgoingImages {
         self.list.iter().any(|o| leads && o.is(to, term, index))
     }
 
-    /// Notes that a follower asks for more of what it is offered; false if it is offered no such thing.
+    /// Notes that a follower asks for more of what it is offered; false if it is offered no such
+    /// thing.
     pub(crate) fn is_pulled(&mut self, replica: &Replica, (to, term, index): (NodeId, Term, LogIndex)) -> bool {
         self.find(replica, (to, term, index)).map(|o| o.idle_ticks = 0).is_some()
     }
@@ -150,7 +156,8 @@ impl OutgoingImages {
         });
     }
 
-    /// The last entry that a follower has once its snapshot is installed; of all snapshots under way, the first.
+    /// The last entry that a follower has once its snapshot is installed; of all snapshots under
+    /// way, the first.
     pub(crate) fn needs(&self) -> Option<LogIndex> {
         self.list.iter().map(|o| o.position.index).min()
     }
@@ -181,7 +188,8 @@ pub(crate) enum Taken {
 }
 
 impl IncomingImage {
-    /// What a manifest tells of. `None` if it is of a version that this build does not know, or names more than is lawful.
+    /// What a manifest tells of. `None` if it is of a version that this build does not know, or
+    /// names more than is lawful.
     pub(crate) fn of(mut manifest: Bytes, version: u8) -> Option<Self> {
         if manifest.len() != MANIFEST_BYTES || manifest.get_u8() != version {
             return None;

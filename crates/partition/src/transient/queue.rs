@@ -1,6 +1,8 @@
-//! A queue whose messages are in memory: its batches hold them, and what a turn asks for is at hand.
+//! A queue whose messages are in memory: its batches hold them, and what a turn asks for is at
+//! hand.
 //!
-//! Invariant: what ends is gone at once, and its dead letter leaves with it. No message waits for a disk here.
+//! Invariant: what ends is gone at once, and its dead letter leaves with it. No message waits for a
+//! disk here.
 
 use super::Place;
 use crate::command::{DeadLetter, Delivery, Effect, Outlets};
@@ -56,7 +58,8 @@ impl MemoryQueue {
         }
     }
 
-    /// Ends a message that the dispatcher does not have any more, and dead-letters it if the queue does that.
+    /// Ends a message that the dispatcher does not have any more, and dead-letters it if the queue
+    /// does that.
     pub(super) fn give_up(
         &mut self,
         id: QueueId,
@@ -92,8 +95,8 @@ impl MemoryQueue {
         }
     }
 
-    /// What becomes of a message with this key, as far as that goes by its key: it is a repeat where one is here, or was so
-    /// lately.
+    /// What becomes of a message with this key, as far as that goes by its key: it is a repeat
+    /// where one is here, or was so lately.
     pub(super) fn admit_key(&self, key: DedupKey, now_ms: u64, meter: &KeyMeter) -> Admission {
         let state = &self.sink.state;
         let is_here = |seq: u64| seq >= state.next_seq() || state.runs().is_live(seq);

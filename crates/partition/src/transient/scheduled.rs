@@ -1,7 +1,8 @@
 //! Messages in memory that wait for their time.
 //!
-//! Invariant: a message that is due and finds its queue full waits for room, as its publisher was told that it is safe; one that
-//! is dead-lettered where it is refused does not wait. Times are on the clock that [`TransientQueues::step`] is given.
+//! Invariant: a message that is due and finds its queue full waits for room, as its publisher was
+//! told that it is safe; one that is dead-lettered where it is refused does not wait. Times are on
+//! the clock that [`TransientQueues::step`] is given.
 
 use super::{MemoryQueue, TransientQueues};
 use crate::command::{Durability, Effect, Level, Message, Publish, Target};

@@ -1,7 +1,7 @@
 //! From the settings `data_dir` and `node_name` to an open data folder.
 //!
-//! Invariant: a folder keeps the name of its node. A name that somebody chose must be that name; a default one gives way to it, because
-//! host names change where folders move with their containers.
+//! Invariant: a folder keeps the name of its node. A name that somebody chose must be that name; a
+//! default one gives way to it, because host names change where folders move with their containers.
 
 use std::io;
 use std::path::Path;
@@ -15,8 +15,10 @@ use super::settings::{Config, Key};
 
 /// Opens the node's data folder, or founds it in an empty or missing one, and takes its lock.
 ///
-/// - The node's name is the folder's afterwards: read it from [`DataFolder::identity`], not from the settings.
-/// - Errors: each is one line that says what to do: in use, another node's, another version's, no data folder, not writable.
+/// - The node's name is the folder's afterwards: read it from [`DataFolder::identity`], not from
+///   the settings.
+/// - Errors: each is one line that says what to do: in use, another node's, another version's, no
+///   data folder, not writable.
 pub fn open_data_folder(config: &Config) -> Result<DataFolder<RealDisk>, StorageError> {
     let disk = RealDisk::create(&config.data_dir).map_err(|source| not_usable(&config.data_dir, source))?;
     if let Some(mode) = refuse_open_to_all(&disk)? {

@@ -1,6 +1,7 @@
 //! `docs/configuration.md`, made from the table.
 //!
-//! Invariant: nothing about a single setting is written here; it all comes from the rows. A test compares the file in the repository.
+//! Invariant: nothing about a single setting is written here; it all comes from the rows. A test
+//! compares the file in the repository.
 
 use std::fmt::Write as _;
 

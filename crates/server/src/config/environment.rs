@@ -1,7 +1,8 @@
 //! Settings from the environment: `LEVERET_` and the setting's name in capitals.
 //!
-//! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, `LEVERET_BIN` of our own tests, or one that an orchestrator
-//! makes for a service of our name; anything else is an error, because a variable that nobody reads is a setting that somebody believes in.
+//! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, `LEVERET_BIN` of our
+//! own tests, or one that an orchestrator makes for a service of our name; anything else is an
+//! error, because a variable that nobody reads is a setting that somebody believes in.
 
 use std::ffi::OsString;
 
@@ -59,8 +60,10 @@ fn unknown(name: &str, lower: &str) -> ConfigError {
     ConfigError::Unknown { place: "environment".to_owned(), name: one_line(name), advice }
 }
 
-/// Kubernetes and Docker tell each container about the services around it: one that is called `leveret` or `leveret-ui` arrives here
-/// as `LEVERET_SERVICE_HOST`, `LEVERET_UI_SERVICE_PORT_HTTP`, `LEVERET_PORT=tcp://10.0.0.1:5672` or `LEVERET_PORT_5672_TCP_ADDR`.
+/// Kubernetes and Docker tell each container about the services around it: one that is called
+/// `leveret` or `leveret-ui` arrives here as `LEVERET_SERVICE_HOST`,
+/// `LEVERET_UI_SERVICE_PORT_HTTP`, `LEVERET_PORT=tcp://10.0.0.1:5672` or
+/// `LEVERET_PORT_5672_TCP_ADDR`.
 fn is_service_link(short: &str, value: &str) -> bool {
     let words: Vec<&str> = short.split('_').collect();
     let has = |pair: [&str; 2]| words.windows(2).any(|window| window == pair);

@@ -1,6 +1,8 @@
-//! What can be wrong with a configuration, one line each: where it was said, which setting, what was found, what to do.
+//! What can be wrong with a configuration, one line each: where it was said, which setting, what
+//! was found, what to do.
 //!
-//! Invariant: every text names the key and stays on one line, whatever bytes the file or the environment held.
+//! Invariant: every text names the key and stays on one line, whatever bytes the file or the
+//! environment held.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +11,8 @@ use super::setting::Setting;
 
 /// A quoted value is cut to this many characters, so that an error stays one readable line.
 const QUOTED_CHARS_MAX: usize = 60;
-/// A dotted name is put together up to this length; none of ours or of other brokers is half as long.
+/// A dotted name is put together up to this length; none of ours or of other brokers is half as
+/// long.
 pub(super) const NAME_BYTES_SHOWN_MAX: usize = 128;
 
 /// Who said what a setting is.
@@ -31,7 +34,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// How the person wrote the setting's name there, after the place where that is not in the name itself.
+    /// How the person wrote the setting's name there, after the place where that is not in the name
+    /// itself.
     fn spelled(&self, setting: &Setting) -> String {
         match self {
             Origin::Default => format!("default of {}", setting.name),

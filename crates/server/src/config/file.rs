@@ -14,7 +14,8 @@ use super::settings::Key;
 use super::suggest::nearest_setting;
 use super::value::{Given, Value};
 
-/// Largest configuration file. All settings with long comments are a tenth of it; more is the wrong file.
+/// Largest configuration file. All settings with long comments are a tenth of it; more is the wrong
+/// file.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 256 * 1024;
 
 /// All settings in a file.
@@ -86,7 +87,8 @@ fn parse(path: &Path, text: &str, said: &mut Vec<(Key, Value, Origin)>, errors: 
 }
 
 fn unknown(origin: &Origin, name: &str, value: &DeValue<'_>) -> ConfigError {
-    // `listeners.tcp.default = 5672` parses as nested tables: follow a single road down, so that the whole name can be looked up.
+    // `listeners.tcp.default = 5672` parses as nested tables: follow a single road down, so that
+    // the whole name can be looked up.
     let mut dotted = name.to_owned();
     let mut inner = value;
     while let Some((key, value)) =

@@ -45,7 +45,8 @@ impl Level {
     }
 }
 
-/// A level for everything, and others for single targets (a crate, or a module as `server::session`).
+/// A level for everything, and others for single targets (a crate, or a module as
+/// `server::session`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevels {
     /// For all targets that `targets` does not name.

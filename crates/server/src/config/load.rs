@@ -1,7 +1,8 @@
 //! From file, environment and flags to one configuration.
 //!
-//! Invariant: a flag goes before the environment, the environment before the file, the file before the default; and a wrong value is an
-//! error also where another source would have gone before it, because it says something that somebody believes.
+//! Invariant: a flag goes before the environment, the environment before the file, the file before
+//! the default; and a wrong value is an error also where another source would have gone before it,
+//! because it says something that somebody believes.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -30,8 +31,8 @@ pub struct Sources {
 /// Makes the configuration.
 ///
 /// - Precedence: flag, environment, file, default.
-/// - Errors: all that are wrong, file first, each of them one line; never empty. Settings that contradict each other are only looked for
-///   when each is right by itself.
+/// - Errors: all that are wrong, file first, each of them one line; never empty. Settings that
+///   contradict each other are only looked for when each is right by itself.
 /// - Cost: reads one small file.
 pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigError>> {
     let mut said = Vec::new();

@@ -1,6 +1,7 @@
 //! What this process may use of the machine, from which some defaults are taken.
 //!
-//! Invariant: detection never fails. What cannot be read counts as a small machine, so that a default is rather too low than too high.
+//! Invariant: detection never fails. What cannot be read counts as a small machine, so that a
+//! default is rather too low than too high.
 
 use std::fs;
 use std::io::Read as _;
@@ -32,7 +33,8 @@ pub struct Machine {
     pub ipv4: bool,
     /// Whether it can listen on IPv6 addresses.
     pub ipv6: bool,
-    /// Name of the host up to its first dot, with other than letters, digits, `_` and `-` replaced by `-`.
+    /// Name of the host up to its first dot, with other than letters, digits, `_` and `-` replaced
+    /// by `-`.
     pub hostname: String,
 }
 
@@ -44,7 +46,8 @@ impl Machine {
             processors: std::thread::available_parallelism().map_or(1, NonZero::get),
             memory_bytes: memory_bytes(Path::new("/")),
             descriptors: descriptors.unwrap_or(DESCRIPTORS_ASSUMED),
-            // Nothing is sent, and nobody can connect to it: it only shows whether the family exists.
+            // Nothing is sent, and nobody can connect to it: it only shows whether the family
+            // exists.
             ipv4: UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).is_ok(),
             ipv6: UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok(),
             hostname: hostname(&rustix::system::uname().nodename().to_string_lossy()),
@@ -60,7 +63,8 @@ fn hostname(full: &str) -> String {
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
-/// Memory under a root folder (`/`, or a made-up tree in tests): the smallest of all limits that hold for this process.
+/// Memory under a root folder (`/`, or a made-up tree in tests): the smallest of all limits that
+/// hold for this process.
 fn memory_bytes(root: &Path) -> u64 {
     let installed = read(&root.join("proc/meminfo")).and_then(|text| installed_bytes(&text));
     let groups = read(&root.join("proc/self/cgroup")).unwrap_or_default();
@@ -78,10 +82,11 @@ fn installed_bytes(meminfo: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The limit of one line of `/proc/self/cgroup`: `0::/path` is version 2, `4:memory:/path` is version 1.
+/// The limit of one line of `/proc/self/cgroup`: `0::/path` is version 2, `4:memory:/path` is
+/// version 1.
 ///
-/// Limits of all groups above count too. Inside a container the path may be the host's, which is not mounted there; then only
-/// the mount itself, which is the container's group, is found.
+/// Limits of all groups above count too. Inside a container the path may be the host's, which is
+/// not mounted there; then only the mount itself, which is the container's group, is found.
 fn group_limit_bytes(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (hierarchy, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);

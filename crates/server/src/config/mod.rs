@@ -1,10 +1,13 @@
-//! Every setting of a node: one table, from which the file, the environment, the flags, the help and the documentation all come.
+//! Every setting of a node: one table, from which the file, the environment, the flags, the help
+//! and the documentation all come.
 //!
-//! Invariant: a setting exists in [`SETTINGS`] or it does not exist. The field in [`Config`], its TOML key, its `LEVERET_*` variable, its
-//! flag, its help text and its line in `docs/configuration.md` are all made from the same row, so they cannot disagree; and a value is
+//! Invariant: a setting exists in [`SETTINGS`] or it does not exist. The field in [`Config`], its
+//! TOML key, its `LEVERET_*` variable, its flag, its help text and its line in
+//! `docs/configuration.md` are all made from the same row, so they cannot disagree; and a value is
 //! in a [`Config`] only after its row has checked it.
 //!
-//! Absent on purpose: command-line parsing (the binary builds its flags from [`SETTINGS`]) and what a setting does (the rooms that use it).
+//! Absent on purpose: command-line parsing (the binary builds its flags from [`SETTINGS`]) and what
+//! a setting does (the rooms that use it).
 
 mod data_folder;
 mod document;

@@ -1,6 +1,8 @@
-//! One row of the table of settings: what a setting is called, what it may be, what it is when nobody says, and what to tell people.
+//! One row of the table of settings: what a setting is called, what it may be, what it is when
+//! nobody says, and what to tell people.
 //!
-//! Invariant: a row is complete by itself. Whoever prints or checks a setting needs the row and nothing else.
+//! Invariant: a row is complete by itself. Whoever prints or checks a setting needs the row and
+//! nothing else.
 
 use super::machine::Machine;
 use super::settings::Key;
@@ -18,9 +20,11 @@ pub struct Setting {
     pub kind: Kind,
     /// What it is when nobody says.
     pub default: DefaultValue,
-    /// One or more full sentences; the first is enough to know whether this is the setting one looks for.
+    /// One or more full sentences; the first is enough to know whether this is the setting one
+    /// looks for.
     pub help: &'static str,
-    /// What other brokers call it, so that somebody who types that name is told ours. Never accepted.
+    /// What other brokers call it, so that somebody who types that name is told ours. Never
+    /// accepted.
     pub elsewhere: &'static [&'static str],
 }
 
@@ -30,7 +34,8 @@ impl Setting {
         self.name.replace('_', "-")
     }
 
-    /// The default for people: the rule in words where it depends on the machine, large numbers of bytes in units.
+    /// The default for people: the rule in words where it depends on the machine, large numbers of
+    /// bytes in units.
     pub fn default_shown(&self) -> String {
         match (self.default, self.kind) {
             (DefaultValue::OfMachine { says, .. }, _) => says.to_owned(),

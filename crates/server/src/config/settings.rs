@@ -1,7 +1,8 @@
 //! The table of settings, and the configuration that is made from it.
 //!
-//! Invariant: [`SETTINGS`], [`Key`] and the fields of [`Config`] have the same names in the same order, because one macro makes them.
-//! Names follow AMQP and RabbitMQ where those have a word (`frame_max`, `channel_max`); otherwise the unit ends the name.
+//! Invariant: [`SETTINGS`], [`Key`] and the fields of [`Config`] have the same names in the same
+//! order, because one macro makes them. Names follow AMQP and RabbitMQ where those have a word
+//! (`frame_max`, `channel_max`); otherwise the unit ends the name.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,13 +21,16 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// Descriptors that are not for clients: log files, extents being read, listeners, and what the runtime holds.
+/// Descriptors that are not for clients: log files, extents being read, listeners, and what the
+/// runtime holds.
 pub const DESCRIPTORS_RESERVED: u64 = 256;
 /// A channel key has room for this many.
 const SHARD_THREADS_MAX: u64 = 64;
-/// Memory that one idle connection may cost at most, by which the default of `connections_max` is reckoned.
+/// Memory that one idle connection may cost at most, by which the default of `connections_max` is
+/// reckoned.
 const CONNECTION_BYTES: u64 = 32 * KIB;
-/// Largest frame that may be negotiated. Properties of a message come in one frame, so this bounds them too.
+/// Largest frame that may be negotiated. Properties of a message come in one frame, so this bounds
+/// them too.
 const FRAME_BYTES_MAX: u64 = MIB;
 /// Largest body that may be allowed: RabbitMQ's own limit.
 const BODY_BYTES_MAX: u64 = 16 * MIB;
@@ -41,7 +45,8 @@ const _: () = assert!(
     "the log can have files of every size that may be set"
 );
 
-/// A record never spans two WAL files, and an entry is a body with some properties; half a file leaves room for both.
+/// A record never spans two WAL files, and an entry is a body with some properties; half a file
+/// leaves room for both.
 const BODIES_PER_WAL_FILE_MIN: u64 = 2;
 /// A full disk is survived with two spare WAL files (docs: what settles need to free space again).
 const SPARE_WAL_FILES: u64 = 2;
@@ -50,7 +55,8 @@ macro_rules! settings {
     ($($name:ident: $field:ty {
         $section:ident, $kind:expr, $default:expr, $help:literal, elsewhere $elsewhere:expr
     })*) => {
-        /// Names one setting. The variants are spelled like the settings, so that one name serves from the file to the code.
+        /// Names one setting. The variants are spelled like the settings, so that one name serves
+        /// from the file to the code.
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Key { $(#[doc = $help] $name),* }
@@ -68,8 +74,8 @@ macro_rules! settings {
 
         const SETTING_COUNT: usize = [$(Key::$name),*].len();
 
-        /// What a node is told about itself. Made by [`load`](super::load()) from file, environment and flags, or by
-        /// [`Config::for_machine`] from defaults alone.
+        /// What a node is told about itself. Made by [`load`](super::load()) from file, environment
+        /// and flags, or by [`Config::for_machine`] from defaults alone.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
             $(#[doc = $help] pub $name: $field,)*
@@ -440,8 +446,8 @@ impl Config {
         &self.origins[key as usize]
     }
 
-    /// Whether nobody said what a setting is. Then a default that the machine cannot do (IPv6) may be left out, and a default name
-    /// gives way to the one in the data folder.
+    /// Whether nobody said what a setting is. Then a default that the machine cannot do (IPv6) may
+    /// be left out, and a default name gives way to the one in the data folder.
     pub fn is_default(&self, key: Key) -> bool {
         *self.origin(key) == Origin::Default
     }
@@ -455,7 +461,8 @@ impl Config {
             .map(|(setting, origin)| (setting, self.value(setting.key), origin))
     }
 
-    /// Replaces single values. Relations between settings are not looked at: see [`Config::contradictions`].
+    /// Replaces single values. Relations between settings are not looked at: see
+    /// [`Config::contradictions`].
     pub(super) fn with(self, said: Vec<(Key, Value, Origin)>) -> Config {
         let mut values = SETTINGS.each_ref().map(|setting| self.value(setting.key));
         let mut origins = self.origins;
@@ -586,7 +593,8 @@ impl Config {
         (!self.amqps.is_empty()).then_some(files)
     }
 
-    /// Blames the first of two settings that somebody has said: an error about a default would name what nobody wrote.
+    /// Blames the first of two settings that somebody has said: an error about a default would name
+    /// what nobody wrote.
     fn contradiction(&self, sides: [(Key, String); 2]) -> ConfigError {
         let [first, second] = sides;
         let (key, rule) = if self.is_default(first.0) { second } else { first };

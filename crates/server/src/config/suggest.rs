@@ -4,18 +4,20 @@
 
 use super::settings::SETTINGS;
 
-/// Longer names are not compared: the cost is the product of the lengths, and nobody mistypes that much.
+/// Longer names are not compared: the cost is the product of the lengths, and nobody mistypes that
+/// much.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The setting that somebody may have meant who wrote `name`: one of ours that is nearly spelled so, or the one that another broker
-/// calls so.
+/// The setting that somebody may have meant who wrote `name`: one of ours that is nearly spelled
+/// so, or the one that another broker calls so.
 pub fn nearest_setting(name: &str) -> Option<&'static str> {
     let spelled = |known: &str| known.eq_ignore_ascii_case(name) || known.replace('.', "_").eq_ignore_ascii_case(name);
     let known_elsewhere = || SETTINGS.iter().find(|setting| setting.elsewhere.iter().any(|known| spelled(known)));
     nearest(name, SETTINGS.iter().map(|setting| setting.name)).or_else(|| known_elsewhere().map(|setting| setting.name))
 }
 
-/// The known name that differs least from `name`, if it differs by a typing mistake or two: at most a third of its length.
+/// The known name that differs least from `name`, if it differs by a typing mistake or two: at most
+/// a third of its length.
 ///
 /// Case, dashes and underscores do not count.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -1,6 +1,7 @@
 //! One value on its way from what somebody wrote to a field of the configuration.
 //!
-//! Invariant: a [`Value`] exists only after its setting's [`Kind`] has accepted it, so fields are filled without a second look.
+//! Invariant: a [`Value`] exists only after its setting's [`Kind`] has accepted it, so fields are
+//! filled without a second look.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,8 +13,8 @@ use crate::tls::{LoginFrom, VerifyClients};
 use broker::topology::Redeclaration;
 use session::Stamp;
 
-/// The word for no file, and for an empty list where a list is written as text. An empty text is not one: an unset variable in a compose file
-/// would otherwise open `guest` to the network.
+/// The word for no file, and for an empty list where a list is written as text. An empty text is
+/// not one: an unset variable in a compose file would otherwise open `guest` to the network.
 const NONE: &str = "none";
 
 /// What somebody wrote, before anyone knows whether it is allowed.
@@ -66,14 +67,16 @@ pub enum Value {
 }
 
 impl Value {
-    /// Checks what was written. `None`: it is not allowed; the row's [`Kind::allowed`] says what is.
+    /// Checks what was written. `None`: it is not allowed; the row's [`Kind::allowed`] says what
+    /// is.
     pub(super) fn check(kind: Kind, given: &Given) -> Option<Value> {
         match kind {
             Kind::Number { unit, min, max, step } => {
                 let number = match given {
                     Given::Integer(number) => u64::try_from(*number).ok()?,
                     Given::Plain(text) => parse_number(text, unit)?,
-                    // "64 MiB" has to be quoted in TOML; a quoted bare number is a mistake that we understand, so it is taken too.
+                    // "64 MiB" has to be quoted in TOML; a quoted bare number is a mistake that we
+                    // understand, so it is taken too.
                     Given::Text(text) if unit == Unit::Bytes => parse_number(text, unit)?,
                     _ => return None,
                 };

@@ -1,6 +1,8 @@
-//! A JSON document whose every value knows its line, so that what is wrong with it can be said with line and field.
+//! A JSON document whose every value knows its line, so that what is wrong with it can be said with
+//! line and field.
 //!
-//! Invariant: a field that nobody asked for is an error, so a misspelled one is named and never ignored.
+//! Invariant: a field that nobody asked for is an error, so a misspelled one is named and never
+//! ignored.
 
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -39,7 +41,8 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     /// The document itself. Errors: it is no JSON.
     pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
-        // A raw value is not looked into: half a surrogate, or a number beyond any, would be found only where it is used.
+        // A raw value is not looked into: half a surrogate, or a number beyond any, would be found
+        // only where it is used.
         let whole = serde_json::from_str::<Sound>(source);
         let raw =
             whole.and_then(|Sound| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
@@ -52,7 +55,8 @@ impl<'a> Node<'a> {
 
     /// Something is wrong here.
     pub(super) fn wrong(&self, text: impl fmt::Display) -> WrongDefinitions {
-        // The raw value is a slice of the source, so the distance between the two is where it stands.
+        // The raw value is a slice of the source, so the distance between the two is where it
+        // stands.
         let offset = (self.raw.get().as_ptr() as usize).saturating_sub(self.source.as_ptr() as usize);
         let before = &self.source.as_bytes()[..offset.min(self.source.len())];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();

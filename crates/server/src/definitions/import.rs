@@ -1,7 +1,7 @@
 //! A definitions file taken in by a running node.
 //!
-//! Invariant: the file is planned as a whole before its first command leaves; each command is decided before the count
-//! of changes is told. Whoever waits here is no shard's thread.
+//! Invariant: the file is planned as a whole before its first command leaves; each command is
+//! decided before the count of changes is told. Whoever waits here is no shard's thread.
 
 use super::plan::{Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
@@ -51,11 +51,13 @@ pub enum ImportError {
     },
 }
 
-/// How often a file is planned again because somebody deletes its virtual hosts while they are made.
+/// How often a file is planned again because somebody deletes its virtual hosts while they are
+/// made.
 const PLANS_MAX: usize = 8;
 
 impl Node {
-    /// Takes in the definitions file at `path`; see the module. Blocks until every change is decided.
+    /// Takes in the definitions file at `path`; see the module. Blocks until every change is
+    /// decided.
     pub fn import_definitions_file(&self, path: &Path) -> Result<Imported, ImportError> {
         let file = std::fs::File::open(path).map_err(ImportError::Read)?;
         let mut text = String::new();
@@ -103,8 +105,9 @@ impl Shared {
         if !has_place.get() {
             return Err(ImportError::NoPlace);
         }
-        // Somebody else may make virtual hosts at this moment: which numbers these get is known when they are there. What is
-        // in them is planned by those numbers, so it is planned again then.
+        // Somebody else may make virtual hosts at this moment: which numbers these get is known
+        // when they are there. What is in them is planned by those numbers, so it is planned again
+        // then.
         for _ in 0..PLANS_MAX {
             let makes_vhost = |step: &&Planned| matches!(step.command, Command::CreateVhost { .. });
             let made: Vec<Command> = planned.commands.iter().filter(makes_vhost).map(|s| s.command.clone()).collect();

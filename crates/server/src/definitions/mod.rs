@@ -1,14 +1,17 @@
-//! RabbitMQ's definitions: users, virtual hosts, permissions, policies, limits, exchanges, queues and bindings from a file.
+//! RabbitMQ's definitions: users, virtual hosts, permissions, policies, limits, exchanges, queues
+//! and bindings from a file.
 //!
-//! Invariant: a file is understood as a whole before anything changes, against a copy of the topology; what the copy
-//! refuses is named by line and field, and then nothing has changed. What is there already as the file has it needs no
-//! command, so a file that was taken in before is taken in again without a change.
+//! Invariant: a file is understood as a whole before anything changes, against a copy of the
+//! topology; what the copy refuses is named by line and field, and then nothing has changed. What
+//! is there already as the file has it needs no command, so a file that was taken in before is
+//! taken in again without a change.
 //!
 //! As in RabbitMQ a file adds and replaces and never deletes: what it does not speak of stays.
 //!
-//! What a real export has for other programs (shovels, federation links, settings of plugins and of tools) is left out and
-//! told, line by line; so are policy keys of features that this broker has not. What decides where messages go or how long
-//! they stay is never left out: a file that asks there for what is not had is refused.
+//! What a real export has for other programs (shovels, federation links, settings of plugins and of
+//! tools) is left out and told, line by line; so are policy keys of features that this broker has
+//! not. What decides where messages go or how long they stay is never left out: a file that asks
+//! there for what is not had is refused.
 
 mod document;
 mod import;
@@ -17,7 +20,8 @@ mod plan;
 pub use document::WrongDefinitions;
 pub use import::ImportError;
 
-/// The largest definitions file; a hundred thousand queues with their bindings take a quarter of it.
+/// The largest definitions file; a hundred thousand queues with their bindings take a quarter of
+/// it.
 pub const DEFINITIONS_BYTES_MAX: u64 = 256 << 20;
 
 /// What a definitions file changed.
@@ -25,7 +29,8 @@ pub const DEFINITIONS_BYTES_MAX: u64 = 256 << 20;
 pub struct Imported {
     /// Changes that were made.
     pub changes: usize,
-    /// Queues and exchanges that are there and differ from the file, a sentence each: they stay as they are, as in RabbitMQ.
+    /// Queues and exchanges that are there and differ from the file, a sentence each: they stay as
+    /// they are, as in RabbitMQ.
     pub different: Vec<String>,
     /// What this broker does not do and the file has for others, a sentence each.
     pub left_out: Vec<String>,

@@ -1,6 +1,7 @@
 //! From a definitions file to the commands that make the topology what the file says.
 //!
-//! Invariant: the commands were carried out in their order on a copy of the topology, without a refusal.
+//! Invariant: the commands were carried out in their order on a copy of the topology, without a
+//! refusal.
 
 use super::document::{Fields, Node, WrongDefinitions};
 use crate::patterns::{Meter, check_cost};
@@ -14,11 +15,12 @@ use broker::topology::{
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
 
-/// Global parameters that say something about the cluster they came from and mean nothing in another.
+/// Global parameters that say something about the cluster they came from and mean nothing in
+/// another.
 const INFORMATION: &[&str] = &["internal_cluster_id", "imported_definition_hash_value"];
 
-/// Components of RabbitMQ's plugins, which do a work of their own: nothing that is published here goes another way without
-/// them.
+/// Components of RabbitMQ's plugins, which do a work of their own: nothing that is published here
+/// goes another way without them.
 const PLUGINS: &[&str] = &["shovel", "federation-upstream", "federation-upstream-set"];
 
 /// How names of global parameters begin that a plugin of RabbitMQ reads.
@@ -87,7 +89,8 @@ impl Planner<'_> {
         for user in users {
             has_guest |= self.user(&user)? == "guest";
         }
-        // RabbitMQ makes no default user where definitions are to be imported, as they bring their own.
+        // RabbitMQ makes no default user where definitions are to be imported, as they bring their
+        // own.
         if is_fresh && !has_guest {
             self.run(document, Command::DeleteUser { name: Name::from("guest") })?;
         }
@@ -118,7 +121,8 @@ impl Planner<'_> {
         for binding in items(&mut top, "bindings")? {
             self.binding(&binding)?;
         }
-        // Versions, names and explanations of the exporting broker are texts; a list that is not known would be lost.
+        // Versions, names and explanations of the exporting broker are texts; a list that is not
+        // known would be lost.
         match top.rest().find(|(_, node)| node.is_composed()) {
             None => Ok(()),
             Some((_, node)) => Err(node.wrong("this part is not known here")),
@@ -204,7 +208,8 @@ impl Planner<'_> {
             self.run(node, Command::CreateVhost { name: name.clone() })?;
         }
         let vhost = self.copy.vhost(&name).expect("it was there or it was made");
-        // Classic is what queues are without a word about it, and RabbitMQ says it of every virtual host.
+        // Classic is what queues are without a word about it, and RabbitMQ says it of every virtual
+        // host.
         let is_said = |of: &VhostDescription| of.default_queue_type.unwrap_or(QueueType::Classic);
         if (&known.text, &known.tags, is_said(&known)) != (&description.text, &description.tags, is_said(&description))
         {
@@ -278,7 +283,8 @@ impl Planner<'_> {
                 return Err(node.wrong("the field \"password_hash\" is missing"));
             };
             let password = password.text()?;
-            // Hashed anew it would be another hash of the same password, and a change at every import.
+            // Hashed anew it would be another hash of the same password, and a change at every
+            // import.
             let known = self.copy.user(name).filter(|user| user.password.matches(password.as_bytes()));
             return Ok(match known {
                 Some(user) => user.password.clone(),
@@ -332,7 +338,8 @@ impl Planner<'_> {
         self.run(node, Command::PutTopicPermission { user, vhost, exchange, write, read })
     }
 
-    /// A parameter of a component. Those of RabbitMQ's core are limits and operator policies; the rest are plugins'.
+    /// A parameter of a component. Those of RabbitMQ's core are limits and operator policies; the
+    /// rest are plugins'.
     fn parameter(&mut self, node: &Node<'_>) -> Done {
         let mut fields = node.fields()?;
         let vhost = self.vhost_of(&mut fields)?;
@@ -542,7 +549,8 @@ fn arguments(node: Option<Node<'_>>) -> Result<amqp::Table, WrongDefinitions> {
     Ok(table)
 }
 
-/// JSON as RabbitMQ turns it into a field table: every whole number is a long, every other one a double.
+/// JSON as RabbitMQ turns it into a field table: every whole number is a long, every other one a
+/// double.
 fn amqp_value(value: &serde_json::Value) -> amqp::Value {
     match value {
         serde_json::Value::Null => amqp::Value::Void,

@@ -1,7 +1,9 @@
-//! Tests only: a disk whose syncs hang, under a shard that syncs its own small batches. It stands still for one of them at most.
+//! Tests only: a disk whose syncs hang, under a shard that syncs its own small batches. It stands
+//! still for one of them at most.
 //!
-//! Invariant: nothing here rests on how quick a machine is, but that a sync in memory takes less than half a millisecond. In a build
-//! that is not for this crate's own tests there is neither this file nor the place that it hooks into.
+//! Invariant: nothing here rests on how quick a machine is, but that a sync in memory takes less
+//! than half a millisecond. In a build that is not for this crate's own tests there is neither this
+//! file nor the place that it hooks into.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../tests/support/mod.rs"]
@@ -189,7 +191,8 @@ fn a_sync_that_hangs_holds_a_shard_up_once_and_drops_nobody() {
         late.send(0, &Method::ConnectionOpen { virtual_host, capabilities, insist: false });
         assert!(matches!(late.recv().method, Method::ConnectionOpenOk { .. }), "and comes to its end");
 
-        // From now on a hanging sync is the business of the log's thread, and the shard serves everybody else.
+        // From now on a hanging sync is the business of the log's thread, and the shard serves
+        // everybody else.
         for round in 0..3 {
             gate.close();
             let last = publish(&mut durable);

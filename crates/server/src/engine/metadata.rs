@@ -1,6 +1,8 @@
-//! The log that decides about the topology: how proposers reach it, and what becomes of what it decides.
+//! The log that decides about the topology: how proposers reach it, and what becomes of what it
+//! decides.
 //!
-//! Invariant: a command is applied to the node's topology before its proposer hears of it, and in the order of the log.
+//! Invariant: a command is applied to the node's topology before its proposer hears of it, and in
+//! the order of the log.
 
 use crate::node::PartitionWaker;
 use crate::topology_log::{Answer, Changes, TopologyLog};

@@ -1,4 +1,5 @@
-//! The durable half of a node: opens its data folder, brings its partitions back, runs the disk's threads.
+//! The durable half of a node: opens its data folder, brings its partitions back, runs the disk's
+//! threads.
 //!
 //! ```text
 //! shard threads ──WalWrite──▶ wal thread ──Written, Synced──▶ shard   (one write, one sync for all; what is little and quick
@@ -7,9 +8,9 @@
 //!               ──Job───────▶ upkeep thread ──Extent, Checkpoint──▶ shard
 //! ```
 //!
-//! Invariant: when [`open`] returns, every partition that is whole leads and has applied all of its log, so that the first
-//! client sees everything that was ever confirmed there; nothing was written but what a new term costs. The others are
-//! quarantined: nothing is said in their name.
+//! Invariant: when [`open`] returns, every partition that is whole leads and has applied all of its
+//! log, so that the first client sees everything that was ever confirmed there; nothing was written
+//! but what a new term costs. The others are quarantined: nothing is said in their name.
 
 #[cfg(test)]
 mod hanging_sync;
@@ -266,7 +267,8 @@ impl EngineGauges {
         self.disk.free_bytes().ok()
     }
 
-    /// The sum over all selective queues of what was confirmed, or is about to be, and is not synced.
+    /// The sum over all selective queues of what was confirmed, or is about to be, and is not
+    /// synced.
     pub fn value_at_risk(&self) -> u64 {
         self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).fold(0, u64::saturating_add)
     }

@@ -1,4 +1,5 @@
-//! The thread that reads messages back from the disk, so that a cold page stalls one queue and not a shard.
+//! The thread that reads messages back from the disk, so that a cold page stalls one queue and not
+//! a shard.
 
 use super::Routes;
 use node::{Listener, Reader};

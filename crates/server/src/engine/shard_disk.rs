@@ -1,7 +1,7 @@
 //! What a shard's partitions want done, on its way to the threads that do it.
 //!
-//! Invariant: all writes of one turn of the shard leave together at its end, so that one write and one sync serve every
-//! partition that had something to say.
+//! Invariant: all writes of one turn of the shard leave together at its end, so that one write and
+//! one sync serve every partition that had something to say.
 
 use super::wal_thread::WalHandle;
 use node::{Share, Task};

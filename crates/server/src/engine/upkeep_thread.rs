@@ -1,4 +1,5 @@
-//! The thread with time: extents, checkpoints, deletions, spare log files. Nothing a client waits for runs here.
+//! The thread with time: extents, checkpoints, deletions, spare log files. Nothing a client waits
+//! for runs here.
 
 use super::{Routes, fatal};
 use node::{Task, Upkeep};
@@ -17,7 +18,8 @@ pub(crate) struct UpkeepThread {
 }
 
 impl UpkeepThread {
-    /// Where tasks go, and the loop to run on a thread of its own; it ends when all senders are gone.
+    /// Where tasks go, and the loop to run on a thread of its own; it ends when all senders are
+    /// gone.
     pub(crate) fn prepare(self) -> (Sender<Task>, impl FnOnce() + Send) {
         let (sender, receiver) = channel();
         (sender, move || self.run(&receiver))

@@ -7,10 +7,12 @@
 //!                    ▲ what arrives meanwhile is the next batch; nothing lingers
 //! ```
 //!
-//! [`LogQueue`] decides who writes, [`LogWriter`] writes. Here are the locks, the thread, and what wakes whom.
+//! [`LogQueue`] decides who writes, [`LogWriter`] writes. Here are the locks, the thread, and what
+//! wakes whom.
 //!
-//! Invariants: writes reach the log in the order in which they were put; whoever writes holds the writer and takes all
-//! that waits; what nobody waits for is synced within its own deadline. A sync that fails ends the process at once.
+//! Invariants: writes reach the log in the order in which they were put; whoever writes holds the
+//! writer and takes all that waits; what nobody waits for is synced within its own deadline. A sync
+//! that fails ends the process at once.
 
 use super::{Route, fatal};
 use crate::shard::{Mailbox, Parcel};
@@ -158,7 +160,8 @@ impl Inner {
     }
 }
 
-/// A writer that panicked in the middle of a write may have half of it behind it: nobody may go on from there.
+/// A writer that panicked in the middle of a write may have half of it behind it: nobody may go on
+/// from there.
 fn half_written() -> ! {
     tracing::error!("whoever wrote the log panicked: the process ends here, a restart recovers what is on the disk");
     std::process::abort()
@@ -171,7 +174,8 @@ pub(crate) struct WalHandle {
 }
 
 impl WalHandle {
-    /// A handle, and the loop to run on a thread of its own. Nothing stays unsynced for longer than `sync_delay_ms`.
+    /// A handle, and the loop to run on a thread of its own. Nothing stays unsynced for longer than
+    /// `sync_delay_ms`.
     pub(crate) fn prepare(parts: LogParts, sync_delay_ms: u64) -> (WalHandle, impl FnOnce() + Send) {
         let (gauges, epoch) = (parts.writer.gauges().clone(), parts.epoch);
         let queue = Mutex::new(LogQueue::new(Duration::from_millis(sync_delay_ms), gauges.clone()));
@@ -180,8 +184,9 @@ impl WalHandle {
         (WalHandle { inner: inner.clone() }, move || run(&inner))
     }
 
-    /// Hands over the writes of a turn that brought so many commands, in order; `writes` is empty afterwards and keeps some
-    /// room. True if they are left to the caller, who calls [`WalHandle::commit`] once it has nothing better to do, and soon.
+    /// Hands over the writes of a turn that brought so many commands, in order; `writes` is empty
+    /// afterwards and keeps some room. True if they are left to the caller, who calls
+    /// [`WalHandle::commit`] once it has nothing better to do, and soon.
     #[must_use]
     pub(crate) fn put(&self, writes: &mut Vec<WalWrite>, commands: usize) -> bool {
         if writes.is_empty() {
@@ -193,8 +198,9 @@ impl WalHandle {
         is_left
     }
 
-    /// Writes what waits and syncs it if somebody waits for that, on this thread; or has the log's thread do it.
-    /// Completions are put and shards woken, the caller's own as well, when it returns.
+    /// Writes what waits and syncs it if somebody waits for that, on this thread; or has the log's
+    /// thread do it. Completions are put and shards woken, the caller's own as well, when it
+    /// returns.
     pub(crate) fn commit(&self) {
         let inner = &*self.inner;
         let mut writer = match inner.writer.try_lock() {
@@ -263,7 +269,8 @@ fn run(inner: &Inner) {
         };
         writer.log.release(&mut needs);
         let is_sync_awaited = batch.is_sync_awaited;
-        // Nothing that was taken in is given up: on a full disk it waits for room, as long as the broker runs.
+        // Nothing that was taken in is given up: on a full disk it waits for room, as long as the
+        // broker runs.
         let mut tries_at_end = 0;
         while let Err(DiskFull) = writer.write(&mut batch) {
             std::thread::sleep(FULL_RETRY);
@@ -323,7 +330,8 @@ mod tests {
     use storage::{FileNo, RealDisk, Record, RecordKind};
 
     const PARTITION: PartitionId = PartitionId(1);
-    /// However busy this machine is, no test takes so long that the thread would be wanted for a sync that is due.
+    /// However busy this machine is, no test takes so long that the thread would be wanted for a
+    /// sync that is due.
     const AN_HOUR_MS: u32 = 3_600_000;
 
     /// A log in a folder of its own, with one partition and the mailbox of its shard.
@@ -383,7 +391,8 @@ mod tests {
             )
         }
 
-        /// However slow the disk of this machine is: a slow one would be left to the thread from now on.
+        /// However slow the disk of this machine is: a slow one would be left to the thread from
+        /// now on.
         fn commit(&self) {
             self.handle.commit();
             self.handle.gauges().sync_times.forget();

@@ -1,12 +1,15 @@
-//! Dead letters: what a queue gave up goes to its dead-letter exchange, from the shard of the queue.
+//! Dead letters: what a queue gave up goes to its dead-letter exchange, from the shard of the
+//! queue.
 //!
-//! One message may become as many as there are ways through queues that lead to each other, so a turn sends so many letters and
-//! no more, and everybody else has theirs. While there are too many, those that have died most often go first: then what waits
-//! is as much as one way is long, and not as all of them are many.
+//! One message may become as many as there are ways through queues that lead to each other, so a
+//! turn sends so many letters and no more, and everybody else has theirs. While there are too many,
+//! those that have died most often go first: then what waits is as much as one way is long, and not
+//! as all of them are many.
 //!
-//! Invariant: letters of a queue that died equally often leave in their order. A letter that wants an answer gets one, `DeadLetterAnswered`, once all queues that it goes to have confirmed it or one
-//! of them has not. Where there is no exchange, or no route, there is no place: at most once, the message is gone; at
-//! least once, its queue keeps it and tries again.
+//! Invariant: letters of a queue that died equally often leave in their order. A letter that wants
+//! an answer gets one, `DeadLetterAnswered`, once all queues that it goes to have confirmed it or
+//! one of them has not. Where there is no exchange, or no route, there is no place: at most once,
+//! the message is gone; at least once, its queue keeps it and tries again.
 
 use super::emit::by_partition;
 use super::thread::Local;
@@ -42,7 +45,8 @@ pub(crate) struct AwaitedDeadLetters {
 }
 
 impl AwaitedDeadLetters {
-    /// Partitions confirmed, or refused, what the shard published. Gives the answers that this completes.
+    /// Partitions confirmed, or refused, what the shard published. Gives the answers that this
+    /// completes.
     pub(crate) fn answered(&mut self, first: u64, count: u64, is_safe: bool, done: &mut Vec<(PartitionId, Command)>) {
         for number in first..first + count {
             let Some(dead_letter) = self.waiting.get_mut(&number) else { continue };
@@ -107,8 +111,8 @@ struct Addressed {
 }
 
 impl Local {
-    /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task come again, after the tasks
-    /// that are ready now.
+    /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task
+    /// come again, after the tasks that are ready now.
     pub(crate) fn send_dead_letters(&self) {
         if self.outgoing.borrow().is_empty() {
             return;
@@ -192,7 +196,8 @@ impl Local {
         };
         let bytes = partition::message::stored_bytes(&message);
         if bytes > MESSAGE_BYTES_MAX {
-            // With each queue that it died in its headers grow, and only a client that means it gets this far.
+            // With each queue that it died in its headers grow, and only a client that means it
+            // gets this far.
             tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
             return None;
         }

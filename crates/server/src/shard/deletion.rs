@@ -1,6 +1,8 @@
-//! How a shard carries out the deletions of its queues: the way to the shard that has the queue, and the way back.
+//! How a shard carries out the deletions of its queues: the way to the shard that has the queue,
+//! and the way back.
 //!
-//! Invariant: nothing is decided here; what a deletion goes through stands in [`session::Deletions`].
+//! Invariant: nothing is decided here; what a deletion goes through stands in
+//! [`session::Deletions`].
 
 use super::Parcel;
 use super::thread::Local;
@@ -19,7 +21,8 @@ pub(crate) type Outsider = oneshot::Sender<Result<Reply, Refusal>>;
 pub(crate) type Deletion = session::Deletion<Outsider>;
 
 impl Local {
-    /// Has the shard of a queue's partition delete it, behind everything that was handed to that partition before.
+    /// Has the shard of a queue's partition delete it, behind everything that was handed to that
+    /// partition before.
     pub(crate) fn delete_queue(&self, deletion: Deletion) {
         match self.shared.directory.find(deletion.partition) {
             Some((shard, _)) if shard == self.index => self.deletions.begin(deletion, self),

@@ -1,7 +1,7 @@
 //! Messages of the broker's own, and to which partitions any message of a shard goes.
 //!
-//! Invariant: what the broker says of itself it says at most once: nobody waits for it, nothing confirms it, and where no
-//! queue takes it it is gone.
+//! Invariant: what the broker says of itself it says at most once: nobody waits for it, nothing
+//! confirms it, and where no queue takes it it is gone.
 
 use super::thread::Local;
 use crate::engine::wall_ms;
@@ -15,7 +15,8 @@ use partition::{Command, Level, Message, Publish, Target};
 use session::PublishedFacts;
 use smallvec::SmallVec;
 
-/// Where the broker tells what happens on it, in the virtual host of the setting `event_exchange_vhost`.
+/// Where the broker tells what happens on it, in the virtual host of the setting
+/// `event_exchange_vhost`.
 pub(crate) const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
 
 /// Queues by partition.
@@ -39,7 +40,8 @@ pub(super) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
 }
 
 impl Local {
-    /// Publishes a message of the broker's own to an exchange of this virtual host. A key that is too long is cut.
+    /// Publishes a message of the broker's own to an exchange of this virtual host. A key that is
+    /// too long is cut.
     pub(crate) fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {
         self.emit_as(vhost, exchange, key, headers, Properties::default(), body);
     }

@@ -1,8 +1,8 @@
 //! Commands on their way to partitions, gathered while the sockets of a shard are read.
 //!
-//! Invariant: commands of one shard to one partition keep their order, and a queue is declared before commands for it
-//! arrive. Nothing here is locked: what stays on the shard is a push to a vector, what leaves it waits for the end of the
-//! step and goes over as one batch.
+//! Invariant: commands of one shard to one partition keep their order, and a queue is declared
+//! before commands for it arrive. Nothing here is locked: what stays on the shard is a push to a
+//! vector, what leaves it waits for the end of the step and goes over as one batch.
 
 use super::mailbox::{Mailbox, Parcel};
 use broker::{PartitionId, QueueId};
@@ -11,7 +11,8 @@ use partition::{Command, Message};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Partitions with this bit are the transient queues of one shard, whose index is in the other bits.
+/// Partitions with this bit are the transient queues of one shard, whose index is in the other
+/// bits.
 const TRANSIENT_BIT: u32 = 1 << 31;
 
 /// Shards of one node at most: their index has this many values in a channel key.
@@ -32,8 +33,9 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The directory of a node with `shards` shards. `placement` gives the shard of each durable partition; those of one
-    /// shard take their places in its order, after the shard's transient queues at place 0.
+    /// The directory of a node with `shards` shards. `placement` gives the shard of each durable
+    /// partition; those of one shard take their places in its order, after the shard's transient
+    /// queues at place 0.
     pub(crate) fn new(shards: usize, placement: &[(PartitionId, usize)]) -> Self {
         assert!((1..=SHARDS_MAX).contains(&shards), "a node has 1 to SHARDS_MAX shards");
         let len = placement.iter().map(|(id, _)| id.0 as usize + 1).max().unwrap_or(0);
@@ -87,7 +89,8 @@ impl Inbox {
         Inbox { shard, directory, waits, remote, remote_bytes, has_remote, waker, is_woken }
     }
 
-    /// Queues a command. One for a partition that does not run here is dropped: its queue cannot be declared here.
+    /// Queues a command. One for a partition that does not run here is dropped: its queue cannot be
+    /// declared here.
     #[inline]
     pub(crate) fn push(&mut self, partition: PartitionId, command: Command) {
         match self.directory.find(partition) {
@@ -113,7 +116,8 @@ impl Inbox {
         self.wake();
     }
 
-    /// Has a partition of this shard stepped in the step that is about to begin, even if no command waits for it.
+    /// Has a partition of this shard stepped in the step that is about to begin, even if no command
+    /// waits for it.
     pub(crate) fn wake_partition(&mut self, partition: PartitionId) {
         if let Some((shard, place)) = self.directory.find(partition) {
             assert!(shard == self.shard, "a partition is woken on its own shard");

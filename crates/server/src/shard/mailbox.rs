@@ -1,8 +1,10 @@
-//! The way into a shard from other threads: a vector behind a lock, swapped whole, and one wake-up for what piled up.
+//! The way into a shard from other threads: a vector behind a lock, swapped whole, and one wake-up
+//! for what piled up.
 //!
-//! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has parcels waiting has been
-//! woken; nobody is woken twice for one swap. The bytes of messages count from when they are sent until the shard has
-//! shown what became of them: senders look at them before they read more from publishers.
+//! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has
+//! parcels waiting has been woken; nobody is woken twice for one swap. The bytes of messages count
+//! from when they are sent until the shard has shown what became of them: senders look at them
+//! before they read more from publishers.
 
 use super::deletion::Deletion;
 use crate::drain::DrainStep;
@@ -25,12 +27,14 @@ pub(crate) enum Parcel {
     Declare(PartitionId, QueueId),
     /// For a channel of this shard, from a partition of another.
     Effect(Effect),
-    /// A partition of another shard passed a consumer of this shard over: its channel took all that it may.
+    /// A partition of another shard passed a consumer of this shard over: its channel took all that
+    /// it may.
     Starved {
         /// The consumer.
         consumer: ConsumerKey,
     },
-    /// The connection of a channel has written so many bytes that a partition of this shard had sent it.
+    /// The connection of a channel has written so many bytes that a partition of this shard had
+    /// sent it.
     Drained {
         /// The channel.
         channel: ChannelKey,
@@ -64,7 +68,8 @@ pub(crate) enum Parcel {
     Event(Box<BrokerEvent>),
     /// A queue of one of this shard's partitions is to go.
     Delete(Box<Deletion>),
-    /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is ready.
+    /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is
+    /// ready.
     Purge(PartitionId, QueueId, oneshot::Sender<Reply>),
     /// The operator closes a connection.
     CloseConnection {
@@ -79,7 +84,8 @@ pub(crate) enum Parcel {
     Drain(DrainStep),
 }
 
-/// What is looked at, and where the answer goes. Nobody waits on the shard's side: an answer that nobody takes is dropped.
+/// What is looked at, and where the answer goes. Nobody waits on the shard's side: an answer that
+/// nobody takes is dropped.
 pub(crate) enum Look {
     /// The connections that are open.
     Connections(oneshot::Sender<Vec<ConnectionReport>>),
@@ -162,7 +168,8 @@ impl Mailbox {
         }
     }
 
-    /// Hands over many, in order, with one lock and at most one wake-up. Their messages have so many `bytes`.
+    /// Hands over many, in order, with one lock and at most one wake-up. Their messages have so
+    /// many `bytes`.
     pub(crate) fn send_all(&self, parcels: &mut Vec<Parcel>, bytes: u64) {
         if parcels.is_empty() {
             return;
@@ -184,8 +191,8 @@ impl Mailbox {
         }
     }
 
-    /// Takes everything into `parcels`, which is empty; with nothing there, `waker` is called at the next parcel. Returns how
-    /// many bytes their messages have, which are to be released.
+    /// Takes everything into `parcels`, which is empty; with nothing there, `waker` is called at
+    /// the next parcel. Returns how many bytes their messages have, which are to be released.
     pub(crate) fn take(&self, parcels: &mut Vec<Parcel>, waker: &Waker) -> u64 {
         assert!(parcels.is_empty(), "what was taken before is handled before more is taken");
         let mut inner = self.lock();

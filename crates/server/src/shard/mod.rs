@@ -1,4 +1,5 @@
-//! A shard: one thread that owns a fixed set of partitions and a share of the client connections, with no lock inside.
+//! A shard: one thread that owns a fixed set of partitions and a share of the client connections,
+//! with no lock inside.
 //!
 //! One turn of its loop:
 //!
@@ -8,8 +9,9 @@
 //!         ──▶ every connection with something to say: one vectored write
 //! ```
 //!
-//! The task is woken by the first command and runs after the tasks that were ready before it, so a batch is whatever
-//! the sockets held: one message when it is quiet, thousands under load. Nothing lingers for more.
+//! The task is woken by the first command and runs after the tasks that were ready before it, so a
+//! batch is whatever the sockets held: one message when it is quiet, thousands under load. Nothing
+//! lingers for more.
 //!
 //! # Cost of one message, published and delivered on one shard, batches of B messages
 //!
@@ -23,7 +25,8 @@
 //! | hashes | queue 1 in, 1 out; consumer 4; channel 1 or none | - |
 //! | atomics | 4 references to the read buffer, 2 to the batch | topology's version 1 a publish, relaxed |
 //!
-//! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together) off the message.
+//! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together)
+//! off the message.
 
 mod dead_letter;
 pub(crate) mod deletion;

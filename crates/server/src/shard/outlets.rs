@@ -1,8 +1,9 @@
 //! How much may be on its way to a connection: the window in front of every socket.
 //!
-//! Invariant: what is encoded for a socket and not yet written is at most its window, one message beyond it, and what the
-//! client itself asked for; what is on its way to a channel of another shard is at most [`REMOTE_BYTES_MAX`] and one
-//! message. So a client that stops reading holds that much, and its consumers are passed over.
+//! Invariant: what is encoded for a socket and not yet written is at most its window, one message
+//! beyond it, and what the client itself asked for; what is on its way to a channel of another
+//! shard is at most [`REMOTE_BYTES_MAX`] and one message. So a client that stops reading holds that
+//! much, and its consumers are passed over.
 
 use broker::ChannelKey;
 use foldhash::fast::FixedState;
@@ -14,7 +15,8 @@ const WINDOWS_BYTES: usize = 64 << 20;
 pub(crate) const WINDOW_BYTES_MIN: usize = 32 << 10;
 /// A window larger than this only adds latency: it is more than a socket buffer takes.
 pub(crate) const WINDOW_BYTES_MAX: usize = 512 << 10;
-/// What one consumer is given at a time, so that one of many on a connection does not get its whole window.
+/// What one consumer is given at a time, so that one of many on a connection does not get its whole
+/// window.
 pub(crate) const PORTION_BYTES: usize = 64 << 10;
 /// What may be on its way from one shard to one channel of another.
 pub(crate) const REMOTE_BYTES_MAX: usize = 256 << 10;

@@ -1,7 +1,9 @@
-//! The thread of a shard: its runtime, its step task, and the tables that its connection tasks share.
+//! The thread of a shard: its runtime, its step task, and the tables that its connection tasks
+//! share.
 //!
-//! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a task waits, and a
-//! connection is borrowed by at most one of: its own task, the step task's timers, the step task's effects.
+//! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a
+//! task waits, and a connection is borrowed by at most one of: its own task, the step task's
+//! timers, the step task's effects.
 
 use super::dead_letter::{AwaitedDeadLetters, Outgoing};
 use super::deletion::{Deletion, Outsider};
@@ -107,7 +109,8 @@ impl Local {
         self.channels.borrow_mut().remove(&channel);
     }
 
-    /// Has a connection looked at by the step task once the effects are in: it has something to write or to answer.
+    /// Has a connection looked at by the step task once the effects are in: it has something to
+    /// write or to answer.
     pub(crate) fn flush_later(&self, client: &Rc<Client>) {
         if !client.in_flush.replace(true) {
             self.flush.borrow_mut().push(client.clone());
@@ -169,8 +172,8 @@ impl Local {
         applied
     }
 
-    /// The last consumer of a queue went. An auto-delete queue ends now, unless a new consumer came meanwhile: the
-    /// partition is asked, as only it knows.
+    /// The last consumer of a queue went. An auto-delete queue ends now, unless a new consumer came
+    /// meanwhile: the partition is asked, as only it knows.
     fn queue_unused(&self, queue: QueueId, partition: PartitionId) {
         let auto_delete = self.shared.topology().queue(queue).is_some_and(|q| q.shape.auto_delete);
         if auto_delete {
@@ -331,7 +334,8 @@ fn channel_of(effect: &Effect) -> Option<ChannelKey> {
 }
 
 impl Connections<'_> {
-    /// Hands effects to channels of this shard. What follows each other for one channel is one look-up.
+    /// Hands effects to channels of this shard. What follows each other for one channel is one
+    /// look-up.
     fn deliver(&mut self, effects: impl Iterator<Item = Effect>, partition: Option<PartitionId>) {
         let mut effects = effects.peekable();
         while let Some(effect) = effects.next() {
@@ -400,8 +404,8 @@ impl Edge for Connections<'_> {
     }
 }
 
-/// The task that steps the shard. It is woken by the first command or parcel and runs behind the tasks that were ready
-/// before, so that one step carries what all of them had.
+/// The task that steps the shard. It is woken by the first command or parcel and runs behind the
+/// tasks that were ready before, so that one step carries what all of them had.
 struct StepTask {
     local: Rc<Local>,
     shard: Shard<Decided>,
@@ -647,7 +651,8 @@ impl Future for StepTask {
         if let Some(disk) = disk {
             disk.end_turn(shard.share());
         }
-        // Before anything is written, so that who reads the answer finds the gauges that go with it.
+        // Before anything is written, so that who reads the answer finds the gauges that go with
+        // it.
         this.publish_gauges();
         this.flush(now);
         this.publish_gauges();
@@ -732,7 +737,8 @@ pub(crate) fn run(parts: Parts) {
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: None,
         };
-        // As a task and not here: waking the future of block_on costs a system call, waking a task a push.
+        // As a task and not here: waking the future of block_on costs a system call, waking a task
+        // a push.
         let done = pin!(tokio::task::spawn_local(step));
         if done.await.is_err() {
             tracing::error!(shard = index, "a shard's step panicked");

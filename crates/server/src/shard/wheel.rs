@@ -1,14 +1,16 @@
 //! One coarse timer for all connections of a shard: heartbeats, handshakes, delayed refusals.
 //!
-//! Invariant: an entry comes out in the first call of [`Wheel::expire`] at or after its time, never before; late by one
-//! tick at most. Entries are not taken out when their connection has news: it looks when it is called, finds that its
-//! real time is later, and enters itself again. So a frame costs nothing here, and 10,000 idle connections cost one
-//! entry each and one look per half heartbeat.
+//! Invariant: an entry comes out in the first call of [`Wheel::expire`] at or after its time, never
+//! before; late by one tick at most. Entries are not taken out when their connection has news: it
+//! looks when it is called, finds that its real time is later, and enters itself again. So a frame
+//! costs nothing here, and 10,000 idle connections cost one entry each and one look per half
+//! heartbeat.
 
 use amqp::Millis;
 use std::collections::BTreeMap;
 
-/// Times are rounded up to this many milliseconds, so that connections opened together are looked at together.
+/// Times are rounded up to this many milliseconds, so that connections opened together are looked
+/// at together.
 pub(crate) const TICK_MS: Millis = 64;
 
 /// A connection's place on its shard, and which life of that place.
@@ -17,7 +19,8 @@ pub(crate) type Seat = (u32, u32);
 /// The timers of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Wheel {
-    /// By tick. A heartbeat of 60 s has at most 470 of them, so the map stays small whatever the connections.
+    /// By tick. A heartbeat of 60 s has at most 470 of them, so the map stays small whatever the
+    /// connections.
     ticks: BTreeMap<u64, Vec<Seat>>,
 }
 

@@ -1,15 +1,17 @@
 //! The server's Finished in a TLS record of its own, in TLS 1.3.
 //!
-//! rustls puts its whole first flight into one record. Java's `SSLEngine` hands the work on such a record out as a task,
-//! Finished included, and the NIO transport of RabbitMQ's Java client then reads from its socket before it looks whether
-//! there is something to write: both sides wait for ever. A Finished in its own record is no task, and that client goes on.
-//! A smaller limit for records would do as well, but rustls keeps it for the whole connection, where it costs. So the
-//! handshake's cipher seals two records where rustls asks for one, and names the second one's length in the header of the
-//! first, where a protocol version belongs; [`take_output`] puts the header right.
+//! rustls puts its whole first flight into one record. Java's `SSLEngine` hands the work on such a
+//! record out as a task, Finished included, and the NIO transport of RabbitMQ's Java client then
+//! reads from its socket before it looks whether there is something to write: both sides wait for
+//! ever. A Finished in its own record is no task, and that client goes on. A smaller limit for
+//! records would do as well, but rustls keeps it for the whole connection, where it costs. So the
+//! handshake's cipher seals two records where rustls asks for one, and names the second one's
+//! length in the header of the first, where a protocol version belongs; [`take_output`] puts the
+//! header right.
 //!
-//! Invariant: each record is sealed by the suite as it is, under a number of its own, and what the records hold is what
-//! rustls wrote, in its order. Every byte that a session with [`provider`]'s suites gives in its handshake goes through
-//! [`take_output`]. Messages pass without a copy.
+//! Invariant: each record is sealed by the suite as it is, under a number of its own, and what the
+//! records hold is what rustls wrote, in its order. Every byte that a session with [`provider`]'s
+//! suites gives in its handshake goes through [`take_output`]. Messages pass without a copy.
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::cipher::{
@@ -23,15 +25,16 @@ use rustls::{
 use std::io;
 use std::sync::LazyLock;
 
-/// In the place of a record's version: two records are in this one, and the low bits are the length of the second.
+/// In the place of a record's version: two records are in this one, and the low bits are the length
+/// of the second.
 const JOINED: u16 = 0x8000;
 /// What a record's header says where it is only one.
 const VERSION: [u8; 2] = [3, 3];
 /// Kind and length of a handshake message.
 const MESSAGE_HEADER: usize = 4;
 
-/// ring's suites, those of TLS 1.3 with Finished in a record of its own. rustls takes suites that live for ever, so they
-/// are made once, however often the certificates are read again.
+/// ring's suites, those of TLS 1.3 with Finished in a record of its own. rustls takes suites that
+/// live for ever, so they are made once, however often the certificates are read again.
 static SUITES: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
     let suites = rustls::crypto::ring::default_provider().cipher_suites;
     suites.into_iter().map(|suite| suite.tls13().map_or(suite, parted)).collect()

@@ -1,4 +1,5 @@
-//! A client that speaks AMQP frame by frame over a real socket, so that tests say exactly what goes over the wire.
+//! A client that speaks AMQP frame by frame over a real socket, so that tests say exactly what goes
+//! over the wire.
 #![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub, clippy::result_large_err)]
 
 use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameHeader, write_frame};
@@ -14,8 +15,8 @@ pub fn config() -> NodeConfig {
     NodeConfig::small(vec!["127.0.0.1:0".parse().unwrap()])
 }
 
-/// Runs each test on a node of one shard, where everything is one thread, and on one of three, where the connections of a
-/// test are on different threads.
+/// Runs each test on a node of one shard, where everything is one thread, and on one of three,
+/// where the connections of a test are on different threads.
 #[macro_export]
 macro_rules! on_one_and_three_shards {
     ($($name:ident),* $(,)?) => {
@@ -106,7 +107,8 @@ impl Client {
         Self::login(address, "guest", "guest").unwrap()
     }
 
-    /// Logs in; the error is what the server said instead of `open-ok`, or nothing if it just closed.
+    /// Logs in; the error is what the server said instead of `open-ok`, or nothing if it just
+    /// closed.
     pub fn login(address: SocketAddr, user: &str, password: &str) -> Result<Self, Option<Method>> {
         Self::login_with(address, user, password, 0)
     }
@@ -172,7 +174,8 @@ impl Client {
         assert_eq!(self.call(channel, &Method::ConfirmSelect { no_wait: false }), Method::ConfirmSelectOk {});
     }
 
-    /// Declares a transient queue, with the flags named in `flags`: exclusive, auto-delete, passive, durable.
+    /// Declares a transient queue, with the flags named in `flags`: exclusive, auto-delete,
+    /// passive, durable.
     pub fn declare_as(&mut self, channel: u16, queue: &str, flags: &[&str]) -> Method {
         let has = |name: &str| flags.contains(&name);
         let declare = Method::QueueDeclare {
@@ -318,7 +321,8 @@ impl Client {
         self.stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
 
-    /// Reads what comes until the server closes, and gives the bytes; for peers that do not speak AMQP.
+    /// Reads what comes until the server closes, and gives the bytes; for peers that do not speak
+    /// AMQP.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut all = self.input.split_off(self.consumed);
         let mut bytes = [0; 4096];

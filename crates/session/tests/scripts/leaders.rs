@@ -1,5 +1,5 @@
-//! Partitions that nobody leads: a request that waits is asked again until somebody leads, or gets 541 in the end. It is
-//! never answered as if its queue were gone.
+//! Partitions that nobody leads: a request that waits is asked again until somebody leads, or gets
+//! 541 in the end. It is never answered as if its queue were gone.
 
 use crate::script::{DURABLE, Script, TRANSIENT, consume, copied_to, delete, delivery, get};
 use amqp::{Request, Table};

@@ -1,4 +1,5 @@
-//! Scripts: what a client and its partitions do, and what a session makes of it. Nothing runs but the session.
+//! Scripts: what a client and its partitions do, and what a session makes of it. Nothing runs but
+//! the session.
 
 mod leaders;
 mod limits;

@@ -1,4 +1,5 @@
-//! Requests, a channel-wide prefetch, direct reply-to, consumers that hold a message for too long, and channels that are gone.
+//! Requests, a channel-wide prefetch, direct reply-to, consumers that hold a message for too long,
+//! and channels that are gone.
 
 use crate::script::{Script, consume, copied_to, declare, get};
 use amqp::{Properties, Request};

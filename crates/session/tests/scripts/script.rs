@@ -1,4 +1,5 @@
-//! A session on a stage: a test says what its client and its partitions do, and reads what the session says, line by line.
+//! A session on a stage: a test says what its client and its partitions do, and reads what the
+//! session says, line by line.
 //!
 //! ```text
 //!   p1 <- get                  a command to partition 1
@@ -6,7 +7,8 @@
 //!   1: basic.get-empty         an answer to the client, on channel 1
 //! ```
 //!
-//! Invariant: nothing happens that the script does not say: partitions, the topology's log and the clock wait for it.
+//! Invariant: nothing happens that the script does not say: partitions, the topology's log and the
+//! clock wait for it.
 
 use amqp::{
     AuthRefused, Authenticate, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries,
@@ -217,7 +219,8 @@ impl Host for Node {
     }
 }
 
-/// The protocol machine's part: it remembers who waits and what is not acked, and writes down what it is told.
+/// The protocol machine's part: it remembers who waits and what is not acked, and writes down what
+/// it is told.
 #[derive(Default)]
 pub(crate) struct Machine {
     log: Log,
@@ -546,7 +549,8 @@ impl Script {
         found.expect("the channel is open")
     }
 
-    /// An effect for the channel that had this key when a partition learnt it: number 1, whoever has that number now.
+    /// An effect for the channel that had this key when a partition learnt it: number 1, whoever
+    /// has that number now.
     pub(crate) fn effect(&mut self, key: ChannelKey, effect: Effect) {
         let number = self.node.keys.borrow().get(&key).copied().unwrap_or(1);
         let Script { session, machine, node, .. } = self;

@@ -1,6 +1,8 @@
-//! What consumers of queues with a single active consumer hold, as far as their clients have not asked for its end.
+//! What consumers of queues with a single active consumer hold, as far as their clients have not
+//! asked for its end.
 //!
-//! Invariant: a client asks before its leader hears it, so what is held here is held there too, and perhaps more there.
+//! Invariant: a client asks before its leader hears it, so what is held here is held there too, and
+//! perhaps more there.
 
 use super::violated;
 use broker::{ChannelKey, ConsumerKey, QueueId};

@@ -1,7 +1,8 @@
-//! Queues that end: what may be nowhere because its queue was gone or going, and what must not come any more.
+//! Queues that end: what may be nowhere because its queue was gone or going, and what must not come
+//! any more.
 //!
-//! Invariant: a queue ends once, in the topology first, and a message is excused only from queues that are gone. A delete
-//! that came to nothing, or that nobody ever decided, excuses nothing.
+//! Invariant: a queue ends once, in the topology first, and a message is excused only from queues
+//! that are gone. A delete that came to nothing, or that nobody ever decided, excuses nothing.
 
 use super::violated;
 use broker::QueueId;
@@ -15,7 +16,8 @@ pub struct Ends {
     gone: BTreeSet<QueueId>,
     /// By leaders that cancelled their consumers.
     cancelled: BTreeSet<(QueueId, Term)>,
-    /// By the queue that a dead letter goes to, and the message: the ids that the queue had when it left.
+    /// By the queue that a dead letter goes to, and the message: the ids that the queue had when it
+    /// left.
     letters: BTreeMap<(QueueId, u64), BTreeSet<QueueId>>,
 }
 

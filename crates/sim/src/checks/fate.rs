@@ -1,7 +1,8 @@
-//! What became of one message of one queue, as the committed log has it, and whether its end was lawful.
+//! What became of one message of one queue, as the committed log has it, and whether its end was
+//! lawful.
 //!
-//! Invariant: a fate changes once from live to settled; counts and times in it come from the log and from deliveries that
-//! were seen, never from the engine's own state.
+//! Invariant: a fate changes once from live to settled; counts and times in it come from the log
+//! and from deliveries that were seen, never from the engine's own state.
 
 use super::violated;
 use broker::QueueId;
@@ -87,19 +88,21 @@ pub struct End {
 }
 
 impl End {
-    /// Panics if a message may not end like that. `live`: messages of its queue that have not ended.
+    /// Panics if a message may not end like that. `live`: messages of its queue that have not
+    /// ended.
     pub fn check(&self, rules: &Rules, live: u64, fate: &Fate, settle_asked: &BTreeSet<(QueueId, u64)>) {
         let is_lawful = match self.reason {
             Reason::Purged => true,
             Reason::Acked | Reason::Discarded => fate.deliveries > 0 && settle_asked.contains(&(self.queue, self.seq)),
             Reason::Expired => fate.expires_ms.is_some_and(|at| at <= self.latest_ms),
-            // Of those that wait for their time only what a full queue refuses and dead-letters: where a queue drops, they make
-            // room, and where it only refuses, they wait for it.
+            // Of those that wait for their time only what a full queue refuses and dead-letters:
+            // where a queue drops, they make room, and where it only refuses, they wait for it.
             Reason::MaxLength if fate.due_ms != 0 => {
                 let is_refused = rules.overflow == Overflow::RejectPublishDlx && rules.dead_letter.is_some();
                 is_refused && self.is_surplus && fate.due_ms <= self.latest_ms
             }
-            // What is ready is among what is live. Before its dead letter leaves, it may have to be read; others end meanwhile.
+            // What is ready is among what is live. Before its dead letter leaves, it may have to be
+            // read; others end meanwhile.
             Reason::MaxLength => {
                 let waits = rules.dead_letter.is_some();
                 let is_long = rules.length_max.is_some_and(|max| live > max || waits);
@@ -132,7 +135,8 @@ mod tests {
     use broker::topology::Name;
     use std::panic::catch_unwind;
 
-    /// Whether a message that is due at 100 may end by its queue's length at `at_ms`, where there are letters, and is no room.
+    /// Whether a message that is due at 100 may end by its queue's length at `at_ms`, where there
+    /// are letters, and is no room.
     fn may_end(overflow: Overflow, has_letters: bool, at_ms: u64, is_surplus: bool) -> bool {
         let letters = DeadLetterRule { exchange: Name::from("dlx"), routing_key: None, at_least_once: false };
         let rules =

@@ -1,8 +1,10 @@
-//! A model of one partition's queues, made from the committed log: which message has which number, what became of it.
+//! A model of one partition's queues, made from the committed log: which message has which number,
+//! what became of it.
 //!
-//! It reads entries with the engine's own reader and follows rules of its own: a publish number that is not above the last
-//! one of its channel is a repeat and ends at once; a scheduled message comes into its queue in the entry that ends its wait.
-//! Invariant: the fate of a committed message changes once, from live to settled.
+//! It reads entries with the engine's own reader and follows rules of its own: a publish number
+//! that is not above the last one of its channel is a repeat and ends at once; a scheduled message
+//! comes into its queue in the entry that ends its wait. Invariant: the fate of a committed message
+//! changes once, from live to settled.
 
 use super::fate::{End, Fate};
 use super::{Expected, Published, id_of, violated};
@@ -44,7 +46,8 @@ impl Queue {
         (seq as usize).checked_sub(1).and_then(|at| self.fates.get_mut(at))
     }
 
-    /// How many were live at most while the entry at `index` was applied, so far: it may purge, too.
+    /// How many were live at most while the entry at `index` was applied, so far: it may purge,
+    /// too.
     fn peak(&mut self, index: u64) -> u64 {
         self.peak = if self.peak.0 == index { (index, self.peak.1.max(self.live)) } else { (index, self.live) };
         self.peak.1
@@ -160,7 +163,8 @@ impl Model {
         self.queues.get(&queue).map_or(0, |q| q.taken_in.len() as u64 - q.live)
     }
 
-    /// Whoever has applied the end of a queue neither takes anything in for it nor lets anything out.
+    /// Whoever has applied the end of a queue neither takes anything in for it nor lets anything
+    /// out.
     pub fn check_gone(&self, queue: QueueId, applied: u64, what: impl Fn() -> String) {
         if let Some((index, _)) = self.gone.get(&queue).filter(|(index, _)| *index <= applied) {
             violated("deleted", &format!("{}, and queue {} was deleted by entry {index}", what(), queue.0));
@@ -253,8 +257,8 @@ impl Model {
         self.applied
     }
 
-    /// Whether each queue of a message takes a key in once and had one with its key after it was published, or within the
-    /// window before.
+    /// Whether each queue of a message takes a key in once and had one with its key after it was
+    /// published, or within the window before.
     pub fn knows(&self, message: &Published, is_excused: &dyn Fn(QueueId) -> bool) -> bool {
         let Some(key) = message.key else { return false };
         message.targets.iter().filter(|id| !is_excused(**id)).all(|id| {
@@ -406,7 +410,8 @@ impl Model {
         }
     }
 
-    /// Messages that may be in a queue where an entry stands, and the bytes of their bodies: what it ends, it may end later.
+    /// Messages that may be in a queue where an entry stands, and the bytes of their bodies: what
+    /// it ends, it may end later.
     fn there(&self, id: QueueId, entry: &Entry<'_>) -> (u64, u64) {
         let fates = self.queues.get(&id).into_iter().flat_map(|queue| &queue.fates);
         let there = fates.filter(|fate| fate.settled_at.is_none_or(|index| index == entry.index));
@@ -414,7 +419,8 @@ impl Model {
         there.fold((0, 0), |(count, sum), fate| (count + 1, sum + bytes(fate)))
     }
 
-    /// Of the scheduled messages that a leader knew together, the one whose time comes first is first.
+    /// Of the scheduled messages that a leader knew together, the one whose time comes first is
+    /// first.
     fn check_turn(queue: &Queue, seq: u64, of: Fate) {
         let earlier = (1..).zip(&queue.fates).find(|(other, fate)| {
             fate.settled_at.is_none()
@@ -481,7 +487,8 @@ impl Model {
         if let Some((_, until_ms)) = fate.waits.filter(|w| w.0 <= at.applied_before && w.1 > at.latest_ms) {
             violated("retry", &format!("{what} went out at {}, and waits until {until_ms}", at.latest_ms));
         }
-        // What came this moment goes out however short its time is; what was out before did not come this moment.
+        // What came this moment goes out however short its time is; what was out before did not
+        // come this moment.
         if let Some(over_ms) = fate.expires_ms.filter(|over| delivery.redelivered && *over <= at.now_ms) {
             violated("expired", &format!("{what} went out at {}, and its time was over at {over_ms}", at.now_ms));
         }
@@ -499,8 +506,9 @@ impl Model {
         Some(Found::Delivered { queue: id_of_queue, id, redelivered: delivery.redelivered })
     }
 
-    /// A message that goes out for the first time leaves none of a higher level behind that its leader had by then. It is
-    /// found out when that one goes out too: until then it may have ended without anybody being told.
+    /// A message that goes out for the first time leaves none of a higher level behind that its
+    /// leader had by then. It is found out when that one goes out too: until then it may have ended
+    /// without anybody being told.
     fn check_level(queue: &mut Queue, what: &str, (seq, level): (u64, u8), at: Moment) {
         if let Some((_, before)) = queue.overtaken.remove(&seq).filter(|(term, _)| *term == at.term) {
             violated("priority", &format!("{what} has a higher priority than {before}, which went out before it"));

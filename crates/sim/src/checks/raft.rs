@@ -1,7 +1,8 @@
 //! The promises of Raft for one group, and equal state at equal index.
 //!
-//! Invariant: `committed` is what the first member that applied an entry applied; every other member, at any time later, must
-//! agree. It is longer than what any single member knows, and never shorter than what any client was told.
+//! Invariant: `committed` is what the first member that applied an entry applied; every other
+//! member, at any time later, must agree. It is longer than what any single member knows, and never
+//! shorter than what any client was told.
 
 use super::{id_of, violated};
 use crate::node::View;
@@ -34,7 +35,8 @@ pub trait Reference: Default {
 #[derive(Default)]
 pub struct Group<R> {
     leaders: BTreeMap<Term, NodeId>,
-    /// Each entry that was ever appended anywhere, with the term of the one before it where that is known.
+    /// Each entry that was ever appended anywhere, with the term of the one before it where that is
+    /// known.
     entries: BTreeMap<(u64, Term), (Bytes, Option<Term>)>,
     mirrors: BTreeMap<NodeId, Mirror>,
     /// From the first index after the beginning on.
@@ -110,7 +112,8 @@ impl<R: Reference> Group<R> {
         }
     }
 
-    /// Looks at what a member has applied; entries that nobody had applied before go to `commit`. Returns how many.
+    /// Looks at what a member has applied; entries that nobody had applied before go to `commit`.
+    /// Returns how many.
     pub fn observe_applied(
         &mut self,
         node: NodeId,
@@ -170,7 +173,8 @@ impl<R: Reference> Group<R> {
         }
     }
 
-    /// The messages that were published by entries of a member's log that are not known to be applied.
+    /// The messages that were published by entries of a member's log that are not known to be
+    /// applied.
     pub fn published_on(&self, node: NodeId) -> BTreeSet<u64> {
         let entries = self.mirrors.get(&node).into_iter().flat_map(|mirror| mirror.log.values());
         entries.flat_map(|(_, body)| published_in(body)).collect()

@@ -1,6 +1,8 @@
-//! The group that decides what exists: what Raft promises, equal topologies at equal index, and what proposers are told.
+//! The group that decides what exists: what Raft promises, equal topologies at equal index, and
+//! what proposers are told.
 //!
-//! Invariant: who is told that a change was decided is told an entry that is committed by then, and which is that change.
+//! Invariant: who is told that a change was decided is told an entry that is committed by then, and
+//! which is that change.
 
 use super::raft::{Group, Reference};
 use super::{Figures, violated};
@@ -10,7 +12,8 @@ use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Term};
 use std::collections::BTreeMap;
 
-/// The version with which an entry of the topology begins; other bodies are changes of members, or empty.
+/// The version with which an entry of the topology begins; other bodies are changes of members, or
+/// empty.
 const COMMAND: u8 = 1;
 /// What stands before the command in an entry.
 const PREFIX_BYTES: usize = 4;

@@ -1,8 +1,10 @@
-//! The road of dead letters: from the leader that gave a message up to the leader of the queue that it goes to, and back.
+//! The road of dead letters: from the leader that gave a message up to the leader of the queue that
+//! it goes to, and back.
 //!
-//! As between the server's nodes: at most once, a letter is sent once and may be lost; at least once, its queue hears what
-//! became of it, and after some time without an answer that nothing did. Invariant: a letter gets its number where it
-//! arrives, so that the numbers of a channel grow in the order in which its partition sees them.
+//! As between the server's nodes: at most once, a letter is sent once and may be lost; at least
+//! once, its queue hears what became of it, and after some time without an answer that nothing did.
+//! Invariant: a letter gets its number where it arrives, so that the numbers of a channel grow in
+//! the order in which its partition sees them.
 
 use super::{Cluster, Event};
 use crate::bug::Bug;
@@ -58,7 +60,8 @@ impl Cluster {
         if let Some(id) = MessageView::parse(&letter.message).and_then(|view| id_of(view.body())) {
             self.checks.ends.letter(name, id, grave);
         }
-        // Whoever publishes it asks the topology, which may know neither the queue nor its grave any more.
+        // Whoever publishes it asks the topology, which may know neither the queue nor its grave
+        // any more.
         let grave = grave.filter(|_| self.registry.exists(letter.queue));
         let life = self.nodes[node].life;
         let origin = Origin { node, life, group, queue: letter.queue, seq: letter.seq };

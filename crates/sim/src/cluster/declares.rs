@@ -1,8 +1,9 @@
 //! Somebody declares, binds and deletes all the time, on any node: the topology's group at work.
 //!
-//! As the server does it: a change is checked against the topology of the node where it is asked for, which may lag, and then
-//! proposed; who is not answered may ask again, and the change may then be there twice. Invariant: when the faults are over
-//! one more change is asked for until it is decided, so that a group which does nothing any more is found out.
+//! As the server does it: a change is checked against the topology of the node where it is asked
+//! for, which may lag, and then proposed; who is not answered may ask again, and the change may
+//! then be there twice. Invariant: when the faults are over one more change is asked for until it
+//! is decided, so that a group which does nothing any more is found out.
 
 use super::{Cluster, Event};
 use crate::node::StepOutput;
@@ -20,7 +21,8 @@ use consensus::NodeId;
 const VHOST: VhostId = VhostId(0);
 /// Names that queues, exchanges and keys are taken from.
 const NAMES: u64 = 24;
-/// Longest argument of a queue: with them the topology is larger than a part of its snapshot where limits are tight.
+/// Longest argument of a queue: with them the topology is larger than a part of its snapshot where
+/// limits are tight.
 const ARGUMENT_BYTES_MAX: u64 = 1_000;
 /// Longest time between two changes.
 const PAUSE_MAX: Micros = 80 * MS;

@@ -1,11 +1,14 @@
-//! Leaders that lose power at the worst moment: what they confirmed as written is on a bare majority, and in no disk of theirs.
+//! Leaders that lose power at the worst moment: what they confirmed as written is on a bare
+//! majority, and in no disk of theirs.
 //!
-//! A leader is no longer heard by as many followers as it can spare, its disk gets slow, and its power goes in the sync of what it wrote
-//! since. What it confirmed meanwhile is on the followers that still hear it, and on no other. It is back before anybody is elected. Then
-//! those that have everything are cut off for seconds, most of the time: who is left is a majority, which must not elect, because one of
-//! them has forgotten.
+//! A leader is no longer heard by as many followers as it can spare, its disk gets slow, and its
+//! power goes in the sync of what it wrote since. What it confirmed meanwhile is on the followers
+//! that still hear it, and on no other. It is back before anybody is elected. Then those that have
+//! everything are cut off for seconds, most of the time: who is left is a majority, which must not
+//! elect, because one of them has forgotten.
 //!
-//! Invariant: by this alone no majority is ever hit at once, and nobody is out of reach for as long as a member in doubt waits.
+//! Invariant: by this alone no majority is ever hit at once, and nobody is out of reach for as long
+//! as a member in doubt waits.
 
 use super::Cluster;
 use crate::node::PowerLoss;

@@ -1,10 +1,13 @@
-//! Members that come and go: a node joins a group, takes the place of another, leaves; a disk is lost for good.
+//! Members that come and go: a node joins a group, takes the place of another, leaves; a disk is
+//! lost for good.
 //!
-//! Beside those who found the groups there are some nodes that belong to none at first. A group has each of them once at most:
-//! who has left does not come back. Whoever lost its disk is gone under its id; one of the others joins in its stead.
+//! Beside those who found the groups there are some nodes that belong to none at first. A group has
+//! each of them once at most: who has left does not come back. Whoever lost its disk is gone under
+//! its id; one of the others joins in its stead.
 //!
-//! Invariant: no disk is lost while another one that was lost counts anywhere, nor before every member that is left knows who
-//! the members are: a group that has three voters or more can always do without one of them.
+//! Invariant: no disk is lost while another one that was lost counts anywhere, nor before every
+//! member that is left knows who the members are: a group that has three voters or more can always
+//! do without one of them.
 
 use super::{Cluster, Event};
 use crate::bug::Bug;
@@ -77,8 +80,8 @@ impl Cluster {
         members.known[group].1.contains(node) && !members.lost.contains(&node)
     }
 
-    /// Whom a node asks who leads a group: itself, as long as it is a member, or else some member. Who has left may believe for ever
-    /// in a leader of its time.
+    /// Whom a node asks who leads a group: itself, as long as it is a member, or else some member.
+    /// Who has left may believe for ever in a leader of its time.
     pub(super) fn who_knows(&mut self, group: usize, node: usize) -> usize {
         if self.is_member(group, self.nodes[node].id) {
             return node;
@@ -160,7 +163,8 @@ impl Cluster {
         }
     }
 
-    /// A node that has left a group hears of it, now and then, and ends its part: once every member has applied that it left.
+    /// A node that has left a group hears of it, now and then, and ends its part: once every member
+    /// has applied that it left.
     fn end_one_that_left(&mut self, group: usize) {
         let members = self.members.as_mut().expect("members change in this run");
         if !members.random.chance(END_PERCENT) {

@@ -1,10 +1,11 @@
-//! Queues that go and come back: deleted while messages are ready, held, scheduled, being read, on their way as dead
-//! letters, and created again under their names.
+//! Queues that go and come back: deleted while messages are ready, held, scheduled, being read, on
+//! their way as dead letters, and created again under their names.
 //!
-//! As the server does it: the leader is asked whether the queue may go, on conditions or without, or is not asked, as when
-//! a virtual host goes; the topology forgets the queue; every node hears of that in its own time, and its partition is
-//! told. Who asks without conditions may die before it does more. Invariant: a name belongs to one queue at a time, and
-//! when the faults are over every name has one again.
+//! As the server does it: the leader is asked whether the queue may go, on conditions or without,
+//! or is not asked, as when a virtual host goes; the topology forgets the queue; every node hears
+//! of that in its own time, and its partition is told. Who asks without conditions may die before
+//! it does more. Invariant: a name belongs to one queue at a time, and when the faults are over
+//! every name has one again.
 
 use super::{Cluster, Event};
 use crate::bug::Bug;
@@ -22,9 +23,11 @@ use std::sync::Arc;
 const CALM_MAX: Micros = SECOND;
 /// A node, or a client, hears of a delete within this time.
 const NEWS_MAX: Micros = 300 * MS;
-/// Where nodes hand on what is for queues that are gone, clients go on sending it for so long: beyond the next checkpoint and start.
+/// Where nodes hand on what is for queues that are gone, clients go on sending it for so long:
+/// beyond the next checkpoint and start.
 const STALE_NEWS_MAX: Micros = 4 * SECOND;
-/// After so long without an answer a queue is deleted all the same: whoever was asked leads no more.
+/// After so long without an answer a queue is deleted all the same: whoever was asked leads no
+/// more.
 const ANSWER_MAX: Micros = 2 * SECOND;
 /// Who asks before a delete.
 const ADMINISTRATOR: ChannelKey = ChannelKey(1 << 59);
@@ -193,7 +196,8 @@ impl Cluster {
         (0..self.plan.groups.len()).map(of_group).collect()
     }
 
-    /// Whether every name has a queue, and nothing is left of those that are gone: in no partition's memory, on no disk.
+    /// Whether every name has a queue, and nothing is left of those that are gone: in no
+    /// partition's memory, on no disk.
     pub(super) fn is_turnover_over(&self) -> bool {
         !self.options.turnover || (self.registry.is_complete() && self.remains().is_none() && self.waste().is_none())
     }

@@ -1,8 +1,8 @@
 //! What goes wrong next, and how it ends.
 //!
-//! Invariant: nothing that happens here breaks a promise of the disk or the network that the engine is told it may rely
-//! on: synced bytes stay (but for rot, which has one victim), frames arrive unaltered, a node that lost its disk does not come
-//! back under its id.
+//! Invariant: nothing that happens here breaks a promise of the disk or the network that the engine
+//! is told it may rely on: synced bytes stay (but for rot, which has one victim), frames arrive
+//! unaltered, a node that lost its disk does not come back under its id.
 
 use super::{Cluster, Event};
 use crate::network::Weather;
@@ -22,7 +22,8 @@ const OPERATIONS_AHEAD_MAX: u64 = 40;
 const ROT_PERCENT: u64 = 30;
 /// and to so many bits of an extent at most.
 const ROTTEN_BITS_MAX: u64 = 24;
-/// Of a log file that rots, so many bytes in a row stay sound at most: few followers need any of it.
+/// Of a log file that rots, so many bytes in a row stay sound at most: few followers need any of
+/// it.
 const SOUND_BYTES_MAX: u64 = 8 << 10;
 /// One of so many records before the last is the one that cannot be read.
 const NEWEST_RECORDS: usize = 30;
@@ -119,8 +120,9 @@ impl Cluster {
         self.note(node, &format!("finds rot in {name}"));
     }
 
-    /// A record of a group of queues in its log, not behind the last sync that the log itself proves, cannot be read at the next
-    /// start. Behind that, rot and a write that was torn look alike.
+    /// A record of a group of queues in its log, not behind the last sync that the log itself
+    /// proves, cannot be read at the next start. Behind that, rot and a write that was torn look
+    /// alike.
     pub(super) fn rot_before_start(&mut self, node: usize) {
         if self.random.chance(ROT_PERCENT) {
             return;

@@ -1,8 +1,9 @@
-//! The threads of a node that touch its disk, in virtual time: the log's, the reader's, that of upkeep; and the shard, when it
-//! writes the log itself. What they do is the node's; how long they take, and who is busy meanwhile, is said here.
+//! The threads of a node that touch its disk, in virtual time: the log's, the reader's, that of
+//! upkeep; and the shard, when it writes the log itself. What they do is the node's; how long they
+//! take, and who is busy meanwhile, is said here.
 //!
-//! Invariants: each thread does one thing at a time; whoever has taken a batch holds the log until it is written and synced;
-//! any error but a full disk stops the node.
+//! Invariants: each thread does one thing at a time; whoever has taken a batch holds the log until
+//! it is written and synced; any error but a full disk stops the node.
 
 use super::{Happening, Node, PowerLoss, Running, StepOutput, TOPOLOGY, is_vote_only};
 use crate::bug::Bug;
@@ -46,7 +47,8 @@ pub(super) fn time(now: Micros) -> Duration {
 }
 
 impl Node {
-    /// The log's thread looks what there is to do, unless somebody holds the log: who does looks when it is done.
+    /// The log's thread looks what there is to do, unless somebody holds the log: who does looks
+    /// when it is done.
     pub(super) fn look_at_log(&mut self, out: &mut StepOutput) {
         let (now, slowness) = (self.now, self.disk_slowness);
         let takes = self.random.between(10, 80) * slowness;
@@ -76,7 +78,8 @@ impl Node {
         }
     }
 
-    /// The shard has told everybody what its turn brought: it writes what was left to it, or leaves it to the thread.
+    /// The shard has told everybody what its turn brought: it writes what was left to it, or leaves
+    /// it to the thread.
     pub(super) fn commit(&mut self, out: &mut StepOutput) {
         let takes = self.random.between(10, 80) * self.disk_slowness;
         let r = self.up();
@@ -90,7 +93,8 @@ impl Node {
         self.rouse(out);
     }
 
-    /// Whoever holds the log writes what it has taken: one write, and a sync behind it if one of them asked.
+    /// Whoever holds the log writes what it has taken: one write, and a sync behind it if one of
+    /// them asked.
     pub(super) fn write(&mut self, out: &mut StepOutput) {
         let (now, bug) = (self.now, self.settings.bug);
         let r = self.up();
@@ -203,7 +207,8 @@ impl Node {
         r.reading -= 1;
         let is_repair = matches!(read.purpose, ReadPurpose::Repair { .. });
         let is_entry = matches!(read.purpose, ReadPurpose::Entries { .. });
-        // Given up because its messages moved: the partition knows where they are now, and says so if they should be there.
+        // Given up because its messages moved: the partition knows where they are now, and says so
+        // if they should be there.
         let mut completion = r.reader.read(read);
         if let Completion::Read(_, found) = &mut completion {
             match (bug, found.as_ref()) {

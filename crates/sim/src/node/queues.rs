@@ -1,8 +1,10 @@
-//! Which queues a node knows: what is for one that is gone ends here, and what one left behind is deleted by who leads next.
+//! Which queues a node knows: what is for one that is gone ends here, and what one left behind is
+//! deleted by who leads next.
 //!
-//! As the server does it: a session asks the topology where a message goes and whether a queue is there, then hands the
-//! command to the partition's inbox, where it may meet the queue's end. A node that starts has the whole topology before it
-//! takes anything in. Invariant: a node never knows a queue again that it has forgotten.
+//! As the server does it: a session asks the topology where a message goes and whether a queue is
+//! there, then hands the command to the partition's inbox, where it may meet the queue's end. A
+//! node that starts has the whole topology before it takes anything in. Invariant: a node never
+//! knows a queue again that it has forgotten.
 
 use super::{Node, Running, Said, SessionId, StepOutput};
 use crate::bug::Bug;
@@ -56,7 +58,8 @@ impl Node {
         list_extents(&*self.disk).map_or(0, |extents| extents.len())
     }
 
-    /// What is left of a command: a message goes where there are queues yet, a question about none is answered at once.
+    /// What is left of a command: a message goes where there are queues yet, a question about none
+    /// is answered at once.
     pub(super) fn look_up(&self, session: SessionId, mut command: Command, out: &mut StepOutput) -> Option<Command> {
         let r = self.running.as_ref()?;
         let Some(of) = r.sessions.get(&session).filter(|_| self.settings.turnover) else { return Some(command) };
@@ -89,8 +92,8 @@ impl Node {
 }
 
 impl Running {
-    /// Who begins to lead deletes what is left of queues that are gone: whoever led before may not have come to it. True if
-    /// there is something.
+    /// Who begins to lead deletes what is left of queues that are gone: whoever led before may not
+    /// have come to it. True if there is something.
     pub(super) fn delete_orphans(&mut self, known: &[Known]) -> bool {
         let mut orphans = Vec::new();
         for (at, partition) in self.all_queues() {

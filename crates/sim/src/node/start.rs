@@ -1,6 +1,8 @@
-//! Starting a node over what its disk holds. What the disk has of each group is read by the server's own code.
+//! Starting a node over what its disk holds. What the disk has of each group is read by the
+//! server's own code.
 //!
-//! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it is a failure of the run.
+//! Invariant: what the recovery reports as damaged was damaged on purpose; without such a fault it
+//! is a failure of the run.
 
 use super::files::{self, time};
 use super::{
@@ -49,7 +51,8 @@ fn of_disk(error: OpenError) -> StorageError {
 }
 
 impl Node {
-    /// The newest version of the queues' machine that its build knows: the next one beyond what exists, once it is upgraded.
+    /// The newest version of the queues' machine that its build knows: the next one beyond what
+    /// exists, once it is upgraded.
     pub(super) fn can(&self) -> u32 {
         let is_upgraded = self.life > 0 || (self.settings.seed + self.id.0).is_multiple_of(3);
         MACHINE_VERSION + u32::from(self.settings.upgrades && is_upgraded)
@@ -65,7 +68,8 @@ impl Node {
         u128::from(self.settings.seed) << 64 | u128::from(self.id.0)
     }
 
-    /// Comes up after a crash, or for the first time. What each partition found is handed back, in their order.
+    /// Comes up after a crash, or for the first time. What each partition found is handed back, in
+    /// their order.
     ///
     /// - Errors: a crash in the middle of it; damage that nobody caused is a panic.
     pub fn start(&mut self, now: Micros, out: &mut StepOutput) -> Result<Vec<Option<Restored>>, StorageError> {
@@ -240,7 +244,8 @@ impl Node {
         Ok((running, restored))
     }
 
-    /// Nothing is founded here: each group of queues begins as a member that nobody has spoken to yet.
+    /// Nothing is founded here: each group of queues begins as a member that nobody has spoken to
+    /// yet.
     fn wait_to_join(&self, checkpoints: &mut CheckpointStore<FaultyDisk>) -> Result<(), StorageError> {
         for id in &self.settings.partitions {
             if checkpoints.load_pair(GroupId(id.0))?.is_none() {

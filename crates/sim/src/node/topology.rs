@@ -1,7 +1,9 @@
-//! The topology's group on a node: the server's own machine behind its log, on the same disk and threads as the queues.
+//! The topology's group on a node: the server's own machine behind its log, on the same disk and
+//! threads as the queues.
 //!
-//! Invariant: a change is applied before its proposer hears that it was decided, and in the order of the log. Where
-//! clients speak through sessions, all that they use comes from here; elsewhere what is declared shows that members agree, and nothing else.
+//! Invariant: a change is applied before its proposer hears that it was decided, and in the order
+//! of the log. Where clients speak through sessions, all that they use comes from here; elsewhere
+//! what is declared shows that members agree, and nothing else.
 
 use super::{Node, Running, StepOutput, View};
 use crate::bug::Bug;

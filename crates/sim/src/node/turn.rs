@@ -1,6 +1,8 @@
-//! A node's turn: what came in goes to the shard, what its partitions leave goes to the disk, the others and the clients.
+//! A node's turn: what came in goes to the shard, what its partitions leave goes to the disk, the
+//! others and the clients.
 //!
-//! Invariant: clients hear a partition in the order of its steps; a publish behind a refused one of its stream is not taken in.
+//! Invariant: clients hear a partition in the order of its steps; a publish behind a refused one of
+//! its stream is not taken in.
 
 use super::spoil::{bring_back, spoil, spoil_effects, swap_publishes};
 use super::{
@@ -32,7 +34,8 @@ struct Mouth<'a> {
     said: Vec<(PartitionId, Said, Effect)>,
     repaired: u64,
     repaired_before: u64,
-    /// The place of the partition whose turn it is, and what it had applied, whether it led, in which term.
+    /// The place of the partition whose turn it is, and what it had applied, whether it led, in
+    /// which term.
     place: usize,
     before: (LogIndex, bool, Term),
     partitions: &'a [PartitionId],
@@ -286,7 +289,8 @@ impl Running {
         taken
     }
 
-    /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach again where the leader is.
+    /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach
+    /// again where the leader is.
     fn note_serving(&mut self, resets: &mut Vec<SessionId>) {
         for at in 0..self.serving.len() {
             let leading = self.queues(at).filter(|partition| partition.is_leading());
@@ -302,9 +306,10 @@ impl Running {
     }
 }
 
-/// A refused publish breaks its channel's stream: what follows it there must not be taken in before it, or the log would
-/// take the refused one for a repeat when it comes again. Not so where it does not come again. A client that came back while
-/// the node was paused has two sessions here, and its stream breaks in both.
+/// A refused publish breaks its channel's stream: what follows it there must not be taken in before
+/// it, or the log would take the refused one for a repeat when it comes again. Not so where it does
+/// not come again. A client that came back while the node was paused has two sessions here, and its
+/// stream breaks in both.
 fn break_streams(effects: &[Effect], gives_up: bool, sessions: &mut BTreeMap<SessionId, Session>) {
     for effect in effects.iter().filter(|_| !gives_up) {
         if let Effect::Refuse { channel, .. } = effect {

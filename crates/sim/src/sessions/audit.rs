@@ -1,6 +1,8 @@
-//! Who prepares a run, and looks in the end: one connection, one channel, one thing after the other.
+//! Who prepares a run, and looks in the end: one connection, one channel, one thing after the
+//! other.
 //!
-//! Invariant: it goes on as soon as it is answered, and an answer that it does not expect ends the run.
+//! Invariant: it goes on as soon as it is answered, and an answer that it does not expect ends the
+//! run.
 
 use super::client::declare_fleeting;
 use super::front::ConnectionId;

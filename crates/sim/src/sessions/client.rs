@@ -1,7 +1,8 @@
-//! A client as an application is one: a connection with several channels, each with a habit of its own.
+//! A client as an application is one: a connection with several channels, each with a habit of its
+//! own.
 //!
-//! Invariant: it knows nothing but what its connection says. It never publishes a message twice; what it was not told of
-//! when its connection or channel ended may have come to pass or not.
+//! Invariant: it knows nothing but what its connection says. It never publishes a message twice;
+//! what it was not told of when its connection or channel ended may have come to pass or not.
 
 use super::front::ConnectionId;
 use super::ledger::{ANSWER_MAX, Fate, Ledger, Out, TO_ALL, To};
@@ -20,7 +21,8 @@ const CHANNELS: u64 = 4;
 const WINDOW: usize = 30;
 /// Requests that a channel sends ahead.
 const REQUESTS_AHEAD: usize = 3;
-/// A consumer without acks is passed over while its channel holds as much as it may, once its queue has heard of that.
+/// A consumer without acks is passed over while its channel holds as much as it may, once its queue
+/// has heard of that.
 const PASSED_OVER_AFTER: Micros = 1_500 * MS;
 const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
@@ -43,7 +45,8 @@ enum Asked {
     Qos(u16, bool),
     Consume(String),
     Cancel(String),
-    /// Of a queue, with or without an ack, and the channel's own consumer there, which is to have what there is.
+    /// Of a queue, with or without an ack, and the channel's own consumer there, which is to have
+    /// what there is.
     Get(String, bool, Option<String>),
     Commit,
     Rollback,
@@ -465,7 +468,8 @@ impl Client {
         } else if self.random.chance(30) {
             self.consume(number, &queue, false, now, ledger);
         }
-        // A queue that comes and goes may be another one by now, and its consumer not have heard yet.
+        // A queue that comes and goes may be another one by now, and its consumer not have heard
+        // yet.
         let own = self.channels[&number].consumers.keys().next().filter(|_| ledger.kept.contains(&queue)).cloned();
         let get = Method::BasicGet { ticket: 0, queue: name(&queue), no_ack };
         self.ask(number, Asked::Get(queue, no_ack, own), get, now, ledger);

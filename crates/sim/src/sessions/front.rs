@@ -1,7 +1,9 @@
-//! What sessions see of a simulated node: its topology, its partitions, its clock, and the chance of the seed.
+//! What sessions see of a simulated node: its topology, its partitions, its clock, and the chance
+//! of the seed.
 //!
-//! Invariant: as on a shard of the server, nothing is decided here, and what a session wants done leaves in its order. What
-//! leaves waits in a list: the world carries it to the partitions, at once or late.
+//! Invariant: as on a shard of the server, nothing is decided here, and what a session wants done
+//! leaves in its order. What leaves waits in a list: the world carries it to the partitions, at
+//! once or late.
 
 use crate::bug::Bug;
 use crate::node::{EPOCH_MS, Node, TRANSIENT};
@@ -54,7 +56,8 @@ pub(super) struct Front {
     pub(super) common: Common,
     pub(super) channels: RefCell<BTreeMap<ChannelKey, (ConnectionId, u16)>>,
     pub(super) deletions: Deletions<()>,
-    /// Which channel asked for what was asked under the node's own key, for a host that forgets who is gone.
+    /// Which channel asked for what was asked under the node's own key, for a host that forgets who
+    /// is gone.
     pub(super) asked_for: RefCell<BTreeMap<RequestId, ChannelKey>>,
     /// Who consumes from which queue, for a host that lets a get go ahead of them.
     consumers: RefCell<Vec<(QueueId, ConsumerKey)>>,
@@ -62,7 +65,8 @@ pub(super) struct Front {
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
     pub(super) is_open: bool,
-    /// When what was handed to a partition last arrives there, and what it said last at the sessions.
+    /// When what was handed to a partition last arrives there, and what it said last at the
+    /// sessions.
     pub(super) to_partition: BTreeMap<PartitionId, Micros>,
     pub(super) from_partition: BTreeMap<PartitionId, Micros>,
     dice: RefCell<Random>,

@@ -1,7 +1,8 @@
 //! What clients did and heard, and what follows from it.
 //!
-//! Queues whose names begin with `k` are kept: nobody deletes or purges them, or takes from them without an ack, so that
-//! what was confirmed there must come out. Invariant: it knows what clients know, and nothing of the nodes.
+//! Queues whose names begin with `k` are kept: nobody deletes or purges them, or takes from them
+//! without an ack, so that what was confirmed there must come out. Invariant: it knows what clients
+//! know, and nothing of the nodes.
 
 use crate::checks::violated;
 use crate::schedule::{Micros, SECOND};
@@ -93,7 +94,8 @@ impl Figures {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     messages: Vec<Message>,
-    /// Of each consumer, by queue and publishing channel, the last message that came without `redelivered`.
+    /// Of each consumer, by queue and publishing channel, the last message that came without
+    /// `redelivered`.
     order: BTreeMap<(u64, String, u64), u64>,
     /// The queues that are kept.
     pub(super) kept: Vec<String>,

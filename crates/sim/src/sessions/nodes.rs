@@ -1,6 +1,8 @@
-//! The nodes behind the sessions: what comes out of their steps, how they start and fall, and what goes wrong with them.
+//! The nodes behind the sessions: what comes out of their steps, how they start and fall, and what
+//! goes wrong with them.
 //!
-//! Invariant: with a node its sessions go, unheard; clients are let in once the node has read its log to the end.
+//! Invariant: with a node its sessions go, unheard; clients are let in once the node has read its
+//! log to the end.
 
 use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
 use super::{Event, Phase, Sessions};
@@ -68,7 +70,8 @@ impl Sessions {
         }
     }
 
-    /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the partitions before.
+    /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the
+    /// partitions before.
     pub(super) fn open(&mut self, node: usize) {
         let serves = |view: Option<View>| view.is_some_and(|view| view.serves);
         let (Some(front), true) = (&self.fronts[node], serves(self.nodes[node].topology_view())) else { return };
@@ -113,7 +116,8 @@ impl Sessions {
         }
     }
 
-    /// A node is down. Its sessions are gone with it, and what its sockets held; it comes back after a while.
+    /// A node is down. Its sessions are gone with it, and what its sockets held; it comes back
+    /// after a while.
     pub(super) fn fall(&mut self, node: usize) {
         let now = self.schedule.now();
         self.nodes[node].stop();

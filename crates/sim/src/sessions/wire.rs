@@ -24,7 +24,8 @@ pub(super) struct Heard {
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     input: Vec<u8>,
-    /// Methods whose content is on its way, with its properties and how much of the body is missing.
+    /// Methods whose content is on its way, with its properties and how much of the body is
+    /// missing.
     begun: BTreeMap<u16, (Heard, Option<usize>)>,
 }
 

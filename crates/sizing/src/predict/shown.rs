@@ -170,8 +170,8 @@ impl Prediction {
         ))
     }
 
-    /// What to take or to measure. What was measured to hold it is advised before anything that is predicted to, and nothing dearer than
-    /// that is worth a look.
+    /// What to take or to measure. What was measured to hold it is advised before anything that is
+    /// predicted to, and nothing dearer than that is worth a look.
     fn advice(&self) -> String {
         let (shown, may) = (self.cheapest_measured(Shown::Yes), self.cheapest_open());
         let Some(known) = shown else {
@@ -214,7 +214,8 @@ impl Prediction {
         Choice { month, words }
     }
 
-    /// Of what was measured, the cheapest with this verdict; without prices, the one that held most.
+    /// Of what was measured, the cheapest with this verdict; without prices, the one that held
+    /// most.
     fn cheapest_measured(&self, verdict: Shown) -> Option<&Known> {
         let of_it = self.measured.iter().filter(|known| known.verdict == verdict);
         of_it.min_by(|a, b| {
@@ -231,7 +232,8 @@ impl Prediction {
         of_it.min_by(|a, b| a.month.unwrap_or(f64::MAX).total_cmp(&b.month.unwrap_or(f64::MAX)))
     }
 
-    /// The cheapest that may hold it: predicted, or measured and not in every respect that is asked for.
+    /// The cheapest that may hold it: predicted, or measured and not in every respect that is asked
+    /// for.
     fn cheapest_open(&self) -> Option<Choice> {
         let measured = self.cheapest_measured(Shown::NotShown).and_then(|known| {
             let month = known.month?;

@@ -1,6 +1,7 @@
 //! A candidate that is up: its addresses, and ways to lose a node and to bring it back.
 //!
-//! Invariant: what was started here is stopped when this is dropped, with everything it started itself, and its data folders go with it.
+//! Invariant: what was started here is stopped when this is dropped, with everything it started
+//! itself, and its data folders go with it.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -126,7 +127,8 @@ impl Cluster {
             None => self.filled(&own.map(|word| word.replace("{program}", program)), local, index),
         };
         let port = local.port + index as u16;
-        // Or the answer of another broker would be taken for this one's, limits and all: one that a killed run left behind, say.
+        // Or the answer of another broker would be taken for this one's, limits and all: one that a
+        // killed run left behind, say.
         if TcpStream::connect_timeout(&address(port), ANSWER_WITHIN).is_ok() {
             return Err(format!(
                 "port {port} is taken, by a node of a run that was killed or by another program: end it first"
@@ -253,7 +255,8 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A broker answers a client's first bytes; a port that is only open, or another program's, does not say the same.
+/// A broker answers a client's first bytes; a port that is only open, or another program's, does
+/// not say the same.
 fn answers(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect_timeout(&address(port), ANSWER_WITHIN) else { return false };
     let _ = stream.set_read_timeout(Some(ANSWER_WITHIN));

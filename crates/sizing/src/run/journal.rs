@@ -1,7 +1,7 @@
 //! The results file while a run writes it.
 //!
-//! Invariant: a line is written whole and synced before the next trial begins, so what a killed run has measured is there, and going on
-//! begins behind the last whole line.
+//! Invariant: a line is written whole and synced before the next trial begins, so what a killed run
+//! has measured is there, and going on begins behind the last whole line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};

@@ -1,7 +1,9 @@
-//! The load generator as this room sees it: an order goes in, a measurement comes out. Behind it, the process that does it.
+//! The load generator as this room sees it: an order goes in, a measurement comes out. Behind it,
+//! the process that does it.
 //!
-//! Invariant: nothing here knows AMQP or a broker. `leveret bench` is a program with words and a file of JSON lines, and any other program
-//! that takes the same words and writes the same file would do.
+//! Invariant: nothing here knows AMQP or a broker. `leveret bench` is a program with words and a
+//! file of JSON lines, and any other program that takes the same words and writes the same file
+//! would do.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,12 +16,14 @@ use super::schedule::{Trial, words};
 
 /// How often a running generator is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Beyond its measured time a generator connects, drains and counts; much later than this it hangs and is ended.
+/// Beyond its measured time a generator connects, drains and counts; much later than this it hangs
+/// and is ended.
 const GRACE: Duration = Duration::from_secs(180);
 /// Lines of its complaints that are kept.
 const COMPLAINT_LINES: usize = 3;
 
-/// What was measured of one trial. Rates are messages a second, latencies end to end in milliseconds.
+/// What was measured of one trial. Rates are messages a second, latencies end to end in
+/// milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// How long.
@@ -42,7 +46,8 @@ pub struct Measured {
 
 /// Something that drives load.
 pub trait LoadGenerator {
-    /// Drives `trial` and measures it. `watch` is called now and then with the seconds since the start; it may do things to the cluster.
+    /// Drives `trial` and measures it. `watch` is called now and then with the seconds since the
+    /// start; it may do things to the cluster.
     fn drive(
         &mut self,
         trial: &Trial,
@@ -120,7 +125,8 @@ impl LoadGenerator for BenchProcess {
             std::thread::sleep(LOOK_EVERY);
         };
         let text = std::fs::read_to_string(&json).unwrap_or_default();
-        // Its exit code says whether something was lost or a requirement missed; that is in the file too, and is a result like any other.
+        // Its exit code says whether something was lost or a requirement missed; that is in the
+        // file too, and is a result like any other.
         measured(&text).map_err(|why| {
             let complaint = std::fs::read_to_string(&said).unwrap_or_default();
             let last: Vec<&str> = complaint.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -146,7 +152,8 @@ pub fn measured(text: &str) -> Result<Measured, String> {
                 last_at = now;
                 sent += value["published_per_s"].as_f64().unwrap_or(0.0) * length;
                 received += value["received_per_s"].as_f64().unwrap_or(0.0) * length;
-                // Refused messages never reach a queue; what is left is what waits, to the accuracy of an interval.
+                // Refused messages never reach a queue; what is left is what waits, to the accuracy
+                // of an interval.
                 let waiting = (sent - received).max(0.0) as u64;
                 backlog_max = Some(backlog_max.unwrap_or(0).max(waiting));
             }

@@ -1,8 +1,10 @@
-//! Measuring candidates: one after another is brought up, driven through its trials, and what was measured is written as it comes.
+//! Measuring candidates: one after another is brought up, driven through its trials, and what was
+//! measured is written as it comes.
 //!
-//! Reading order: `plan` (what a person wrote), `schedule` (trials and words), `load` (who drives them), `cluster` with `usage`
-//! (what is driven), `journal` (what is kept). Invariant: a trial is either measured, or skipped with its reason, or still to do;
-//! a run can be stopped at any moment and loses the trial under way and no other.
+//! Reading order: `plan` (what a person wrote), `schedule` (trials and words), `load` (who drives
+//! them), `cluster` with `usage` (what is driven), `journal` (what is kept). Invariant: a trial is
+//! either measured, or skipped with its reason, or still to do; a run can be stopped at any moment
+//! and loses the trial under way and no other.
 
 pub mod cluster;
 pub mod journal;
@@ -97,7 +99,8 @@ const STOPPED: &str = "stopped; the same command with the same results file goes
 /// Whoever watches a run; a break stops it, and everything that it has started.
 pub type Watch<'a> = &'a mut dyn FnMut(Event) -> ControlFlow<()>;
 
-/// Measures what is left of `plan`. Returns how many trials failed; zero means that the file is complete.
+/// Measures what is left of `plan`. Returns how many trials failed; zero means that the file is
+/// complete.
 pub fn run(
     plan: &Plan,
     journal: &mut Journal,

@@ -1,7 +1,7 @@
 //! The plan of a run: requirement, workload, tests and candidate clusters, from a TOML file.
 //!
-//! Invariant: a plan that was read can be carried out as far as the machine allows. Rates rise, counts fit their lists, names are distinct,
-//! and every cluster says where it is.
+//! Invariant: a plan that was read can be carried out as far as the machine allows. Rates rise,
+//! counts fit their lists, names are distinct, and every cluster says where it is.
 
 use serde::Deserialize;
 
@@ -165,7 +165,8 @@ pub enum Place {
 pub struct Local {
     /// AMQP port of the first node; the others follow.
     pub port: u16,
-    /// What starts a node, with `{port}`, `{data}`, `{name}`, `{index}` and `{first}` to fill in; this program's server when absent.
+    /// What starts a node, with `{port}`, `{data}`, `{name}`, `{index}` and `{first}` to fill in;
+    /// this program's server when absent.
     pub command: Option<Vec<String>>,
     /// What makes a node after the first join it.
     pub join_command: Option<Vec<String>>,
@@ -331,7 +332,8 @@ fn steady(
     let rates = rates.map_or_else(|| Ok(study_rates()), |rates| rising(document, rates))?;
     // What a person wrote is what they want to wait; the scale is for the study's own lengths.
     let written = seconds.map(|seconds| positive(document, "seconds", seconds)).transpose()?;
-    // Whole seconds, as the schedules of adverse tests are: the load generator's --time knows no others.
+    // Whole seconds, as the schedules of adverse tests are: the load generator's --time knows no
+    // others.
     Ok((rates, written.unwrap_or(STEP_SECONDS * time_scale).round().max(1.0)))
 }
 

@@ -1,7 +1,9 @@
-//! From a plan to trials, one after another: what is still to do, how long it takes, and the words of the load generator for each.
+//! From a plan to trials, one after another: what is still to do, how long it takes, and the words
+//! of the load generator for each.
 //!
-//! Invariant: the same plan gives the same trials in the same order, and a trial says nothing about when it runs. So a run that was
-//! interrupted knows what is left by comparing names with its results file.
+//! Invariant: the same plan gives the same trials in the same order, and a trial says nothing about
+//! when it runs. So a run that was interrupted knows what is left by comparing names with its
+//! results file.
 
 use super::plan::{Plan, Series, Workload};
 use crate::results::{Results, Test};
@@ -19,7 +21,8 @@ const BEFORE_S: f64 = 300.0;
 const RAMP_S: f64 = 1200.0;
 const PLATEAU_S: f64 = 300.0;
 const AFTER_S: f64 = 3000.0;
-/// What a trial takes beside its measured time: connecting, draining, counting. Replaced by what trials have taken once some have run.
+/// What a trial takes beside its measured time: connecting, draining, counting. Replaced by what
+/// trials have taken once some have run.
 const OVERHEAD_SECONDS: f64 = 1.5;
 
 /// A value that changes over time: value, and for how many seconds.
@@ -80,7 +83,8 @@ fn trial(plan: &Plan, candidate: usize, series: &Series, at: usize, target: f64)
             (vec![(target, work_us.iter().map(|(_, seconds)| seconds).sum())], work_us)
         }
         Test::PublisherPeak => {
-            // A small model peaks in proportion: the study's ten thousand were a third of its highest base.
+            // A small model peaks in proportion: the study's ten thousand were a third of its
+            // highest base.
             let extra = PEAK_EXTRA.min(target);
             let rate = there_and_back(target, target + extra, 0.0, scale, workload.publishers as f64);
             let seconds = rate.iter().map(|(_, seconds)| seconds).sum();
@@ -89,7 +93,8 @@ fn trial(plan: &Plan, candidate: usize, series: &Series, at: usize, target: f64)
     };
     let highest = rate.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
     let needed = match series.test {
-        // Slow consumers must fall behind, or there is no backlog: enough for their normal work and no more.
+        // Slow consumers must fall behind, or there is no backlog: enough for their normal work and
+        // no more.
         Test::SlowConsumers | Test::PublisherPeak => target * work / 1e6 * CONSUMER_HEADROOM,
         Test::Rising | Test::LoseBroker => highest * work / 1e6 * CONSUMER_HEADROOM,
     };
@@ -100,8 +105,8 @@ fn trial(plan: &Plan, candidate: usize, series: &Series, at: usize, target: f64)
 
 /// Low, up a ramp, the plateau, down, and low again for long enough to work a backlog off.
 ///
-/// Each part lasts whole seconds and each value is a multiple of `unit`, one at least: PerfTest's schedules know nothing finer, and a rate
-/// is shared by all publishers.
+/// Each part lasts whole seconds and each value is a multiple of `unit`, one at least: PerfTest's
+/// schedules know nothing finer, and a rate is shared by all publishers.
 fn there_and_back(low: f64, high: f64, before: f64, scale: f64, unit: f64) -> Steps {
     let whole = |value: f64| (value / unit).round().max(1.0) * unit;
     let seconds = |seconds: f64| (seconds * scale).round().max(1.0);
@@ -109,7 +114,8 @@ fn there_and_back(low: f64, high: f64, before: f64, scale: f64, unit: f64) -> St
     let count = f64::from(RAMP_STEPS).min(ramp_seconds);
     let ramp = |from: f64, to: f64| {
         let part = move |step: f64| from + (to - from) * (step + 0.5) / count;
-        // Where seconds do not divide evenly, boundaries are rounded, so that the ramp as a whole is as long as it should be.
+        // Where seconds do not divide evenly, boundaries are rounded, so that the ramp as a whole
+        // is as long as it should be.
         let edge = move |step: f64| (ramp_seconds * step / count).round();
         (0..count as u32).map(f64::from).map(move |step| (whole(part(step)), edge(step + 1.0) - edge(step)))
     };
@@ -145,7 +151,8 @@ pub fn is_possible(plan: &Plan, trial: &Trial) -> bool {
     trial.test != Test::LoseBroker || plan.candidates[trial.candidate].can_lose_node().is_ok()
 }
 
-/// Seconds that `trials` will take; `overheads` are those of trials that have run. Those that cannot be made take none.
+/// Seconds that `trials` will take; `overheads` are those of trials that have run. Those that
+/// cannot be made take none.
 pub fn seconds_left(plan: &Plan, trials: &[Trial], overheads: &[f64]) -> f64 {
     let overhead = match overheads.len() {
         0 => OVERHEAD_SECONDS,
@@ -167,7 +174,8 @@ pub fn words(trial: &Trial, workload: &Workload, uris: &[String]) -> Vec<String>
     add("confirm-timeout", "-1".to_owned());
     add("auto-delete", "false".to_owned());
     add("size", workload.message_bytes.to_string());
-    // Queues of its own for every trial: what an overloaded one left behind must not be consumed by the next.
+    // Queues of its own for every trial: what an overloaded one left behind must not be consumed by
+    // the next.
     add("queue-pattern", format!("sizing-{}-{}-%d", trial.test, number(trial.target)));
     add("queue-pattern-from", "1".to_owned());
     add("queue-pattern-to", workload.queues.to_string());

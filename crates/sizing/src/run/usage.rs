@@ -1,7 +1,8 @@
 //! What processes have used: CPU, memory, bytes to disk, from /proc.
 //!
-//! Invariant: figures are of the processes that were alive at both looks; where /proc says nothing, neither does this. What was written
-//! is what [`cgroup::written`] makes of /proc and of the device: /proc alone may say far too much.
+//! Invariant: figures are of the processes that were alive at both looks; where /proc says nothing,
+//! neither does this. What was written is what [`cgroup::written`] makes of /proc and of the
+//! device: /proc alone may say far too much.
 
 use std::time::Instant;
 
@@ -32,7 +33,8 @@ pub struct Used {
 }
 
 impl Usage {
-    /// Looks at all processes of the group `pgid`; `None` when none can be seen. `operations` are those of its disk so far.
+    /// Looks at all processes of the group `pgid`; `None` when none can be seen. `operations` are
+    /// those of its disk so far.
     pub fn of_group(pgid: u32, operations: Option<u64>) -> Option<Usage> {
         let pids = used::of_group(pgid);
         let used = used::Usage::of(&pids)?;
@@ -41,7 +43,8 @@ impl Usage {
         Some(Usage { at: Instant::now(), used, disk, written, operations })
     }
 
-    /// The use from `before` until this look, which was just taken: the devices of then are read once more.
+    /// The use from `before` until this look, which was just taken: the devices of then are read
+    /// once more.
     pub fn since(&self, before: &Usage) -> Used {
         let seconds = (self.at - before.at).as_secs_f64().max(0.001);
         let written = before.disk.read(self.used.write_bytes).since(&before.written).bytes;

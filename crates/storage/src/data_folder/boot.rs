@@ -1,4 +1,5 @@
-//! Under which boot of the machine a folder was used last: whether the end of its log may be missing.
+//! Under which boot of the machine a folder was used last: whether the end of its log may be
+//! missing.
 //!
 //! ```text
 //! boot
@@ -11,12 +12,14 @@
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
 //!
-//! What a process wrote and did not sync outlives it, but not a power cut. Afterwards the log says nothing about it: a tail that is
-//! missing looks like one that was never written. So each start writes down in which boot of the machine it happened, and the next
-//! one compares: another boot, and no closing, means that something may be missing.
+//! What a process wrote and did not sync outlives it, but not a power cut. Afterwards the log says
+//! nothing about it: a tail that is missing looks like one that was never written. So each start
+//! writes down in which boot of the machine it happened, and the next one compares: another boot,
+//! and no closing, means that something may be missing.
 //!
-//! Invariant: a group counts as one that forgot nothing only if this file proves it. A file that is missing, damaged or of another
-//! format proves nothing. It is written as a whole, under another name first, and is durable before anybody builds on it.
+//! Invariant: a group counts as one that forgot nothing only if this file proves it. A file that is
+//! missing, damaged or of another format proves nothing. It is written as a whole, under another
+//! name first, and is durable before anybody builds on it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -73,13 +76,15 @@ impl Life {
 }
 
 impl<D: Disk> DataFolder<D> {
-    /// A process begins to use the folder, in this boot of the machine: a number that no other boot has.
+    /// A process begins to use the folder, in this boot of the machine: a number that no other boot
+    /// has.
     ///
     /// A folder that was founded just now has forgotten nothing. What is returned is durable.
     pub fn begin_life(&self, boot: u128) -> Result<Life, StorageError> {
         let last = match read(&*self.disk) {
             Ok(last) => last,
-            // What cannot be read proves nothing; what the system refuses to read may be there the next time.
+            // What cannot be read proves nothing; what the system refuses to read may be there the
+            // next time.
             Err(error) if error.is_damage() => None,
             Err(error) => return Err(error),
         };
@@ -93,7 +98,8 @@ impl<D: Disk> DataFolder<D> {
         Ok(life)
     }
 
-    /// Notes which groups may still have forgotten something. Writes nothing if that was noted before.
+    /// Notes which groups may still have forgotten something. Writes nothing if that was noted
+    /// before.
     pub fn note_forgot(&self, life: &mut Life, groups: BTreeSet<u32>) -> Result<(), StorageError> {
         let forgot = Forgot::Groups(groups);
         if life.forgot == forgot {
@@ -105,16 +111,18 @@ impl<D: Disk> DataFolder<D> {
         Ok(())
     }
 
-    /// The process ends by its own will. Everything it wrote is synced, which the caller has seen to.
+    /// The process ends by its own will. Everything it wrote is synced, which the caller has seen
+    /// to.
     pub fn close_life(&self, life: Life) -> Result<(), StorageError> {
         write(&*self.disk, &life, true)
     }
 }
 
-/// Takes away the proof that nothing is missing: a sync failed, and what memory still shows may never reach the disk. Best effort, by
-/// a process that ends.
+/// Takes away the proof that nothing is missing: a sync failed, and what memory still shows may
+/// never reach the disk. Best effort, by a process that ends.
 pub fn doubt_log<D: Disk>(disk: &D) {
-    // Another process of this boot sees the removal, whether it is durable or not; and another boot doubts anyway.
+    // Another process of this boot sees the removal, whether it is durable or not; and another boot
+    // doubts anyway.
     let _ = disk.remove(BOOT_NAME);
 }
 

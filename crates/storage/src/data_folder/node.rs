@@ -10,9 +10,10 @@
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
 //!
-//! Invariant: the file is durable before the identity that makes the folder a data folder. So a folder with an identity always
-//! says whether its node may found groups, and one that is to join a cluster never founds any, whatever crashes on the way. A
-//! start is counted durably before anything else happens in it: a number of a start is never used twice.
+//! Invariant: the file is durable before the identity that makes the folder a data folder. So a
+//! folder with an identity always says whether its node may found groups, and one that is to join a
+//! cluster never founds any, whatever crashes on the way. A start is counted durably before
+//! anything else happens in it: a number of a start is never used twice.
 
 use std::io;
 
@@ -30,7 +31,8 @@ pub(super) const BYTES_MAX: usize = 1024;
 /// How far a node has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It founds its cluster: groups of which nothing is there yet begin here, with this node as their only member.
+    /// It founds its cluster: groups of which nothing is there yet begin here, with this node as
+    /// their only member.
     Founding,
     /// It waits for a cluster to take it in. It founds nothing.
     Joining,
@@ -56,7 +58,8 @@ impl NodeState {
 /// What a folder says of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRecord {
-    /// Its number in the cluster. It is never given to another node, nor to this one after its disk was lost. 0: none yet.
+    /// Its number in the cluster. It is never given to another node, nor to this one after its disk
+    /// was lost. 0: none yet.
     pub id: u32,
     /// How far it has come.
     pub state: NodeState,
@@ -68,7 +71,8 @@ impl NodeRecord {
     /// The number of the node that founds a cluster. Others get theirs from the cluster.
     pub const FOUNDER: u32 = 1;
 
-    /// Of a folder in which no process has run yet, or only those of builds that founded always and kept no such file.
+    /// Of a folder in which no process has run yet, or only those of builds that founded always and
+    /// kept no such file.
     pub(super) const UNSTARTED: NodeRecord = NodeRecord { id: Self::FOUNDER, state: NodeState::Founding, start: 0 };
 
     /// One more start.
@@ -84,8 +88,9 @@ impl<D: Disk> DataFolder<D> {
         self.node
     }
 
-    /// Notes that the node has become a member, with the number that it has in its cluster: all that it founded is durable, or a
-    /// cluster has taken it in. Writes nothing if that was noted before.
+    /// Notes that the node has become a member, with the number that it has in its cluster: all
+    /// that it founded is durable, or a cluster has taken it in. Writes nothing if that was noted
+    /// before.
     ///
     /// A number other than the one that it has, or none, is a caller's bug and panics.
     pub fn become_member(&mut self, id: u32) -> Result<(), StorageError> {
@@ -268,7 +273,8 @@ mod tests {
                         NodeState::Joining => DataFolder::join(disk.clone(), identity(folder_id), 1),
                         _ => DataFolder::open(disk.clone(), identity(folder_id), 1),
                     };
-                    // What is told of a life counts for ever: its identity, its number of the start, that it is a member.
+                    // What is told of a life counts for ever: its identity, its number of the
+                    // start, that it is a member.
                     let mut told = None;
                     let lived = make(10).and_then(|mut folder| {
                         told = Some((folder.identity().clone(), folder.node()));

@@ -1,7 +1,9 @@
-//! Files that say whose folder it is and which node, damaged or gone: made anew from what is left of them and of the log.
+//! Files that say whose folder it is and which node, damaged or gone: made anew from what is left
+//! of them and of the log.
 //!
-//! Invariant: a folder is never given another folder's id: it is the one that a checksum vouches for, of the file's own lines
-//! with one bit turned back, or of the headers of the log's files. A file that was damaged is kept.
+//! Invariant: a folder is never given another folder's id: it is the one that a checksum vouches
+//! for, of the file's own lines with one bit turned back, or of the headers of the log's files. A
+//! file that was damaged is kept.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,11 +34,14 @@ pub struct RepairedIdentity<D: Disk> {
     _folder_lock: FolderLock,
 }
 
-/// Makes those of the files `identity` and `node` anew that are damaged or missing; `None`, and nothing changed, if both are whole.
+/// Makes those of the files `identity` and `node` anew that are damaged or missing; `None`, and
+/// nothing changed, if both are whole.
 ///
-/// - `node_name` stands for a name that cannot be read any more, `unused_start` is a number of a start that was surely not used yet.
+/// - `node_name` stands for a name that cannot be read any more, `unused_start` is a number of a
+///   start that was surely not used yet.
 /// - Cost: with damage, one look at the header of each file of the log.
-/// - Errors: the folder is in use; nothing says which folder it is; the name is needed and not given.
+/// - Errors: the folder is in use; nothing says which folder it is; the name is needed and not
+///   given.
 pub fn repair_identity<D: Disk>(
     disk: &Arc<D>,
     node_name: Option<&str>,
@@ -127,7 +132,8 @@ fn keep<D: Disk>(disk: &D, name: &str, contents: &[u8]) -> Result<(), StorageErr
     disk.sync_folder(name.rsplit_once('/').map_or("", |(folder, _)| folder)).map_err(syncing(name))
 }
 
-/// What one turned bit made unreadable. The checksum tells all errors of up to three bits apart in so short a text.
+/// What one turned bit made unreadable. The checksum tells all errors of up to three bits apart in
+/// so short a text.
 fn turn_back<T>(contents: &[u8], decode: impl Fn(&[u8]) -> Result<T, StorageError>) -> Option<T> {
     let mut bytes = contents.to_vec();
     for bit in 0..bytes.len() * 8 {
@@ -140,7 +146,8 @@ fn turn_back<T>(contents: &[u8], decode: impl Fn(&[u8]) -> Result<T, StorageErro
     None
 }
 
-/// From the lines that can be read and from the headers of the log's files; `None` if none of those says whose it is.
+/// From the lines that can be read and from the headers of the log's files; `None` if none of those
+/// says whose it is.
 fn pieced_together<D: Disk>(
     disk: &D,
     contents: &[u8],

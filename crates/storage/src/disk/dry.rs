@@ -1,7 +1,7 @@
 //! A disk that takes every change and keeps none: what a repair would do is tried on it.
 //!
-//! Invariant: the disk below is only read. What was written here is not read back, except of files that were made here, which
-//! are empty; whoever reads its own writes needs a real disk.
+//! Invariant: the disk below is only read. What was written here is not read back, except of files
+//! that were made here, which are empty; whoever reads its own writes needs a real disk.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -1,14 +1,16 @@
 //! A data folder in memory that fails on command, the same way every time for the same seed.
 //!
-//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that was written; a power
-//! cut keeps of every unsynced page any mixture of the versions it went through since its last sync, at the grain of
-//! [`SurvivalUnit`], tears or destroys single sectors, and undoes folder changes that no `sync_folder` covered, newest
-//! first. After a failed sync the pages count as clean though the disk never got them, as Linux does it: a second sync
-//! succeeds and saves nothing.
+//! It keeps what a process sees apart from what the disk holds. A process crash loses nothing that
+//! was written; a power cut keeps of every unsynced page any mixture of the versions it went
+//! through since its last sync, at the grain of [`SurvivalUnit`], tears or destroys single sectors,
+//! and undoes folder changes that no `sync_folder` covered, newest first. After a failed sync the
+//! pages count as clean though the disk never got them, as Linux does it: a second sync succeeds
+//! and saves nothing.
 //!
-//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls and the same seed
-//! are equal. Not modelled: a folder change that overtakes an older one of the same folder, and a disk that loses what
-//! it confirmed as synced (flip bits or misdirect a sector by hand for that).
+//! Invariant: no clock, no randomness of the system, no unordered map; two runs with the same calls
+//! and the same seed are equal. Not modelled: a folder change that overtakes an older one of the
+//! same folder, and a disk that loses what it confirmed as synced (flip bits or misdirect a sector
+//! by hand for that).
 
 mod memory;
 
@@ -32,8 +34,8 @@ pub enum Crash {
 /// What to do to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a folder change
-    /// perhaps.
+    /// Go down in the middle of the operation, whatever it is; a write is done in part, a sync or a
+    /// folder change perhaps.
     Crash(Crash),
     /// The next write fails with an I/O error after some of its bytes.
     WriteError,
@@ -137,13 +139,14 @@ impl FaultyDisk {
         lock(&self.state)
     }
 
-    /// Changing operations so far (writes, syncs, allocations, length and name changes). The next one has this number.
+    /// Changing operations so far (writes, syncs, allocations, length and name changes). The next
+    /// one has this number.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each scheduled fault fires
-    /// once.
+    /// Lets the first operation that suits the fault, from number `operation` on, fail so. Each
+    /// scheduled fault fires once.
     pub fn schedule(&self, operation: u64, fault: Fault) {
         self.state().faults.push((operation, fault));
     }
@@ -196,8 +199,8 @@ impl FaultyDisk {
         }
     }
 
-    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does. Numbers count 512
-    /// bytes.
+    /// Copies a sector over another of the same file, on the disk too, as a misdirected write does.
+    /// Numbers count 512 bytes.
     pub fn misdirect_sector(&self, name: &str, source: u64, target: u64) {
         let mut state = self.state();
         let inode = state.named(name);
@@ -211,7 +214,8 @@ impl FaultyDisk {
         }
     }
 
-    /// What a process would read from a file, or `None` without the file. Works while the machine is down.
+    /// What a process would read from a file, or `None` without the file. Works while the machine
+    /// is down.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         let inode = &state.inodes[state.names.get(name)?];
@@ -243,7 +247,8 @@ impl FaultyDisk {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // A test that panicked while it held the lock has already failed; what it left is good enough to report on.
+    // A test that panicked while it held the lock has already failed; what it left is good enough
+    // to report on.
     state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -582,7 +587,8 @@ impl DiskFile for FaultyFile {
             let survival = state.survival;
             let State { inodes, random, .. } = &mut *state;
             let inode = inodes.get_mut(&self.inode).expect("an open file keeps its inode");
-            // Only clean pages leave memory. For one whose sync failed that means: the disk's version comes to light.
+            // Only clean pages leave memory. For one whose sync failed that means: the disk's
+            // version comes to light.
             for (_, page) in inode.pages.range_mut(pages).filter(|(_, page)| page.lost) {
                 page.cut_power(survival, random);
             }

@@ -4,8 +4,8 @@
 
 use super::DIRECT_ALIGN_BYTES;
 
-/// Zeroed memory that a [`super::DiskFile::write_pages_at`] takes. Reserved at first use, and then touched only as far as it is
-/// used: a quiet broker's small batches take a few pages of it.
+/// Zeroed memory that a [`super::DiskFile::write_pages_at`] takes. Reserved at first use, and then
+/// touched only as far as it is used: a quiet broker's small batches take a few pages of it.
 #[derive(Debug)]
 pub struct Pages {
     bytes: usize,
@@ -14,7 +14,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Room for `bytes`, a multiple of [`DIRECT_ALIGN_BYTES`]; anything else is a caller's bug and panics.
+    /// Room for `bytes`, a multiple of [`DIRECT_ALIGN_BYTES`]; anything else is a caller's bug and
+    /// panics.
     pub fn new(bytes: usize) -> Pages {
         assert!(bytes.is_multiple_of(DIRECT_ALIGN_BYTES), "memory for whole pages: {bytes} bytes");
         Pages { bytes, memory: Vec::new(), start: 0 }

@@ -1,8 +1,9 @@
 //! The data folder on a real file system.
 //!
-//! Invariant: a write or read that returned `Ok` moved all its bytes; short counts and interrupts are handled here and
-//! nowhere else. No memory mapping: an I/O error must be an `Err`, not a signal. A file is never reached through a symbolic
-//! link of its name: whoever could put one there would choose what is overwritten.
+//! Invariant: a write or read that returned `Ok` moved all its bytes; short counts and interrupts
+//! are handled here and nowhere else. No memory mapping: an I/O error must be an `Err`, not a
+//! signal. A file is never reached through a symbolic link of its name: whoever could put one there
+//! would choose what is overwritten.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -28,7 +29,8 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the folder, which is made (with its parents, readable for this user only) when missing.
+    /// Opens the folder, which is made (with its parents, readable for this user only) when
+    /// missing.
     pub fn create(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let root = root.into();
         if !root.is_dir() {
@@ -49,7 +51,8 @@ impl RealDisk {
         Ok(RealDisk { root })
     }
 
-    /// Its mode, if every user of the machine may put files into it. A folder that was made here never lets them.
+    /// Its mode, if every user of the machine may put files into it. A folder that was made here
+    /// never lets them.
     pub fn mode_open_to_all(&self) -> io::Result<Option<u32>> {
         let mode = fs::metadata(&self.root)?.mode() & 0o7777;
         Ok(Some(mode).filter(|mode| mode & WRITABLE_BY_ALL != 0))
@@ -104,7 +107,8 @@ impl Disk for RealDisk {
         let folder = File::open(self.path(""))?;
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => Ok(None),
-            // Some file systems of the network lock no folders: there the lock on the file has to do.
+            // Some file systems of the network lock no folders: there the lock on the file has to
+            // do.
             Ok(()) | Err(_) => Ok(Some(Box::new(folder))),
         }
     }
@@ -161,8 +165,8 @@ pub struct RealFile {
     file: File,
     /// The name it was opened by, for the second handle.
     path: PathBuf,
-    /// A handle on the same file that goes past the page cache, from the first time that it is wanted. `None` inside: the
-    /// file system has no such thing, or the name no longer leads here.
+    /// A handle on the same file that goes past the page cache, from the first time that it is
+    /// wanted. `None` inside: the file system has no such thing, or the name no longer leads here.
     direct: OnceLock<Option<File>>,
     is_writable: bool,
 }
@@ -226,7 +230,8 @@ impl DiskFile for RealFile {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => done += written,
                 Err(Errno::INTR) => {}
-                // Blocks larger than ours, or a file system that takes the flag and not the write: the ordinary way.
+                // Blocks larger than ours, or a file system that takes the flag and not the write:
+                // the ordinary way.
                 Err(Errno::INVAL) => return self.write_at(&pages[done..], offset + done as u64),
                 Err(error) => return Err(error.into()),
             }
@@ -235,8 +240,8 @@ impl DiskFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // An interrupted sync is not repeated: whether a second one would still report the first one's failure is
-        // unknown.
+        // An interrupted sync is not repeated: whether a second one would still report the first
+        // one's failure is unknown.
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 
@@ -245,7 +250,8 @@ impl DiskFile for RealFile {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // A file system without reservations (some network and overlay ones): what was written has its room.
+                // A file system without reservations (some network and overlay ones): what was
+                // written has its room.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.extend_with_zeroes(bytes),
                 Err(error) => return Err(error.into()),
             }
@@ -280,7 +286,8 @@ impl DiskFile for RealFile {
 }
 
 impl RealFile {
-    /// Writes zeroes from the end of the file up to `bytes`; what cannot be finished is cut off again.
+    /// Writes zeroes from the end of the file up to `bytes`; what cannot be finished is cut off
+    /// again.
     fn extend_with_zeroes(&self, bytes: u64) -> io::Result<()> {
         let zeroes = [0; 64 << 10];
         let length = self.len()?;

@@ -1,7 +1,8 @@
 //! Reading messages back from an extent.
 //!
-//! Invariant: nothing is handed out that did not pass its checksum, and a position in a run with holes is believed only
-//! after the message before it passed too. Open extents keep their run table in memory and nothing else.
+//! Invariant: nothing is handed out that did not pass its checksum, and a position in a run with
+//! holes is believed only after the message before it passed too. Open extents keep their run table
+//! in memory and nothing else.
 
 use std::sync::Arc;
 
@@ -16,12 +17,13 @@ use super::{
     IndexEntry, RUN_BYTES, RUN_COUNT_MAX, Run, extent_name, message_crc,
 };
 
-/// Index entries read in one go while looking for a sequence in a run with holes; beyond, the place is found by
-/// halving.
+/// Index entries read in one go while looking for a sequence in a run with holes; beyond, the place
+/// is found by halving.
 const INDEX_WINDOW_MAX: u32 = 4096;
 /// Bytes checked at once by [`Extent::verify`].
 const VERIFY_BYTES: usize = 1 << 20;
-/// Messages of one read whatever the caller wants, so that the index part of a read is at most 1 MiB.
+/// Messages of one read whatever the caller wants, so that the index part of a read is at most 1
+/// MiB.
 pub const READ_COUNT_MAX: u32 = 65_536;
 
 /// A message and its place in its queue.
@@ -45,7 +47,8 @@ pub struct Extent<D: Disk> {
 }
 
 impl<D: Disk> Extent<D> {
-    /// Opens a finished extent. Reads its last 64 bytes and its run table, however many messages it holds.
+    /// Opens a finished extent. Reads its last 64 bytes and its run table, however many messages it
+    /// holds.
     pub fn open(disk: &D, id: ExtentId) -> Result<Extent<D>, StorageError> {
         let name = extent_name(id);
         let file = disk.open(&name, OpenMode::Read).map_err(at("open", &name))?;
@@ -101,13 +104,14 @@ impl<D: Disk> Extent<D> {
         &self.runs
     }
 
-    /// Messages of a run from `from_seq` on, in order: at most `count_max` and [`READ_COUNT_MAX`], and no more bytes
-    /// than `bytes_max` except that one message is always returned if there is one.
+    /// Messages of a run from `from_seq` on, in order: at most `count_max` and [`READ_COUNT_MAX`],
+    /// and no more bytes than `bytes_max` except that one message is always returned if there is
+    /// one.
     ///
-    /// - Cost: two reads and one allocation for the bodies, in a run without holes or with fewer than 4096; else a few
-    ///   small reads more.
-    /// - Errors: [`StorageError::Corrupt`] at the first message that does not pass; what came before it can be had with
-    ///   a smaller count.
+    /// - Cost: two reads and one allocation for the bodies, in a run without holes or with fewer
+    ///   than 4096; else a few small reads more.
+    /// - Errors: [`StorageError::Corrupt`] at the first message that does not pass; what came
+    ///   before it can be had with a smaller count.
     pub fn read(
         &self,
         run: usize,
@@ -122,20 +126,22 @@ impl<D: Disk> Extent<D> {
         }
         let wanted = u32::try_from(from_seq - run.first_seq).expect("a run spans less than 2^32");
         let holes = (run.last_seq - run.first_seq) - u64::from(run.count - 1);
-        // The entry lies at most `wanted` from the front, and for each hole that may be before it one place less.
+        // The entry lies at most `wanted` from the front, and for each hole that may be before it
+        // one place less.
         let mut first = u64::from(wanted).saturating_sub(holes).min(u64::from(run.count - 1)) as u32;
         let mut limit = wanted.min(run.count - 1);
         if limit - first > INDEX_WINDOW_MAX {
             (first, limit) = self.narrow(run, wanted, first, limit)?;
         }
         let count = count_max.min(READ_COUNT_MAX);
-        // One entry more before the place: with holes, only the predecessor proves that no message was passed over.
+        // One entry more before the place: with holes, only the predecessor proves that no message
+        // was passed over.
         let first = first.saturating_sub(u32::from(holes > 0));
         let last = limit.saturating_add(count).min(run.count);
         let entries = self.entries(run, first, last)?;
-        // Without holes the place is known. With holes it is between two neighbours, one before and one at or behind
-        // `from_seq`; both are checked below, and both must exist: the first entry of the window is before it unless it
-        // is the run's first, and the run's last one is not.
+        // Without holes the place is known. With holes it is between two neighbours, one before and
+        // one at or behind `from_seq`; both are checked below, and both must exist: the first entry
+        // of the window is before it unless it is the run's first, and the run's last one is not.
         let place = if holes > 0 { entries.partition_point(|entry| entry.seq_delta < wanted) } else { 0 };
         if place == entries.len() || (place == 0 && holes > 0 && first > 0) {
             let offset = run.index_offset + first * INDEX_ENTRY_BYTES;
@@ -156,7 +162,8 @@ impl<D: Disk> Extent<D> {
         Ok(messages)
     }
 
-    /// Reads everything and checks it against the footer: for a scrub, and before a copy from elsewhere is believed.
+    /// Reads everything and checks it against the footer: for a scrub, and before a copy from
+    /// elsewhere is believed.
     pub fn verify(&self) -> Result<(), StorageError> {
         self.file.advise(0, u64::from(self.bytes), Advice::Sequential);
         let mut crc = 0;
@@ -201,12 +208,12 @@ impl<D: Disk> Extent<D> {
         Ok(buffer.chunks_exact(INDEX_ENTRY_BYTES as usize).map(IndexEntry::decode).collect())
     }
 
-    /// Reads the bodies of neighbouring entries at once and checks each. `number` is the place of the first entry in
-    /// its run.
+    /// Reads the bodies of neighbouring entries at once and checks each. `number` is the place of
+    /// the first entry in its run.
     fn bodies(&self, run: &Run, entries: &[IndexEntry], number: u32) -> Result<Vec<ExtentMessage>, StorageError> {
         let Some(first) = entries.first() else { return Ok(Vec::new()) };
-        // Entries must follow one another inside the run's bodies: a rotten one must not make us read or allocate
-        // anything else.
+        // Entries must follow one another inside the run's bodies: a rotten one must not make us
+        // read or allocate anything else.
         let mut end = u64::from(first.offset);
         let bodies = u64::from(run.bodies_offset)..=u64::from(run.bodies_offset) + u64::from(run.bodies_bytes);
         for (entry, number) in entries.iter().zip(number..) {

@@ -1,8 +1,9 @@
 //! What can still be read of a damaged extent, message by message.
 //!
-//! Invariant: nothing is handed out that did not pass its own checksum, which covers its queue, its number, its size and its
-//! body. So footer, run table and index are hints here, which say where to look and may be wrong without harm: what they
-//! hide is missing, and what they invent does not pass.
+//! Invariant: nothing is handed out that did not pass its own checksum, which covers its queue, its
+//! number, its size and its body. So footer, run table and index are hints here, which say where to
+//! look and may be wrong without harm: what they hide is missing, and what they invent does not
+//! pass.
 
 use bytes::Bytes;
 
@@ -15,7 +16,8 @@ use super::{
     RUN_COUNT_MAX, Run, extent_name, message_crc,
 };
 
-/// Index entries read at once: a page, so that a page that cannot be read costs the messages that it names and no others.
+/// Index entries read at once: a page, so that a page that cannot be read costs the messages that
+/// it names and no others.
 const ENTRIES_AT_ONCE: u32 = 256;
 
 /// An extent of which some bytes are not what was written.
@@ -44,7 +46,8 @@ impl Salvaged {
 }
 
 impl<D: Disk> SalvagedExtent<D> {
-    /// Opens an extent however damaged it is, and lets go of what memory holds of it, so that reads come from the disk.
+    /// Opens an extent however damaged it is, and lets go of what memory holds of it, so that reads
+    /// come from the disk.
     ///
     /// Errors: the system's, [`StorageError::Missing`] if there is no such file.
     pub fn open(disk: &D, id: ExtentId) -> Result<SalvagedExtent<D>, StorageError> {
@@ -61,7 +64,8 @@ impl<D: Disk> SalvagedExtent<D> {
         Ok(extent)
     }
 
-    /// Where the footer says that the table is; without a footer, where a row says that its run is the file's first.
+    /// Where the footer says that the table is; without a footer, where a row says that its run is
+    /// the file's first.
     fn find_table(&self, id: ExtentId) -> Option<(u32, u32)> {
         let footer_offset = self.bytes.checked_sub(FOOTER_BYTES)?;
         let mut footer = [0; FOOTER_BYTES as usize];
@@ -94,15 +98,16 @@ impl<D: Disk> SalvagedExtent<D> {
         self.table.map_or(0, |(_, count)| (count as usize).min(RUN_COUNT_MAX))
     }
 
-    /// All intact messages of run `run` with numbers in `wanted`, of whichever queue its row says that it is, as
-    /// [`SalvagedExtent::read`] has them. The queue is true if there is one message.
+    /// All intact messages of run `run` with numbers in `wanted`, of whichever queue its row says
+    /// that it is, as [`SalvagedExtent::read`] has them. The queue is true if there is one message.
     pub fn read_of_any(&self, run: usize, wanted: std::ops::Range<u64>, bytes_max: u32) -> (u64, Salvaged) {
         let queue = self.run(run).map_or(0, |row| row.queue);
         (queue, self.read(queue, run, wanted, bytes_max))
     }
 
-    /// Intact messages of run `run`, which is one of `queue`, with numbers in `wanted`: the first of them and those that
-    /// follow, until about `bytes_max` are together. None at all means that none of the range can be read any more.
+    /// Intact messages of run `run`, which is one of `queue`, with numbers in `wanted`: the first
+    /// of them and those that follow, until about `bytes_max` are together. None at all means that
+    /// none of the range can be read any more.
     ///
     /// Cost: reads the whole index of the run, at most 1 MiB, and each message on its own.
     pub fn read(&self, queue: u64, run: usize, wanted: std::ops::Range<u64>, bytes_max: u32) -> Salvaged {
@@ -153,7 +158,8 @@ impl<D: Disk> SalvagedExtent<D> {
         let offset = u64::from(table) + number as u64 * u64::from(RUN_BYTES);
         let offset = u32::try_from(offset).ok().filter(|offset| offset + RUN_BYTES + FOOTER_BYTES <= self.bytes)?;
         let run = self.row(offset)?;
-        // Whether its numbers are true is seen message by message; that they keep inside of the file is asked here.
+        // Whether its numbers are true is seen message by message; that they keep inside of the
+        // file is asked here.
         let index_end = u64::from(run.index_offset) + u64::from(run.count) * u64::from(INDEX_ENTRY_BYTES);
         (index_end <= u64::from(self.bytes) && run.first_seq.checked_add(u64::from(u32::MAX)).is_some()).then_some(run)
     }

@@ -1,8 +1,9 @@
 //! Writing an extent, front to back.
 //!
-//! Invariant: bytes go out in large writes past the page cache whatever the size of the messages, as nobody reads them before
-//! all that is older is consumed; only the rest of the last page goes through it. The index of the run at hand and the run
-//! table are kept in memory. An extent that is not finished is removed when its writer is dropped, as far as the disk allows.
+//! Invariant: bytes go out in large writes past the page cache whatever the size of the messages,
+//! as nobody reads them before all that is older is consumed; only the rest of the last page goes
+//! through it. The index of the run at hand and the run table are kept in memory. An extent that is
+//! not finished is removed when its writer is dropped, as far as the disk allows.
 
 use std::sync::Arc;
 
@@ -16,11 +17,12 @@ use super::{
 
 /// Bytes gathered before a write.
 const BUFFER_BYTES: usize = 512 << 10;
-/// Bytes written before a sync: the last sync must not have a whole extent to carry while the log waits for the same
-/// disk.
+/// Bytes written before a sync: the last sync must not have a whole extent to carry while the log
+/// waits for the same disk.
 const SYNC_EVERY_BYTES: u32 = 8 << 20;
 
-/// A run ends at this many messages: its index is kept in memory until then, half a mebibyte at most.
+/// A run ends at this many messages: its index is kept in memory until then, half a mebibyte at
+/// most.
 const RUN_MESSAGES_MAX: u32 = 32_768;
 
 /// A finished extent.
@@ -59,8 +61,8 @@ pub struct ExtentWriter<D: Disk> {
 }
 
 impl<D: Disk> ExtentWriter<D> {
-    /// Begins an extent. `id` must be new: greater than all of [`super::list_extents`] and all that was ever referred
-    /// to.
+    /// Begins an extent. `id` must be new: greater than all of [`super::list_extents`] and all that
+    /// was ever referred to.
     pub fn create(disk: &Arc<D>, folder_id: u128, id: ExtentId) -> Result<ExtentWriter<D>, StorageError> {
         disk.create_folder(EXTENT_FOLDER).map_err(at("create", EXTENT_FOLDER))?;
         let name = extent_name(id);
@@ -97,10 +99,12 @@ impl<D: Disk> ExtentWriter<D> {
         u64::from(self.bytes()) + more <= u64::from(EXTENT_BYTES_MAX) && self.runs.len() + 1 < RUN_COUNT_MAX
     }
 
-    /// Adds a message. A queue other than the last one's begins a new run, and so does the end of what one run may hold.
+    /// Adds a message. A queue other than the last one's begins a new run, and so does the end of
+    /// what one run may hold.
     ///
-    /// - Order: within a run sequences grow; they may leave holes of less than 2^32 in all. Anything else is a caller's
-    ///   bug and panics, as is a message for which [`ExtentWriter::has_room`] is false.
+    /// - Order: within a run sequences grow; they may leave holes of less than 2^32 in all.
+    ///   Anything else is a caller's bug and panics, as is a message for which
+    ///   [`ExtentWriter::has_room`] is false.
     /// - Errors: [`StorageError::Full`] and the system's; then drop the writer.
     pub fn push(&mut self, queue: u64, seq: u64, body: &[u8]) -> Result<(), StorageError> {
         assert!(self.has_room(body.len()), "an extent has at most {EXTENT_BYTES_MAX} bytes and {RUN_COUNT_MAX} runs");
@@ -128,8 +132,8 @@ impl<D: Disk> ExtentWriter<D> {
         self.write(body)
     }
 
-    /// Ends the run at hand, so that the next message begins a new one even of the same queue. Without an open run
-    /// nothing happens.
+    /// Ends the run at hand, so that the next message begins a new one even of the same queue.
+    /// Without an open run nothing happens.
     pub fn end_run(&mut self) -> Result<(), StorageError> {
         let Some(mut run) = self.open_run.take() else { return Ok(()) };
         run.index_offset = self.offset();
@@ -142,7 +146,8 @@ impl<D: Disk> ExtentWriter<D> {
         Ok(())
     }
 
-    /// Writes run table and footer and makes file and name durable. Only then may anything refer to the extent.
+    /// Writes run table and footer and makes file and name durable. Only then may anything refer to
+    /// the extent.
     ///
     /// An extent without messages is a caller's bug and panics.
     pub fn finish(mut self) -> Result<ExtentSummary, StorageError> {

@@ -14,15 +14,19 @@
 //!                                             48 records                               40 body
 //! ```
 //!
-//! Invariant: a frame starts at a multiple of [`FRAME_ALIGN_BYTES`], directly after its predecessor or, if a sync came
-//! between, at the next multiple of [`PAGE_BYTES`]. So no page that a sync covered is ever written with other bytes.
+//! Invariant: a frame starts at a multiple of [`FRAME_ALIGN_BYTES`], directly after its predecessor
+//! or, if a sync came between, at the next multiple of [`PAGE_BYTES`]. So no page that a sync
+//! covered is ever written with other bytes.
 //!
-//! - **salt** is drawn when a file begins and stored in its header. Frames of the file's former life have another one.
-//! - **previous crc** is the header crc of the frame before, the file header's for the first: a frame that was never
-//!   part of this history cannot slip in.
-//! - **synced bytes**: when this frame was written, the file was durable up to there. It tells rot from a torn tail.
-//! - **session** is drawn at each recovery, so a frame that a recovery cut off can never be taken for the successor of
-//!   a later one, even when the later one repeats what was cut off byte for byte.
+//! - **salt** is drawn when a file begins and stored in its header. Frames of the file's former
+//!   life have another one.
+//! - **previous crc** is the header crc of the frame before, the file header's for the first: a
+//!   frame that was never part of this history cannot slip in.
+//! - **synced bytes**: when this frame was written, the file was durable up to there. It tells rot
+//!   from a torn tail.
+//! - **session** is drawn at each recovery, so a frame that a recovery cut off can never be taken
+//!   for the successor of a later one, even when the later one repeats what was cut off byte for
+//!   byte.
 
 use crate::fields::{Fields, FieldsMut};
 
@@ -41,9 +45,11 @@ pub const FRAME_HEADER_BYTES: u32 = 48;
 /// Length of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 40;
 
-/// Length of one copy of the file header; one sector, so that no power cut splits it on any disk in use.
+/// Length of one copy of the file header; one sector, so that no power cut splits it on any disk in
+/// use.
 pub(super) const FILE_HEADER_BYTES: usize = 512;
-/// Place of the second copy: far enough that one bad sector or one torn page run does not take both.
+/// Place of the second copy: far enough that one bad sector or one torn page run does not take
+/// both.
 pub(super) const FILE_HEADER_COPY_OFFSET: usize = 2048;
 
 const FILE_MAGIC: [u8; 8] = *b"LVRTWAL\0";
@@ -108,8 +114,9 @@ impl FileHeader {
         Fields::new(&page[8..]).u32()
     }
 
-    /// Takes the newer of the valid copies: after a torn reuse of a file one may still be the old one. `Err` with the
-    /// version when a copy is valid but of another version, `Ok(None)` when no copy is valid.
+    /// Takes the newer of the valid copies: after a torn reuse of a file one may still be the old
+    /// one. `Err` with the version when a copy is valid but of another version, `Ok(None)` when no
+    /// copy is valid.
     pub(crate) fn decode(page: &[u8]) -> Result<Option<FileHeader>, u32> {
         let copies = [0, FILE_HEADER_COPY_OFFSET].map(|at| match page.get(at..at + FILE_HEADER_BYTES) {
             Some(copy) => FileHeader::decode_copy(copy),
@@ -140,8 +147,9 @@ impl FileHeader {
     }
 }
 
-/// The salt of a file's frames, from what the caller drew for this recovery. A client cannot guess it, so no message
-/// body can pass for a frame; and it differs from the salt of a file of the same number that a power cut made unhappen.
+/// The salt of a file's frames, from what the caller drew for this recovery. A client cannot guess
+/// it, so no message body can pass for a frame; and it differs from the salt of a file of the same
+/// number that a power cut made unhappen.
 pub(super) fn salt(nonce: u64, folder_id: u128, file: FileNo) -> u64 {
     let mut mixed = nonce ^ (folder_id as u64) ^ ((folder_id >> 64) as u64).rotate_left(32) ^ file.0.rotate_left(17);
     for multiplier in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
@@ -194,9 +202,9 @@ impl FrameHeader {
             .seal(4)
     }
 
-    /// Whether a frame at `offset` can say that so much was synced before it. A frame behind a sync begins on a page of its
-    /// own, so nobody wrote one in a page that it calls durable; whoever believed it would lose it when that page's tail is
-    /// cleaned.
+    /// Whether a frame at `offset` can say that so much was synced before it. A frame behind a sync
+    /// begins on a page of its own, so nobody wrote one in a page that it calls durable; whoever
+    /// believed it would lose it when that page's tail is cleaned.
     pub(super) fn is_credible_at(&self, offset: u32) -> bool {
         u64::from(self.synced_bytes).next_multiple_of(u64::from(PAGE_BYTES)) <= u64::from(offset)
     }
@@ -227,8 +235,8 @@ impl FrameHeader {
             session: fields.u32(),
             crc,
         };
-        // The checksum held, so these are true unless our own writer broke them; a reader still must not run on what
-        // they say.
+        // The checksum held, so these are true unless our own writer broke them; a reader still
+        // must not run on what they say.
         let records_bytes_min = u64::from(header.record_count) * u64::from(RECORD_HEADER_BYTES);
         let sound =
             header.record_count > 0 && u64::from(header.bytes) >= u64::from(FRAME_HEADER_BYTES) + records_bytes_min;
@@ -269,7 +277,8 @@ impl RecordHeader {
             .seal(0)
     }
 
-    /// The header at the start of `bytes`, or the stored and the computed checksum of what is there.
+    /// The header at the start of `bytes`, or the stored and the computed checksum of what is
+    /// there.
     pub(super) fn decode(bytes: &[u8; RECORD_HEADER_BYTES as usize]) -> Result<RecordHeader, (u32, u32)> {
         let mut fields = Fields::new(bytes);
         let (stored, computed) = (fields.u32(), crc32c::crc32c(&bytes[4..]));
@@ -277,8 +286,8 @@ impl RecordHeader {
             return Err((stored, computed));
         }
         let body_crc = fields.u32();
-        // A kind, flag or filling that this version does not know cannot be obeyed, so it must not be passed over
-        // either.
+        // A kind, flag or filling that this version does not know cannot be obeyed, so it must not
+        // be passed over either.
         let kind = RecordKind::from_byte(fields.u8()).ok_or((stored, computed))?;
         let unknown = u32::from(fields.u8()) | u32::from(fields.u16());
         let (group, body_bytes) = (GroupId(fields.u32()), fields.u32());
@@ -298,7 +307,8 @@ pub(super) fn record_bytes(body_bytes: usize) -> u64 {
     body_bytes as u64 + u64::from(RECORD_HEADER_BYTES)
 }
 
-/// The two places where the frame after one that ends at `end` may start: directly, or on the next page after a sync.
+/// The two places where the frame after one that ends at `end` may start: directly, or on the next
+/// page after a sync.
 pub(super) fn next_frame_offsets(end: u32) -> [u32; 2] {
     [end.next_multiple_of(FRAME_ALIGN_BYTES), end.next_multiple_of(PAGE_BYTES)]
 }

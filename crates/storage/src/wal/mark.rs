@@ -7,7 +7,8 @@
 //!  12 version u32                                        52 zeroes
 //! ```
 //!
-//! Invariant: it never says more than was synced, because it is written after the sync. It may say less, or nothing.
+//! Invariant: it never says more than was synced, because it is written after the sync. It may say
+//! less, or nothing.
 
 use std::sync::Arc;
 

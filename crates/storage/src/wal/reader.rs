@@ -1,7 +1,8 @@
 //! Reading bodies back from the log, from any thread, while the writer goes on.
 //!
-//! Invariant: bytes are handed out only if their file still had its number after the read. A released file loses its
-//! number before it is written again, so a reader that comes too late gets an error and never another record's bytes.
+//! Invariant: bytes are handed out only if their file still had its number after the read. A
+//! released file loses its number before it is written again, so a reader that comes too late gets
+//! an error and never another record's bytes.
 
 use std::sync::{Arc, PoisonError};
 
@@ -32,13 +33,14 @@ impl<D: Disk> WalReader<D> {
 
     /// The bytes at a location, or at a part of one, with one read and one allocation.
     ///
-    /// They are not checked here: a part has no checksum of its own in the log, the caller's own is inside the bytes.
-    /// [`StorageError::Missing`] when the file was released.
+    /// They are not checked here: a part has no checksum of its own in the log, the caller's own is
+    /// inside the bytes. [`StorageError::Missing`] when the file was released.
     pub fn read(&self, location: Location) -> Result<Bytes, StorageError> {
         self.read_exactly(location.file, location.offset, location.bytes).map(Bytes::from)
     }
 
-    /// As [`WalReader::read`], from the disk itself: what memory holds of the file counts for nothing.
+    /// As [`WalReader::read`], from the disk itself: what memory holds of the file counts for
+    /// nothing.
     pub fn read_past_cache(&self, location: Location) -> Result<Bytes, StorageError> {
         let (from, bytes) = (u64::from(location.offset), u64::from(location.bytes));
         self.live(location.file)?.file.advise(from, bytes, Advice::DontNeed);
@@ -72,7 +74,8 @@ impl<D: Disk> WalReader<D> {
         Ok(Record { group: header.group, kind: header.kind, term: header.term, index: header.index, body })
     }
 
-    /// As [`WalReader::read_record`], from the disk itself: what memory holds of the file counts for nothing.
+    /// As [`WalReader::read_record`], from the disk itself: what memory holds of the file counts
+    /// for nothing.
     pub fn read_record_past_cache(&self, location: Location) -> Result<Record, StorageError> {
         let from = location.offset.saturating_sub(RECORD_HEADER_BYTES);
         let bytes = location.offset - from + location.bytes;
@@ -80,8 +83,8 @@ impl<D: Disk> WalReader<D> {
         self.read_record(location)
     }
 
-    /// The body at `location` whatever became of it, and the checksum that its record's header holds: for a repair that looks
-    /// for what is still right in it.
+    /// The body at `location` whatever became of it, and the checksum that its record's header
+    /// holds: for a repair that looks for what is still right in it.
     pub fn read_damaged(&self, location: Location) -> Result<(Bytes, u32), StorageError> {
         let header_offset = location.offset.checked_sub(RECORD_HEADER_BYTES).expect("a body lies behind its header");
         let bytes = self.read_exactly(location.file, header_offset, RECORD_HEADER_BYTES + location.bytes)?;

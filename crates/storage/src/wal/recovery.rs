@@ -1,9 +1,9 @@
 //! Opening a log: which files are alive, what they hold, where to go on.
 //!
-//! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not is shown as a prefix
-//! or not at all. Nothing is written but (1) pages since the last provable sync that can be read and are not on the
-//! disk, as after a failed sync, (2) zeroes over the beginning of a cut-off tail, and (3) a file header rebuilt from
-//! its neighbours.
+//! Invariant: what was synced is shown to the sink, in order, or reported as damage; what was not
+//! is shown as a prefix or not at all. Nothing is written but (1) pages since the last provable
+//! sync that can be read and are not on the disk, as after a failed sync, (2) zeroes over the
+//! beginning of a cut-off tail, and (3) a file header rebuilt from its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,11 +40,13 @@ pub struct Damage {
     pub name: String,
     /// First damaged byte.
     pub offset: u32,
-    /// How many bytes; 0 when unknown, as for a missing file that the note beside the log does not name.
+    /// How many bytes; 0 when unknown, as for a missing file that the note beside the log does not
+    /// name.
     pub bytes: u32,
     /// What should be there.
     pub what: &'static str,
-    /// Which record it was, if its header could be read. `None`: any group may have lost records here.
+    /// Which record it was, if its header could be read. `None`: any group may have lost records
+    /// here.
     pub record: Option<RecordName>,
 }
 
@@ -53,7 +55,8 @@ pub struct Damage {
 pub struct Recovery {
     /// Files that are part of the log.
     pub files: u64,
-    /// The oldest file that was read; 1 for a log in which nothing is yet, and for one that still has its beginning.
+    /// The oldest file that was read; 1 for a log in which nothing is yet, and for one that still
+    /// has its beginning.
     pub first_file: FileNo,
     /// Frames shown.
     pub frames: u64,
@@ -61,15 +64,16 @@ pub struct Recovery {
     pub records: u64,
     /// Bytes of their bodies.
     pub body_bytes: u64,
-    /// What was lost. Not empty: the groups concerned must not vote, acknowledge or campaign until they have it from
-    /// elsewhere.
+    /// What was lost. Not empty: the groups concerned must not vote, acknowledge or campaign until
+    /// they have it from elsewhere.
     pub damage: Vec<Damage>,
     /// Damaged ranges beyond [`DAMAGE_COUNT_MAX`].
     pub damage_unlisted: u64,
-    /// File headers that were unreadable, by a torn write or by damage, and were rebuilt from their neighbours. Nothing
-    /// is lost by it.
+    /// File headers that were unreadable, by a torn write or by damage, and were rebuilt from their
+    /// neighbours. Nothing is lost by it.
     pub headers_rebuilt: u64,
-    /// A write that a crash tore began here. It was never acknowledged as synced and is gone, with all behind it.
+    /// A write that a crash tore began here. It was never acknowledged as synced and is gone, with
+    /// all behind it.
     pub cut: Option<WalPosition>,
     /// End of the log.
     pub end: WalPosition,
@@ -94,15 +98,17 @@ impl Recovery {
     }
 }
 
-/// Opens the log of a folder and shows every record from `from` on to `sink`, oldest first, with the place of its body.
+/// Opens the log of a folder and shows every record from `from` on to `sink`, oldest first, with
+/// the place of its body.
 ///
-/// - `from` is where the oldest replay starts; [`WalPosition::START`] without checkpoints. A few records before it may
-///   be shown (those of its frame), and any number that their groups' checkpoints cover.
-/// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or looked at: messages of a
-///   backlog lie there. Files before both become spares.
+/// - `from` is where the oldest replay starts; [`WalPosition::START`] without checkpoints. A few
+///   records before it may be shown (those of its frame), and any number that their groups'
+///   checkpoints cover.
+/// - Files from `keep_from` on stay readable though nothing of those before `from` is shown or
+///   looked at: messages of a backlog lie there. Files before both become spares.
 /// - Afterwards all that was shown is durable.
-/// - Errors: the system's, another version, another folder's file. Damage is not an error but part of the report, which
-///   must be read.
+/// - Errors: the system's, another version, another folder's file. Damage is not an error but part
+///   of the report, which must be read.
 /// - Memory: one frame, so at most the largest record.
 pub fn recover<D: Disk>(
     disk: &Arc<D>,
@@ -117,13 +123,14 @@ pub fn recover<D: Disk>(
     let mark = Mark::load(disk, folder_id)?;
     let mut found = find_slots(disk, folder_id)?;
     let mut recovery = Recovery { first_file: FileNo(1), ..Recovery::default() };
-    // Of a later file than the first something was durable before a checkpoint named it, and the file that is written stays:
-    // without any, somebody took the log away.
+    // Of a later file than the first something was durable before a checkpoint named it, and the
+    // file that is written stays: without any, somebody took the log away.
     if from.file > FileNo(1) && found.is_empty() {
         recovery.add_missing(from.file, 0);
     }
 
-    // No frame of any file that is there has this number or a later one, though the file may not be read.
+    // No frame of any file that is there has this number or a later one, though the file may not be
+    // read.
     let frames = found.numbered.values().map(|(_, header)| header.first_frame_no + FRAMES_MAX).max().unwrap_or(1);
     let highest = found.numbered.last_key_value().map_or(FileNo(0), |(file, _)| *file);
     let before: Vec<FileNo> = found.numbered.range(..from.file).map(|(file, _)| *file).collect();
@@ -136,8 +143,8 @@ pub fn recover<D: Disk>(
             found.spare.push(slot);
         }
     }
-    // Files are released oldest first, so between the kept ones none may be missing. Whether older ones ever were to be
-    // kept is not known here; whoever reads from them will hear of it.
+    // Files are released oldest first, so between the kept ones none may be missing. Whether older
+    // ones ever were to be kept is not known here; whoever reads from them will hear of it.
     for (file, next) in kept.keys().zip(kept.keys().skip(1).chain([&from.file])) {
         if next.0 > file.0 + 1 {
             recovery.add_missing(FileNo(file.0 + 1), 0);
@@ -175,12 +182,14 @@ pub fn recover<D: Disk>(
     // One file always stays: it tells the next start that nobody took the log away.
     let begun = if live.is_empty() && found.has_only_unfinished() { found.unfinished.pop() } else { None };
     let spares = Spares::new(options, folder_id, found.next_slot, begun);
-    // Whoever made a file may have died before its name was durable, and from here on every name counts as such.
+    // Whoever made a file may have died before its name was durable, and from here on every name
+    // counts as such.
     if !live.is_empty() || !found.spare.is_empty() || !found.unreadable.is_empty() {
         disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;
     }
     let mut reusable = found.spare;
-    // While a file is missing, one without a header may be what is left of it: then it stays for whoever wants to look.
+    // While a file is missing, one without a header may be what is left of it: then it stays for
+    // whoever wants to look.
     if !recovery.damage.iter().any(|damage| damage.what == MISSING) {
         reusable.append(&mut found.unreadable);
     }
@@ -287,15 +296,16 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
     Ok(found)
 }
 
-/// A page of zeroes where the header should be may be a sector that was lost: what is behind it can give it back.
+/// A page of zeroes where the header should be may be a sector that was lost: what is behind it can
+/// give it back.
 fn begins_with_frame<F: DiskFile>(slot: &Slot<F>) -> Result<bool, StorageError> {
     let mut bytes = [0; FRAME_HEADER_BYTES as usize];
     let read = slot.file.read_at(&mut bytes, u64::from(FIRST_FRAME_OFFSET)).map_err(at("read", &slot.name))?;
     Ok(FrameHeader::decode_any(&bytes[..read]).is_some())
 }
 
-/// The oldest file from which on the log is there without a gap up to file `from`, given back or not: `from` itself if the
-/// one before it is not there. Changes nothing.
+/// The oldest file from which on the log is there without a gap up to file `from`, given back or
+/// not: `from` itself if the one before it is not there. Changes nothing.
 pub fn reaches_back_from<D: Disk>(disk: &D, folder_id: u128, from: FileNo) -> Result<FileNo, StorageError> {
     let there = files_there(disk, folder_id)?;
     let mut oldest = from;
@@ -333,7 +343,8 @@ fn read_header<D: Disk>(disk: &D, name: &str) -> Result<Result<Option<FileHeader
     Ok(FileHeader::decode(&page[..read]))
 }
 
-/// The folder that each file of the log says it belongs to, as far as their headers are whole. Changes nothing.
+/// The folder that each file of the log says it belongs to, as far as their headers are whole.
+/// Changes nothing.
 pub(crate) fn folder_ids<D: Disk>(disk: &D) -> Result<Vec<u128>, StorageError> {
     let mut ids = Vec::new();
     for file_name in disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))? {
@@ -365,8 +376,8 @@ struct Opening<'a, D: Disk> {
 }
 
 impl<D: Disk> Opening<'_, D> {
-    /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless a headless file
-    /// fills it.
+    /// Walks the files from the first needed one on. Numbers are contiguous; a gap is damage unless
+    /// a headless file fills it.
     fn walk_files(&mut self, found: &mut Found<D>) -> Result<(), StorageError> {
         let from_the_first = self.from.file == FileNo(0) && !found.numbered.contains_key(&FileNo(1));
         if from_the_first && let Some((slot, header)) = self.rebuild_header(FileNo(1), found)? {
@@ -377,8 +388,8 @@ impl<D: Disk> Opening<'_, D> {
         let first = if self.from.file == FileNo(0) { lowest.unwrap_or(FileNo(1)) } else { self.from.file };
         self.recovery.first_file = first;
         let highest = found.numbered.last_key_value().map(|(file, _)| *file);
-        // Files that must be there: all up to the highest found, the one to start from, and the one that the note
-        // names.
+        // Files that must be there: all up to the highest found, the one to start from, and the one
+        // that the note names.
         let start_must_exist = self.from.offset > 0;
         let needed = highest
             .max(start_must_exist.then_some(first))
@@ -396,7 +407,8 @@ impl<D: Disk> Opening<'_, D> {
                 }
                 None => {
                     self.recovery.add_missing(file, self.noted_bytes(file));
-                    // A gap of any length is reported by its ends: the numbers come from the disk and may be absurd.
+                    // A gap of any length is reported by its ends: the numbers come from the disk
+                    // and may be absurd.
                     if let Some((&next, _)) = found.numbered.first_key_value() {
                         file = FileNo(next.0 - 1);
                     } else if let Some(needed) = needed.filter(|needed| *needed > file) {
@@ -407,7 +419,8 @@ impl<D: Disk> Opening<'_, D> {
             }
             file = FileNo(file.0 + 1);
         }
-        // The header of the very last file may be torn or damaged, while its first frame proves that it belongs here.
+        // The header of the very last file may be torn or damaged, while its first frame proves
+        // that it belongs here.
         if let Some((slot, header)) = self.rebuild_header(file, found)? {
             self.walk_one(slot, header, None)?;
         }
@@ -463,11 +476,11 @@ impl<D: Disk> Opening<'_, D> {
         Ok(())
     }
 
-    /// Finds, among the files without a readable header, the one that continues the last file, and writes its header
-    /// anew.
+    /// Finds, among the files without a readable header, the one that continues the last file, and
+    /// writes its header anew.
     ///
-    /// The first frame's chain holds the checksum of the whole header, so a header that was guessed right proves
-    /// itself.
+    /// The first frame's chain holds the checksum of the whole header, so a header that was guessed
+    /// right proves itself.
     fn rebuild_header(
         &mut self,
         file: FileNo,
@@ -510,9 +523,9 @@ impl<D: Disk> Opening<'_, D> {
 fn make_durable<F: DiskFile>(slot: &Slot<F>, walk: &FileWalk) -> Result<(), StorageError> {
     let from = if walk.synced <= FIRST_FRAME_OFFSET { 0 } else { walk.synced.next_multiple_of(PAGE_BYTES) };
     let to = walk.end.next_multiple_of(PAGE_BYTES);
-    // What was cut off began right behind the end, in the same page, if no sync came between. It must go, or it would
-    // be found there again and hide what is written from the next page on. The page was not durable then, so nothing is
-    // put at risk by writing it.
+    // What was cut off began right behind the end, in the same page, if no sync came between. It
+    // must go, or it would be found there again and hide what is written from the next page on. The
+    // page was not durable then, so nothing is put at risk by writing it.
     let mut behind = vec![0; (to - walk.end) as usize];
     let read = slot.file.read_at(&mut behind, u64::from(walk.end)).map_err(at("read", &slot.name))?;
     if behind[..read].iter().any(|byte| *byte != 0) {

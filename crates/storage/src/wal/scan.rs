@@ -1,12 +1,13 @@
 //! Walking the frames of one file, which decides what a torn tail is and what is damage.
 //!
-//! A frame that does not check out is **damage** if it was durable once, and a **tear** if it was not. It was durable
-//! if the next file says so, if the note beside the log says so, or if any later frame says that the file was synced
-//! beyond it when that frame was written. A tear ends the file: nothing behind it was ever acknowledged, even if pages
-//! of it reached the disk. Damage is reported with its range and the walk goes on behind it.
+//! A frame that does not check out is **damage** if it was durable once, and a **tear** if it was
+//! not. It was durable if the next file says so, if the note beside the log says so, or if any
+//! later frame says that the file was synced beyond it when that frame was written. A tear ends the
+//! file: nothing behind it was ever acknowledged, even if pages of it reached the disk. Damage is
+//! reported with its range and the walk goes on behind it.
 //!
-//! Invariant: the walk only moves forward, reads a window at a time, and shows a frame's records only when all of them
-//! are whole or the frame was durable.
+//! Invariant: the walk only moves forward, reads a window at a time, and shows a frame's records
+//! only when all of them are whole or the frame was durable.
 
 use crate::disk::DiskFile;
 use crate::error::{StorageError, at};
@@ -75,9 +76,11 @@ pub(crate) struct Known {
     /// Header crc that the first frame's chain starts from.
     pub(crate) header_crc: u32,
     pub(crate) first_frame_no: u64,
-    /// The file is known to have been durable up to here, by the note beside the log. A file that is shorter was cut off.
+    /// The file is known to have been durable up to here, by the note beside the log. A file that
+    /// is shorter was cut off.
     pub(crate) synced: u32,
-    /// End of the last frame, if the next file tells; then it was all durable. It, too, may lie behind a cut.
+    /// End of the last frame, if the next file tells; then it was all durable. It, too, may lie
+    /// behind a cut.
     pub(crate) closed_end: Option<u32>,
     /// Records of frames that end before are not wanted.
     pub(crate) wanted_from: u32,
@@ -172,7 +175,8 @@ impl Walk<'_> {
             if let Some(header) = self.frame_at(window, offset)? {
                 let fits = match self.chain {
                     Chain::After(crc) => header.previous_crc == crc && header.frame_no == self.next_frame_no,
-                    // Remains of a frame that an earlier recovery cut off know of fewer synced bytes than this.
+                    // Remains of a frame that an earlier recovery cut off know of fewer synced
+                    // bytes than this.
                     Chain::Lost => offset < self.synced || header.synced_bytes >= self.synced,
                 };
                 if fits {
@@ -212,8 +216,8 @@ impl Walk<'_> {
         // Not `>`: the body of a last record may be empty and its place the frame's end.
         if end >= self.known.wanted_from {
             let whole = is_whole(window.get(offset, header.bytes)?, &header);
-            // Durable as a whole, or not at all. Whoever believed a witness of one half would clean the witness away, as it
-            // may lie in the page in which the frame ends.
+            // Durable as a whole, or not at all. Whoever believed a witness of one half would clean
+            // the witness away, as it may lie in the page in which the frame ends.
             if !whole && end > self.synced {
                 self.seek_evidence(window)?;
                 if end > self.synced {
@@ -231,7 +235,8 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// At a place without a frame: `false` if the file simply ends here, else steps over the damage and reports it.
+    /// At a place without a frame: `false` if the file simply ends here, else steps over the damage
+    /// and reports it.
     fn find_behind_damage<F: DiskFile>(
         &mut self,
         window: &mut Window<'_, F>,
@@ -243,8 +248,8 @@ impl Walk<'_> {
         }
         let start = self.end;
         let mut offset = start.next_multiple_of(FRAME_ALIGN_BYTES);
-        // What lies between here and the synced end was all written by those who also wrote the evidence: any whole
-        // frame is one of them.
+        // What lies between here and the synced end was all written by those who also wrote the
+        // evidence: any whole frame is one of them.
         let there = self.synced.min(self.limit);
         while offset < there && self.frame_at(window, offset)?.is_none() {
             offset += FRAME_ALIGN_BYTES;
@@ -255,8 +260,8 @@ impl Walk<'_> {
             visit(Seen::Damage { offset: start, bytes: self.end - start, what: "frame", record: None });
         }
         self.chain = Chain::Lost;
-        // Should nothing follow, whatever is written next must not look like the successor of the last good frame: the
-        // damage between them would never be found again.
+        // Should nothing follow, whatever is written next must not look like the successor of the
+        // last good frame: the damage between them would never be found again.
         self.end_crc = !self.end_crc;
         if self.end < self.synced {
             // Take the found frame even if it is not at a place that follows from the one before.
@@ -266,7 +271,8 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// Looks once through the rest of the file for frames that tell how far it was synced when they were written.
+    /// Looks once through the rest of the file for frames that tell how far it was synced when they
+    /// were written.
     fn seek_evidence<F: DiskFile>(&mut self, window: &mut Window<'_, F>) -> Result<(), StorageError> {
         if std::mem::replace(&mut self.evidence_sought, true) {
             return Ok(());
@@ -296,7 +302,8 @@ impl Walk<'_> {
     /// Whether bytes lie where the next frame would be.
     fn anything_behind<F: DiskFile>(&self, window: &mut Window<'_, F>) -> Result<bool, StorageError> {
         for offset in next_frame_offsets(self.end) {
-            // A file that is used again holds frames of its former life; only this life's make a tear.
+            // A file that is used again holds frames of its former life; only this life's make a
+            // tear.
             let bytes = window.get(offset, FRAME_HEADER_BYTES)?;
             if bytes.len() >= 16 && bytes[8..16] == self.known.salt.to_le_bytes() {
                 return Ok(true);

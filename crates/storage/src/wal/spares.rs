@@ -1,9 +1,9 @@
 //! Files that wait to be written: released ones to be used again and new ones made ahead of need.
 //!
-//! Invariant: a ready spare is as long as the option says, its blocks are allocated and were written once, its name is
-//! durable. A new file whose blocks were never written costs every sync a journal commit (docs/formats/wal.md has the
-//! numbers), so spares are filled with zeroes by a thread that has time, in slices, and only once the log is really
-//! written to.
+//! Invariant: a ready spare is as long as the option says, its blocks are allocated and were
+//! written once, its name is durable. A new file whose blocks were never written costs every sync a
+//! journal commit (docs/formats/wal.md has the numbers), so spares are filled with zeroes by a
+//! thread that has time, in slices, and only once the log is really written to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,8 +16,8 @@ use super::{FileNo, Slot, WAL_FOLDER, WalOptions};
 
 /// Written in one call; small enough that a sync of the log waits behind at most this.
 const SLICE_BYTES: u32 = 1 << 20;
-/// Zeroes are synced every so often, so that they do not pile up in the page cache and all go to the disk at the wrong
-/// moment.
+/// Zeroes are synced every so often, so that they do not pile up in the page cache and all go to
+/// the disk at the wrong moment.
 const SYNC_EVERY_BYTES: u32 = 8 << 20;
 
 /// Spares of one log, shared by the writer and the preparer.
@@ -40,7 +40,8 @@ pub(super) struct TakenSlot<F> {
 
 #[derive(Debug)]
 struct State<F> {
-    /// A file in which nothing is yet, by which a folder shows that it has a log; the first one written to.
+    /// A file in which nothing is yet, by which a folder shows that it has a log; the first one
+    /// written to.
     begun: Option<Slot<F>>,
     ready: Vec<Arc<Slot<F>>>,
     surplus: Vec<Arc<Slot<F>>>,
@@ -53,7 +54,8 @@ fn slot_name(slot: u32) -> String {
     format!("{WAL_FOLDER}/{slot:08}.wal")
 }
 
-/// Makes the folder of the log and a file in which nothing is yet, if there is none; durable afterwards.
+/// Makes the folder of the log and a file in which nothing is yet, if there is none; durable
+/// afterwards.
 pub fn found_log<D: Disk>(disk: &D) -> Result<(), StorageError> {
     disk.create_folder(WAL_FOLDER).map_err(at("create", WAL_FOLDER))?;
     if !has_log(disk)? {
@@ -63,8 +65,9 @@ pub fn found_log<D: Disk>(disk: &D) -> Result<(), StorageError> {
     disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))
 }
 
-/// Whether there is any file of the log, if only a spare or one in which nothing is yet. A data folder that was founded always
-/// has one; without any, somebody took the log away. Changes nothing.
+/// Whether there is any file of the log, if only a spare or one in which nothing is yet. A data
+/// folder that was founded always has one; without any, somebody took the log away. Changes
+/// nothing.
 pub fn has_log<D: Disk>(disk: &D) -> Result<bool, StorageError> {
     let names = disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))?;
     Ok(names.iter().any(|name| slot_number(name).is_some()))
@@ -153,7 +156,8 @@ pub enum Preparation {
     Worked,
 }
 
-/// Makes spare files ahead of need and deletes those that are too many. One per log, for a thread with time.
+/// Makes spare files ahead of need and deletes those that are too many. One per log, for a thread
+/// with time.
 #[derive(Debug)]
 pub struct SparePreparer<D: Disk> {
     disk: Arc<D>,
@@ -166,10 +170,11 @@ impl<D: Disk> SparePreparer<D> {
         SparePreparer { disk, spares, filling: None }
     }
 
-    /// Does one slice: deletes one file, or writes up to 1 MiB of zeroes, or finishes a spare with its sync.
+    /// Does one slice: deletes one file, or writes up to 1 MiB of zeroes, or finishes a spare with
+    /// its sync.
     ///
-    /// Idle until the log was written to. [`StorageError::Full`] may be met: the log goes on with the files it has;
-    /// call again later.
+    /// Idle until the log was written to. [`StorageError::Full`] may be met: the log goes on with
+    /// the files it has; call again later.
     pub fn step(&mut self) -> Result<Preparation, StorageError> {
         let surplus = self.spares.state().surplus.pop();
         if let Some(slot) = surplus {
@@ -196,7 +201,8 @@ impl<D: Disk> SparePreparer<D> {
             }
             return Ok(Preparation::Worked);
         }
-        // The header of a spare has number 0. Without it a file counts as unfinished and the next recovery removes it.
+        // The header of a spare has number 0. Without it a file counts as unfinished and the next
+        // recovery removes it.
         slot.file.write_at(&spare_header(self.spares.folder_id), 0).map_err(at("write", &slot.name))?;
         slot.file.sync_data().map_err(syncing(&slot.name))?;
         self.disk.sync_folder(WAL_FOLDER).map_err(syncing(WAL_FOLDER))?;

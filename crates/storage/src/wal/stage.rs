@@ -1,11 +1,13 @@
 //! Where the bytes of a write come together on their way into a log file.
 //!
-//! Two ways lead there. **Cached**: small pieces are collected, large bodies go as slices of their own, and one system
-//! call copies all of it into the page cache, where readers find it. **Direct**: everything is copied once into aligned
-//! memory that stays warm, and goes to the disk from there; the page cache sees nothing, which saves its allocation, its
-//! bookkeeping and its write-back (a third to a half of a small sync's CPU, two thirds of a large one's).
+//! Two ways lead there. **Cached**: small pieces are collected, large bodies go as slices of their
+//! own, and one system call copies all of it into the page cache, where readers find it.
+//! **Direct**: everything is copied once into aligned memory that stays warm, and goes to the disk
+//! from there; the page cache sees nothing, which saves its allocation, its bookkeeping and its
+//! write-back (a third to a half of a small sync's CPU, two thirds of a large one's).
 //!
-//! Invariant: what was put is written in order and without gaps, from the offset on that the stage began with.
+//! Invariant: what was put is written in order and without gaps, from the offset on that the stage
+//! began with.
 
 use std::io::{self, IoSlice};
 
@@ -14,8 +16,8 @@ use bytes::Bytes;
 use super::format::PAGE_BYTES;
 use crate::disk::{DIRECT_ALIGN_BYTES, DiskFile, Pages};
 
-/// Bodies up to this size are copied next to their headers; above, the system call gets the body's own slice.
-/// Measured: a slice costs `pwritev` about as much as copying one KiB.
+/// Bodies up to this size are copied next to their headers; above, the system call gets the body's
+/// own slice. Measured: a slice costs `pwritev` about as much as copying one KiB.
 const COPIED_BODY_BYTES_MAX: usize = 1024;
 /// What goes to the disk in one direct write; a longer batch takes several.
 const DIRECT_BYTES_MAX: usize = 512 << 10;
@@ -26,9 +28,11 @@ const _: () = assert!((PAGE_BYTES as usize).is_multiple_of(DIRECT_ALIGN_BYTES));
 /// The way into the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteWay {
-    /// Through the page cache: cheap to read again, and small writes between two syncs share a page.
+    /// Through the page cache: cheap to read again, and small writes between two syncs share a
+    /// page.
     Cached,
-    /// Past the page cache, in whole pages: cheapest for what is synced at once and read from memory, if at all.
+    /// Past the page cache, in whole pages: cheapest for what is synced at once and read from
+    /// memory, if at all.
     Direct,
 }
 
@@ -189,7 +193,8 @@ impl<F: DiskFile> Stage for DirectStage<'_, F> {
     }
 }
 
-/// Writes zeroes from `offset` up to `end`, both multiples of a page, past the page cache where that is possible.
+/// Writes zeroes from `offset` up to `end`, both multiples of a page, past the page cache where
+/// that is possible.
 pub(super) fn write_zeroes<F: DiskFile>(file: &F, offset: u32, end: u32) -> io::Result<()> {
     if offset >= end {
         return Ok(());

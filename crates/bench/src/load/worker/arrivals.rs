@@ -1,6 +1,7 @@
 //! What the broker sends to a thread of load: frames, methods and contents.
 //!
-//! Invariant: all that came is handled before the socket is looked at again, each message at the time at which it was read.
+//! Invariant: all that came is handled before the socket is looked at again, each message at the
+//! time at which it was read.
 
 use std::cmp::Reverse;
 

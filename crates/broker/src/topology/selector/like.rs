@@ -1,8 +1,10 @@
-//! The pattern of a selector's `like`: literal bytes, `_` for any one and `%` for any number of them.
+//! The pattern of a selector's `like`: literal bytes, `_` for any one and `%` for any number of
+//! them.
 //!
-//! Invariant: whatever a look costs is taken from the [`Steps`] of its message before it is done. Pattern and text are
-//! chosen by clients, and a naive search takes as many steps as the product of their lengths. Between two `%` the first
-//! place that fits is the right one, as what an earlier `%` took can be left to a later one.
+//! Invariant: whatever a look costs is taken from the [`Steps`] of its message before it is done.
+//! Pattern and text are chosen by clients, and a naive search takes as many steps as the product of
+//! their lengths. Between two `%` the first place that fits is the right one, as what an earlier
+//! `%` took can be left to a later one.
 
 use memchr::memmem;
 
@@ -25,7 +27,8 @@ enum Part {
     AnyMany,
 }
 
-/// A pattern, the byte behind the escape read as itself: each part, and the byte that it stands for.
+/// A pattern, the byte behind the escape read as itself: each part, and the byte that it stands
+/// for.
 #[derive(Debug)]
 pub(super) struct Pattern {
     parts: Box<[Part]>,

@@ -1,6 +1,8 @@
-//! Which part of a folder is damaged, and how: one group is set aside, or the start is refused. The others go on.
+//! Which part of a folder is damaged, and how: one group is set aside, or the start is refused. The
+//! others go on.
 //!
-//! Invariant: whatever a start and what followed did, the damaged group is whole again once its bytes are.
+//! Invariant: whatever a start and what followed did, the damaged group is whole again once its
+//! bytes are.
 
 use super::*;
 use storage::checkpoint::checkpoint_name;
@@ -152,7 +154,8 @@ impl Rot {
     }
 }
 
-/// Three partitions with a queue of five messages in each: three in extents, two in the log behind the saved states.
+/// Three partitions with a queue of five messages in each: three in extents, two in the log behind
+/// the saved states.
 fn folder() -> (Arc<FaultyDisk>, [QueueId; 3]) {
     let disk = Arc::new(FaultyDisk::new(3));
     let mut lab = open(&disk, 3).unwrap();
@@ -285,7 +288,8 @@ fn an_extent_that_no_state_knows_stays_while_a_group_is_quarantined() {
     assert!(disk.contents(&stray).is_none(), "now everybody says what is known");
 }
 
-/// Whatever is not the damaged group's own in a folder: what a repair of that group has to leave as it lies.
+/// Whatever is not the damaged group's own in a folder: what a repair of that group has to leave as
+/// it lies.
 fn of_others(disk: &FaultyDisk) -> Vec<(String, Vec<u8>)> {
     let groups = [0, 1, 3].into_iter().flat_map(|group| [0, 1].map(|place| checkpoint_name(GroupId(group), place)));
     groups.map(|name| (name.clone(), disk.contents(&name).unwrap_or_default())).collect()
@@ -298,7 +302,8 @@ fn left_of(rot: Rot) -> std::ops::RangeInclusive<u64> {
         Rot::Body(_) => 4..=4,
         // No message was.
         Rot::Vote(_) => 5..=5,
-        // Nobody knows any more which are in extents. Old files of the log have them too, as long as they are not used again.
+        // Nobody knows any more which are in extents. Old files of the log have them too, as long
+        // as they are not used again.
         Rot::States(..) | Rot::NoStates(_) => 2..=5,
         _ => unreachable!("nothing is repaired there"),
     }
@@ -376,7 +381,8 @@ fn a_log_whose_newest_files_are_missing_is_noticed_and_repaired() {
     let lab = open(&disk, 3).unwrap();
     let needed = file_u32(lab.all.wal.durable_file());
     drop(lab);
-    // As in a copy that broke off: the newest files of the log are not there, nor the note beside it.
+    // As in a copy that broke off: the newest files of the log are not there, nor the note beside
+    // it.
     let mut checkpoints = CheckpointStore::open(&disk, FOLDER).unwrap();
     let replay = (0..=3).map(|group| checkpoints.load_newest(GroupId(group)).unwrap().unwrap().replay_from.file);
     let replay = replay.max().unwrap();

@@ -1,7 +1,8 @@
-//! What the files of the faulty disk hold, in memory and on the disk, and what a power cut makes of it.
+//! What the files of the faulty disk hold, in memory and on the disk, and what a power cut makes of
+//! it.
 //!
-//! Invariant: a page's `before` begins with what the disk surely has; without it the page is clean. A file's length has a durable twin of
-//! its own, as on a real file system.
+//! Invariant: a page's `before` begins with what the disk surely has; without it the page is clean.
+//! A file's length has a durable twin of its own, as on a real file system.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,15 @@ use super::SurvivalUnit;
 pub(super) const PAGE_BYTES: usize = 4096;
 pub(super) const SECTOR_BYTES: usize = 512;
 
-/// Versions of a page kept between two syncs. More overwrites than this between syncs lose the middle ones, never the
-/// first or last.
+/// Versions of a page kept between two syncs. More overwrites than this between syncs lose the
+/// middle ones, never the first or last.
 const PAGE_VERSIONS_MAX: usize = 4;
 
 /// One torn sector in so many that changed.
 const TORN_SECTOR_ODDS: u64 = 16;
 
-/// One page in so many that were being written has a sector destroyed, changed or not: disks keep larger sectors inside
-/// than they show.
+/// One page in so many that were being written has a sector destroyed, changed or not: disks keep
+/// larger sectors inside than they show.
 const DESTROYED_SECTOR_ODDS: u64 = 32;
 
 type PageBytes = Box<[u8; PAGE_BYTES]>;
@@ -34,8 +35,8 @@ pub(super) struct Inode {
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) now: PageBytes,
-    /// Versions before `now` since the last sync; the first one is what the disk surely holds. Empty: the page is
-    /// clean.
+    /// Versions before `now` since the last sync; the first one is what the disk surely holds.
+    /// Empty: the page is clean.
     pub(super) before: Vec<PageBytes>,
     /// A sync failed while the page was dirty, so the system believes it is clean.
     pub(super) lost: bool,
@@ -84,8 +85,8 @@ impl Inode {
 
     pub(super) fn set_len(&mut self, bytes: u64) {
         if bytes < self.bytes {
-            // The cut pages keep their old versions: without a sync the old length may come back, and the bytes with
-            // it.
+            // The cut pages keep their old versions: without a sync the old length may come back,
+            // and the bytes with it.
             let zeroes = vec![0; (self.bytes - bytes) as usize];
             let was = self.bytes;
             self.write(&zeroes, bytes);
@@ -139,8 +140,9 @@ impl Page {
 
     pub(super) fn cut_power(&mut self, survival: SurvivalUnit, random: &mut Random) {
         let before = std::mem::take(&mut self.before);
-        // A page whose sync failed was dropped from the system's list of dirty pages: only luck brought its bytes to
-        // the disk before that, and no write of it was under way when the power went.
+        // A page whose sync failed was dropped from the system's list of dirty pages: only luck
+        // brought its bytes to the disk before that, and no write of it was under way when the
+        // power went.
         let cause_is_lost = std::mem::take(&mut self.lost);
         match survival {
             SurvivalUnit::Everything => {}
@@ -179,8 +181,8 @@ fn zero_page() -> PageBytes {
     Box::new([0; PAGE_BYTES])
 }
 
-/// Calls `each` with the page number, the place in the page and the range of the buffer, for every page a range
-/// touches.
+/// Calls `each` with the page number, the place in the page and the range of the buffer, for every
+/// page a range touches.
 fn for_each_page(offset: u64, bytes: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < bytes {
