@@ -425,12 +425,17 @@ fn damaged_extent_is_repaired_offline_too() {
 
 /// The newest file of the log.
 fn newest_log_file(data: &Path) -> PathBuf {
+    log_files(data).pop().unwrap()
+}
+
+/// The files of the log, by their numbers.
+fn log_files(data: &Path) -> Vec<PathBuf> {
     let output = leveret("inspect", data, &["wal", "--json"]);
     let lines = String::from_utf8(output.stdout).unwrap();
     let facts = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let files = facts.filter(|fact| fact["kind"] == "wal_file");
-    let newest = files.max_by_key(|fact| fact["file"].as_u64().unwrap()).unwrap();
-    data.join(newest["name"].as_str().unwrap())
+    let mut files: Vec<_> = facts.filter(|fact| fact["kind"] == "wal_file").collect();
+    files.sort_by_key(|fact| fact["file"].as_u64().unwrap());
+    files.iter().map(|fact| data.join(fact["name"].as_str().unwrap())).collect()
 }
 
 #[test]
@@ -457,6 +462,47 @@ fn messages_of_a_log_file_that_is_gone_are_never_told_as_none_and_nobody_misses_
         count(" that are known by number") + if last.contains("about ") { count(" that nobody can count") } else { 0 };
     let missing = 14_000 - i64::from(left);
     assert!(missing > 0 && (told - missing).abs() < 800, "{missing} are missing: {report}");
+}
+
+/// Nobody has read it, and nobody is asked: the messages that lie there would have ended when the log
+/// was looked after.
+#[test]
+fn a_log_file_with_messages_that_is_gone_or_short_is_missed_before_anybody_reads_it() {
+    let roomy = SMALL_FILES.iter().map(|setting| match setting.starts_with("--wal-retained-bytes") {
+        true => "--wal-retained-bytes=1GiB",
+        false => setting,
+    });
+    let Some(mut broker) = Broker::own_or_skip(&roomy.collect::<Vec<_>>()) else { return };
+    publish(&broker, QUEUE, 14_000);
+    let data = broker.data_folder();
+    std::thread::sleep(Duration::from_millis(1500));
+    broker.terminate();
+    let second = log_files(&data).remove(1);
+    let kept = fs::read(&second).unwrap();
+    for left in [None, Some(kept.len() / 2)] {
+        match left {
+            None => fs::remove_file(&second).unwrap(),
+            Some(bytes) => fs::write(&second, &kept[..bytes]).unwrap(),
+        }
+        start_without(&mut broker, QUEUE);
+        assert!(broker.log().contains("is missing, which has messages of it"), "{}", broker.log());
+        // Upkeep has looked after the log meanwhile.
+        std::thread::sleep(Duration::from_millis(1500));
+        broker.terminate();
+        fs::write(&second, &kept).unwrap();
+        broker.start();
+        let mut client = broker.connect();
+        let channel = client.channel();
+        assert_eq!(client.counts(channel, QUEUE).unwrap().0, 14_000, "all is there once it is back");
+        client.close();
+        broker.terminate();
+    }
+    fs::remove_file(&second).unwrap();
+    let report = shown(&leveret("repair", &data, &[]));
+    let left = drain_after_repair(&mut broker);
+    let last = report.lines().last().unwrap();
+    assert!(last.starts_with(&format!("repaired: {left} messages are there; ")), "{report}");
+    assert!((8_000..14_000).contains(&left), "{report}");
 }
 
 /// What a repair left is whole to `inspect` and to a second repair, and a broker serves it in

@@ -156,10 +156,11 @@ fn lost_in_words(report: &RepairReport) -> String {
 const ABOUT: &str = "\
 Go on with a damaged data folder, without what is damaged in it.
 
-A broker does not start on a log or a state that is damaged: confirmed messages may be missing. Restore the folder from a copy if there is \
-one. If there is none, this keeps everything that is intact and says what it gives up: messages by queue and number, entries of the log by \
-partition and index, with an estimate of the messages that were in them. Damaged files are kept in the folder `damaged` inside the data folder. Nothing intact is given up: where it cannot be \
-told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
+A broker does not serve a partition whose log or state is damaged, nor start where it cannot tell whose the damage is: confirmed messages \
+may be missing. Restore what is damaged from a copy if there is one. If there is none, this keeps everything that is intact and says what it \
+gives up: messages by queue and number, entries of the log by partition and index, with an estimate of the messages that were in them. In \
+the log what was written together is damaged together: messages that one turn of the broker took from one publisher. Damaged states and extents are \
+kept in the folder `damaged` inside the data folder, files of the log where they are. Nothing intact is given up: where it cannot be told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
 called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
 aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log, and so is the file `node`.";
 

@@ -57,7 +57,7 @@ impl Caller {
             }
         };
         let user = String::from_utf8_lossy(&name).into_owned();
-        tracing::warn!(peer = %from, ?user, reason, "management login refused");
+        tracing::warn!(peer = %from, user = &*user, reason, "management login refused");
         // Where the password was right there is nothing to guess, and nothing to make slow.
         if !matches!(refused, Refused::NotAuthorised(_)) {
             tokio::time::sleep(LOGIN_REFUSED_DELAY).await;

@@ -107,13 +107,19 @@ impl Call<'_> {
 /// refused: a `pasword` would make a user without a password.
 pub(crate) fn object_of(body: &Bytes, known: &[&str]) -> Result<serde_json::Map<String, Value>, Refused> {
     let fields = object(body)?;
+    refuse_mistyped(&fields, known)?;
+    Ok(fields)
+}
+
+/// Errors: a field that is not `known` and looks like one that is missing.
+pub(crate) fn refuse_mistyped(fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
     for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
         let missing = known.iter().copied().filter(|known| !fields.contains_key(*known));
         if let Some(near) = server::config::nearest(name, missing) {
             return Err(Refused::BadRequest(format!("unknown field {name}; did you mean {near}?")));
         }
     }
-    Ok(fields)
+    Ok(())
 }
 
 /// The body of a request as a JSON object. An empty one says nothing, which is lawful where every

@@ -38,8 +38,8 @@ pub enum OpenError {
         "{file} is missing, which has messages of partition {partition}, as if it had been deleted or its disk were not mounted. \
          bring it back from this node's own disk or a copy, or see with `leveret repair DIR --dry-run` what going on without it gives up"
     )]
-    ExtentMissing {
-        /// Its name in the data folder.
+    FileMissing {
+        /// Which it is.
         file: String,
         /// The partition.
         partition: u32,

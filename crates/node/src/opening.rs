@@ -41,6 +41,7 @@ use storage::{
     CheckpointStore, DataFolder, Disk, FileNo, GroupId, Location, NodeState, RecordKind, Wal, WalOptions, WalPosition,
 };
 
+pub(crate) use groups::missing_with_messages;
 pub use groups::{Begin, Groups, drop_orphans};
 
 /// The largest log entry: one batch target and one largest message.

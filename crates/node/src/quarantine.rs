@@ -53,7 +53,7 @@ impl OpenError {
                 format!("{count} ranges of its log are damaged, the first in {file} at byte {offset}")
             }
             OpenError::EntryMissing { index, .. } => format!("entry {index} of its log is missing"),
-            OpenError::ExtentMissing { file, .. } => format!("{file} is missing, which has messages of it"),
+            OpenError::FileMissing { file, .. } => format!("{file} is missing, which has messages of it"),
             OpenError::Contradictory { why, .. } => format!("what is there of it contradicts itself ({why})"),
             OpenError::StateLost(error) => format!("{error}, and there is no other checkpoint of it"),
             other => other.to_string(),

@@ -18,7 +18,7 @@
 mod uncounted;
 
 use crate::open_error::OpenError;
-use crate::opening::{lost_whole, recovery_of};
+use crate::opening::{lost_whole, missing_with_messages, recovery_of};
 use crate::quarantine::Attributed;
 use crate::{TOPOLOGY, member_of};
 use broker::topology::{Command as Change, Topology};
@@ -305,6 +305,17 @@ impl<D: Disk> Found<D> {
             concerns.add(*id);
             if wal_report.damage.is_empty() {
                 report.found.push(format!("the log: entry {} of partition {id} is missing", index.0));
+            }
+        }
+        for recovery in recoveries.values() {
+            let Some((file, is_short)) = missing_with_messages(recovery, &wal) else { continue };
+            concerns.add(recovery.id().0);
+            if !wal_report.damage.iter().any(|damage| damage.file == file) {
+                let (what, id) = (if is_short { "the end of its file" } else { "its file" }, recovery.id().0);
+                report.found.push(format!(
+                    "the log: {what} number {}, which has messages of partition {id}, is missing",
+                    file.0
+                ));
             }
         }
         let with_state = recoveries.values().map(|recovery| (recovery.replay_file(), recovery.id().0));
@@ -649,12 +660,14 @@ impl<D: Disk> Work<D> {
     }
 
     fn move_aside(&mut self, name: &str) -> Result<(), StorageError> {
-        let target = self.next_aside(name)?;
-        match self.disk.rename(name, &target) {
-            Ok(()) => {}
+        // A trial keeps no changes, and would take one of a file that is not there.
+        match self.disk.open(name, OpenMode::Read) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(failed("move", name, error)),
+            Err(error) => return Err(failed("open", name, error)),
+            Ok(_) => {}
         }
+        let target = self.next_aside(name)?;
+        self.disk.rename(name, &target).map_err(|error| failed("move", name, error))?;
         self.sync_names(&target)?;
         self.sync_names(name)?;
         self.report.aside.push((name.to_owned(), target));

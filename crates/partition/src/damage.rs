@@ -161,7 +161,13 @@ impl QueuePartition {
                 continue;
             }
             match (self.is_only_copy(), self.leader.is_some()) {
-                (true, _) if is_gone => cx.out.damage.push(Damage { queue, place, messages, why, fate: Fate::Awaited }),
+                (true, _) if is_gone => {
+                    // One line for all that is in the file.
+                    match cx.out.damage.last_mut().filter(|last| (last.queue, last.fate) == (queue, Fate::Awaited)) {
+                        Some(last) if last.why == why => last.messages.extend(messages),
+                        _ => cx.out.damage.push(Damage { queue, place, messages, why, fate: Fate::Awaited }),
+                    }
+                }
                 (true, true) => {
                     let seqs = messages.into_iter().flat_map(|(first, count)| first..first + count);
                     self.set_aside(queue, place, seqs, why, cx.out);

@@ -218,7 +218,7 @@ fn read_run<D: Disk>(
         Place::Wal { file, offset, bytes } => {
             let of_batch = |stored: &Bytes| live_of_batch(run, stored);
             let first = window.batch(wal, runs).map(|stored| of_batch(&stored));
-            let why = match first {
+            let (why, is_gone) = match first {
                 Ok(Some(live)) => return Ok(Ok(live)),
                 Err(error) if !error.is_damage() => return Err(error),
                 _ => {
@@ -226,15 +226,15 @@ fn read_run<D: Disk>(
                     match wal.read_past_cache(Location { file: FileNo(u64::from(file)), offset, bytes }) {
                         Ok(stored) => match of_batch(&stored) {
                             Some(live) => return Ok(Ok(live)),
-                            None => batch_is_damaged(run.place),
+                            None => (batch_is_damaged(run.place), false),
                         },
-                        Err(error) if error.is_damage() => error.to_string(),
+                        Err(error) if error.is_damage() => (error.to_string(), error.is_gone()),
                         Err(error) => return Err(error),
                     }
                 }
             };
             let (queue, place) = (run.queue, run.place);
-            Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why, is_gone: false }))
+            Ok(Err(DamagedRun { queue, place, messages: run.live.to_vec(), why, is_gone }))
         }
         Place::Extent { id, run: number } => {
             let id = ExtentId(u64::from(id));

@@ -11,12 +11,14 @@ use crate::ending;
 use crate::log_partition::{LogPartition, PREFIX};
 use crate::machine::{MACHINE_VERSION, Queues, Versions};
 use crate::partition::QueuePartition;
+use crate::place::Place;
 use crate::replica::{Replica, body_of, entry_of};
 use broker::PartitionId;
 use bytes::Bytes;
 use consensus::{
     Config, Entry, EntryKind, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, StartError, Term,
 };
+use std::collections::BTreeMap;
 use storage::{Location, RecordKind};
 
 /// Of a group that was just founded this is the checkpoint: nothing is applied, nobody was voted
@@ -230,6 +232,22 @@ impl Recovery {
     pub fn extents_with_messages(&self) -> Vec<u32> {
         let extents = self.queues.iter().flat_map(|queues| queues.extents().iter());
         extents.filter(|(_, extent)| extent.live > 0).map(|(id, _)| *id).collect()
+    }
+
+    /// The log files before the replay in which messages are that are live in the newest checkpoint,
+    /// each with the end of the last of them. What a replay reads is looked at there.
+    pub fn log_files_with_messages(&self) -> BTreeMap<u32, u32> {
+        let mut ends: BTreeMap<u32, u32> = BTreeMap::new();
+        let queues = self.queues.iter().flat_map(|queues| queues.queue_ids().into_iter().map(|id| &queues.queues[&id]));
+        for place in queues.flat_map(|state| state.runs().iter().map(|run| run.place)) {
+            if let Place::Wal { file, offset, bytes } = place
+                && file < self.replay_file
+            {
+                let end = ends.entry(file).or_default();
+                *end = (*end).max(offset + bytes);
+            }
+        }
+        ends
     }
 
     /// The oldest WAL file in which messages are that are live in the newest checkpoint.

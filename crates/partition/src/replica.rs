@@ -87,6 +87,8 @@ pub struct Replica {
     installing: Option<Install>,
     /// The voters, as of the last change: asked for at every write.
     voters: Vec<NodeId>,
+    /// Whether the voters before them count too, as they do in the middle of a change.
+    is_joint: bool,
     /// The newest term that is synced.
     synced_term: Term,
     /// What is written of the leader's log and not said, as the term is not synced.
@@ -122,12 +124,13 @@ impl Replica {
         for (index, term, body) in bodies {
             table.append(*index, *term, Some(*body));
         }
-        let voters = group.membership().voters;
+        let Membership { voters, voters_outgoing, .. } = group.membership();
         Replica {
             id,
             node,
             group,
             voters,
+            is_joint: !voters_outgoing.is_empty(),
             ready: Ready::default(),
             next_ticket: 1,
             writes: VecDeque::new(),
@@ -248,6 +251,11 @@ impl Replica {
         let status = self.group.status();
         if self.written_term != status.term || status.role != Role::Leader {
             return LogIndex(0);
+        }
+        // In the middle of a change a majority of those before is needed as well: members who do not
+        // know of it yet elect without the others.
+        if self.is_joint {
+            return status.commit;
         }
         let voters = &self.voters;
         let majority = voters.len() / 2 + 1;
@@ -542,8 +550,13 @@ impl Replica {
     pub fn applied(&mut self, index: LogIndex, changes_members: bool) {
         self.group.applied(index);
         if changes_members {
-            self.voters = self.group.membership().voters;
+            self.note_voters();
         }
+    }
+
+    fn note_voters(&mut self) {
+        let Membership { voters, voters_outgoing, .. } = self.group.membership();
+        (self.voters, self.is_joint) = (voters, !voters_outgoing.is_empty());
     }
 
     /// A checkpoint at `index` is safe: the log up to there may go, as far as followers do not need
@@ -608,7 +621,7 @@ impl Replica {
         self.committed.clear();
         self.group.persisted(install.ready);
         self.group.applied(install.position.index);
-        self.voters = self.group.membership().voters;
+        self.note_voters();
         self.appended_bytes = 0;
         self.send(install.after_sync, out);
     }

@@ -240,7 +240,7 @@ impl Session {
     /// Tells the log who declared, deleted or purged what.
     pub(super) fn tell_audit(&self, method: &'static str, name: &[u8], messages: Option<u64>) {
         let (user, vhost, name) = (log_text(&self.user), log_text(&self.vhost_name), log_text(name));
-        tracing::info!(target: "audit", ?user, peer = %self.peer, change = method, ?vhost, ?name, messages, "audit");
+        tracing::info!(target: "audit", user = &*user, peer = %self.peer, change = method, vhost = &*vhost, name = &*name, messages, "audit");
     }
 
     pub(super) fn queue_text(&self, name: &[u8]) -> String {

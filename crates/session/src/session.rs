@@ -173,7 +173,7 @@ impl Session {
         cx.host.check_memory();
         let Some(limit) = passed.filter(|_| !cx.client.is_closing()) else { return false };
         let (user, text) = (log_text(&self.user), limit.text().to_owned());
-        tracing::warn!(peer = %self.peer, ?user, bytes, ?limit, "connection holds too much that is not finished");
+        tracing::warn!(peer = %self.peer, user = &*user, bytes, ?limit, "connection holds too much that is not finished");
         let method = amqp::MethodId::BASIC_PUBLISH;
         cx.client.connection_error(amqp::ConnectionError { code: amqp::ReplyCode::ResourceError, text, method });
         true
@@ -282,7 +282,7 @@ impl Session {
             // secret has nothing to refresh.
             Event::UpdateSecret { reason, .. } => {
                 let (user, reason) = (log_text(&self.user), log_text(&reason));
-                tracing::info!(peer = %self.peer, ?user, ?reason, "secret updated");
+                tracing::info!(peer = %self.peer, user = &*user, ?reason, "secret updated");
                 cx.client.secret_updated(Ok(()));
             }
             Event::Closed(why) => self.end(&why, cx.host),
@@ -468,7 +468,7 @@ impl Session {
                 let client = client_name(authenticate);
                 let mechanism = mechanism.name();
                 self.count_login(true, cx);
-                tracing::info!(peer = %self.peer, ?user, mechanism, ?client, "connection authenticated");
+                tracing::info!(peer = %self.peer, user = &*user, mechanism, ?client, "connection authenticated");
                 self.user = name;
                 if cx.host.common().settings.tells_events {
                     self.tell_login("user.authentication.success", &self.user, authenticate.mechanism, None, cx.host);
@@ -478,7 +478,7 @@ impl Session {
             }
         };
         self.count_login(false, cx);
-        tracing::warn!(peer = %self.peer, ?user, reason, "login refused");
+        tracing::warn!(peer = %self.peer, user = &*user, reason, "login refused");
         if cx.host.common().settings.tells_events {
             self.tell_login("user.authentication.failure", &name, authenticate.mechanism, Some(reason), cx.host);
         }
@@ -507,7 +507,7 @@ impl Session {
                 self.vhost_name = Bytes::copy_from_slice(&vhost);
                 let vhost = log_text(&vhost);
                 let user = log_text(&self.user);
-                tracing::info!(peer = %self.peer, ?user, ?vhost, "connection opened");
+                tracing::info!(peer = %self.peer, user = &*user, vhost = &*vhost, "connection opened");
                 if cx.host.common().settings.tells_events {
                     self.tell_connection("connection.created", None, cx.host);
                 }
@@ -537,12 +537,12 @@ impl Session {
                 tracing::debug!(peer = %self.peer, reason, "connection closed");
             }
             Closed::ByClient { .. } | Closed::Disconnected | Closed::LoginRefused => {
-                tracing::info!(peer = %self.peer, ?user, ?vhost, reason, "connection closed");
+                tracing::info!(peer = %self.peer, user = &*user, vhost = &*vhost, reason, "connection closed");
             }
             Closed::ByServer(error) if error.code == amqp::ReplyCode::ConnectionForced => {
-                tracing::info!(peer = %self.peer, ?user, ?vhost, reason, "connection closed");
+                tracing::info!(peer = %self.peer, user = &*user, vhost = &*vhost, reason, "connection closed");
             }
-            _ => tracing::warn!(peer = %self.peer, ?user, ?vhost, reason, "connection closed"),
+            _ => tracing::warn!(peer = %self.peer, user = &*user, vhost = &*vhost, reason, "connection closed"),
         }
         let owned = host.topology().exclusive_queues(self.connection).to_vec();
         for queue in owned {

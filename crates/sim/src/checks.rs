@@ -379,7 +379,7 @@ impl Checks {
             || partition.queues().state_hash(),
             &mut self.figures.snapshots,
             &mut |index, body| {
-                model.commit(index.0, body, &self.published, &self.settle_asked, &mut found);
+                model.commit(index.0, body, &self.published, &self.settle_asked, &self.ends, &mut found);
             },
         );
         for found in found {

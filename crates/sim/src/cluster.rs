@@ -148,7 +148,8 @@ impl Cluster {
             upgrades: options.upgrades,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
         };
-        assert!(!options.members || !options.declares && !options.faults.leaders, "these do not go together");
+        let apart = options.declares || options.faults.leaders || options.faults.log_rot;
+        assert!(!options.members || !apart, "these do not go together");
         let spares = if options.members { members::SPARES } else { 0 };
         let all = (1..=options.nodes + spares).map(NodeId);
         let nodes = all.map(|id| Node::new(id, settings.clone(), random.fork())).collect();

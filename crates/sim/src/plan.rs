@@ -112,8 +112,8 @@ pub struct Options {
     /// build knows a version of the queues' machine that no real one does.
     pub upgrades: bool,
     /// Members of the groups change: nodes join, take the place of others, leave; disks are lost
-    /// for good. Not together with `declares`, whose group keeps its members, and not with leaders
-    /// that are hit.
+    /// for good. Not together with `declares`, whose group keeps its members, nor with leaders
+    /// that are hit or a log that rots.
     pub members: bool,
 }
 

@@ -47,7 +47,7 @@ pub enum StorageError {
         free_bytes: u64,
     },
     /// A file that must be there is not.
-    #[error("{file} is missing ({why}); restore it from this node's own disk or rejoin the cluster under a new node")]
+    #[error("{file} is missing ({why}); bring it back from this node's own disk or a copy")]
     Missing {
         /// Name inside the data folder.
         file: String,
@@ -140,7 +140,7 @@ pub enum StorageError {
         folder: String,
     },
     /// Another process has the data folder open.
-    #[error("the data folder {folder} is in use by process {pid}; stop it or use another --data-dir")]
+    #[error("the data folder {folder} is in use by process {pid}; stop it or use another folder")]
     Locked {
         /// The folder.
         folder: String,

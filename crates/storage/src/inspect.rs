@@ -281,6 +281,10 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
         groups.extend(inspect_frames(&mut window, name, &known, depth, &is_void, visit));
     }
     let first = files.iter().map(|(header, ..)| header.file).find(|file| *file > FileNo(0));
+    if let Some((first, from)) = first.zip(needed.log_from).filter(|(first, from)| first > from) {
+        let text = format!("it begins with file number {}, and is needed from number {} on", first.0, from.0);
+        visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
+    }
     let all_in_log = groups.into_iter().find(|group| !needed.groups.contains(group));
     if let (Some(first), Some(group)) = (first.filter(|first| *first > FileNo(1)), all_in_log) {
         // A group that comes when the log has let go of its first file is founded with a

@@ -318,12 +318,18 @@ fn filled(text: &str, values: &Values) -> Result<String, String> {
 /// numbers are divided to whole ones.
 fn number(sum: &str, values: &Values) -> Result<f64, String> {
     let (mut so_far, mut next) = (0.0_f64, '+');
+    if sum.trim().is_empty() || sum.trim_end().ends_with(['+', '*', '/', '<']) {
+        return Err(format!("{{{sum}}} is no sum of names and numbers"));
+    }
     for part in sum.split_inclusive(['+', '*', '/', '<']) {
         let name = part.trim_end_matches(['+', '*', '/', '<']).trim();
         let value = values.get(name).map_or(name, String::as_str).parse::<f64>().map_err(|_| {
             let known: Vec<&str> = values.keys().map(String::as_str).collect();
             format!("{{{name}}} is no name of it: {}", known.join(", "))
         })?;
+        if next == '/' && value == 0.0 {
+            return Err(format!("{{{sum}}} divides by nothing"));
+        }
         so_far = match next {
             '*' => so_far * value,
             '/' if so_far.fract() == 0.0 && value.fract() == 0.0 => (so_far / value).floor(),

@@ -10,7 +10,7 @@ use super::exchange::from_path;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::call::{object_of, refuse_mistyped};
 use crate::json;
 use crate::own_channel::{Ended, Got, OwnChannel, Published};
 use amqp::Properties;
@@ -229,6 +229,24 @@ fn properties(found: &Properties<'_>) -> Value {
     }
 }
 
+/// What the properties of a message are called.
+const PROPERTIES: &[&str] = &[
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+];
+
 /// Properties of a body in AMQP's form.
 fn wire_properties(value: &Value) -> Result<Vec<u8>, Refused> {
     let fields = match value {
@@ -237,6 +255,7 @@ fn wire_properties(value: &Value) -> Result<Vec<u8>, Refused> {
         Value::Array(items) if items.is_empty() => &Map::new(),
         _ => return Err(Refused::BadRequest("properties is no object".to_owned())),
     };
+    refuse_mistyped(fields, PROPERTIES)?;
     let text = |name: &str| match fields.get(name) {
         None => Ok(None),
         Some(Value::String(text)) if text.len() <= usize::from(u8::MAX) => Ok(Some(text.as_bytes())),
@@ -321,6 +340,8 @@ mod tests {
             (json!({"expiration": 5000}), json!(["not_string", "expiration"])),
             (json!({"headers": {"a": [null]}}), json!("null_not_allowed")),
             (json!({"headers": 5}), json!("headers is no object")),
+            (json!({"prioritty": 5}), json!("unknown field prioritty; did you mean priority?")),
+            (json!({"delivery-mode": 2}), json!("unknown field delivery-mode; did you mean delivery_mode?")),
             (json!({"type": "x".repeat(256)}), json!("type has more than 255 bytes")),
         ] {
             let told = match wire_properties(&properties) {

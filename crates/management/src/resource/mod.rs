@@ -89,7 +89,7 @@ macro_rules! on {
 fn tell_audit(cx: Cx<'_>, answer: &Answer) {
     let (user, call) = (String::from_utf8_lossy(&cx.caller.name), cx.call);
     let (method, path) = (call.head.method.as_str(), call.head.uri.path());
-    tracing::info!(target: "audit", ?user, peer = %call.peer, change = %format_args!("{method} {path}"), status = answer.status(), "audit");
+    tracing::info!(target: "audit", user = &*user, peer = %call.peer, change = %format_args!("{method} {path}"), status = answer.status(), "audit");
 }
 
 /// The answer to a request for the API. `body` is read only where one belongs, and by whom its

@@ -69,7 +69,7 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     }
     if let Some(on) = tracing.filter(|on| *on != cx.handle().traces(vhost)) {
         let by = cx.caller.name.to_string();
-        tracing::info!(?by, vhost = %String::from_utf8_lossy(vhost_name), on, "tracing changed");
+        tracing::info!(by = &*by, vhost = %String::from_utf8_lossy(vhost_name), on, "tracing changed");
         cx.handle().trace(vhost, on);
     }
     Ok(Answer::put(before.is_none()))
@@ -83,7 +83,7 @@ pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     // Otherwise every message would go on to be looked at for the sake of one that is gone.
     cx.handle().trace(vhost, false);
     let (vhost, by) = (String::from_utf8_lossy(name).into_owned(), cx.caller.name.to_string());
-    tracing::info!(?vhost, ?by, "virtual host deleted with everything in it");
+    tracing::info!(vhost = &*vhost, by = &*by, "virtual host deleted with everything in it");
     Ok(Answer::done())
 }
 

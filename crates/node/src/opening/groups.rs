@@ -143,7 +143,19 @@ impl<'a> Groups<'a> {
             self.set_aside(partition, OpenError::EntryMissing { partition, index })?;
         }
         self.check_end(&wal)?;
+        self.look_for_messages(&wal)?;
         Ok((wal, report))
+    }
+
+    /// A read that misses its file, or the end of it, would end messages in the log, though they may
+    /// lie on in a copy.
+    fn look_for_messages<D: Disk>(&mut self, wal: &Wal<D>) -> Result<(), OpenError> {
+        let missing = self.whole.values().filter_map(|r| Some((r.id().0, missing_with_messages(r, wal)?)));
+        for (partition, (file, is_short)) in missing.collect::<Vec<_>>() {
+            let file = format!("log file number {}{}", file.0, if is_short { ", or its end," } else { "" });
+            self.set_aside(partition, OpenError::FileMissing { file, partition })?;
+        }
+        Ok(())
     }
 
     /// A checkpoint names a file of the log that was durable before it: files behind it may be gone
@@ -171,7 +183,7 @@ impl<'a> Groups<'a> {
             Some((recovery.id().0, needs.filter(|id| !there.contains(id)).min()?))
         });
         for (partition, id) in missing.collect::<Vec<_>>() {
-            self.set_aside(partition, OpenError::ExtentMissing { file: extent_name(id), partition })?;
+            self.set_aside(partition, OpenError::FileMissing { file: extent_name(id), partition })?;
         }
         Ok(there)
     }
@@ -199,6 +211,19 @@ impl<'a> Groups<'a> {
         }
         Ok(ended.into_keys().collect())
     }
+}
+
+/// The first file of the log from before a group's replay that has messages of it and is not there,
+/// or is there and too short for them.
+pub(crate) fn missing_with_messages<D: Disk>(recovery: &Recovery, wal: &Wal<D>) -> Option<(FileNo, bool)> {
+    let needs = recovery.log_files_with_messages();
+    if needs.is_empty() {
+        return None;
+    }
+    let there: BTreeMap<FileNo, u64> = wal.closed_files().collect();
+    let mut needs = needs.into_iter().map(|(file, end)| (FileNo(u64::from(file)), u64::from(end)));
+    let (file, _) = needs.find(|(file, end)| there.get(file).is_none_or(|bytes| bytes < end))?;
+    Some((file, there.contains_key(&file)))
 }
 
 /// Deletes extents that no checkpoint knows, if all were read: a crash came before they counted.

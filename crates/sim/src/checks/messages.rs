@@ -6,6 +6,7 @@
 //! comes into its queue in the entry that ends its wait. Invariant: the fate of a committed message
 //! changes once, from live to settled.
 
+use super::ends::Ends;
 use super::fate::{End, Fate};
 use super::{Expected, Published, id_of, violated};
 use crate::client::is_dead_letter_channel;
@@ -178,6 +179,7 @@ impl Model {
         body: &Bytes,
         published: &[Published],
         settle_asked: &BTreeSet<(QueueId, u64)>,
+        ends: &Ends,
         found: &mut Vec<Found>,
     ) {
         self.applied = index;
@@ -242,9 +244,11 @@ impl Model {
             }
         }
         entry.released.sort_unstable();
-        // Where it would be a repeat, one that is due ends and does not come in.
+        // Where it would be a repeat, or its queue was deleted and the log does not say so yet, one
+        // that is due ends and does not come in.
         let takes_once = |(queue, id): &(QueueId, u64)| self.rules(*queue).dedup.zip(published[*id as usize].key);
-        let must_come = |due: &&(QueueId, u64)| takes_once(due).is_none() || entry.released.contains(due);
+        let may_stay = |due: &(QueueId, u64)| takes_once(due).is_some() || ends.excuses(due.0);
+        let must_come = |due: &&(QueueId, u64)| !may_stay(due) || entry.released.contains(due);
         let mut due: Vec<_> = entry.due.iter().filter(must_come).copied().collect();
         due.sort_unstable();
         if entry.released != due {

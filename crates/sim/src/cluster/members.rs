@@ -200,7 +200,8 @@ impl Cluster {
     /// A disk is lost, if every group can do without it.
     fn lose_a_disk(&mut self) {
         let members = self.members.as_ref().expect("members change in this run");
-        if self.nodes.len() < 3 || self.options.nodes < 3 {
+        // What rots in one copy is in the others, and one copy is enough to lose.
+        if self.options.nodes < 3 || self.options.faults.rot {
             return;
         }
         let is_settled = |group: usize| {

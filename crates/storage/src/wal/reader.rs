@@ -121,7 +121,7 @@ impl<D: Disk> WalReader<D> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
         live.get(&file).cloned().ok_or_else(|| StorageError::Missing {
             file: format!("log file number {}", file.0),
-            why: "it was released",
+            why: "the log has no such file",
         })
     }
 
