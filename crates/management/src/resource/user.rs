@@ -80,7 +80,7 @@ pub(super) async fn bulk_delete(cx: Cx<'_>, body: Body) -> Result<Answer, Refuse
         cx.handle().change(Command::DeleteUser { name: Name::from(name) }).await?;
         // The path does not say who is gone.
         let (user, peer) = (cx.caller.name.to_string(), cx.call.peer);
-        tracing::info!(target: "audit", user = &*user, %peer, change = "bulk-delete", name = &*name, "audit");
+        tracing::info!(target: "audit", user = &*user, %peer, change = "bulk-delete", name, "audit");
     }
     Ok(Answer::done())
 }
