@@ -231,7 +231,7 @@ fn guesses_in_parallel_are_limited_over_amqp_and_http_together_and_lock_out_nobo
     let looked_at = |user: &str| {
         let log = broker.log();
         let of = |reason: &str| {
-            log.lines().filter(|line| line.contains(&format!("user=\"{user}\"")) && line.contains(reason)).count()
+            log.lines().filter(|line| line.contains(&format!("user={user} ")) && line.contains(reason)).count()
         };
         (of("wrong user or password"), of("too many failed logins"))
     };
