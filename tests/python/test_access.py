@@ -204,5 +204,5 @@ def test_a_proxy_names_the_client(start):
         raw.sendall(far + amqp + frame)
         while raw.recv(4096):
             pass
-    server.wait_for("peer=192.0.2.7:1234 user=\"guest\" reason=\"this user may only connect via loopback\"")
+    server.wait_for("peer=192.0.2.7:1234 user=guest reason=\"this user may only connect via loopback\"")
     server.stop()

@@ -82,8 +82,5 @@ fn declares_deletions_and_purges_over_amqp_are_told() {
     told(&broker, &[who, r#"change=queue.purge vhost=/ name=kept messages=2"#]);
     told(&broker, &[who, r#"change=queue.delete vhost=/ name=kept messages=0"#]);
     told(&broker, &[who, r#"change=exchange.delete vhost=/ name=x"#]);
-    assert!(
-        !audit(&broker).iter().any(|line| line.contains("name=own")),
-        "nobody else knows of an exclusive queue"
-    );
+    assert!(!audit(&broker).iter().any(|line| line.contains("name=own")), "nobody else knows of an exclusive queue");
 }

@@ -140,7 +140,7 @@ pub enum StorageError {
         folder: String,
     },
     /// Another process has the data folder open.
-    #[error("the data folder {folder} is in use by process {pid}; stop it or use another folder")]
+    #[error("the data folder {folder} is in use by process {pid}; stop it or use another --data-dir")]
     Locked {
         /// The folder.
         folder: String,

@@ -281,7 +281,7 @@ fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn
         groups.extend(inspect_frames(&mut window, name, &known, depth, &is_void, visit));
     }
     let first = files.iter().map(|(header, ..)| header.file).find(|file| *file > FileNo(0));
-    if let Some((first, from)) = first.zip(needed.log_from).filter(|(first, from)| first > from) {
+    if let Some((first, from)) = first.zip(needed.log_from).filter(|(first, from)| first > from && *from > FileNo(0)) {
         let text = format!("it begins with file number {}, and is needed from number {} on", first.0, from.0);
         visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
