@@ -1,7 +1,7 @@
 //! What waits for the partitions of a shard until its next turn.
 //!
-//! Invariant: commands of one sender to one partition keep their order, and a queue is declared
-//! before commands for it arrive.
+//! Invariant: commands of one sender to one partition keep their order, and a queue is declared,
+//! and has its rules, before commands for it arrive.
 
 use broker::QueueId;
 use consensus::NodeId;
@@ -17,6 +17,8 @@ pub struct Waiting {
     pub frames: Vec<(NodeId, PeerFrame)>,
     /// Commands.
     pub commands: Vec<Command>,
+    /// How many of them, the first, tell the rules of queues.
+    rules: usize,
     is_due: bool,
 }
 
@@ -47,10 +49,17 @@ impl Waits {
         Waits { waiting: (0..members).map(|_| Waiting::default()).collect(), due: Vec::new() }
     }
 
-    /// Queues a command.
+    /// Queues a command. What tells a queue its rules goes before all others: what is published to
+    /// a new queue may have been pushed before its rules came.
     #[inline]
     pub fn push(&mut self, place: usize, command: Command) {
-        self.waiting[place].commands.push(command);
+        let waiting = &mut self.waiting[place];
+        if matches!(command, Command::Configure { .. }) {
+            waiting.commands.insert(waiting.rules, command);
+            waiting.rules += 1;
+        } else {
+            waiting.commands.push(command);
+        }
         self.wake(place);
     }
 
@@ -88,6 +97,7 @@ impl Waits {
     pub fn swap(&mut self, place: usize, empty: &mut Waiting) {
         assert!(empty.is_empty(), "a step takes all that it was given");
         let waiting = &mut self.waiting[place];
+        waiting.rules = 0;
         std::mem::swap(&mut waiting.commands, &mut empty.commands);
         std::mem::swap(&mut waiting.frames, &mut empty.frames);
         std::mem::swap(&mut waiting.declared, &mut empty.declared);
@@ -108,5 +118,40 @@ pub trait Intake {
 impl Intake for RefCell<Waits> {
     fn with<R>(&self, f: impl FnOnce(&mut Waits) -> R) -> R {
         f(&mut self.borrow_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::queue::Rules;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_rules_of_a_queue_go_before_what_was_pushed_for_it_and_keep_their_order() {
+        let rules = |queue| Command::Configure { queue: QueueId(queue), rules: Arc::new(Rules::default()) };
+        let mut waits = Waits::new(1);
+        waits.push(0, Command::Reopen { queue: QueueId(1) });
+        waits.push(0, rules(1));
+        waits.push(0, Command::Delete { queue: QueueId(1) });
+        waits.push(0, rules(2));
+        let mut taken = Waiting::default();
+        waits.swap(0, &mut taken);
+        let names: Vec<(&str, u64)> = taken
+            .commands
+            .iter()
+            .map(|command| match command {
+                Command::Configure { queue, .. } => ("rules", queue.0),
+                Command::Reopen { queue } => ("reopen", queue.0),
+                Command::Delete { queue } => ("delete", queue.0),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, [("rules", 1), ("rules", 2), ("reopen", 1), ("delete", 1)]);
+        taken.commands.clear();
+        waits.push(0, Command::Reopen { queue: QueueId(3) });
+        waits.push(0, rules(3));
+        waits.swap(0, &mut taken);
+        assert!(matches!(taken.commands[..], [Command::Configure { .. }, Command::Reopen { .. }]));
     }
 }

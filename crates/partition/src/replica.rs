@@ -9,6 +9,8 @@
 //! `replica/doubt.rs`.
 
 mod doubt;
+#[cfg(test)]
+mod tests;
 
 use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;

@@ -8,7 +8,6 @@
 
 use crate::engine::wall_ms;
 use crate::shard::Seat;
-use crate::shard::outlets::Window;
 use crate::shard::thread::Local;
 use crate::stream::Stream;
 use crate::turn::Turn;
@@ -28,6 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use switch::Window;
 use tokio::io::AsyncReadExt;
 
 /// The first read of a quiet connection.
@@ -133,7 +133,7 @@ impl Client {
             stream,
             amqp,
             // A key that no channel gets is a number that no other connection gets.
-            session: Session::new(peer, ConnectionNumber(local.keys.borrow_mut().next().number())),
+            session: Session::new(peer, ConnectionNumber(local.switch.next_key().number())),
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             small_reads: 0,
@@ -196,7 +196,7 @@ impl Client {
         self: &Rc<Self>,
         channel: (ChannelKey, u16),
         first: Effect,
-        mut next: impl FnMut() -> Option<Effect>,
+        next: &mut dyn FnMut() -> Option<Effect>,
         local: &Rc<Local>,
     ) {
         let inner = &mut *self.inner.borrow_mut();
@@ -591,7 +591,7 @@ impl Inner {
             let host = &Turn { local, client };
             self.session.drained(host);
             for consumer in self.starved.drain(..) {
-                if let Some(number) = local.number_of(consumer.channel) {
+                if let Some(number) = local.switch.number_of(consumer.channel) {
                     self.session.unstall(consumer, number, host);
                 }
             }
@@ -705,14 +705,14 @@ impl Future for ConnectionTask {
         }
         // The partitions answer first, so that one write carries all; but if nobody was asked,
         // nobody will call.
-        if local.inbox.borrow().is_woken() && !inner.is_full && !inner.is_over() {
+        if local.is_woken() && !inner.is_full && !inner.is_over() {
             local.flush_later(&client);
         } else {
             let now = local.now();
             if inner.is_full {
                 // What the socket takes now frees memory and window, and it is the step that passes
                 // this on.
-                local.inbox.borrow_mut().wake();
+                local.wake();
             }
             loop {
                 inner.write(now);

@@ -12,8 +12,7 @@ use crate::listener;
 use crate::node::{Alarm, Alarms, Shared};
 use crate::patterns;
 use crate::random;
-use crate::shard::deletion::Deletion;
-use crate::shard::{Arrival, Look, Parcel, transient_partition};
+use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::topology_log::Answer;
 use broker::topology::{
     Actor, Checked, Command, CommandReply, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology,
@@ -21,8 +20,8 @@ use broker::topology::{
 use broker::{PartitionId, QueueId, VhostId};
 use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use session::Asker;
 use session::report::{ConnectionNumber, ConnectionReport};
+use session::{Asker, Deletion};
 pub use session::{LoginOver, Traffic};
 use std::collections::HashMap;
 use std::io;
@@ -31,6 +30,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Instant, SystemTime};
+use switch::transient_partition;
 use tokio::sync::oneshot;
 
 /// What stays the same as long as the node runs.
@@ -319,8 +319,7 @@ impl Handle {
     }
 
     fn change_locally(&self, command: &Command) -> Result<(), ChangeError> {
-        let applied = self.shared().change_topology(command, Topology::apply_local);
-        self.shared().carry_out(&applied.effects);
+        let applied = self.shared().change_locally(command);
         Ok(applied.outcome.map(|_| ())?)
     }
 
@@ -342,17 +341,17 @@ impl Handle {
         }
     }
 
-    fn mail(&self, partition: PartitionId, parcel: Parcel) -> Result<(), ChangeError> {
+    fn mail(&self, partition: PartitionId, parcel: switch::Parcel<Outsider>) -> Result<(), ChangeError> {
         let (shard, _) = self.shared().directory.find(partition).ok_or(ChangeError::NoAnswer)?;
-        self.shared().mailboxes[shard].send(parcel);
+        self.shared().mailboxes[shard].cross(parcel);
         Ok(())
     }
 
     /// Drops what is ready in a queue; how many that was.
     pub async fn purge(&self, queue: QueueId, partition: PartitionId) -> Result<u64, ChangeError> {
         let (sender, answer) = oneshot::channel();
-        self.mail(partition, Parcel::Purge(partition, queue, sender))?;
-        match answer.await.map_err(|_| ChangeError::NoAnswer)? {
+        self.mail(partition, switch::Parcel::Purge(partition, queue, Outsider(sender)))?;
+        match answer.await.map_err(|_| ChangeError::NoAnswer)?? {
             Reply::Counted(count) => Ok(count),
             Reply::NotLeader => Err(ChangeError::NoAnswer),
             Reply::Unavailable => Err(ChangeError::Unavailable),
@@ -371,8 +370,8 @@ impl Handle {
         if_empty: bool,
     ) -> Result<(), ChangeError> {
         let (sender, answer) = oneshot::channel();
-        let deletion = Deletion { queue, partition, if_unused, if_empty, asker: Asker::Outsider(sender) };
-        self.mail(partition, Parcel::Delete(Box::new(deletion)))?;
+        let deletion = Deletion { queue, partition, if_unused, if_empty, asker: Asker::Outsider(Outsider(sender)) };
+        self.mail(partition, switch::Parcel::Delete(Box::new(deletion)))?;
         match answer.await.map_err(|_| ChangeError::NoAnswer)?? {
             Reply::DeleteRefused { in_use: true } => Err(ChangeError::InUse("in use")),
             Reply::DeleteRefused { in_use: false } => Err(ChangeError::InUse("not empty")),

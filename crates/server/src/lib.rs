@@ -13,7 +13,6 @@
 extern crate self as server;
 
 mod acceptor;
-mod channel_key;
 pub mod config;
 mod connection;
 pub mod definitions;
@@ -37,5 +36,5 @@ pub use handle::Handle;
 pub use listener::bind;
 pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, ShardParts, StartError, Wiring};
 pub use session::{LoginLimits, SYNC_EXCHANGE, Stamp, Stamps, report};
-pub use shard::transient_partition;
+pub use switch::transient_partition;
 pub use topology_log::{Answer, Changes, MemoryLog, TopologyLog};

@@ -10,25 +10,26 @@ use crate::drain::{self, DrainStep};
 use crate::engine::{Decided, ShardDisk};
 use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
-use crate::shard::{Directory, EVENT_EXCHANGE, Mailbox, Parcel, SHARDS_MAX, transient_partition};
+use crate::shard::{Mailbox, Outsider, Parcel};
 use crate::tls::{self, LoginFrom, TlsError, TlsFiles};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{ConnectionConfig, Mechanism, Millis, Table};
 use broker::topology::{
-    Applied, BrokerEvent, Checked, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, Refusal,
-    Topology,
+    Applied, BrokerEvent, Command as Change, DeclareExchange, Effect, ExchangeType, Malformed, Name, Refusal, Topology,
 };
-use broker::{ChannelKey, NodeLife, PartitionId, VhostId};
+use broker::{ChannelKey, NodeLife, PartitionId, QueueId, VhostId};
 use node::{Member, Partition, Share};
 use partition::{Command, RequestId};
 use session::{Common, Histories, Limits, LoginLimits, Logins, Settings, Stamps, Sums};
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::ServerConfig;
+use switch::{Directory, EVENT_EXCHANGE, Follower, SHARDS_MAX, Tell, transient_partition};
 use tokio::sync::Notify;
 
 /// How long clients have to answer `connection.close` when the node drains.
@@ -272,6 +273,11 @@ impl Shared {
         self.start.elapsed().as_millis() as Millis + 1
     }
 
+    /// Microseconds since the node started.
+    pub(crate) fn elapsed_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
     /// The topology, to look at. Held for as long as one route or one check takes.
     pub(crate) fn topology(&self) -> RwLockReadGuard<'_, Topology> {
         self.topology.read().unwrap_or_else(PoisonError::into_inner)
@@ -320,12 +326,18 @@ impl Shared {
         put(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Makes a change by `apply` or `apply_local` of the topology, and tells the event exchange of
-    /// it.
-    pub(crate) fn change_topology(&self, change: &Change, apply: fn(&mut Topology, &Change) -> Applied) -> Applied {
+    /// Makes a change by `apply` or `apply_local` of the topology, has partitions told before
+    /// anybody sees it, and tells the event exchange of it. What else follows is to be carried out.
+    pub(crate) fn change_topology(
+        &self,
+        change: &Change,
+        apply: fn(&mut Topology, &Change) -> Applied,
+        tell: &impl Tell,
+    ) -> Applied {
         let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
         let foresight = self.tells_events().then(|| topology.foresee(change));
         let applied = apply(&mut topology, change);
+        switch::tell_partitions(&applied.effects, &topology, tell);
         self.version.store(topology.version(), Ordering::Release);
         if matches!(change, Change::PutPool { .. } | Change::PutPartition { .. } | Change::RaiseVersion { .. }) {
             self.note_partitions(&topology);
@@ -341,6 +353,7 @@ impl Shared {
     pub(crate) fn install_topology(&self, snapshot: &[u8]) -> Result<Vec<Effect>, Malformed> {
         let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
         let effects = topology.install_snapshot(snapshot)?;
+        switch::tell_partitions(&effects, &topology, self);
         self.version.store(topology.version(), Ordering::Release);
         self.note_partitions(&topology);
         Ok(effects)
@@ -363,67 +376,24 @@ impl Shared {
     /// to make.
     pub(crate) fn tell(&self, news: BrokerEvent) {
         // One shard for all, so that what follows each other is told in that order.
-        self.mailboxes[0].send(Parcel::Event(Box::new(news)));
+        self.mailboxes[0].cross(switch::Parcel::Event(Box::new(news)));
     }
 
-    /// Has partitions do what follows from a change, through their shards' mailboxes.
+    /// Makes a change that concerns this node only, with all that follows.
+    pub(crate) fn change_locally(&self, change: &Change) -> Applied {
+        let applied = self.change_topology(change, Topology::apply_local, self);
+        self.carry_out(&applied.effects);
+        applied
+    }
+
+    /// Does what follows from a change for others than partitions.
     pub(crate) fn carry_out(&self, effects: &[Effect]) {
-        for effect in effects {
-            match effect {
-                Effect::QueueCreated { id, partition } => {
-                    if let Some((shard, _)) = self.directory.find(*partition) {
-                        self.mailboxes[shard].send(Parcel::Declare(*partition, *id));
-                        if let Some(configure) = self.configure(*id, true) {
-                            self.mailboxes[shard].send(Parcel::Command(*partition, configure));
-                        }
-                    }
-                }
-                Effect::QueueRulesChanged { id, partition } => {
-                    if let (Some((shard, _)), Some(configure)) =
-                        (self.directory.find(*partition), self.configure(*id, false))
-                    {
-                        self.mailboxes[shard].send(Parcel::Command(*partition, configure));
-                    }
-                }
-                Effect::QueueDeleted { id, partition } => {
-                    if let Some((shard, _)) = self.directory.find(*partition) {
-                        self.mailboxes[shard].send(Parcel::Command(*partition, Command::Delete { queue: *id }));
-                    }
-                }
-                Effect::ExchangeUnused { vhost, name } => self.delete_unused_exchange(*vhost, name),
-                Effect::VhostDeleted { vhost, name } => {
-                    let all = self.mailboxes.iter();
-                    all.for_each(|mailbox| mailbox.send(Parcel::VhostDeleted(*vhost, name.clone())));
-                }
-                Effect::UserDeleted { name } => {
-                    self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::UserDeleted(name.clone())));
-                }
-            }
-        }
+        switch::follow(effects, self);
     }
 
-    /// What tells a queue's machine its rules; `None` if there is nothing to tell.
-    pub(crate) fn configure(&self, queue: broker::QueueId, is_new: bool) -> Option<Command> {
-        let rules = self.topology().queue(queue)?.rules.clone();
-        (!is_new || !rules.is_plain()).then_some(Command::Configure { queue, rules })
-    }
-
-    /// A durable auto-delete exchange lost the last binding that this node saw; the log must say
-    /// that it goes.
-    pub(crate) fn delete_unused_exchange(&self, vhost: VhostId, name: &broker::topology::Name) {
-        let deletion = self.topology().deletion_of_unused(vhost, name);
-        match deletion {
-            // Somebody bound it again, or deleted it.
-            Checked::Done => {}
-            Checked::Propose(change) => {
-                let nobody = Answer::new(self.mailboxes[0].clone(), ChannelKey::NOBODY, RequestId(0));
-                self.log().propose(change, nobody);
-            }
-            // A transient one of that name took its place meanwhile, and is as unused.
-            Checked::Local(change) => {
-                let applied = self.change_topology(&change, Topology::apply_local);
-                self.carry_out(&applied.effects);
-            }
+    fn cross(&self, partition: PartitionId, parcel: switch::Parcel<Outsider>) {
+        if let Some((shard, _)) = self.directory.find(partition) {
+            self.mailboxes[shard].cross(parcel);
         }
     }
 
@@ -572,6 +542,40 @@ impl Shared {
     }
 }
 
+/// By the mailboxes.
+impl Tell for Shared {
+    fn declare(&self, partition: PartitionId, queue: QueueId) {
+        self.cross(partition, switch::Parcel::Declare(partition, queue));
+    }
+
+    fn command(&self, partition: PartitionId, command: Command) {
+        self.cross(partition, switch::Parcel::Command(partition, command));
+    }
+}
+
+impl Follower for Shared {
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        Shared::topology(self)
+    }
+
+    fn propose(&self, change: Change) {
+        let nobody = Answer::new(self.mailboxes[0].clone(), ChannelKey::NOBODY, RequestId(0));
+        self.log().propose(change, nobody);
+    }
+
+    fn change_locally(&self, change: &Change) {
+        Shared::change_locally(self, change);
+    }
+
+    fn vhost_deleted(&self, vhost: VhostId, name: &Name) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::VhostDeleted(vhost, name.clone())));
+    }
+
+    fn user_deleted(&self, name: &Name) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::UserDeleted(name.clone())));
+    }
+}
+
 /// A running node.
 pub struct Node {
     shared: Arc<Shared>,
@@ -610,7 +614,7 @@ pub struct PartitionWaker {
 impl PartitionWaker {
     /// Has the partition stepped soon, with or without commands.
     pub fn wake(&self) {
-        self.mailbox.send(Parcel::Wake(self.partition));
+        self.mailbox.cross(switch::Parcel::Wake(self.partition));
     }
 }
 

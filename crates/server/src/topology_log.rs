@@ -6,7 +6,7 @@
 //! of it.
 
 use crate::node::Shared;
-use crate::shard::{Mailbox, Parcel};
+use crate::shard::Mailbox;
 use broker::ChannelKey;
 use broker::topology::{Applied, Command, CommandReply, Refusal, Topology};
 use partition::RequestId;
@@ -42,7 +42,7 @@ impl Answer {
     pub fn send(mut self, applied: Applied) {
         match self.0.take() {
             Some(To::Channel { mailbox, channel, request }) => {
-                mailbox.send(Parcel::Decided { channel, request, outcome: applied.outcome });
+                mailbox.cross(switch::Parcel::Decided { channel, request, outcome: applied.outcome });
             }
             // Who does not wait any more does not need it.
             Some(To::Waiter(waiter)) => drop(waiter.send(applied.outcome)),
@@ -56,7 +56,7 @@ impl Drop for Answer {
     fn drop(&mut self) {
         // Waiters and tasks see their sender go.
         if let Some(To::Channel { mailbox, channel, request }) = self.0.take() {
-            mailbox.send(Parcel::Decided { channel, request, outcome: Err(Refusal::undecided()) });
+            mailbox.cross(switch::Parcel::Decided { channel, request, outcome: Err(Refusal::undecided()) });
         }
     }
 }
@@ -102,7 +102,7 @@ impl Changes {
     /// - Order: to be called in the order of the log, by one caller at a time.
     pub fn apply(&self, command: &Command) -> Option<Applied> {
         let shared = self.shared.upgrade()?;
-        let applied = shared.change_topology(command, Topology::apply);
+        let applied = shared.change_topology(command, Topology::apply, &*shared);
         shared.carry_out(&applied.effects);
         Some(applied)
     }

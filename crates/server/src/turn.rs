@@ -7,18 +7,17 @@
 use crate::connection::Client;
 use crate::engine::wall_ms;
 use crate::random;
-use crate::shard::deletion::Deletion;
-use crate::shard::thread::Local;
-use crate::shard::{Parcel, transient_partition};
+use crate::shard::thread::{Here, Local};
 use crate::topology_log::Answer;
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
-use session::{Asker, Common, Count, DeleteQueue, Host};
+use session::{Asker, Common, Count, DeleteQueue, Deletion, Host};
 use std::ops::Deref;
 use std::rc::Rc;
+use switch::{Emission, transient_partition};
 
 /// See the module.
 pub(crate) struct Turn<'a> {
@@ -94,11 +93,11 @@ impl Host for Turn<'_> {
 
     #[inline]
     fn push(&self, partition: PartitionId, command: Command) {
-        self.local.push(partition, command);
+        self.local.switch.push(partition, command);
     }
 
     fn change(&self, change: &Change) -> Applied {
-        self.local.change_locally(change)
+        self.local.switch.change_locally(change, &Here(self.local))
     }
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
@@ -109,21 +108,20 @@ impl Host for Turn<'_> {
     fn delete_queue(&self, delete: DeleteQueue) {
         let DeleteQueue { queue, partition, if_unused, if_empty, channel, request } = delete;
         let asker = Asker::Channel { channel, request };
-        self.local.delete_queue(Deletion { queue, partition, if_unused, if_empty, asker });
+        let deletion = Deletion { queue, partition, if_unused, if_empty, asker };
+        self.local.switch.delete_queue(deletion, &Here(self.local));
     }
 
     fn open_channel(&self, number: u16) -> ChannelKey {
-        let key = self.local.keys.borrow_mut().next();
-        self.local.register(key, self.client, number);
-        key
+        self.local.switch.open_channel(self.client.clone(), number)
     }
 
     fn close_channel(&self, channel: ChannelKey) {
-        self.local.unregister(channel);
+        self.local.switch.close_channel(channel);
     }
 
     fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize) {
-        self.local.inbox.borrow_mut().push_parcel(shard, Parcel::Drained { channel, bytes });
+        self.local.switch.drained(shard, channel, bytes);
     }
 
     #[inline]
@@ -136,6 +134,7 @@ impl Host for Turn<'_> {
     }
 
     fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {
-        self.local.emit(vhost, exchange, key, headers, body);
+        let emission = Emission { vhost, exchange, key, headers, body };
+        self.local.switch.emit(emission, &Here(self.local));
     }
 }

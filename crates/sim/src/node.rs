@@ -454,6 +454,11 @@ impl Node {
         }
     }
 
+    /// Whether its shard waits for its own sync.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.author == Some(files::Author::Shard))
+    }
+
     /// A client connects; false if nobody listens.
     pub fn open(&mut self, session: SessionId, partition: usize, channel: ChannelKey) -> bool {
         let Some(r) = &mut self.running else { return false };

@@ -27,21 +27,22 @@ use crate::schedule::{MS, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use amqp::{Connection, ConnectionConfig};
 use audit::{Audit, Task};
-use broker::topology::{CommandReply as Decision, Refusal};
-use broker::{ChannelKey, PartitionId};
+use broker::{ConsumerKey, PartitionId};
 use bytes::{Bytes, BytesMut};
-use client::{Client, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting, time_limit};
+use client::{Client, DEAD, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting};
 use consensus::NodeId;
-use front::{ConnectionId, Desk, Front, PARTITIONS, Sent};
+use front::{ConnectionId, Crossroads, Desk, Front, PARTITIONS, Sent};
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
+use node::Waiting;
 use partition::{Command, Effect};
 use session::report::ConnectionNumber;
-use session::{Cx, Host, Peer, Session};
+use session::{Cx, Peer, Session};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// Queues that are kept.
 const KEPT: u64 = 4;
@@ -80,12 +81,11 @@ enum Event {
         partition: PartitionId,
         effect: Effect,
     },
-    Decided {
+    /// A shard's task runs.
+    Shard {
         node: usize,
         life: u32,
-        channel: ChannelKey,
-        request: partition::RequestId,
-        outcome: Result<Decision, Refusal>,
+        shard: usize,
     },
     ToServer {
         connection: ConnectionId,
@@ -120,12 +120,15 @@ enum Event {
 /// A connection, as the server has it.
 struct Served {
     node: usize,
+    shard: usize,
     amqp: Connection,
     session: Session,
     input: BytesMut,
     to_server: Micros,
     to_client: Micros,
     timer_at: Micros,
+    /// Consumers that were passed over.
+    starved: Vec<ConsumerKey>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +158,7 @@ pub struct Sessions {
     config: Arc<ConnectionConfig>,
     phase: Phase,
     until: Micros,
-    lives: u64,
+    lives: u32,
     /// Of a hundred commands and answers so many are late.
     late: u64,
 }
@@ -279,7 +282,8 @@ impl Sessions {
         let drains = self.ledger.kept.iter().cloned().map(Task::Drain);
         let probes = (0..FLEETING).map(|number| Task::Probe(number, fleeting(number)));
         let absent = (0..self.clients.len() as u64).map(exclusive).map(Task::Absent);
-        drains.chain(probes).chain(absent).chain([Task::Empty(SHORT_LIVED.to_owned())]).collect()
+        let ended = [Task::Empty(SHORT_LIVED.to_owned()), Task::Drain(DEAD.to_owned())];
+        drains.chain(probes).chain(absent).chain(ended).collect()
     }
 
     fn step(&mut self, event: Event) {
@@ -303,13 +307,7 @@ impl Sessions {
             Event::Effect { node, life, partition, effect } if self.nodes[node].life == life => {
                 self.hear(node, partition, effect);
             }
-            Event::Decided { node, life, channel, request, outcome } if self.nodes[node].life == life => {
-                let Some((connection, number)) = self.channel(node, channel) else { return };
-                self.trace.line(now, || format!("n{} c{connection}.{number} <- decided {outcome:?}", node + 1));
-                self.with_session(connection, |session, cx| {
-                    session.handle_decided((channel, number), request, outcome, cx);
-                });
-            }
+            Event::Shard { node, life, shard } if self.nodes[node].life == life => self.turn(node, shard),
             Event::ToServer { connection, bytes } => {
                 let Some(served) = self.served.get_mut(&connection) else { return };
                 served.input.extend_from_slice(&bytes);
@@ -386,12 +384,14 @@ impl Sessions {
         let peer = Peer { address, local_address, is_loopback: true, certificate_user, is_own: false };
         let served = Served {
             node,
+            shard: self.random.below(front.shards.len() as u64) as usize,
             amqp: Connection::new(self.config.clone(), now / MS),
             session: Session::new(peer, ConnectionNumber(connection)),
             input: BytesMut::new(),
             to_server: now,
             to_client: now,
             timer_at: Micros::MAX,
+            starved: Vec::new(),
         };
         self.served.insert(connection, served);
         self.trace.line(now, || format!("client {client} connects to n{} as c{connection}", node + 1));
@@ -455,9 +455,9 @@ impl Sessions {
     fn with_session(&mut self, connection: ConnectionId, call: impl FnOnce(&mut Session, &mut Cx<'_, Desk<'_>>)) {
         let now = self.schedule.now();
         let Some(served) = self.served.get_mut(&connection) else { return };
-        let (node, ms) = (served.node, now / MS);
+        let (node, shard, ms) = (served.node, served.shard, now / MS);
         let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) else { return };
-        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection };
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection };
         call(&mut served.session, &mut Cx { client: &mut served.amqp, host: &desk });
         loop {
             served.session.begin_turn(&mut Cx { client: &mut served.amqp, host: &desk });
@@ -486,6 +486,11 @@ impl Sessions {
             served.amqp.wrote(count, ms);
         }
         served.session.drained(&desk);
+        for consumer in served.starved.drain(..) {
+            if let Some(number) = desk.switch().number_of(consumer.channel) {
+                served.session.unstall(consumer, number, &desk);
+            }
+        }
         let at = served.session.poll_timeout().saturating_mul(MS).max(now);
         if at < served.timer_at {
             served.timer_at = at;
@@ -518,48 +523,107 @@ impl Sessions {
         }
     }
 
-    fn channel(&self, node: usize, channel: ChannelKey) -> Option<(ConnectionId, u16)> {
-        self.fronts[node].as_ref()?.channels.borrow().get(&channel).copied()
-    }
-
     /// How long something takes between a session and a partition: little, or much if their shards
     /// are busy.
     fn delay(&mut self) -> Micros {
         if self.random.chance(self.late) { self.random.between(1, 300) * MS } else { self.random.between(0, 40) }
     }
 
-    /// Carries what sessions left to where it goes, in its order.
+    /// Carries what sessions and switches left to where it goes, in its order.
     fn carry(&mut self, node: usize) {
-        let (now, life) = (self.schedule.now(), self.nodes[node].life);
-        let Some(front) = &self.fronts[node] else { return };
-        let mut batches: BTreeMap<PartitionId, Vec<Handed>> = BTreeMap::new();
-        for sent in front.sent.take() {
-            let delay = self.delay();
-            match sent {
-                Sent::Command(partition, command) => {
-                    batches.entry(partition).or_default().push(Handed::Command(command))
+        let now = self.schedule.now();
+        loop {
+            let Some(front) = &self.fronts[node] else { return };
+            let sent = front.sent.take();
+            if sent.is_empty() {
+                break;
+            }
+            for sent in sent {
+                match sent {
+                    Sent::Propose(token, change) => {
+                        self.trace.line(now, || format!("n{} proposes {token} {change:?}", node + 1));
+                        let mut out = StepOutput::default();
+                        self.nodes[node].propose(token, &change, &mut out);
+                        self.settle(node, out);
+                    }
+                    Sent::Mail(shard, parcel) => {
+                        let Some(front) = &self.fronts[node] else { return };
+                        front.shards[shard].mailbox.borrow_mut().push_back(parcel);
+                    }
+                    Sent::Hear(connection, channel, effect) => {
+                        self.with_session(connection, |session, cx| session.handle_effect(channel, effect, cx));
+                    }
+                    Sent::HearDecided(connection, channel, request, outcome) => {
+                        self.trace
+                            .line(now, || format!("n{} c{connection}.{} <- decided {outcome:?}", node + 1, channel.1));
+                        self.with_session(connection, |session, cx| {
+                            session.handle_decided(channel, request, outcome, cx);
+                        });
+                    }
+                    Sent::Starve(connection, consumer) => {
+                        let Some(served) = self.served.get_mut(&connection) else { continue };
+                        served.starved.push(consumer);
+                        self.with_session(connection, |_, _| {});
+                    }
+                    Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
                 }
-                Sent::Declare(queue) => batches.entry(TRANSIENT).or_default().push(Handed::Declare(queue)),
-                Sent::Propose(token, change) => {
-                    self.trace.line(now, || format!("n{} proposes {token} {change:?}", node + 1));
-                    let mut out = StepOutput::default();
-                    self.nodes[node].propose(token, &change, &mut out);
-                    self.settle(node, out);
-                }
-                Sent::Answer(channel, request, Ok(reply)) => {
-                    let effect = Effect::Reply { channel, request, reply };
-                    self.schedule.after(delay, Event::Effect { node, life, partition: TOPOLOGY, effect });
-                }
-                Sent::Answer(channel, request, Err(refusal)) => {
-                    self.schedule.after(delay, Event::Decided { node, life, channel, request, outcome: Err(refusal) });
-                }
-                Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
             }
         }
-        // What one call leaves for a partition comes to it in one step, as on the server. Who lets
-        // gets go ahead takes steps between.
+        let shards = self.fronts[node].as_ref().map_or(0, |front| front.shards.len());
+        (0..shards).for_each(|shard| self.rouse(node, shard));
+    }
+
+    /// Has a shard's task run, if something woke it: soon, or late if its thread is busy.
+    fn rouse(&mut self, node: usize, shard: usize) {
+        let Some(front) = &self.fronts[node] else { return };
+        let Crossroads { switch, mailbox, is_due } = &front.shards[shard];
+        let wants = switch.inbox().borrow().is_woken() || !mailbox.borrow().is_empty();
+        if wants && !is_due.replace(true) {
+            let (after, life) = (self.delay(), self.nodes[node].life);
+            self.schedule.after(after, Event::Shard { node, life, shard });
+        }
+    }
+
+    /// The turn of a shard's task, as on the server: what came by mail, dead letters, what waits for
+    /// partitions here, and what is for other shards.
+    fn turn(&mut self, node: usize, shard: usize) {
+        let (now, life) = (self.schedule.now(), self.nodes[node].life);
+        if shard == 0 && self.nodes[node].stands_still() {
+            // Its thread is in a sync.
+            return self.schedule.after(100, Event::Shard { node, life, shard });
+        }
+        let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) else { return };
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection: 0 };
+        let Crossroads { switch, mailbox, is_due } = &front.shards[shard];
+        is_due.set(false);
+        switch.inbox().borrow_mut().start_step(Waker::noop());
+        for parcel in mailbox.take() {
+            switch.take(parcel, &desk);
+        }
+        switch.send_dead_letters(&desk);
+        let (mut due, mut waiting, mut batches) = (Vec::new(), Waiting::default(), Vec::new());
+        let mut inbox = switch.inbox().borrow_mut();
+        inbox.waits().take_due(&mut due);
+        for place in due {
+            inbox.waits().swap(place, &mut waiting);
+            let declared = waiting.declared.drain(..).map(Handed::Declare);
+            let handed: Vec<_> = declared.chain(waiting.commands.drain(..).map(Handed::Command)).collect();
+            batches.push((place, handed));
+        }
+        let mut posted = Vec::new();
+        inbox.post(|to, parcels, _| posted.push((to, std::mem::take(parcels))));
+        drop(inbox);
+        for (to, parcels) in posted {
+            front.shards[to].mailbox.borrow_mut().extend(parcels);
+        }
+        // What one turn leaves for a partition comes to it in one step. Who lets gets go ahead takes
+        // steps between.
         let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
-        for (partition, mut left) in batches {
+        for (place, mut left) in batches {
+            let partition = if place == 0 { TRANSIENT } else { PartitionId(place as u32) };
+            if shard > 0 || place > PARTITIONS as usize {
+                assert!(left.is_empty(), "partitions that are handed something run on shard 0");
+            }
             while !left.is_empty() {
                 let handed = left.drain(..left.len().min(at_once)).collect();
                 let delay = self.delay();
@@ -569,14 +633,22 @@ impl Sessions {
                 self.schedule.at(*last, Event::Handed { node, life, partition, handed });
             }
         }
+        self.carry(node);
     }
 
     fn hand(&mut self, node: usize, partition: PartitionId, handed: Handed) {
         let now = self.schedule.now();
         let command = match handed {
             Handed::Command(command) => command,
-            Handed::Declare(queue) => return self.nodes[node].declare_transient(queue),
+            Handed::Declare(queue) if partition == TRANSIENT => return self.nodes[node].declare_transient(queue),
+            // A durable queue costs nothing until something comes for it.
+            Handed::Declare(_) => return,
         };
+        if let (Some(front), Command::Close { queue, request, .. }) = (&self.fronts[node], &command)
+            && let Some(asker) = front.askers.borrow().get(queue)
+        {
+            front.asked_for.borrow_mut().insert(*request, *asker);
+        }
         self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
         let mut out = StepOutput::default();
         match partition {
@@ -600,43 +672,29 @@ impl Sessions {
         let now = self.schedule.now();
         self.trace.line(now, || format!("n{} p{} says {}", node + 1, partition.0, brief_effect(&effect)));
         let Some(front) = &self.fronts[node] else { return };
-        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
-        let channel = match &effect {
-            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } => *channel,
-            Effect::Reply { channel, request, reply } if *channel == front.own() => {
-                let asked_for = front.asked_for.borrow().get(request).copied();
-                let is_gone = asked_for.is_some_and(|channel| !front.channels.borrow().contains_key(&channel));
+        let switch = &front.shards[0].switch;
+        match (&effect, self.options.bug) {
+            (Effect::Reply { channel, request, .. }, Some(Bug::DeletionIsAbandoned))
+                if *channel == switch.own_key() =>
+            {
                 // A wrong host forgets what it began when nobody waits for it.
-                if front.bug != Some(Bug::DeletionIsAbandoned) || !is_gone {
-                    front.deletions.may_be_deleted(*request, reply, &desk);
+                let asked_for = front.asked_for.borrow().get(request).copied();
+                let is_there = |channel| front.shards.iter().any(|shard| shard.switch.number_of(channel).is_some());
+                if asked_for.is_some_and(|channel| !is_there(channel)) {
+                    return;
                 }
-                return self.carry(node);
             }
-            Effect::Reply { reply: partition::Reply::NotLeader, .. }
-                if front.bug == Some(Bug::NotLeaderIsSwallowed) =>
+            (Effect::Reply { channel, reply: partition::Reply::NotLeader, .. }, Some(Bug::NotLeaderIsSwallowed))
+                if *channel != switch.own_key() =>
             {
                 return;
             }
-            Effect::Reply { channel, .. } => *channel,
-            Effect::Deliver(delivery) => delivery.consumer.channel,
-            Effect::Cancelled { consumer, .. }
-            | Effect::GrantWanted { consumer, .. }
-            | Effect::GrantReturned { consumer, .. } => consumer.channel,
-            Effect::Unused { queue } => {
-                let goes = Host::topology(&desk).queue(*queue).is_some_and(|queue| queue.shape.auto_delete);
-                if goes {
-                    front.deletions.begin(session::Deletion::of_unused(*queue, partition), &desk);
-                }
-                return self.carry(node);
-            }
-            Effect::Lapsed { queue } => {
-                front.deletions.begin(session::Deletion::of_unused(*queue, partition), &desk);
-                return self.carry(node);
-            }
-            Effect::DeadLetter(_) => return,
-        };
-        let Some((connection, number)) = self.channel(node, channel) else { return };
-        self.with_session(connection, |session, cx| session.handle_effect((channel, number), effect, cx));
+            (Effect::DeadLetter(_), Some(Bug::LetterIsLost)) => return,
+            _ => {}
+        }
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
+        switch.deliver(std::iter::once(effect), Some(partition), &desk);
+        self.carry(node);
     }
 }
 
@@ -666,7 +724,8 @@ fn founding(kept: &[String]) -> Vec<Task> {
         }));
     }
     tasks.extend((0..FLEETING).map(|number| Task::Ask(client::declare_fleeting(number))));
-    tasks.push(Task::Ask(declare(SHORT_LIVED, true, false, false, time_limit(1_000))));
+    tasks.push(Task::Ask(declare(DEAD, true, false, false, amqp::Table::new())));
+    tasks.push(Task::Ask(client::declare_short_lived()));
     tasks
 }
 

@@ -2,7 +2,7 @@
 //! fills the disk of the log or hides one line under thousands.
 //!
 //! Which those are shows in the event itself: it is an INFO or WARN that names a `peer` or a
-//! `queue`. Of one kind, which is a place in the code, the first lines of each peer's address or
+//! `queue`, and does not belong to the audit log, in which no change may be missing. Of one kind, which is a place in the code, the first lines of each peer's address or
 //! each queue are shown in ten seconds; the others are counted and told in one line when the ten
 //! seconds are over: how many, from whom most, and as which users.
 //!
@@ -20,6 +20,8 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
+/// The target of the audit log.
+const AUDIT: &str = "audit";
 /// How long lines of one kind are counted together.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Lines of one kind and one name that are shown in a window.
@@ -127,7 +129,8 @@ impl Repeats {
     fn shows(&self, event: &Event<'_>, now: Instant) -> bool {
         let metadata = event.metadata();
         let fields = metadata.fields();
-        let is_counted = [Level::INFO, Level::WARN].contains(metadata.level())
+        let is_counted = metadata.target() != AUDIT
+            && [Level::INFO, Level::WARN].contains(metadata.level())
             && (fields.field("peer").is_some() || fields.field("queue").is_some());
         if !is_counted {
             return true;
@@ -309,6 +312,14 @@ mod tests {
             }
         });
         assert_eq!(lines, 2000);
+    }
+
+    #[test]
+    fn no_line_of_the_audit_log_hides_another() {
+        let repeats = Repeats::default();
+        let change = |number| tracing::info!(target: "audit", peer = "10.0.0.1:1", queue = "q", number, "audit");
+        assert_eq!(shown(&repeats, || (0..1000).for_each(change)), 1000);
+        assert_eq!(repeats.take(Instant::now() + WINDOW), []);
     }
 
     #[test]

@@ -7,15 +7,15 @@ use super::plan::{Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
 use crate::node::{Node, Shared};
 use crate::random;
-use crate::shard::transient_partition;
 use crate::topology_log::Answer;
 use broker::PartitionId;
-use broker::topology::{Command, CommandReply, Refusal, Topology};
+use broker::topology::{Command, CommandReply, Refusal};
 use std::cell::Cell;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
+use switch::transient_partition;
 
 /// How long a change may take until it is decided; a disk that hangs longer hangs everything.
 const DECIDED_WITHIN: Duration = Duration::from_secs(60);
@@ -140,8 +140,7 @@ impl Shared {
             // It may lean on what was proposed before it.
             wait_for(&mut proposed, &mut changes)?;
             let before = shared.topology_version();
-            let applied = shared.change_topology(&step.command, Topology::apply_local);
-            shared.carry_out(&applied.effects);
+            let applied = shared.change_locally(&step.command);
             applied.outcome.map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
             changes += usize::from(shared.topology_version() != before);
         }

@@ -21,7 +21,7 @@ mod upkeep_thread;
 mod wal_thread;
 
 use crate::node::{MakePartitions, ShardParts, Wiring};
-use crate::shard::{Mailbox, Parcel};
+use crate::shard::Mailbox;
 use crate::topology_log::TopologyLog;
 use broker::PartitionId;
 use metadata::{MetadataLog, Proposals};
@@ -36,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use storage::{DataFolder, Disk, NodeRecord, RealDisk, StorageError, WalOptions};
+use switch::Parcel;
 
 pub(crate) use metadata::Decided;
 pub use node::{ASIDE_FOLDER, OpenError, RepairReport, SyncTimes, Uncounted, needs_of, next_aside};
@@ -97,7 +98,7 @@ impl Listener for Routes {
         if !is_awaited {
             completions.put(completion);
         } else if completions.put_awaited(completion) {
-            mailbox.send(Parcel::Wake(partition));
+            mailbox.cross(Parcel::Wake(partition));
         }
     }
 }

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use storage::RealDisk;
+use switch::Parcel as Crossing;
 
 use broker::PartitionId;
 
@@ -71,7 +72,7 @@ impl Listener for LogListener {
         if !is_awaited {
             route.completions.put(completion);
         } else if route.completions.put_awaited(completion) {
-            self.parcels[route.shard].push(Parcel::Wake(partition));
+            self.parcels[route.shard].push(Parcel::Crossing(Crossing::Wake(partition)));
         }
     }
 }
@@ -119,7 +120,7 @@ impl Writer {
     fn post(&mut self) {
         let LogListener { mailboxes, parcels, .. } = &mut self.listener;
         for (mailbox, parcels) in mailboxes.iter().zip(parcels) {
-            mailbox.send_all(parcels, 0);
+            mailbox.send_all(parcels.drain(..), 0);
         }
         if self.log.take_wants_spares() {
             (self.prepare)();
@@ -418,7 +419,7 @@ mod tests {
         fn is_shard_woken(&self) -> bool {
             let mut parcels = Vec::new();
             self.mailbox.take(&mut parcels, Waker::noop());
-            parcels.iter().any(|parcel| matches!(parcel, Parcel::Wake(PARTITION)))
+            parcels.iter().any(|parcel| matches!(parcel, Parcel::Crossing(Crossing::Wake(PARTITION))))
         }
 
         fn is_thread_wanted(&self) -> bool {

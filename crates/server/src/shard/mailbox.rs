@@ -6,10 +6,9 @@
 //! from when they are sent until the shard has shown what became of them: senders look at them
 //! before they read more from publishers.
 
-use super::deletion::Deletion;
 use crate::drain::DrainStep;
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
-use partition::{Command, Effect, QueueFigures, Reply, RequestId};
+use broker::VhostId;
+use partition::{QueueFigures, Reply};
 use session::report::{ConnectionNumber, ConnectionReport};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,41 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
 
-use broker::topology::{BrokerEvent, CommandReply, Name, Refusal};
+use broker::topology::{Name, Refusal};
 
 /// What one shard, or another thread of the node, hands to a shard.
 pub(crate) enum Parcel {
-    /// For a partition of this shard.
-    Command(PartitionId, Command),
-    /// A queue now exists on a partition of this shard.
-    Declare(PartitionId, QueueId),
-    /// For a channel of this shard, from a partition of another.
-    Effect(Effect),
-    /// A partition of another shard passed a consumer of this shard over: its channel took all that
-    /// it may.
-    Starved {
-        /// The consumer.
-        consumer: ConsumerKey,
-    },
-    /// The connection of a channel has written so many bytes that a partition of this shard had
-    /// sent it.
-    Drained {
-        /// The channel.
-        channel: ChannelKey,
-        /// How many bytes.
-        bytes: usize,
-    },
-    /// A proposal of a channel of this shard was decided.
-    Decided {
-        /// The channel.
-        channel: ChannelKey,
-        /// Its request.
-        request: RequestId,
-        /// What became of it.
-        outcome: Result<CommandReply, Refusal>,
-    },
-    /// A partition wants a step although nobody sent it a command: the disk or a peer answered.
-    Wake(PartitionId),
+    /// For its switch.
+    Crossing(switch::Parcel<Outsider>),
     /// A new connection.
     Accepted(Box<Arrival>),
     /// Accept what comes here from now on.
@@ -64,13 +34,6 @@ pub(crate) enum Parcel {
     VhostDeleted(VhostId, Name),
     /// Somebody looks at what this shard serves.
     Look(Look),
-    /// Something happened that the event exchange is told.
-    Event(Box<BrokerEvent>),
-    /// A queue of one of this shard's partitions is to go.
-    Delete(Box<Deletion>),
-    /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is
-    /// ready.
-    Purge(PartitionId, QueueId, oneshot::Sender<Reply>),
     /// The operator closes a connection.
     CloseConnection {
         /// Its number; another shard's connection is not found.
@@ -82,6 +45,17 @@ pub(crate) enum Parcel {
     Relieved,
     /// The node ends, step by step.
     Drain(DrainStep),
+}
+
+/// Somebody who is no channel and waits for an answer: a task of another thread.
+#[derive(Debug)]
+pub(crate) struct Outsider(pub(crate) oneshot::Sender<Result<Reply, Refusal>>);
+
+impl switch::Outsider for Outsider {
+    fn answer(self, answer: Result<Reply, Refusal>) {
+        // Who does not wait any more does not need it.
+        drop(self.0.send(answer));
+    }
 }
 
 /// What is looked at, and where the answer goes. Nobody waits on the shard's side: an answer that
@@ -168,10 +142,15 @@ impl Mailbox {
         }
     }
 
+    /// Sends a parcel for the shard's switch.
+    pub(crate) fn cross(&self, parcel: switch::Parcel<Outsider>) {
+        self.send(Parcel::Crossing(parcel));
+    }
+
     /// Hands over many, in order, with one lock and at most one wake-up. Their messages have so
     /// many `bytes`.
-    pub(crate) fn send_all(&self, parcels: &mut Vec<Parcel>, bytes: u64) {
-        if parcels.is_empty() {
+    pub(crate) fn send_all(&self, parcels: impl ExactSizeIterator<Item = Parcel>, bytes: u64) {
+        if parcels.len() == 0 {
             return;
         }
         if bytes > 0 {
@@ -179,11 +158,7 @@ impl Mailbox {
         }
         let mut inner = self.lock();
         inner.bytes += bytes;
-        if inner.parcels.is_empty() {
-            std::mem::swap(&mut inner.parcels, parcels);
-        } else {
-            inner.parcels.append(parcels);
-        }
+        inner.parcels.extend(parcels);
         let waker = inner.waker.take();
         drop(inner);
         if let Some(waker) = waker {
@@ -210,8 +185,10 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use broker::PartitionId;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
+    use switch::Parcel as Crossing;
 
     struct Count(AtomicUsize);
     impl Wake for Count {
@@ -222,18 +199,20 @@ mod tests {
 
     #[test]
     fn many_parcels_are_one_wake_up_and_keep_their_order() {
+        let wake = |id| Parcel::Crossing(Crossing::Wake(PartitionId(id)));
         let (mailbox, count) = (Mailbox::default(), Arc::new(Count(AtomicUsize::new(0))));
         let waker = Waker::from(count.clone());
         let mut taken = Vec::new();
         mailbox.take(&mut taken, &waker);
-        mailbox.send(Parcel::Wake(PartitionId(1)));
-        mailbox.send_all(&mut vec![Parcel::Wake(PartitionId(2)), Parcel::Wake(PartitionId(3))], 7);
+        mailbox.send(wake(1));
+        mailbox.send_all([wake(2), wake(3)].into_iter(), 7);
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert_eq!(mailbox.take(&mut taken, &waker), 7);
         assert_eq!(mailbox.bytes(), 7, "they count until they are released");
         mailbox.release(7);
         assert_eq!(mailbox.bytes(), 0);
-        let order: Vec<u32> = taken.iter().map(|p| if let Parcel::Wake(id) = p { id.0 } else { 0 }).collect();
+        let number = |parcel: &Parcel| if let Parcel::Crossing(Crossing::Wake(id)) = parcel { id.0 } else { 0 };
+        let order: Vec<u32> = taken.iter().map(number).collect();
         assert_eq!(order, [1, 2, 3]);
         taken.clear();
         mailbox.take(&mut taken, &waker);

@@ -28,17 +28,9 @@
 //! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together)
 //! off the message.
 
-mod dead_letter;
-pub(crate) mod deletion;
-mod emit;
-mod inbox;
 mod mailbox;
-pub(crate) mod outlets;
 pub(crate) mod thread;
 mod wheel;
 
-pub(crate) use emit::EVENT_EXCHANGE;
-pub use inbox::transient_partition;
-pub(crate) use inbox::{Directory, Inbox, SHARDS_MAX};
-pub(crate) use mailbox::{Arrival, Look, Mailbox, Parcel};
+pub(crate) use mailbox::{Arrival, Look, Mailbox, Outsider, Parcel};
 pub(crate) use wheel::{Seat, Wheel};

@@ -5,36 +5,33 @@
 //! task waits, and a connection is borrowed by at most one of: its own task, the step task's
 //! timers, the step task's effects.
 
-use super::dead_letter::{AwaitedDeadLetters, Outgoing};
-use super::deletion::{Deletion, Outsider};
-use super::outlets::{RemoteWindows, window_bytes};
-use super::{Arrival, Inbox, Look, Parcel, Seat, Wheel, transient_partition};
-use crate::channel_key::ChannelKeys;
+use super::{Arrival, Look, Outsider, Parcel, Seat, Wheel};
 use crate::connection::{Client, ConnectionTask};
 use crate::drain::Drain;
 use crate::engine::{Decided, ShardDisk, wall_ms};
 use crate::listener::{self, Door, Room};
 use crate::node::{MakePartitions, ShardParts, Shared};
+use crate::random;
 use crate::stream::Stream;
+use crate::topology_log::Answer;
 use amqp::Millis;
-use broker::topology::{Command as Change, Topology};
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-use node::{Edge, Intake, Now, Shard, Waits};
-use partition::{Command, Effect, Outlets, QueuePartition, Reply, RequestId};
-use session::{Deletions, Peer, Tally};
+use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
+use broker::{ChannelKey, ConsumerKey, VhostId};
+use node::{Now, Shard};
+use partition::{Effect, RequestId};
+use session::{Peer, Tally};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use switch::{Crossing, Follower, Surroundings, Switch, Tell, transient_partition, window_bytes};
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::oneshot;
 
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
@@ -53,14 +50,11 @@ pub(crate) struct Parts {
 pub(crate) struct Local {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) inbox: RefCell<Inbox>,
-    pub(crate) keys: RefCell<ChannelKeys>,
-    pub(crate) remote: RefCell<RemoteWindows>,
+    pub(crate) switch: Switch<Rc<Client>, Outsider>,
     /// Bytes that may be queued towards each socket.
     window: Cell<usize>,
     clients: RefCell<Slab<Rc<Client>>>,
     lives: Cell<u32>,
-    channels: RefCell<HashMap<ChannelKey, (Rc<Client>, u16), FixedState>>,
     wheel: RefCell<Wheel>,
     /// When the step task wakes up by itself.
     armed: Cell<Millis>,
@@ -68,17 +62,8 @@ pub(crate) struct Local {
     flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
     paused: RefCell<Vec<Rc<Client>>>,
-    /// Who waits for what the shard asked partitions for somebody who is no channel.
-    asked: RefCell<HashMap<RequestId, oneshot::Sender<Reply>, FixedState>>,
-    /// Deletions of queues that are under way here.
-    pub(super) deletions: Deletions<Outsider>,
-    last_request: Cell<u64>,
     /// What goes through here.
     pub(crate) tally: Tally,
-    /// Dead letters on their way.
-    pub(crate) outgoing: RefCell<Outgoing>,
-    /// Dead letters that their queues wait for.
-    pub(crate) awaited: RefCell<AwaitedDeadLetters>,
 }
 
 impl Local {
@@ -92,21 +77,14 @@ impl Local {
         self.window.get()
     }
 
-    /// Hands a command to a partition, here or on another shard.
-    #[inline]
-    pub(crate) fn push(&self, partition: PartitionId, command: Command) {
-        self.inbox.borrow_mut().push(partition, command);
+    /// Has the step task run once, after the tasks that are ready now.
+    pub(crate) fn wake(&self) {
+        self.switch.inbox().borrow_mut().wake();
     }
 
-    /// Notes who hears of a channel's effects.
-    pub(crate) fn register(&self, channel: ChannelKey, client: &Rc<Client>, number: u16) {
-        let before = self.channels.borrow_mut().insert(channel, (client.clone(), number));
-        assert!(before.is_none(), "a channel key is given out once");
-    }
-
-    /// A channel is gone; late effects for it meet nobody.
-    pub(crate) fn unregister(&self, channel: ChannelKey) {
-        self.channels.borrow_mut().remove(&channel);
+    /// Whether the step task is on its way.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.switch.inbox().borrow().is_woken()
     }
 
     /// Has a connection looked at by the step task once the effects are in: it has something to
@@ -114,7 +92,7 @@ impl Local {
     pub(crate) fn flush_later(&self, client: &Rc<Client>) {
         if !client.in_flush.replace(true) {
             self.flush.borrow_mut().push(client.clone());
-            self.inbox.borrow_mut().wake();
+            self.wake();
         }
     }
 
@@ -123,7 +101,7 @@ impl Local {
         self.wheel.borrow_mut().enter(at, seat);
         if at < self.armed.get() {
             // The step task sleeps longer than that: it has to look again.
-            self.inbox.borrow_mut().wake();
+            self.wake();
         }
     }
 
@@ -139,88 +117,6 @@ impl Local {
             client.is_paused.set(false);
             client.wake();
         }
-    }
-
-    /// Applies a change that concerns this node only, and has partitions do what follows.
-    pub(crate) fn change_locally(&self, change: &Change) -> broker::topology::Applied {
-        let applied = self.shared.change_topology(change, Topology::apply_local);
-        let mut inbox = self.inbox.borrow_mut();
-        for effect in &applied.effects {
-            match effect {
-                broker::topology::Effect::QueueCreated { id, partition } => {
-                    inbox.declare(*partition, *id);
-                    if let Some(configure) = self.shared.configure(*id, true) {
-                        inbox.push(*partition, configure);
-                    }
-                }
-                broker::topology::Effect::QueueRulesChanged { id, partition } => {
-                    if let Some(configure) = self.shared.configure(*id, false) {
-                        inbox.push(*partition, configure);
-                    }
-                }
-                broker::topology::Effect::QueueDeleted { id, partition } => {
-                    inbox.push(*partition, Command::Delete { queue: *id });
-                }
-                broker::topology::Effect::UserDeleted { .. } | broker::topology::Effect::VhostDeleted { .. } => {
-                    unreachable!("users and virtual hosts are the same on every node")
-                }
-                broker::topology::Effect::ExchangeUnused { vhost, name } => {
-                    self.shared.delete_unused_exchange(*vhost, name);
-                }
-            }
-        }
-        applied
-    }
-
-    /// The last consumer of a queue went. An auto-delete queue ends now, unless a new consumer came
-    /// meanwhile: the partition is asked, as only it knows.
-    fn queue_unused(&self, queue: QueueId, partition: PartitionId) {
-        let auto_delete = self.shared.topology().queue(queue).is_some_and(|q| q.shape.auto_delete);
-        if auto_delete {
-            self.deletions.begin(Deletion::of_unused(queue, partition), self);
-        }
-    }
-
-    /// Partitions answered for dead letters.
-    fn dead_letters_answered(&self, first: u64, count: u64, is_safe: bool) {
-        let mut done = Vec::new();
-        self.awaited.borrow_mut().answered(first, count, is_safe, &mut done);
-        done.into_iter().for_each(|(partition, command)| self.push(partition, command));
-    }
-
-    /// The number of the shard's next own request.
-    pub(super) fn next_request(&self) -> RequestId {
-        let request = RequestId(self.last_request.get() + 1);
-        self.last_request.set(request.0);
-        request
-    }
-
-    /// Drops what is ready in a queue of this shard, for somebody who is no channel.
-    fn purge(&self, partition: PartitionId, queue: QueueId, answer: oneshot::Sender<Reply>) {
-        let request = self.next_request();
-        self.asked.borrow_mut().insert(request, answer);
-        let channel = self.keys.borrow().own();
-        self.push(partition, Command::Purge { queue, channel, request });
-    }
-
-    /// The answer to a request of the shard itself.
-    fn handle_own_reply(&self, request: RequestId, reply: &Reply) {
-        if self.deletions.may_be_deleted(request, reply, self) {
-            return;
-        }
-        if let Some(answer) = self.asked.borrow_mut().remove(&request) {
-            // Who does not wait any more does not need it.
-            let _ = answer.send(reply.clone());
-        }
-    }
-
-    /// The number of an open channel on its connection.
-    pub(crate) fn number_of(&self, channel: ChannelKey) -> Option<u16> {
-        self.channels.borrow().get(&channel).map(|(_, number)| *number)
-    }
-
-    fn client_of(&self, channel: ChannelKey) -> Option<(Rc<Client>, u16)> {
-        self.channels.borrow().get(&channel).cloned()
     }
 
     /// Starts serving a connection.
@@ -270,7 +166,7 @@ impl Local {
         self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
         if clients.is_empty() {
             // The step task may be waiting for the last one to leave.
-            self.inbox.borrow_mut().wake();
+            self.wake();
         }
     }
 
@@ -283,124 +179,92 @@ impl Local {
     }
 }
 
-/// The shard's connections, as its partitions see them.
-struct Connections<'a> {
-    local: &'a Rc<Local>,
-    /// Connections with bytes reserved in this step, and remote channels likewise.
-    reserved: &'a mut Vec<Rc<Client>>,
-    reserved_remote: &'a mut Vec<ChannelKey>,
-}
+/// What a shard's switch sees of its thread.
+pub(crate) struct Here<'a>(pub(crate) &'a Rc<Local>);
 
-impl Outlets for Connections<'_> {
-    fn room(&mut self, consumer: ConsumerKey) -> usize {
-        let channel = consumer.channel;
-        match self.local.keys.borrow().shard_of(channel) {
-            Some(shard) if shard == self.local.index => {}
-            Some(shard) => {
-                let portion = self.local.remote.borrow_mut().reserve(channel);
-                match portion {
-                    0 => {
-                        let parcel = Parcel::Starved { consumer };
-                        self.local.inbox.borrow_mut().push_parcel(shard, parcel);
-                    }
-                    _ => self.reserved_remote.push(channel),
-                }
-                return portion;
-            }
-            // A channel of another life: nobody is there to take anything.
-            None => return 0,
-        }
-        let Some((client, _)) = self.local.client_of(channel) else { return 0 };
-        let portion = client.reserve(consumer, self.local.window());
+impl Surroundings for Here<'_> {
+    type Connection = Rc<Client>;
+    type Outsider = Outsider;
+
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        self.0.shared.topology()
+    }
+
+    fn event_vhost(&self) -> Option<VhostId> {
+        let name = self.0.shared.config.event_vhost.as_deref()?;
+        self.0.shared.topology().vhost(name.as_bytes())
+    }
+
+    fn apply_local(&self, change: &Change, tell: &impl Tell) -> Applied {
+        self.0.shared.change_topology(change, Topology::apply_local, tell)
+    }
+
+    fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
+        let mailbox = self.0.shared.mailboxes[self.0.index].clone();
+        self.0.shared.log().propose(change, Answer::new(mailbox, channel, request));
+    }
+
+    fn vhost_deleted(&self, vhost: VhostId, name: &Name) {
+        Follower::vhost_deleted(&*self.0.shared, vhost, name);
+    }
+
+    fn user_deleted(&self, name: &Name) {
+        Follower::user_deleted(&*self.0.shared, name);
+    }
+
+    fn mail(&self, shard: usize, parcel: switch::Parcel<Outsider>) {
+        self.0.shared.mailboxes[shard].cross(parcel);
+    }
+
+    fn room(&self, client: &Rc<Client>, consumer: ConsumerKey) -> usize {
+        let portion = client.reserve(consumer, self.0.window());
         if portion == 0 {
-            self.local.flush_later(&client);
-        } else {
-            self.reserved.push(client);
+            self.0.flush_later(client);
         }
         portion
     }
-}
 
-/// Whom an effect concerns.
-fn channel_of(effect: &Effect) -> Option<ChannelKey> {
-    Some(match effect {
-        Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => *channel,
-        Effect::Deliver(delivery) => delivery.consumer.channel,
-        Effect::Cancelled { consumer, .. }
-        | Effect::GrantWanted { consumer, .. }
-        | Effect::GrantReturned { consumer, .. } => consumer.channel,
-        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
-    })
-}
-
-impl Connections<'_> {
-    /// Hands effects to channels of this shard. What follows each other for one channel is one
-    /// look-up.
-    fn deliver(&mut self, effects: impl Iterator<Item = Effect>, partition: Option<PartitionId>) {
-        let mut effects = effects.peekable();
-        while let Some(effect) = effects.next() {
-            let Some(channel) = channel_of(&effect) else {
-                let Some(partition) = partition else { continue };
-                match effect {
-                    Effect::Unused { queue } => self.local.queue_unused(queue, partition),
-                    Effect::Lapsed { queue } => {
-                        self.local.deletions.begin(Deletion::of_unused(queue, partition), &**self.local)
-                    }
-                    Effect::DeadLetter(letter) => {
-                        self.local.outgoing.borrow_mut().push(partition, letter);
-                        self.local.inbox.borrow_mut().wake();
-                    }
-                    _ => {}
-                }
-                continue;
-            };
-            let keys = self.local.keys.borrow();
-            let (shard, own) = (keys.shard_of(channel), keys.own());
-            drop(keys);
-            match shard {
-                Some(shard) if shard == self.local.index => {}
-                Some(shard) => {
-                    if let Effect::Deliver(delivery) = &effect {
-                        self.local.remote.borrow_mut().send(channel, delivery.message.len());
-                    }
-                    self.local.inbox.borrow_mut().push_parcel(shard, Parcel::Effect(effect));
-                    continue;
-                }
-                None => continue,
-            }
-            if channel == own {
-                match &effect {
-                    Effect::Reply { request, reply, .. } => self.local.handle_own_reply(*request, reply),
-                    Effect::Confirm { first, count, .. } => self.local.dead_letters_answered(*first, *count, true),
-                    Effect::Refuse { first, count, .. } => self.local.dead_letters_answered(*first, *count, false),
-                    _ => {}
-                }
-                continue;
-            }
-            let Some((client, number)) = self.local.client_of(channel) else { continue };
-            let same = |next: &Effect| channel_of(next) == Some(channel);
-            client.handle_effects((channel, number), effect, || effects.next_if(same), self.local);
-            self.local.flush_later(&client);
-        }
+    fn settle_room(&self, client: &Rc<Client>) {
+        client.settle_reserved();
     }
-}
 
-impl Intake for Local {
-    #[inline]
-    fn with<R>(&self, f: impl FnOnce(&mut Waits) -> R) -> R {
-        f(self.inbox.borrow_mut().waits())
+    fn starve(&self, client: &Rc<Client>, consumer: ConsumerKey) {
+        client.starve_remote(consumer);
+        self.0.flush_later(client);
     }
-}
 
-impl Edge for Connections<'_> {
-    fn take_effects(&mut self, partition: PartitionId, _: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
-        for client in self.reserved.drain(..) {
-            client.settle_reserved();
-        }
-        for channel in self.reserved_remote.drain(..) {
-            self.local.remote.borrow_mut().settle(channel);
-        }
-        self.deliver(effects.drain(..), Some(partition));
+    fn hear(
+        &self,
+        client: &Rc<Client>,
+        channel: (ChannelKey, u16),
+        first: Effect,
+        next: &mut dyn FnMut() -> Option<Effect>,
+    ) {
+        client.handle_effects(channel, first, next, self.0);
+        self.0.flush_later(client);
+    }
+
+    fn hear_decided(
+        &self,
+        client: &Rc<Client>,
+        channel: (ChannelKey, u16),
+        request: RequestId,
+        outcome: Result<CommandReply, Refusal>,
+    ) {
+        client.handle_decided(channel, request, outcome, self.0);
+        self.0.flush_later(client);
+    }
+
+    fn wall_ms(&self) -> u64 {
+        wall_ms()
+    }
+
+    fn dice(&self) -> u64 {
+        random::dice()
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        self.0.shared.elapsed_us()
     }
 }
 
@@ -413,8 +277,6 @@ struct StepTask {
     disk: Option<ShardDisk>,
     parcels: Vec<Parcel>,
     due: Vec<Seat>,
-    reserved: Vec<Rc<Client>>,
-    reserved_remote: Vec<ChannelKey>,
     /// The channel of each effect parcel's connection is looked up once for a run of them.
     arrived: Vec<Effect>,
     drain: Drain,
@@ -438,7 +300,7 @@ impl StepTask {
                 if !matches!(parcel, Parcel::Drain(_)) {
                     self.drain.note_activity();
                 }
-                if let Parcel::Effect(effect) = parcel {
+                if let Parcel::Crossing(switch::Parcel::Effect(effect)) = parcel {
                     self.arrived.push(effect);
                     continue;
                 }
@@ -455,38 +317,14 @@ impl StepTask {
             return;
         }
         let mut arrived = std::mem::take(&mut self.arrived);
-        let StepTask { local, reserved, reserved_remote, .. } = self;
-        Connections { local, reserved, reserved_remote }.deliver(arrived.drain(..), None);
+        self.local.switch.deliver(arrived.drain(..), None, &Here(&self.local));
         self.arrived = arrived;
     }
 
     fn handle_parcel(&mut self, parcel: Parcel, now: Millis) {
         let local = &self.local;
         match parcel {
-            Parcel::Command(partition, command) => {
-                if let Command::Detach { channel } = &command {
-                    local.remote.borrow_mut().forget(*channel);
-                }
-                local.push(partition, command);
-            }
-            Parcel::Declare(partition, queue) => local.inbox.borrow_mut().declare(partition, queue),
-            Parcel::Effect(_) => unreachable!("effects were gathered before"),
-            Parcel::Starved { consumer } => {
-                if let Some((client, _)) = local.client_of(consumer.channel) {
-                    client.starve_remote(consumer);
-                    local.flush_later(&client);
-                }
-            }
-            Parcel::Drained { channel, bytes } => local.remote.borrow_mut().drained(channel, bytes),
-            Parcel::Decided { channel, request, outcome } => {
-                if channel == local.keys.borrow().own() {
-                    local.deletions.decided(request, outcome, &**local);
-                } else if let Some((client, number)) = local.client_of(channel) {
-                    client.handle_decided((channel, number), request, outcome, local);
-                    local.flush_later(&client);
-                }
-            }
-            Parcel::Wake(partition) => local.inbox.borrow_mut().wake_partition(partition),
+            Parcel::Crossing(parcel) => local.switch.take(parcel, &Here(local)),
             Parcel::Listen(listener) => {
                 let room = Arc::new(Room::new(1));
                 let accept = listener::accept(listener, Door::default(), local.shared.clone(), room);
@@ -532,9 +370,6 @@ impl StepTask {
                 self.shard.survey(&mut figures);
                 let _ = answer.send(figures);
             }
-            Parcel::Event(event) => local.emit_event(&event),
-            Parcel::Delete(deletion) => local.deletions.begin(*deletion, &**local),
-            Parcel::Purge(partition, queue, answer) => local.purge(partition, queue, answer),
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain(step) => {
                 let is_for_clients = self.drain.begin(step, Now { ms: now, wall_ms: wall_ms() });
@@ -638,14 +473,14 @@ impl Future for StepTask {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
         let now = this.local.now();
-        this.local.inbox.borrow_mut().start_step(cx.waker());
+        this.local.switch.inbox().borrow_mut().start_step(cx.waker());
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
-        this.local.send_dead_letters();
-        let StepTask { local, shard, disk, drain, reserved, reserved_remote, .. } = &mut *this;
+        this.local.switch.send_dead_letters(&Here(&this.local));
+        let StepTask { local, shard, disk, drain, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
         shard.share().are_keys_full = local.shared.are_keys_full.load(Ordering::Relaxed);
-        if shard.step(time, &**local, &mut Connections { local, reserved, reserved_remote }) {
+        if shard.step(time, &local.switch, &mut Crossing { switch: &local.switch, env: &Here(local) }) {
             drain.note_activity();
         }
         if let Some(disk) = disk {
@@ -656,14 +491,14 @@ impl Future for StepTask {
         this.publish_gauges();
         this.flush(now);
         this.publish_gauges();
-        this.local.inbox.borrow_mut().post(&this.local.shared.mailboxes);
+        this.local.switch.inbox().borrow_mut().post(|shard, parcels, bytes| {
+            this.local.shared.mailboxes[shard].send_all(parcels.drain(..).map(Parcel::Crossing), bytes);
+        });
         if let Some(disk) = &mut this.disk {
             disk.commit();
         }
         let has_clients = !this.local.clients.borrow().is_empty();
-        let is_busy = this.shard.unwritten_bytes() > 0
-            || this.local.inbox.borrow().is_woken()
-            || !this.local.outgoing.borrow().is_empty();
+        let is_busy = this.shard.unwritten_bytes() > 0 || this.local.switch.is_busy();
         if this.drain.end_turn(now, has_clients, is_busy) {
             return Poll::Ready(());
         }
@@ -672,7 +507,7 @@ impl Future for StepTask {
                 this.trim_at = None;
                 this.shard.trim();
                 (this.local.shared.config.on_quiet)();
-                this.local.inbox.borrow_mut().trim();
+                this.local.switch.inbox().borrow_mut().trim();
             }
             // The step that trims leaves nothing to trim, so an idle shard is not woken again.
             _ => {
@@ -702,23 +537,15 @@ pub(crate) fn run(parts: Parts) {
         let shard = Shard::new(transient_partition(index), members, share);
         let local = Rc::new(Local {
             index,
-            inbox: RefCell::new(Inbox::new(index, shared.directory.clone(), shard.len())),
-            keys: RefCell::new(ChannelKeys::new(shared.config.life, index)),
-            remote: RefCell::default(),
+            switch: Switch::new(shared.config.life, index, shared.directory.clone(), shard.len()),
             window: Cell::new(window_bytes(0)),
             clients: RefCell::default(),
             lives: Cell::new(0),
-            channels: RefCell::default(),
             wheel: RefCell::default(),
             armed: Cell::new(0),
             flush: RefCell::default(),
             paused: RefCell::default(),
-            asked: RefCell::default(),
-            deletions: Deletions::default(),
-            last_request: Cell::new(0),
             tally: Tally::default(),
-            outgoing: RefCell::default(),
-            awaited: RefCell::default(),
             shared: shared.clone(),
         });
         let step = StepTask {
@@ -727,8 +554,6 @@ pub(crate) fn run(parts: Parts) {
             disk,
             parcels: Vec::new(),
             due: Vec::new(),
-            reserved: Vec::new(),
-            reserved_remote: Vec::new(),
             arrived: Vec::new(),
             drain: Drain::default(),
             was_loaded: false,

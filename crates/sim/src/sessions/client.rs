@@ -145,6 +145,9 @@ pub(super) const AUTO_DELETE: u64 = 2;
 /// A queue whose messages end by themselves.
 pub(super) const SHORT_LIVED: &str = "t.0";
 
+/// Where they go then, once more than once if an answer gets lost. Only the audit takes from it.
+pub(super) const DEAD: &str = "d.0";
+
 /// The queue that only one client may use.
 pub(super) fn exclusive(client: u64) -> String {
     format!("x.{client}")
@@ -758,9 +761,15 @@ impl Client {
     }
 }
 
-/// The argument with which messages of a queue end by themselves.
-pub(super) fn time_limit(ms: i32) -> Table {
+/// The queue whose messages end by themselves and go to another, at least once.
+pub(super) fn declare_short_lived() -> Method {
+    let text = |text: &'static str| Value::LongString(Bytes::from_static(text.as_bytes()));
     let mut arguments = Table::new();
-    arguments.push("x-message-ttl", Value::I32(ms));
-    arguments
+    arguments.push("x-queue-type", text("quorum"));
+    arguments.push("x-message-ttl", Value::I32(1_000));
+    arguments.push("x-overflow", text("reject-publish"));
+    arguments.push("x-dead-letter-exchange", text(""));
+    arguments.push("x-dead-letter-routing-key", text(DEAD));
+    arguments.push("x-dead-letter-strategy", text("at-least-once"));
+    declare(SHORT_LIVED, true, false, false, arguments)
 }

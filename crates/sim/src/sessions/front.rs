@@ -6,67 +6,84 @@
 //! once or late.
 
 use crate::bug::Bug;
-use crate::node::{EPOCH_MS, Node, TRANSIENT};
+use crate::node::{EPOCH_MS, Node, TOPOLOGY, TRANSIENT};
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
-use broker::topology::{Applied, BrokerEvent, Checked, Command as Change, Effect as Followed, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
+use broker::topology::{Applied, BrokerEvent, Command as Change, CommandReply, Name, Refusal, Topology};
+use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
-    Asker, Common, Count, DeleteQueue, Deleter, Deletion, Deletions, Histories, Host, Limits, LoginLimits, Logins,
-    Settings, Sums,
+    Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Limits, LoginLimits, Logins, Settings, Sums,
 };
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
+use switch::{Directory, Follower, Outsider, Parcel, Surroundings, Switch, Tell};
 
-/// Durable partitions of a node.
+/// Durable partitions of a node. They run on shard 0, with the topology's group behind them.
 pub(super) const PARTITIONS: u32 = 3;
 
 /// A connection.
 pub(super) type ConnectionId = u64;
 
-/// What leaves a session, or the place where queues are deleted.
+/// Nobody asks from outside.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Nearly all are commands.
+pub(super) struct NoOutsider;
+
+impl Outsider for NoOutsider {
+    fn answer(self, _: Result<Reply, Refusal>) {}
+}
+
+/// What leaves a session or a switch for somewhere else than a partition.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // There are few.
 pub(super) enum Sent {
-    Command(PartitionId, Command),
-    /// A queue in memory exists from now on.
-    Declare(QueueId),
     Propose(u64, Change),
-    /// A channel that asked for a deletion hears of it.
-    Answer(ChannelKey, RequestId, Result<Reply, Refusal>),
+    /// To one of the node's shards.
+    Mail(usize, Parcel<NoOutsider>),
+    /// For a channel of a connection.
+    Hear(ConnectionId, (ChannelKey, u16), Effect),
+    HearDecided(ConnectionId, (ChannelKey, u16), RequestId, Result<CommandReply, Refusal>),
+    /// A consumer of a connection was passed over.
+    Starve(ConnectionId, ConsumerKey),
     /// A wrong host says something to a channel that no partition said.
     Effect(Effect),
 }
 
-/// Who hears what the topology decides.
+/// Who hears what the topology decides: which shard, and whom there.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Proposer {
-    Channel(ChannelKey, RequestId),
-    Deletion(RequestId),
-    Nobody,
+pub(super) struct Proposer {
+    pub(super) shard: usize,
+    pub(super) channel: ChannelKey,
+    pub(super) request: RequestId,
+}
+
+/// A shard between its connections and its partitions.
+pub(super) struct Crossroads {
+    pub(super) switch: Switch<ConnectionId, NoOutsider>,
+    pub(super) mailbox: RefCell<VecDeque<Parcel<NoOutsider>>>,
+    /// Its task is on its way.
+    pub(super) is_due: Cell<bool>,
 }
 
 /// A node's side of its clients, for one life of it.
 pub(super) struct Front {
     pub(super) common: Common,
-    pub(super) channels: RefCell<BTreeMap<ChannelKey, (ConnectionId, u16)>>,
-    pub(super) deletions: Deletions<()>,
-    /// Which channel asked for what was asked under the node's own key, for a host that forgets who
-    /// is gone.
+    pub(super) shards: Vec<Crossroads>,
+    /// Which channel asked for what shard 0 asked under its own key, and for the end of which queue,
+    /// for a host that forgets who is gone.
     pub(super) asked_for: RefCell<BTreeMap<RequestId, ChannelKey>>,
+    pub(super) askers: RefCell<BTreeMap<QueueId, ChannelKey>>,
     /// Who consumes from which queue, for a host that lets a get go ahead of them.
     consumers: RefCell<Vec<(QueueId, ConsumerKey)>>,
     pub(super) proposers: RefCell<BTreeMap<u64, Proposer>>,
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
     pub(super) is_open: bool,
-    /// When what was handed to a partition last arrives there, and what it said last at the
-    /// sessions.
+    /// When what was handed to a partition last arrives there, and what it said last at the switch.
     pub(super) to_partition: BTreeMap<PartitionId, Micros>,
     pub(super) from_partition: BTreeMap<PartitionId, Micros>,
     dice: RefCell<Random>,
@@ -78,8 +95,9 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// For a node that starts. `lives` is a number that no other life of any node has.
-    pub(super) fn new(lives: u64, random: Random, bug: Option<Bug>) -> Front {
+    /// For a node that starts, with so many shards. `start` is a number that no other start of any
+    /// node has.
+    pub(super) fn new(life: NodeLife, shards: usize, random: Random, bug: Option<Bug>) -> Front {
         let settings = Settings {
             node_name: "leveret@sim".to_owned(),
             loopback_users: Vec::new(),
@@ -90,11 +108,18 @@ impl Front {
         };
         let sums = Sums { limits: Limits::new(64 << 20, 64 << 20, 1 << 30), waiting_max: 1 << 20, ..Sums::default() };
         let (logins, histories) = (Logins::new(LoginLimits::default()), Histories::new(1 << 20));
+        let placement: Vec<_> = (1..=PARTITIONS).map(PartitionId).chain([TOPOLOGY]).map(|id| (id, 0)).collect();
+        let directory = Directory::new(shards, &placement);
+        let crossroads = |index: usize| {
+            let members = if index == 0 { placement.len() + 1 } else { 1 };
+            let switch = Switch::new(life, index, directory.clone(), members);
+            Crossroads { switch, mailbox: RefCell::default(), is_due: Cell::new(false) }
+        };
         Front {
             common: Common { settings, logins, occupancy: Arc::default(), histories, sums },
-            channels: RefCell::default(),
-            deletions: Deletions::default(),
+            shards: (0..shards).map(crossroads).collect(),
             asked_for: RefCell::default(),
+            askers: RefCell::default(),
             consumers: RefCell::default(),
             proposers: RefCell::default(),
             sent: RefCell::default(),
@@ -102,7 +127,7 @@ impl Front {
             to_partition: BTreeMap::new(),
             from_partition: BTreeMap::new(),
             dice: RefCell::new(random),
-            base: lives << 32,
+            base: u64::from(life.start) << 32,
             last: Cell::new(0),
             placed: Cell::new(0),
             bug,
@@ -115,68 +140,155 @@ impl Front {
         self.base | self.last.get()
     }
 
-    /// The key under which the node itself asks.
-    pub(super) fn own(&self) -> ChannelKey {
-        ChannelKey(self.base.into())
-    }
-
     fn send(&self, sent: Sent) {
         self.sent.borrow_mut().push(sent);
     }
 }
 
-/// One call of a session, or of the place where queues are deleted.
+/// One call of a session or a switch.
 pub(super) struct Desk<'a> {
     pub(super) front: &'a Front,
     pub(super) node: RefCell<&'a mut Node>,
     pub(super) now: Micros,
+    /// The shard that is called.
+    pub(super) shard: usize,
     /// The connection whose session is called.
     pub(super) connection: ConnectionId,
 }
 
 impl Desk<'_> {
-    /// Has partitions do what follows from a change of the topology.
-    pub(super) fn follow(&self, effects: &[Followed]) {
-        for effect in effects {
-            match effect {
-                Followed::QueueCreated { id, partition } => {
-                    if *partition == TRANSIENT {
-                        self.front.send(Sent::Declare(*id));
-                    }
-                    self.configure(*id, true);
-                }
-                Followed::QueueRulesChanged { id, .. } => self.configure(*id, false),
-                Followed::QueueDeleted { id, partition } => {
-                    self.front.send(Sent::Command(*partition, Command::Delete { queue: *id }));
-                }
-                Followed::ExchangeUnused { vhost, name } => {
-                    let deletion = Host::topology(self).deletion_of_unused(*vhost, name);
-                    match deletion {
-                        Checked::Done => {}
-                        Checked::Propose(change) => self.propose_for(change, Proposer::Nobody),
-                        Checked::Local(change) => drop(Host::change(self, &change)),
-                    }
-                }
-                Followed::VhostDeleted { .. } | Followed::UserDeleted { .. } => unreachable!("nobody deletes any"),
-            }
-        }
+    pub(super) fn switch(&self) -> &Switch<ConnectionId, NoOutsider> {
+        &self.front.shards[self.shard].switch
     }
 
-    /// Tells a partition the rules of a queue, if it has any.
-    pub(super) fn configure(&self, queue: QueueId, is_new: bool) {
-        let topology = Host::topology(self);
-        let Some(found) = topology.queue(queue) else { return };
-        let forgets = self.front.bug == Some(Bug::RulesAreForgotten) && !self.front.is_open;
-        if (!is_new || !found.rules.is_plain()) && !forgets {
-            let command = Command::Configure { queue, rules: found.rules.clone() };
-            self.front.send(Sent::Command(found.partition, command));
-        }
+    pub(super) fn topology(&self) -> impl Deref<Target = Topology> {
+        Ref::map(self.node.borrow(), |node| node.topology().expect("a node that is called is up"))
     }
 
-    fn propose_for(&self, change: Change, proposer: Proposer) {
+    fn dice(&self) -> u64 {
+        self.front.dice.borrow_mut().next()
+    }
+}
+
+/// What the log decided comes to partitions by the mailbox of their shard.
+impl Tell for Desk<'_> {
+    fn declare(&self, partition: PartitionId, queue: QueueId) {
+        self.front.send(Sent::Mail(0, Parcel::Declare(partition, queue)));
+    }
+
+    fn command(&self, partition: PartitionId, command: Command) {
+        let is_rules = matches!(command, Command::Configure { .. });
+        if !is_rules || self.front.bug != Some(Bug::RulesAreForgotten) || self.front.is_open {
+            self.front.send(Sent::Mail(0, Parcel::Command(partition, command)));
+        }
+    }
+}
+
+impl Follower for Desk<'_> {
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        Desk::topology(self)
+    }
+
+    fn propose(&self, change: Change) {
+        Surroundings::propose(self, change, ChannelKey::NOBODY, RequestId(0));
+    }
+
+    fn change_locally(&self, change: &Change) {
+        let applied = self.apply_local(change, self);
+        switch::follow(&applied.effects, self);
+    }
+
+    fn vhost_deleted(&self, _: VhostId, _: &Name) {
+        unreachable!("nobody deletes any");
+    }
+
+    fn user_deleted(&self, _: &Name) {
+        unreachable!("nobody deletes any");
+    }
+}
+
+impl Surroundings for Desk<'_> {
+    type Connection = ConnectionId;
+    type Outsider = NoOutsider;
+
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        Desk::topology(self)
+    }
+
+    fn event_vhost(&self) -> Option<VhostId> {
+        None
+    }
+
+    fn apply_local(&self, change: &Change, tell: &impl Tell) -> Applied {
+        let mut node = self.node.borrow_mut();
+        let topology = node.topology_mut().expect("a node that is called is up");
+        let applied = topology.apply_local(change);
+        switch::tell_partitions(&applied.effects, topology, tell);
+        applied
+    }
+
+    fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
         let token = self.front.next();
-        self.front.proposers.borrow_mut().insert(token, proposer);
+        self.front.proposers.borrow_mut().insert(token, Proposer { shard: self.shard, channel, request });
         self.front.send(Sent::Propose(token, change));
+    }
+
+    fn vhost_deleted(&self, vhost: VhostId, name: &Name) {
+        Follower::vhost_deleted(self, vhost, name);
+    }
+
+    fn user_deleted(&self, name: &Name) {
+        Follower::user_deleted(self, name);
+    }
+
+    fn mail(&self, shard: usize, parcel: Parcel<NoOutsider>) {
+        self.front.send(Sent::Mail(shard, parcel));
+    }
+
+    fn room(&self, _: &ConnectionId, _: ConsumerKey) -> usize {
+        usize::MAX
+    }
+
+    fn settle_room(&self, _: &ConnectionId) {}
+
+    fn starve(&self, connection: &ConnectionId, consumer: ConsumerKey) {
+        self.front.send(Sent::Starve(*connection, consumer));
+    }
+
+    fn hear(
+        &self,
+        connection: &ConnectionId,
+        channel: (ChannelKey, u16),
+        first: Effect,
+        next: &mut dyn FnMut() -> Option<Effect>,
+    ) {
+        let mut effect = Some(first);
+        while let Some(current) = effect {
+            self.front.send(Sent::Hear(*connection, channel, current));
+            effect = next();
+        }
+    }
+
+    fn hear_decided(
+        &self,
+        connection: &ConnectionId,
+        channel: (ChannelKey, u16),
+        request: RequestId,
+        outcome: Result<CommandReply, Refusal>,
+    ) {
+        self.front.send(Sent::HearDecided(*connection, channel, request, outcome));
+    }
+
+    fn wall_ms(&self) -> u64 {
+        EPOCH_MS + self.now / MS
+    }
+
+    fn dice(&self) -> u64 {
+        Desk::dice(self)
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        self.now
     }
 }
 
@@ -188,11 +300,11 @@ impl Host for Desk<'_> {
     }
 
     fn topology(&self) -> impl Deref<Target = Topology> {
-        Ref::map(self.node.borrow(), |node| node.topology().expect("a node that is called is up"))
+        Desk::topology(self)
     }
 
     fn topology_version(&self) -> u64 {
-        Host::topology(self).version()
+        Desk::topology(self).version()
     }
 
     fn now(&self) -> Millis {
@@ -204,15 +316,15 @@ impl Host for Desk<'_> {
     }
 
     fn random(&self) -> u128 {
-        u128::from(self.dice()) << 64 | u128::from(self.dice())
+        u128::from(Desk::dice(self)) << 64 | u128::from(Desk::dice(self))
     }
 
     fn dice(&self) -> u64 {
-        self.front.dice.borrow_mut().next()
+        Desk::dice(self)
     }
 
     fn shard(&self) -> usize {
-        0
+        self.shard
     }
 
     fn shard_of(&self, _: PartitionId) -> Option<usize> {
@@ -258,85 +370,48 @@ impl Host for Desk<'_> {
                 let stall = |stalled: bool| {
                     for (_, consumer) in consumers.iter().filter(|(of, _)| *of == queue) {
                         let command = Command::Stall { queue, consumer: *consumer, stalled };
-                        self.front.send(Sent::Command(partition, command));
+                        self.switch().push(partition, command);
                     }
                 };
                 stall(true);
-                self.front.send(Sent::Command(partition, command));
+                self.switch().push(partition, command);
                 return stall(false);
             }
             _ => {}
         }
-        self.front.send(Sent::Command(partition, command));
+        self.switch().push(partition, command);
     }
 
     fn change(&self, change: &Change) -> Applied {
-        let mut node = self.node.borrow_mut();
-        let applied = node.topology_mut().expect("a node that is called is up").apply_local(change);
-        drop(node);
-        self.follow(&applied.effects);
-        applied
+        self.switch().change_locally(change, self)
     }
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
-        self.propose_for(change, Proposer::Channel(channel, request));
+        Surroundings::propose(self, change, channel, request);
     }
 
     fn delete_queue(&self, delete: DeleteQueue) {
         let DeleteQueue { queue, partition, if_unused, if_empty, channel, request } = delete;
+        self.front.askers.borrow_mut().insert(queue, channel);
         let asker = Asker::Channel { channel, request };
-        self.front.deletions.begin(Deletion { queue, partition, if_unused, if_empty, asker }, self);
-        let own = RequestId(self.front.base | self.front.last.get());
-        self.front.asked_for.borrow_mut().insert(own, channel);
+        self.switch().delete_queue(Deletion { queue, partition, if_unused, if_empty, asker }, self);
     }
 
     fn open_channel(&self, number: u16) -> ChannelKey {
-        let key = ChannelKey(self.front.next().into());
-        self.front.channels.borrow_mut().insert(key, (self.connection, number));
-        key
+        self.switch().open_channel(self.connection, number)
     }
 
     fn close_channel(&self, channel: ChannelKey) {
-        self.front.channels.borrow_mut().remove(&channel);
+        self.switch().close_channel(channel);
     }
 
-    fn drained(&self, _: usize, _: ChannelKey, _: usize) {}
+    fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize) {
+        self.switch().drained(shard, channel, bytes);
+    }
 
     fn count(&self, _: Count, _: u64) {}
 
     fn tell(&self, _: BrokerEvent) {}
 
     fn emit(&self, _: VhostId, _: &'static str, _: &[u8], _: &Table, _: Bytes) {}
-}
-
-impl Deleter<()> for Desk<'_> {
-    fn own_channel(&self) -> ChannelKey {
-        self.front.own()
-    }
-
-    fn next_request(&self) -> RequestId {
-        RequestId(self.front.next())
-    }
-
-    fn topology(&self) -> impl Deref<Target = Topology> {
-        Host::topology(self)
-    }
-
-    fn push(&self, partition: PartitionId, command: Command) {
-        self.front.send(Sent::Command(partition, command));
-    }
-
-    fn change(&self, change: &Change) -> Applied {
-        Host::change(self, change)
-    }
-
-    fn propose(&self, change: Change, request: RequestId) {
-        self.propose_for(change, Proposer::Deletion(request));
-    }
-
-    fn answer(&self, asker: Asker<()>, answer: Result<Reply, Refusal>) {
-        if let Asker::Channel { channel, request } = asker {
-            self.front.send(Sent::Answer(channel, request, answer));
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! without an ack, so that what was confirmed there must come out. Invariant: it knows what clients
 //! know, and nothing of the nodes.
 
+use super::client::{DEAD, SHORT_LIVED};
 use crate::checks::violated;
 use crate::schedule::{Micros, SECOND};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +63,7 @@ pub struct Figures {
     pub redelivered: u64,
     pub got: u64,
     pub replies: u64,
+    pub dead_letters: u64,
     pub requests: u64,
     pub channel_errors: u64,
     pub deletes: u64,
@@ -81,6 +83,7 @@ impl Figures {
         self.redelivered += other.redelivered;
         self.got += other.got;
         self.replies += other.replies;
+        self.dead_letters += other.dead_letters;
         self.requests += other.requests;
         self.channel_errors += other.channel_errors;
         self.deletes += other.deletes;
@@ -147,13 +150,18 @@ impl Ledger {
         if body[8..].iter().any(|byte| *byte != id as u8) {
             violated("published", &format!("message {id} came out of {queue} with another body"));
         }
+        let is_dead = *queue == DEAD;
         let is_there = match &message.to {
-            To::Queue(name) => name == queue,
+            To::Queue(name) => name == queue || is_dead && name == SHORT_LIVED,
             To::All => self.kept.iter().any(|name| name == queue) || queue.starts_with('e'),
             To::Caller(_) => false,
         };
         if !is_there || message.fate == Fate::RolledBack {
             violated("published", &format!("{message:?}, number {id}, came out of {queue}"));
+        }
+        if is_dead {
+            self.figures.dead_letters += 1;
+            return id;
         }
         if *redelivered {
             self.figures.redelivered += 1;
@@ -197,7 +205,13 @@ impl Ledger {
     /// All queues are empty: what was confirmed must have come out of each of its queues.
     pub(super) fn finish(&self) {
         for (id, message) in self.messages.iter().enumerate() {
-            if message.fate != Fate::Confirmed || message.expires {
+            if message.fate != Fate::Confirmed {
+                continue;
+            }
+            if message.to == To::Queue(SHORT_LIVED.to_owned()) && !message.ended.contains(DEAD) {
+                violated("lost", &format!("message {id} was confirmed, died, and is not in {DEAD}: {message:?}"));
+            }
+            if message.expires {
                 continue;
             }
             let missing = self.kept.iter().find(|name| {

@@ -6,13 +6,16 @@
 
 use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
 use super::{Event, Phase, Sessions};
+use crate::bug::Bug;
 use crate::network;
 use crate::node::{Node, StepOutput, View};
 use crate::schedule::MS;
+use broker::NodeLife;
 use broker::topology::{CommandReply as Decision, Refusal};
 use partition::Command;
 use std::cell::RefCell;
 use storage::disk::{Crash, SurvivalUnit};
+use switch::Parcel;
 
 impl Sessions {
     /// Carries out what came out of a step of a node.
@@ -29,7 +32,12 @@ impl Sessions {
             }
         }
         if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
-            Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 }.follow(&out.follows);
+            let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
+            {
+                let topology = desk.topology();
+                switch::tell_partitions(&out.follows, &topology, &desk);
+            }
+            switch::follow(&out.follows, &desk);
             self.carry(node);
         }
         for (partition, _, effect) in out.effects {
@@ -53,21 +61,11 @@ impl Sessions {
 
     /// The topology decided about something that was proposed here, or never will.
     pub(super) fn decided(&mut self, node: usize, token: u64, outcome: Result<Decision, Refusal>) {
-        let (now, life) = (self.schedule.now(), self.nodes[node].life);
         let Some(front) = &self.fronts[node] else { return };
-        let proposer = front.proposers.borrow_mut().remove(&token);
-        match proposer {
-            Some(Proposer::Channel(channel, request)) => {
-                let after = self.delay();
-                self.schedule.after(after, Event::Decided { node, life, channel, request, outcome });
-            }
-            Some(Proposer::Deletion(request)) => {
-                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
-                front.deletions.decided(request, outcome, &desk);
-                self.carry(node);
-            }
-            Some(Proposer::Nobody) | None => {}
-        }
+        let Some(proposer) = front.proposers.borrow_mut().remove(&token) else { return };
+        let Proposer { shard, channel, request } = proposer;
+        front.sent.borrow_mut().push(Sent::Mail(shard, Parcel::Decided { channel, request, outcome }));
+        self.carry(node);
     }
 
     /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the
@@ -85,11 +83,12 @@ impl Sessions {
         for group in 0..PARTITIONS as usize {
             let partition = self.nodes[node].partition(group).expect("it is up");
             let gone = partition.queue_ids().into_iter().filter(|queue| known.queue(*queue).is_none());
-            orphans.extend(gone.map(|queue| Sent::Command(partition.id(), Command::Delete { queue })));
+            orphans.extend(gone.map(|queue| (partition.id(), Command::Delete { queue })));
         }
         let front = self.fronts[node].as_mut().expect("it is there");
         front.is_open = true;
-        front.sent.borrow_mut().append(&mut orphans);
+        let switch = &front.shards[0].switch;
+        orphans.into_iter().for_each(|(partition, command)| switch.push(partition, command));
         self.carry(node);
     }
 
@@ -100,12 +99,10 @@ impl Sessions {
                 self.trace.line(now, || format!("n{} starts", node + 1));
                 self.lives += 1;
                 self.ledger.figures.restarts += 1;
-                self.fronts[node] = Some(Front::new(self.lives, self.random.fork(), self.options.bug));
-                let front = self.fronts[node].as_ref().expect("it was just made");
-                let queues: Vec<_> =
-                    self.nodes[node].topology().into_iter().flat_map(|t| t.queues().map(|q| q.id)).collect();
-                let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, connection: 0 };
-                queues.into_iter().for_each(|queue| desk.configure(queue, true));
+                let life = NodeLife { node: node as u32 + 1, start: self.lives };
+                let shards = self.random.between(1, 3) as usize;
+                self.fronts[node] = Some(Front::new(life, shards, self.random.fork(), self.options.bug));
+                self.tell_rules(node);
                 self.carry(node);
                 self.settle(node, out);
             }
@@ -113,6 +110,18 @@ impl Sessions {
                 self.trace.line(now, || format!("n{} fails to start: {error}", node + 1));
                 self.fall(node);
             }
+        }
+    }
+
+    /// What no queue's log keeps is told to the partitions.
+    fn tell_rules(&mut self, node: usize) {
+        let (Some(front), Some(topology)) = (&self.fronts[node], self.nodes[node].topology()) else { return };
+        if self.options.bug == Some(Bug::RulesAreForgotten) {
+            return;
+        }
+        for queue in topology.queues() {
+            let rules = switch::rules_of(queue.id, true, topology);
+            rules.into_iter().for_each(|command| front.shards[0].switch.push(queue.partition, command));
         }
     }
 

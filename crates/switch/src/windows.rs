@@ -24,27 +24,27 @@ pub(crate) const REMOTE_BYTES_MAX: usize = 256 << 10;
 const _: () = assert!(WINDOW_BYTES_MIN <= WINDOW_BYTES_MAX);
 
 /// The window of each of `connections` connections of one shard.
-pub(crate) fn window_bytes(connections: usize) -> usize {
+pub fn window_bytes(connections: usize) -> usize {
     (WINDOWS_BYTES / connections.max(1)).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
 }
 
 /// What one connection's output may still take.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
+pub struct Window {
     /// Handed out in this step and not yet used or given back.
     reserved: usize,
 }
 
 impl Window {
     /// Hands out a portion of what is free; 0 when nothing is.
-    pub(crate) fn reserve(&mut self, window: usize, queued: usize) -> usize {
+    pub fn reserve(&mut self, window: usize, queued: usize) -> usize {
         let portion = window.saturating_sub(queued + self.reserved).min(PORTION_BYTES);
         self.reserved += portion;
         portion
     }
 
     /// The step is over: what was used is queued now.
-    pub(crate) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.reserved = 0;
     }
 }

@@ -11,9 +11,9 @@
 //! one of them has not. Where there is no exchange, or no route, there is no place: at most once,
 //! the message is gone; at least once, its queue keeps it and tries again.
 
-use super::emit::by_partition;
-use super::thread::Local;
-use crate::random;
+use crate::emit::by_partition;
+use crate::surroundings::{Outsider, Surroundings};
+use crate::switch::Switch;
 use broker::death::{self, Death};
 use broker::topology::{RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
@@ -25,7 +25,6 @@ use partition::{Command, DeadLetter, Level, Message, Publish};
 use session::PublishedFacts;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
 
 /// A letter that its queue waits for.
 struct AwaitedDeadLetter {
@@ -64,7 +63,7 @@ impl AwaitedDeadLetters {
 /// Letters that a turn sends at most. More of them wait for the next.
 const A_TURN: usize = 512;
 /// A turn that took so long sends no more, whatever each of them costs.
-const TURN_TIME: Duration = Duration::from_micros(500);
+const TURN_US: u64 = 500;
 /// How many letters go between two looks at the clock.
 const LOOK_EVERY: usize = 8;
 
@@ -110,20 +109,20 @@ struct Addressed {
     targets: Vec<RouteTarget>,
 }
 
-impl Local {
+impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task
     /// come again, after the tasks that are ready now.
-    pub(crate) fn send_dead_letters(&self) {
+    pub fn send_dead_letters(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
         if self.outgoing.borrow().is_empty() {
             return;
         }
-        let began = Instant::now();
+        let began = env.elapsed_us();
         for sent in 0..A_TURN {
-            if sent % LOOK_EVERY == LOOK_EVERY - 1 && began.elapsed() >= TURN_TIME {
+            if sent % LOOK_EVERY == LOOK_EVERY - 1 && env.elapsed_us() - began >= TURN_US {
                 break;
             }
             let Some((partition, letter)) = self.outgoing.borrow_mut().pop() else { return };
-            self.send_dead_letter(partition, *letter);
+            self.send_dead_letter(partition, *letter, env);
         }
         if !self.outgoing.borrow().is_empty() {
             self.inbox.borrow_mut().wake();
@@ -131,8 +130,13 @@ impl Local {
     }
 
     /// Publishes a dead letter.
-    fn send_dead_letter(&self, partition: PartitionId, letter: DeadLetter) {
-        let addressed = self.address(&letter);
+    fn send_dead_letter(
+        &self,
+        partition: PartitionId,
+        letter: DeadLetter,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
+    ) {
+        let addressed = address(&letter, env);
         let DeadLetter { queue, seq, wants_answer, .. } = letter;
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
         // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
@@ -154,55 +158,55 @@ impl Local {
             self.push(id, Command::Publish(publish));
         }
     }
+}
 
-    fn address(&self, letter: &DeadLetter) -> Option<Addressed> {
-        let topology = self.shared.topology();
-        let queue = topology.queue(letter.queue)?;
-        let rule = queue.rules.dead_letter.as_ref()?;
-        let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
-        let time_s = crate::engine::wall_ms() / 1000;
-        let reason = letter.reason.death().expect("only deaths make dead letters");
-        let (exchange, routing_key) = (view.exchange(), view.routing_key());
-        let death = Death { queue: &queue.name, reason, exchange, routing_key, time_s };
-        let properties = death::annotate(view.properties(), &death, rule.routing_key.is_none());
-        let mut keys: SmallVec<[Bytes; 2]> = SmallVec::new();
-        match &rule.routing_key {
-            Some(key) => keys.push(Bytes::copy_from_slice(key)),
-            None => {
-                keys.push(Bytes::copy_from_slice(routing_key));
-                keys.extend(death::carbon_copies(&properties));
-            }
+fn address(letter: &DeadLetter, env: &impl Surroundings) -> Option<Addressed> {
+    let topology = env.topology();
+    let queue = topology.queue(letter.queue)?;
+    let rule = queue.rules.dead_letter.as_ref()?;
+    let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
+    let time_s = env.wall_ms() / 1000;
+    let reason = letter.reason.death().expect("only deaths make dead letters");
+    let (exchange, routing_key) = (view.exchange(), view.routing_key());
+    let death = Death { queue: &queue.name, reason, exchange, routing_key, time_s };
+    let properties = death::annotate(view.properties(), &death, rule.routing_key.is_none());
+    let mut keys: SmallVec<[Bytes; 2]> = SmallVec::new();
+    match &rule.routing_key {
+        Some(key) => keys.push(Bytes::copy_from_slice(key)),
+        None => {
+            keys.push(Bytes::copy_from_slice(routing_key));
+            keys.extend(death::carbon_copies(&properties));
         }
-        let mut targets = Vec::new();
-        let facts = PublishedFacts::new(&properties, random::dice);
-        let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
-        let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
-        topology.route(&request, &mut targets).ok()?;
-        targets.retain(|target| {
-            let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
-            if is_cycle {
-                tracing::warn!(
-                    queue = %queue.name, reason,
-                    "message dropped: it would go round in dead-letter queues for ever"
-                );
-            }
-            !is_cycle
-        });
-        let message = Message {
-            exchange: Bytes::copy_from_slice(&rule.exchange),
-            routing_key: keys[0].clone(),
-            properties: properties.into(),
-            body: view.body_of(&letter.message),
-        };
-        let bytes = partition::message::stored_bytes(&message);
-        if bytes > MESSAGE_BYTES_MAX {
-            // With each queue that it died in its headers grow, and only a client that means it
-            // gets this far.
-            tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
-            return None;
-        }
-        Some(Addressed { message, targets })
     }
+    let mut targets = Vec::new();
+    let facts = PublishedFacts::new(&properties, || env.dice());
+    let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
+    let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
+    topology.route(&request, &mut targets).ok()?;
+    targets.retain(|target| {
+        let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
+        if is_cycle {
+            tracing::warn!(
+                queue = %queue.name, reason,
+                "message dropped: it would go round in dead-letter queues for ever"
+            );
+        }
+        !is_cycle
+    });
+    let message = Message {
+        exchange: Bytes::copy_from_slice(&rule.exchange),
+        routing_key: keys[0].clone(),
+        properties: properties.into(),
+        body: view.body_of(&letter.message),
+    };
+    let bytes = partition::message::stored_bytes(&message);
+    if bytes > MESSAGE_BYTES_MAX {
+        // With each queue that it died in its headers grow, and only a client that means it
+        // gets this far.
+        tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
+        return None;
+    }
+    Some(Addressed { message, targets })
 }
 
 #[cfg(test)]

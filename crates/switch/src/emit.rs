@@ -3,9 +3,8 @@
 //! Invariant: what the broker says of itself it says at most once: nobody waits for it, nothing
 //! confirms it, and where no queue takes it it is gone.
 
-use super::thread::Local;
-use crate::engine::wall_ms;
-use crate::random;
+use crate::surroundings::{Outsider, Surroundings};
+use crate::switch::Switch;
 use amqp::{Properties, Table, Value};
 use broker::topology::{BrokerEvent, DurabilityLevel, NAME_BYTES_MAX, RouteRequest, RouteTarget};
 use broker::{PartitionId, VhostId};
@@ -17,13 +16,13 @@ use smallvec::SmallVec;
 
 /// Where the broker tells what happens on it, in the virtual host of the setting
 /// `event_exchange_vhost`.
-pub(crate) const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
+pub const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
 
 /// Queues by partition.
-pub(super) type Groups = SmallVec<[(PartitionId, SmallVec<[Target; 1]>); 2]>;
+pub(crate) type Groups = SmallVec<[(PartitionId, SmallVec<[Target; 1]>); 2]>;
 
 /// The queues of a route by partition. Where the level is a choice, it is `chosen`.
-pub(super) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
+pub(crate) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
     let mut groups = Groups::new();
     for target in targets {
         let level = match target.durability {
@@ -39,33 +38,44 @@ pub(super) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
     groups
 }
 
-impl Local {
-    /// Publishes a message of the broker's own to an exchange of this virtual host. A key that is
-    /// too long is cut.
-    pub(crate) fn emit(&self, vhost: VhostId, exchange: &'static str, key: &[u8], headers: &Table, body: Bytes) {
-        self.emit_as(vhost, exchange, key, headers, Properties::default(), body);
+/// A message of the broker's own.
+pub struct Emission<'a> {
+    /// Where it goes.
+    pub vhost: VhostId,
+    /// Through which exchange.
+    pub exchange: &'static str,
+    /// With which routing key; one that is too long is cut.
+    pub key: &'a [u8],
+    /// Its headers.
+    pub headers: &'a Table,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl<C: Clone, O: Outsider> Switch<C, O> {
+    /// Publishes a message of the broker's own.
+    pub fn emit(&self, emission: Emission<'_>, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        self.emit_as(emission, Properties::default(), env);
     }
 
     /// Tells the event exchange of something. Where it is not there, nobody asked.
-    pub(crate) fn emit_event(&self, event: &BrokerEvent) {
-        let name = self.shared.config.event_vhost.as_deref().unwrap_or_default();
-        let Some(vhost) = self.shared.topology().vhost(name.as_bytes()) else { return };
-        let now_ms = wall_ms();
+    pub(crate) fn emit_event(&self, event: &BrokerEvent, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let Some(vhost) = env.event_vhost() else { return };
+        let now_ms = env.wall_ms();
         let mut headers = event.headers.clone();
         headers.push("timestamp_in_ms", Value::I64(i64::try_from(now_ms).unwrap_or(i64::MAX)));
         let properties = Properties { timestamp: Some(now_ms / 1000), delivery_mode: Some(2), ..Properties::default() };
-        self.emit_as(vhost, EVENT_EXCHANGE, event.key.as_bytes(), &headers, properties, Bytes::new());
+        let (key, body) = (event.key.as_bytes(), Bytes::new());
+        self.emit_as(Emission { vhost, exchange: EVENT_EXCHANGE, key, headers: &headers, body }, properties, env);
     }
 
     fn emit_as(
         &self,
-        vhost: VhostId,
-        exchange: &'static str,
-        key: &[u8],
-        headers: &Table,
+        emission: Emission<'_>,
         properties: Properties<'_>,
-        body: Bytes,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
+        let Emission { vhost, exchange, key, headers, body } = emission;
         let key = Bytes::copy_from_slice(&key[..key.len().min(NAME_BYTES_MAX)]);
         let encoded = headers.encode();
         let mut own = Vec::with_capacity(encoded.len() + 24);
@@ -74,8 +84,8 @@ impl Local {
         let properties = own;
         let mut targets = Vec::new();
         {
-            let topology = self.shared.topology();
-            let facts = PublishedFacts::new(&properties, random::dice);
+            let topology = env.topology();
+            let facts = PublishedFacts::new(&properties, || env.dice());
             let request = RouteRequest { vhost, exchange: exchange.as_bytes(), keys: &[&key[..]], facts: &facts };
             if topology.route(&request, &mut targets).is_err() {
                 return;

@@ -1,0 +1,50 @@
+//! What one shard, or another thread of the node, hands to a shard's switch.
+
+use broker::topology::{BrokerEvent, CommandReply, Refusal};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use partition::{Command, Effect, RequestId};
+use session::Deletion;
+
+/// See the module. `O` is somebody who is no channel and waits for an answer.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are commands and effects.
+pub enum Parcel<O> {
+    /// For a partition of this shard.
+    Command(PartitionId, Command),
+    /// A queue now exists on a partition of this shard.
+    Declare(PartitionId, QueueId),
+    /// For a channel of this shard, from a partition of another.
+    Effect(Effect),
+    /// A partition of another shard passed a consumer of this shard over: its channel took all that
+    /// it may.
+    Starved {
+        /// The consumer.
+        consumer: ConsumerKey,
+    },
+    /// The connection of a channel has written so many bytes that a partition of this shard had
+    /// sent it.
+    Drained {
+        /// The channel.
+        channel: ChannelKey,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// A proposal of a channel of this shard was decided.
+    Decided {
+        /// The channel.
+        channel: ChannelKey,
+        /// Its request.
+        request: RequestId,
+        /// What became of it.
+        outcome: Result<CommandReply, Refusal>,
+    },
+    /// A partition wants a step although nobody sent it a command: the disk or a peer answered.
+    Wake(PartitionId),
+    /// Something happened that the event exchange is told.
+    Event(Box<BrokerEvent>),
+    /// A queue of one of this shard's partitions is to go.
+    Delete(Box<Deletion<O>>),
+    /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is
+    /// ready.
+    Purge(PartitionId, QueueId, O),
+}
