@@ -60,14 +60,15 @@ const LAYERS: &[Layer] = &[
     Layer { name: "partition", may_know: &["broker", "consensus", "storage"], banned: OUTSIDE_AND_DISORDER },
     Layer { name: "session", may_know: &["amqp", "broker", "partition"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "node", may_know: &["broker", "consensus", "partition", "storage"], banned: OUTSIDE_AND_CHANCE },
+    Layer { name: "switch", may_know: &["amqp", "broker", "node", "partition", "session"], banned: OUTSIDE_AND_CHANCE },
     Layer {
         name: "server",
-        may_know: &["amqp", "broker", "consensus", "node", "partition", "session", "storage"],
+        may_know: &["amqp", "broker", "node", "partition", "session", "storage", "switch"],
         banned: &[],
     },
     Layer {
         name: "sim",
-        may_know: &["amqp", "broker", "consensus", "node", "partition", "session", "storage"],
+        may_know: &["amqp", "broker", "consensus", "node", "partition", "session", "storage", "switch"],
         banned: &["std::net", "tokio::", "SystemTime"],
     },
     Layer { name: "cgroup", may_know: &[], banned: &["std::net", "tokio::", "SystemTime"] },

@@ -1,3 +1,5 @@
+//! What a member counts as written, by three of them whose disks sync when they are let.
+
 use super::*;
 use consensus::{Config, Restored};
 use storage::FileNo;
