@@ -128,6 +128,8 @@ pub enum Bug {
     DetachIsForgotten,
     /// A publish is confirmed when it is handed to its partition.
     ConfirmIsHasty,
+    /// An alarm that is over holds publishers for ever.
+    AlarmStays,
     /// A leader raises its machine to what it knows itself.
     RaiseIsEarly,
     /// A node that is to join founds the groups itself, as its folder is empty.
@@ -138,7 +140,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 63] = [
+    pub const ALL: [Bug; 64] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -199,6 +201,7 @@ impl Bug {
         Bug::TeardownIsForgotten,
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
+        Bug::AlarmStays,
         Bug::RaiseIsEarly,
         Bug::JoinerFounds,
         Bug::DiskIsReplaced,

@@ -142,6 +142,7 @@ impl Cluster {
             tight: plan.tight,
             upkeep: plan.upkeep,
             bug: options.bug,
+            alone: false,
             has_rot: options.faults.rot || options.faults.log_rot || options.faults.start_rot,
             turnover: options.turnover,
             declares: options.declares,

@@ -58,6 +58,36 @@ impl Network {
         self.cut.clear();
     }
 
+    /// Another weather.
+    pub fn change_weather(&mut self, random: &mut Random) {
+        let delay_max = *random.pick(&[300, 2_000, 20_000, 300_000]);
+        let loss = *random.pick(&[0, 0, 1, 5, 25]);
+        self.weather = Weather { loss, doubled: *random.pick(&[0, 0, 2, 10]), delay_min: 50, delay_max };
+    }
+
+    /// Heals every link, and may cut others: one way, both, or a node off from all.
+    pub fn cut_some(&mut self, ids: &[NodeId], random: &mut Random) {
+        let (one, other) = (*random.pick(ids), *random.pick(ids));
+        self.heal();
+        match random.below(5) {
+            // A cluster that is cut most of the time does little.
+            0 | 1 => {}
+            2 => self.cut(one, other),
+            3 => {
+                self.cut(one, other);
+                self.cut(other, one);
+            }
+            _ => {
+                for id in ids {
+                    self.cut(one, *id);
+                    if random.chance(70) {
+                        self.cut(*id, one);
+                    }
+                }
+            }
+        }
+    }
+
     /// Whether frames get through at all.
     pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.cut.contains(&(from, to))

@@ -86,6 +86,8 @@ pub struct Settings {
     pub upgrades: bool,
     /// Extents may rot.
     pub has_rot: bool,
+    /// It is a cluster of one, and starts as the server does then.
+    pub alone: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
     pub gives_up: Vec<bool>,
 }
@@ -139,6 +141,8 @@ pub struct StepOutput {
     pub resets: Vec<SessionId>,
     /// Entries that a partition appended: partition, term, index, body as stored.
     pub appended: Vec<(PartitionId, Term, LogIndex, Bytes)>,
+    /// Consumers that were passed over, as their connections had no room.
+    pub passed_over: Vec<ConsumerKey>,
     /// Messages that were fetched from another member, because they had rotted.
     pub repaired: u64,
     /// Entries that a follower needed and that had rotted.

@@ -177,7 +177,8 @@ impl Sessions {
             tight: false,
             upkeep: options.upkeep.unwrap_or(true),
             bug: options.bug,
-            has_rot: false,
+            has_rot: options.faults.rot,
+            alone: options.nodes == 1,
             turnover: false,
             declares: true,
             upgrades: false,
@@ -187,6 +188,8 @@ impl Sessions {
         let clients = (0..random.between(2, 5)).map(|number| Client::new(number, random.fork())).collect();
         let config = ConnectionConfig { heartbeat_s: 0, ..ConnectionConfig::default() };
         let kept: Vec<String> = (0..KEPT).map(|number| format!("k.{number}")).collect();
+        let mut ledger = Ledger::new(kept.clone());
+        ledger.has_full_sockets = random.chance(40);
         Sessions {
             schedule: Schedule::default(),
             late: *random.pick(&[0, 5, 30]),
@@ -197,7 +200,7 @@ impl Sessions {
             served: BTreeMap::new(),
             clients,
             audit: Audit::new(founding(&kept)),
-            ledger: Ledger::new(kept),
+            ledger,
             trace: Trace::new(options.trace),
             options,
             config: Arc::new(config),
@@ -382,10 +385,12 @@ impl Sessions {
         let address = "127.0.0.1:5000".parse().expect("an address");
         let (local_address, certificate_user) = (None, None);
         let peer = Peer { address, local_address, is_loopback: true, certificate_user, is_own: false };
+        let mut amqp = Connection::new(self.config.clone(), now / MS);
+        amqp.set_blocked(front.is_alarmed.get().then_some("low on memory"));
         let served = Served {
             node,
             shard: self.random.below(front.shards.len() as u64) as usize,
-            amqp: Connection::new(self.config.clone(), now / MS),
+            amqp,
             session: Session::new(peer, ConnectionNumber(connection)),
             input: BytesMut::new(),
             to_server: now,
@@ -733,7 +738,8 @@ fn brief(command: &Command) -> String {
     match command {
         Command::Publish(publish) => {
             let queues: Vec<_> = publish.targets.iter().map(|target| target.queue.0).collect();
-            format!("publish {} of {} to {queues:?}", publish.publish_seq, { publish.channel.0 })
+            let id = publish.message.body.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+            format!("publish {} of {}, message {id}, to {queues:?}", publish.publish_seq, { publish.channel.0 })
         }
         other => format!("{other:?}"),
     }

@@ -49,7 +49,7 @@ fn one_node_keeps_what_its_sessions_promise_in_all_weathers() {
         "runs in which nothing happens show nothing: {total:?}"
     );
     assert!(total.delivered > 15_000 && total.got > 200 && total.replies > 500, "{total:?}");
-    assert!(total.dead_letters > 500, "{total:?}");
+    assert!(total.dead_letters > 500 && total.passed_over > 100 && total.alarms > 10, "{total:?}");
     assert!(total.deletes > 100 && total.channel_errors > 100, "queues go, and clients are refused: {total:?}");
     assert!(total.cuts > 30 && total.restarts > 100, "runs in which nothing goes wrong show nothing: {total:?}");
 }
@@ -62,6 +62,13 @@ fn three_nodes_keep_what_their_sessions_promise_while_leaders_change() {
         total.leaders_moved > 10 && total.restarts > 40,
         "runs in which nothing goes wrong show nothing: {total:?}"
     );
+}
+
+#[test]
+fn three_nodes_keep_it_while_what_is_on_one_disk_rots() {
+    let faults = Faults { rot: true, ..Faults::ALL };
+    let total = run_all(100..110, Options { faults, ..Options::default() });
+    assert!(total.confirmed > 2_000, "runs in which nothing happens show nothing: {total:?}");
 }
 
 #[test]
@@ -111,6 +118,11 @@ fn what_a_client_held_comes_back_and_what_was_its_own_goes_when_it_is_gone() {
 #[test]
 fn what_was_confirmed_too_early_is_missed() {
     found(Bug::ConfirmIsHasty, 1, "[lost]");
+}
+
+#[test]
+fn publishers_go_on_when_an_alarm_is_over() {
+    found(Bug::AlarmStays, 1, "[answer]");
 }
 
 #[test]

@@ -155,11 +155,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             }
             Parcel::Declare(partition, queue) => self.inbox.borrow_mut().declare(partition, queue),
             Parcel::Effect(effect) => self.deliver(std::iter::once(effect), None, env),
-            Parcel::Starved { consumer } => {
-                if let Some((connection, _)) = self.connection_of(consumer.channel) {
-                    env.starve(&connection, consumer);
-                }
-            }
+            Parcel::Starved { consumer } => self.pass_over(consumer, env),
             Parcel::Drained { channel, bytes } => self.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
                 if channel == self.own_key() {
@@ -176,6 +172,21 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 self.asked.borrow_mut().insert(request, outsider);
                 self.push(partition, Command::Purge { queue, channel: self.own_key(), request });
             }
+        }
+    }
+
+    /// A consumer was passed over, as there was no room for it: its connection sees to it that it
+    /// hears when there is.
+    pub fn pass_over(&self, consumer: ConsumerKey, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let shard = self.keys.borrow().shard_of(consumer.channel);
+        match shard {
+            Some(shard) if shard == self.index => {
+                let connection = self.connection_of(consumer.channel);
+                connection.into_iter().for_each(|(connection, _)| env.starve(&connection, consumer));
+            }
+            Some(shard) => self.inbox.borrow_mut().push_parcel(shard, Parcel::Starved { consumer }),
+            // A channel of another life.
+            None => {}
         }
     }
 
@@ -313,10 +324,10 @@ impl<E: Surroundings> Outlets for Crossing<'_, E> {
         let shard = switch.keys.borrow().shard_of(channel);
         match shard {
             Some(shard) if shard == switch.index => {}
-            Some(shard) => {
+            Some(_) => {
                 let portion = switch.remote.borrow_mut().reserve(channel);
                 match portion {
-                    0 => switch.inbox.borrow_mut().push_parcel(shard, Parcel::Starved { consumer }),
+                    0 => switch.pass_over(consumer, self.env),
                     _ => switch.reserved_remote.borrow_mut().push(channel),
                 }
                 return portion;

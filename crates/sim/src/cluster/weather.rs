@@ -13,15 +13,12 @@ use consensus::NodeId;
 
 use storage::Disk;
 use storage::disk::{Crash, Fault};
-use storage::extent::{extent_name, list_extents};
 use storage::inspect::{Depth, Fact, inspect};
 
 /// How many disk operations ahead a scheduled fault may strike.
 const OPERATIONS_AHEAD_MAX: u64 = 40;
 /// How often a change of the weather brings rot, where there is rot,
 const ROT_PERCENT: u64 = 30;
-/// and to so many bits of an extent at most.
-const ROTTEN_BITS_MAX: u64 = 24;
 /// Of a log file that rots, so many bytes in a row stay sound at most: few followers need any of
 /// it.
 const SOUND_BYTES_MAX: u64 = 8 << 10;
@@ -88,18 +85,9 @@ impl Cluster {
     /// Bits of one extent flip. Always on the same node, so that the others have what it lost.
     fn rot(&mut self) {
         let node = self.victim;
-        let disk = self.nodes[node].disk.clone();
-        let Ok(extents) = list_extents(&*disk) else { return };
-        if extents.is_empty() {
-            return;
+        if let Some(name) = self.nodes[node].rot(&mut self.random) {
+            self.note(node, &format!("finds rot in {name}"));
         }
-        let name = extent_name(*self.random.pick(&extents));
-        let bytes = disk.contents(&name).map_or(0, |contents| contents.len() as u64);
-        for _ in 0..bytes.min(self.random.between(1, ROTTEN_BITS_MAX)) {
-            let (at, bit) = (self.random.below(bytes), self.random.below(8) as u8);
-            disk.flip_bit(&name, at, bit);
-        }
-        self.note(node, &format!("finds rot in {name}"));
     }
 
     /// Bits of a log file of the same node flip, but for the header's.
@@ -182,38 +170,14 @@ impl Cluster {
     }
 
     fn network_weather(&mut self) {
-        let delay_max = *self.random.pick(&[300, 2_000, 20_000, 300_000]);
-        self.network.weather = Weather {
-            loss: *self.random.pick(&[0, 0, 1, 5, 25]),
-            doubled: *self.random.pick(&[0, 0, 2, 10]),
-            delay_min: 50,
-            delay_max,
-        };
+        self.network.change_weather(&mut self.random);
         let (now, weather) = (self.schedule.now(), self.network.weather);
         self.trace.line(now, || format!("{weather:?}"));
     }
 
     fn cut_links(&mut self) {
         let ids: Vec<NodeId> = self.nodes.iter().map(|n| n.id).collect();
-        let (one, other) = (*self.random.pick(&ids), *self.random.pick(&ids));
-        self.network.heal();
-        match self.random.below(5) {
-            // A cluster that is cut most of the time does little.
-            0 | 1 => {}
-            2 => self.network.cut(one, other),
-            3 => {
-                self.network.cut(one, other);
-                self.network.cut(other, one);
-            }
-            _ => {
-                for id in ids {
-                    self.network.cut(one, id);
-                    if self.random.chance(70) {
-                        self.network.cut(id, one);
-                    }
-                }
-            }
-        }
+        self.network.cut_some(&ids, &mut self.random);
         let (now, network) = (self.schedule.now(), format!("{:?}", self.network));
         self.trace.line(now, || network);
     }

@@ -1,11 +1,30 @@
-//! What a wrong shell makes of commands on their way in and of effects on their way out.
+//! What goes wrong on a node: what a wrong shell makes of commands on their way in and of effects on
+//! their way out, and what rots on its disk.
 
-use super::{Input, Said, SessionId, queues};
+use super::{Input, Node, Said, SessionId, queues};
 use crate::bug::Bug;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use broker::PartitionId;
 use partition::{Command, Effect};
+use storage::extent::{extent_name, list_extents};
+
+/// So many bits of an extent rot at a time, at most.
+const ROTTEN_BITS_MAX: u64 = 24;
+
+impl Node {
+    /// Bits of one of its extents flip; which that is.
+    pub fn rot(&mut self, random: &mut Random) -> Option<String> {
+        let extents = list_extents(&*self.disk).ok().filter(|extents| !extents.is_empty())?;
+        let name = extent_name(*random.pick(&extents));
+        let bytes = self.disk.contents(&name).map_or(0, |contents| contents.len() as u64);
+        for _ in 0..bytes.min(random.between(1, ROTTEN_BITS_MAX)) {
+            let (at, bit) = (random.below(bytes), random.below(8) as u8);
+            self.disk.flip_bit(&name, at, bit);
+        }
+        Some(name)
+    }
+}
 
 /// What a wrong shell makes of a command.
 pub(super) fn spoil(mut command: Command, bug: Option<Bug>) -> Option<Command> {

@@ -15,23 +15,36 @@ use broker::{ConsumerKey, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
-    Batch, Begin, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
-    QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep, Waits, drop_orphans,
+    Batch, Begin, Brought, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
+    Quarantined, QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep, Waits,
+    drop_orphans,
 };
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
-use partition::{Command, Context, Outlets, Outputs, Recovery, Tail, joining_checkpoint};
+use partition::{Command, Context, LogPartition, Outlets, Outputs, QueuePartition, Recovery, Tail, joining_checkpoint};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use storage::wal::has_log;
 use storage::{
-    CheckpointStore, DataFolder, FaultyDisk, FileNo, FolderIdentity, GroupId, RecordKind, StorageError, WalOptions,
-    WalPosition, recover,
+    CheckpointStore, DataFolder, FaultyDisk, FileNo, FolderIdentity, GroupId, Life, RecordKind, StorageError, Wal,
+    WalOptions, WalPosition, recover,
 };
 
 /// Entries that a partition's log holds after a start, with the applied index it starts from.
 pub type Restored = (LogIndex, Vec<(LogIndex, Term, Bytes)>);
+
+/// What the disk of a node holds.
+struct Found {
+    wal: Wal<FaultyDisk>,
+    checkpoints: CheckpointStore<FaultyDisk>,
+    next_extent: u32,
+    /// Each member with what it has asked for meanwhile.
+    topology: Option<(LogPartition, Outputs, topology::Decided)>,
+    queues: Vec<(QueuePartition, Outputs)>,
+    quarantined: BTreeMap<u32, Quarantined>,
+    ended: BTreeSet<u32>,
+}
 
 /// Nobody consumes before the first turn.
 struct Nobody;
@@ -96,9 +109,11 @@ impl Node {
         let folder = DataFolder::open(self.disk.clone(), identity, self.life)?;
         let life = folder.begin_life(u128::from(self.boot))?;
         assert!(has_log(&*self.disk)?, "nobody took the log of {} away", self.id);
+        if self.settings.alone {
+            return Ok((self.open_alone(folder, life)?, Vec::new()));
+        }
         let mut checkpoints = CheckpointStore::open(&self.disk, folder_id)?;
-        let ids = self.settings.partitions.iter().copied().chain(self.settings.declares.then_some(TOPOLOGY));
-        let ids: Vec<u32> = ids.map(|id| id.0).collect();
+        let ids = self.group_ids();
         let mut options = WalOptions::new(self.random.next());
         options.file_bytes = self.settings.file_bytes;
         let begin = |id: u32, newest: Option<(&Bytes, u32)>| match PartitionId(id) {
@@ -175,6 +190,45 @@ impl Node {
                 partition
             })
             .collect();
+        let found = Found {
+            wal,
+            checkpoints,
+            next_extent,
+            topology: topology.map(|(log, decided)| (log, Outputs::default(), decided)),
+            queues: partitions.into_iter().map(|partition| (partition, Outputs::default())).collect(),
+            quarantined,
+            ended,
+        };
+        Ok((self.run(folder, life, found), restored))
+    }
+
+    /// Comes up as the server does that is a cluster of one: by the time it is up it leads every
+    /// group and has applied all.
+    fn open_alone(&mut self, mut folder: DataFolder<FaultyDisk>, life: Life) -> Result<Running, StorageError> {
+        let mut options = WalOptions::new(self.random.next());
+        options.file_bytes = self.settings.file_bytes;
+        let partitions = self.settings.partitions.len() as u32;
+        let brought = node::bring_back(&mut folder, partitions, options, self.wall_ms()).map_err(of_disk)?;
+        let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, next_extent, .. } = brought;
+        assert!(quarantined.is_empty(), "damage that nobody caused on {}", self.id);
+        let decided = topology::Decided::of(topology, self.settings.bug);
+        let found = Found {
+            wal,
+            checkpoints,
+            next_extent,
+            topology: Some((metadata.partition, metadata.out, decided)),
+            queues: partitions.into_iter().map(|started| (started.partition, started.out)).collect(),
+            quarantined: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        };
+        Ok(self.run(folder, life, found))
+    }
+
+    /// What runs over what was found.
+    fn run(&mut self, folder: DataFolder<FaultyDisk>, life: Life, found: Found) -> Running {
+        let Found { wal, checkpoints, next_extent, topology, queues, quarantined, ended } = found;
+        let (has_peers, folder_id) = (!self.settings.alone, self.folder_id());
+        let ids: Vec<u32> = self.group_ids();
         let (disk, gauges) = (self.disk.clone(), Arc::new(LogGauges::default()));
         let (reader, spares) = (wal.reader(), wal.spare_preparer());
         let lists: BTreeMap<PartitionId, Completions> =
@@ -188,9 +242,9 @@ impl Node {
         };
         let limits = ShareLimits { checkpoint_lag_files: lag, index_bytes_max: index, partitions: count as u64 };
         let share = Share::new(Tail::new(self.settings.tail_bytes), limits, gauges.clone());
-        let queues = partitions.into_iter().map(|partition| {
+        let queues = queues.into_iter().map(|(partition, out)| {
             let (id, at_risk) = (partition.id(), Arc::default());
-            let member = QueueMember::new(partition, Outputs::default(), lists[&id].clone(), at_risk, true);
+            let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk, has_peers);
             (id, Member::Queues(Box::new(member)))
         });
         let aside = quarantined.iter().map(|(id, aside)| {
@@ -204,13 +258,13 @@ impl Node {
         });
         let mut queues: Vec<_> = queues.chain(aside).chain(over).collect();
         queues.sort_by_key(|(id, _)| *id);
-        let topology = topology.map(|(log, decided)| {
+        let topology = topology.map(|(log, out, decided)| {
             let list = lists[&TOPOLOGY].clone();
-            let member = TopologyMember::new(log, Outputs::default(), decided, list, true);
+            let member = TopologyMember::new(log, out, decided, list, has_peers);
             (TOPOLOGY, Member::Topology(Box::new(member)))
         });
         let shard = Shard::new(TRANSIENT, queues.into_iter().chain(topology).collect(), share);
-        let running = Running {
+        Running {
             folder,
             folder_life: life,
             queue: LogQueue::new(time(SYNC_DELAY_MAX), gauges.clone()),
@@ -240,8 +294,12 @@ impl Node {
             consumed: BTreeMap::new(),
             kept: None,
             latest_ms: 0,
-        };
-        Ok((running, restored))
+        }
+    }
+
+    fn group_ids(&self) -> Vec<u32> {
+        let ids = self.settings.partitions.iter().copied().chain(self.settings.declares.then_some(TOPOLOGY));
+        ids.map(|id| id.0).collect()
     }
 
     /// Nothing is founded here: each group of queues begins as a member that nobody has spoken to

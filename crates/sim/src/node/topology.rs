@@ -38,13 +38,18 @@ impl Decided {
             Some(state) => Topology::decode_snapshot(state).expect("a checkpoint that was saved can be read"),
             None => Topology::new(),
         };
-        let (proposals, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
-        let (answers, follows, lost) = (Vec::new(), Vec::new(), Vec::new());
-        let mut decided = Decided { topology, proposals, hasty, decided, answers, follows, lost, bug };
+        let mut decided = Decided::of(topology, bug);
         if state.is_some() {
             decided.spoil(Bug::StateIsAltered);
         }
         decided
+    }
+
+    /// The machine with this state.
+    pub(super) fn of(topology: Topology, bug: Option<Bug>) -> Decided {
+        let (proposals, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (answers, follows, lost) = (Vec::new(), Vec::new(), Vec::new());
+        Decided { topology, proposals, hasty, decided, answers, follows, lost, bug }
     }
 
     /// What a wrong shell makes of a state that it takes over.

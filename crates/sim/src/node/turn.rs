@@ -216,6 +216,11 @@ impl Node {
         r.note_serving(&mut out.resets);
         // Whoever was told that its connection is full hears that there is room again.
         for (at, key) in std::mem::take(&mut r.stalled) {
+            if r.sessions.is_empty() {
+                // Clients speak through sessions, which are told.
+                out.passed_over.push(key);
+                continue;
+            }
             let (Some(session), Some(queue)) = (r.channels.get(&key.channel), r.consumed.get(&key)) else { continue };
             if r.sessions.get(session).is_some_and(|s| s.partition == at) {
                 let command = Command::Stall { queue: *queue, consumer: key, stalled: false };

@@ -83,6 +83,8 @@ pub(super) struct Front {
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
     pub(super) is_open: bool,
+    /// Publishers are held back.
+    pub(super) is_alarmed: Cell<bool>,
     /// When what was handed to a partition last arrives there, and what it said last at the switch.
     pub(super) to_partition: BTreeMap<PartitionId, Micros>,
     pub(super) from_partition: BTreeMap<PartitionId, Micros>,
@@ -124,6 +126,7 @@ impl Front {
             proposers: RefCell::default(),
             sent: RefCell::default(),
             is_open: false,
+            is_alarmed: Cell::new(false),
             to_partition: BTreeMap::new(),
             from_partition: BTreeMap::new(),
             dice: RefCell::new(random),

@@ -70,6 +70,8 @@ pub struct Figures {
     pub cuts: u64,
     pub restarts: u64,
     pub leaders_moved: u64,
+    pub passed_over: u64,
+    pub alarms: u64,
 }
 
 impl Figures {
@@ -90,6 +92,8 @@ impl Figures {
         self.cuts += other.cuts;
         self.restarts += other.restarts;
         self.leaders_moved += other.leaders_moved;
+        self.passed_over += other.passed_over;
+        self.alarms += other.alarms;
     }
 }
 
@@ -103,6 +107,8 @@ pub(super) struct Ledger {
     /// The queues that are kept.
     pub(super) kept: Vec<String>,
     channels: u64,
+    /// Sockets are full at times: a message may be got past a consumer that has no room.
+    pub(super) has_full_sockets: bool,
     pub(super) figures: Figures,
 }
 

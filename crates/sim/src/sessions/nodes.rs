@@ -7,13 +7,14 @@
 use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
 use super::{Event, Phase, Sessions};
 use crate::bug::Bug;
-use crate::network;
+use crate::network::{self, Weather};
 use crate::node::{Node, StepOutput, View};
 use crate::schedule::MS;
 use broker::NodeLife;
 use broker::topology::{CommandReply as Decision, Refusal};
 use partition::Command;
 use std::cell::RefCell;
+use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
 use switch::Parcel;
 
@@ -38,6 +39,12 @@ impl Sessions {
                 switch::tell_partitions(&out.follows, &topology, &desk);
             }
             switch::follow(&out.follows, &desk);
+            self.carry(node);
+        }
+        if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
+            let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
+            self.ledger.figures.passed_over += out.passed_over.len() as u64;
+            out.passed_over.into_iter().for_each(|consumer| desk.switch().pass_over(consumer, &desk));
             self.carry(node);
         }
         for (partition, _, effect) in out.effects {
@@ -113,14 +120,17 @@ impl Sessions {
         }
     }
 
-    /// What no queue's log keeps is told to the partitions.
+    /// What no queue's log keeps is told to the partitions. A node that is alone knows it when it is
+    /// up.
     fn tell_rules(&mut self, node: usize) {
         let (Some(front), Some(topology)) = (&self.fronts[node], self.nodes[node].topology()) else { return };
-        if self.options.bug == Some(Bug::RulesAreForgotten) {
-            return;
-        }
-        for queue in topology.queues() {
-            let rules = switch::rules_of(queue.id, true, topology);
+        let (forgets, alone) = (self.options.bug == Some(Bug::RulesAreForgotten), self.nodes.len() == 1);
+        for queue in topology.queues().filter(|queue| !queue.id.is_local()) {
+            let rules = match (alone, forgets) {
+                (true, true) => Some(Command::Configure { queue: queue.id, rules: Arc::default() }),
+                (false, false) => switch::rules_of(queue.id, true, topology),
+                _ => None,
+            };
             rules.into_iter().for_each(|command| front.shards[0].switch.push(queue.partition, command));
         }
     }
@@ -170,12 +180,47 @@ impl Sessions {
                 self.nodes[node].disk.crash(Crash::Power);
                 self.fall(node);
             }
-            40..55 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
-            55..70 if faults.pauses => {
+            40..46 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
+            46..54 if faults.pauses => {
                 self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
             }
-            70..90 if faults.network => self.move_leaders(),
+            54..70 if faults.network => self.move_leaders(),
+            70..76 if faults.network && self.nodes.len() > 1 => self.network.change_weather(&mut self.random),
+            76..82 if faults.network && self.nodes.len() > 1 => {
+                let ids: Vec<_> = self.nodes.iter().map(|node| node.id).collect();
+                self.network.cut_some(&ids, &mut self.random);
+            }
+            82..88 if faults.rot && self.nodes.len() > 1 => {
+                // Always the same node, so that the others have what it lost.
+                if let Some(name) = self.nodes[0].rot(&mut self.random) {
+                    self.trace.line(self.schedule.now(), || format!("n1 finds rot in {name}"));
+                }
+            }
+            88..94 if self.ledger.has_full_sockets => {
+                self.nodes[node].full_outlets = *self.random.pick(&[0, 10, 60]);
+            }
+            94..100 => {
+                let is_on = self.fronts[node].as_ref().is_some_and(|front| front.is_alarmed.get());
+                self.set_alarm(node, !is_on);
+            }
             _ => {}
+        }
+    }
+
+    /// Publishers of a node are held back, or let go on.
+    fn set_alarm(&mut self, node: usize, on: bool) {
+        let now = self.schedule.now();
+        let Some(front) = &self.fronts[node] else { return };
+        if front.is_alarmed.replace(on) == on {
+            return;
+        }
+        self.trace.line(now, || format!("n{} has an alarm: {on}", node + 1));
+        self.ledger.figures.alarms += u64::from(on);
+        let here: Vec<_> = self.served.iter().filter(|(_, served)| served.node == node).map(|(id, _)| *id).collect();
+        for connection in here {
+            let served = self.served.get_mut(&connection).expect("it was listed");
+            served.amqp.set_blocked(on.then_some("low on memory"));
+            self.with_session(connection, |_, _| {});
         }
     }
 
@@ -204,8 +249,13 @@ impl Sessions {
     pub(super) fn heal(&mut self) {
         self.late = 0;
         self.clients.iter_mut().for_each(|client| client.is_done = true);
+        self.network.heal();
+        self.network.weather = Weather::FAIR;
         for node in &mut self.nodes {
-            (node.paused_until, node.disk_slowness) = (0, 1);
+            (node.paused_until, node.disk_slowness, node.full_outlets) = (0, 1, 0);
+        }
+        if self.options.bug != Some(Bug::AlarmStays) {
+            (0..self.nodes.len()).for_each(|node| self.set_alarm(node, false));
         }
     }
 }
