@@ -81,7 +81,7 @@ async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shar
     let mut session = None;
     let mut user = None;
     if door.tls {
-        let config = shared.tls().ok_or_else(|| io::Error::other("no certificate"))?;
+        let config = shared.certificates.get().ok_or_else(|| io::Error::other("no certificate"))?;
         let done = handshake(&socket, config).await?;
         let certificate = done.peer_certificates().and_then(|chain| chain.first());
         user = certificate.and_then(|certificate| tls::user_of(certificate, shared.config.login_from));

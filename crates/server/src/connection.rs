@@ -128,7 +128,7 @@ impl Client {
     ) -> Self {
         let now = local.now();
         let mut amqp = Connection::new(offer, now);
-        amqp.set_blocked(local.shared.blocked_reason());
+        amqp.set_blocked(local.shared.alarms.blocked_reason());
         let inner = Inner {
             stream,
             amqp,

@@ -152,7 +152,7 @@ impl Handle {
 
     /// The cluster's name: the one that the operator gave it, or the node's.
     pub fn cluster_name(&self) -> String {
-        self.shared().cluster_name().unwrap_or_else(|| self.facts().node_name.clone())
+        self.shared().topology.cluster_name().unwrap_or_else(|| self.facts().node_name.clone())
     }
 
     /// The topology, to look at. Whoever declares waits as long as it is held: take what is needed
@@ -186,7 +186,7 @@ impl Handle {
 
     /// When the first of the certificates ends that are shown to clients; `None` without TLS.
     pub fn certificate_ends(&self) -> Option<SystemTime> {
-        self.shared().certificate_ends()
+        self.shared().certificates.end()
     }
 
     /// How many logins were right and how many were wrong since the start, or since they were last
@@ -208,8 +208,11 @@ impl Handle {
     /// What the node counts and measures now.
     pub fn figures(&self) -> NodeFigures {
         let shared = self.shared();
-        let mut figures =
-            NodeFigures { connections: shared.connections() as u64, alarms: shared.alarms(), ..NodeFigures::default() };
+        let mut figures = NodeFigures {
+            connections: shared.connections() as u64,
+            alarms: shared.alarms.read(),
+            ..NodeFigures::default()
+        };
         (figures.unfinished_bytes, figures.history_bytes) =
             (shared.unfinished_bytes(), shared.sessions.histories.bytes());
         figures.deduplication_bytes = shared.key_bytes();
@@ -232,18 +235,18 @@ impl Handle {
 
     /// Why publishers are blocked, in the words that clients are told.
     pub fn blocked_reason(&self) -> Option<&'static str> {
-        self.shared().blocked_reason()
+        self.shared().alarms.blocked_reason()
     }
 
     /// Begins or ends to tell `amq.rabbitmq.trace` of every message of a virtual host. A restart
     /// forgets it, as in RabbitMQ.
     pub fn trace(&self, vhost: VhostId, on: bool) {
-        self.shared().trace(vhost, on);
+        self.shared().traced.set(vhost, on, &self.shared().topology());
     }
 
     /// Whether a virtual host is traced.
     pub fn traces(&self, vhost: VhostId) -> bool {
-        self.shared().traces(vhost)
+        self.shared().traced.contains(vhost)
     }
 
     /// Holds publishers, as an alarm does, or lets them go on. A restart forgets it.
@@ -327,7 +330,8 @@ impl Handle {
     pub async fn declare_queue(&self, user: &[u8], declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
         let mut has_place = true;
         let declared = self.topology().check_queue_declare(operator(user), declare, |placement| {
-            let place = if placement.is_local { Some(transient_partition(0)) } else { self.shared().place_queue() };
+            let place =
+                if placement.is_local { Some(transient_partition(0)) } else { self.shared().topology.place_queue() };
             has_place = place.is_some();
             place.unwrap_or_default()
         })?;

@@ -99,7 +99,7 @@ impl Shared {
         let Some(mut survey) = begun else { return Ok(()) };
         while survey.collect(&self.topology()) {}
         let plan = survey.judge(&mut || !is_put || meter.goes_on())?;
-        self.topology_mut(|topology| topology.expect_policy(plan));
+        self.topology.put(|topology| topology.expect_policy(plan));
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Shared {
         let Some(mut survey) = begun else { return Ok(()) };
         while survey.collect(&self.topology()) {}
         let plan = survey.judge(&mut || true)?;
-        self.topology_mut(|topology| topology.expect_policy(plan));
+        self.topology.put(|topology| topology.expect_policy(plan));
         Ok(())
     }
 }

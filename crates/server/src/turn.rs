@@ -39,7 +39,7 @@ impl Host for Turn<'_> {
 
     #[inline]
     fn topology_version(&self) -> u64 {
-        self.local.shared.topology_version()
+        self.local.shared.topology.version()
     }
 
     fn now(&self) -> Millis {
@@ -71,7 +71,7 @@ impl Host for Turn<'_> {
     }
 
     fn place_queue(&self) -> Option<PartitionId> {
-        self.local.shared.place_queue()
+        self.local.shared.topology.place_queue()
     }
 
     fn sync_partition(&self) -> PartitionId {
@@ -80,11 +80,11 @@ impl Host for Turn<'_> {
 
     #[inline]
     fn is_tracing(&self) -> bool {
-        self.local.shared.is_tracing()
+        self.local.shared.traced.is_any()
     }
 
     fn traces(&self, vhost: VhostId) -> bool {
-        self.local.shared.traces(vhost)
+        self.local.shared.traced.contains(vhost)
     }
 
     fn check_memory(&self) {

@@ -81,7 +81,7 @@ impl Shared {
         let has_place = Cell::new(true);
         let mut place = |is_local: bool| match is_local {
             true => transient_partition(0),
-            false => shared.place_queue().unwrap_or_else(|| {
+            false => shared.topology.place_queue().unwrap_or_else(|| {
                 has_place.set(false);
                 PartitionId::default()
             }),
@@ -139,10 +139,10 @@ impl Shared {
             }
             // It may lean on what was proposed before it.
             wait_for(&mut proposed, &mut changes)?;
-            let before = shared.topology_version();
+            let before = shared.topology.version();
             let applied = shared.change_locally(&step.command);
             applied.outcome.map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
-            changes += usize::from(shared.topology_version() != before);
+            changes += usize::from(shared.topology.version() != before);
         }
         wait_for(&mut proposed, &mut changes)?;
         Ok(Imported { changes, different, left_out })

@@ -143,7 +143,7 @@ impl Local {
         let entry = clients.vacant_entry();
         let seat = (entry.key() as u32, self.lives.get());
         let local_address = stream.local_addr().ok();
-        let offer = self.shared.offer(is_own, certificate_user.is_some());
+        let offer = self.shared.offers.of(is_own, certificate_user.is_some(), self.shared.topology.cluster_name());
         let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own };
         let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer));
         entry.insert(client.clone());
@@ -338,7 +338,7 @@ impl StepTask {
             },
             Parcel::Alarms => {
                 for client in local.all_clients() {
-                    client.set_blocked(local.shared.blocked_reason(), local, now);
+                    client.set_blocked(local.shared.alarms.blocked_reason(), local, now);
                     local.flush_later(&client);
                 }
             }
@@ -442,7 +442,7 @@ impl StepTask {
     /// When the next step is due without anybody asking for one.
     fn next_time(&self, now: Millis) -> Option<Millis> {
         // Another shard may hold the last slice of what this one counts.
-        let alarm = self.local.shared.has_memory_alarm().then_some(now + ALARM_LOOK_MS);
+        let alarm = self.local.shared.memory.is_over().then_some(now + ALARM_LOOK_MS);
         let partitions = self.shard.poll_timeout().filter(|_| !self.drain.stands_still());
         [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm]
             .into_iter()
@@ -479,7 +479,7 @@ impl Future for StepTask {
         this.local.switch.send_dead_letters(&Here(&this.local));
         let StepTask { local, shard, disk, drain, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
-        shard.share().are_keys_full = local.shared.are_keys_full.load(Ordering::Relaxed);
+        shard.share().are_keys_full = local.shared.memory.are_keys_full();
         if shard.step(time, &local.switch, &mut Crossing { switch: &local.switch, env: &Here(local) }) {
             drain.note_activity();
         }

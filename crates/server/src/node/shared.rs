@@ -1,0 +1,288 @@
+//! What the threads of a node share.
+//!
+//! Invariant: nothing here is locked on the road of a message but the topology, to be looked at.
+
+use super::alarms::{Alarm, AlarmSwitches};
+use super::config::NodeConfig;
+use super::memory::{MemoryBudget, Taken};
+use super::offers::{Certificates, Offers};
+use super::topology_view::{Changed, TopologyView};
+use super::traced::Traced;
+use crate::shard::{Mailbox, Outsider, Parcel};
+use crate::topology_log::{Answer, TopologyLog};
+use amqp::Millis;
+use broker::topology::{Applied, BrokerEvent, Command as Change, Effect, Malformed, Name, Refusal, Topology};
+use broker::{ChannelKey, PartitionId, QueueId, VhostId};
+use partition::{Command, RequestId};
+use session::{Common, Histories, Limits, Logins, Settings, Sums};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, RwLockReadGuard};
+use std::time::Instant;
+use switch::{Directory, Follower, Tell, transient_partition};
+use tokio::sync::Notify;
+
+/// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may
+/// take: one in so many.
+const HISTORIES_SHARE: u64 = 8;
+/// The share of the budget for messages in memory that frames may take which wait for their turn.
+const WAITING_SHARE: u64 = 16;
+
+/// What one shard tells the others about itself.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    /// Proposed and not yet written.
+    pub(crate) unwritten_bytes: AtomicU64,
+    /// Pinned by messages in memory.
+    pub(crate) memory_bytes: AtomicU64,
+    /// Taken by the keys of messages that come in once.
+    pub(crate) key_bytes: AtomicU64,
+    /// Open connections.
+    pub(crate) connections: AtomicUsize,
+    /// What went through.
+    pub(crate) traffic: session::Published,
+}
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) config: NodeConfig,
+    pub(crate) topology: TopologyView,
+    pub(crate) alarms: AlarmSwitches,
+    pub(crate) memory: MemoryBudget,
+    pub(crate) offers: Offers,
+    pub(crate) certificates: Certificates,
+    pub(crate) traced: Traced,
+    /// Which shard each partition runs on.
+    pub(crate) directory: Directory,
+    /// The ways into the shards, in order.
+    pub(crate) mailboxes: Vec<Mailbox>,
+    /// What the shards tell of themselves, in order.
+    pub(crate) gauges: Vec<Gauge>,
+    /// What the sessions of all shards have in common.
+    pub(crate) sessions: Common,
+    log: OnceLock<Arc<dyn TopologyLog>>,
+    /// Held by the one change under way whose patterns were weighed, until it is decided.
+    pub(crate) pattern_turn: tokio::sync::Mutex<()>,
+    pub(crate) draining: AtomicBool,
+    /// Tells the acceptor that the node drains.
+    pub(crate) door_closes: Notify,
+    start: Instant,
+}
+
+impl Shared {
+    pub(super) fn new(config: NodeConfig, topology: Topology) -> Shared {
+        let directory = Directory::new(config.shards, &config.placement);
+        let durable = directory.durable().filter(|id| id.0 != 0 && !config.quarantined.contains(id));
+        let settings = Settings {
+            node_name: config.node_name.clone(),
+            loopback_users: config.loopback_users.clone(),
+            anonymous_user: config.anonymous_user.clone(),
+            consumer_timeout_ms: config.consumer_timeout_ms,
+            stamps: config.stamps.clone(),
+            tells_events: config.event_vhost.is_some(),
+        };
+        let assembling = config.amqp.assembling_bytes_max as u64;
+        let sums = Sums {
+            limits: Limits::new(assembling, config.user_bytes_max, config.transient_bytes_max),
+            waiting_max: config.transient_bytes_max / WAITING_SHARE,
+            ..Sums::default()
+        };
+        let histories = Histories::new(config.transient_bytes_max / HISTORIES_SHARE);
+        let logins = Logins::new(config.login_limits);
+        Shared {
+            topology: TopologyView::new(topology, durable.collect()),
+            alarms: AlarmSwitches::default(),
+            memory: MemoryBudget::new(config.transient_bytes_max),
+            offers: Offers::new(&config.amqp),
+            certificates: Certificates::default(),
+            traced: Traced::default(),
+            mailboxes: (0..config.shards).map(|_| Mailbox::default()).collect(),
+            gauges: (0..config.shards).map(|_| Gauge::default()).collect(),
+            sessions: Common { settings, logins, occupancy: Arc::default(), histories, sums },
+            directory,
+            log: OnceLock::new(),
+            pattern_turn: tokio::sync::Mutex::new(()),
+            draining: AtomicBool::new(false),
+            door_closes: Notify::new(),
+            start: Instant::now(),
+            config,
+        }
+    }
+
+    /// Milliseconds since the node started, from 1.
+    #[inline]
+    pub(crate) fn now(&self) -> Millis {
+        self.start.elapsed().as_millis() as Millis + 1
+    }
+
+    /// Microseconds since the node started.
+    pub(crate) fn elapsed_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// The topology, to look at. Held for as long as one route or one check takes.
+    pub(crate) fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+        self.topology.read()
+    }
+
+    /// Makes a change by `apply` or `apply_local` of the topology, has partitions told before
+    /// anybody sees it, and tells the event exchange of it. What else follows is to be carried out.
+    pub(crate) fn change_topology(
+        &self,
+        change: &Change,
+        apply: fn(&mut Topology, &Change) -> Applied,
+        tell: &impl Tell,
+    ) -> Applied {
+        let Changed { applied, events } = self.topology.change(change, apply, self.tells_events(), tell);
+        events.into_iter().for_each(|event| self.tell(event));
+        applied
+    }
+
+    /// Takes over a snapshot; see [`TopologyView::install`].
+    pub(crate) fn install_topology(&self, snapshot: &[u8]) -> Result<Vec<Effect>, Malformed> {
+        self.topology.install(snapshot, self)
+    }
+
+    /// Whether there is an event exchange.
+    #[inline]
+    pub(crate) fn tells_events(&self) -> bool {
+        self.config.event_vhost.is_some()
+    }
+
+    /// Tells the event exchange. To be called where [`Shared::tells_events`], as events cost memory
+    /// to make.
+    pub(crate) fn tell(&self, news: BrokerEvent) {
+        // One shard for all, so that what follows each other is told in that order.
+        self.mailboxes[0].cross(switch::Parcel::Event(Box::new(news)));
+    }
+
+    /// Makes a change that concerns this node only, with all that follows.
+    pub(crate) fn change_locally(&self, change: &Change) -> Applied {
+        let applied = self.change_topology(change, Topology::apply_local, self);
+        self.carry_out(&applied.effects);
+        applied
+    }
+
+    /// Does what follows from a change for others than partitions.
+    pub(crate) fn carry_out(&self, effects: &[Effect]) {
+        switch::follow(effects, self);
+    }
+
+    fn cross(&self, partition: PartitionId, parcel: switch::Parcel<Outsider>) {
+        if let Some((shard, _)) = self.directory.find(partition) {
+            self.mailboxes[shard].cross(parcel);
+        }
+    }
+
+    pub(super) fn set_log(&self, log: Arc<dyn TopologyLog>) {
+        assert!(self.log.set(log).is_ok(), "the log is set once");
+    }
+
+    /// What decides about replicated changes.
+    pub(crate) fn log(&self) -> &Arc<dyn TopologyLog> {
+        self.log.get().expect("the log is set before the first thread starts")
+    }
+
+    /// Proposes a replicated change that somebody asks for. While the disk is low, what would make
+    /// the log and its checkpoints grow is refused: settles, purges and deletes need the room that
+    /// is left, and make more.
+    pub(crate) fn propose(&self, change: Change, answer: Answer) {
+        if change.is_growth() && self.alarms.read().disk {
+            return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
+        }
+        self.log().propose(change, answer);
+    }
+
+    /// The partition that answers a sync for the whole node.
+    pub(crate) fn sync_partition(&self) -> PartitionId {
+        self.directory.durable().next().unwrap_or(transient_partition(0))
+    }
+
+    /// Raises or ends an alarm.
+    pub(crate) fn set_alarm(&self, alarm: Alarm, on: bool) {
+        if !self.alarms.set(alarm, on) {
+            return;
+        }
+        match on {
+            true => tracing::warn!(?alarm, "alarm raised: publishers are blocked, consumers go on"),
+            false => tracing::warn!(?alarm, "alarm over: publishers go on"),
+        }
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Alarms));
+        if self.tells_events() {
+            let news = BrokerEvent::new(if on { "alarm.set" } else { "alarm.cleared" });
+            let resource: &[u8] = match alarm {
+                Alarm::Disk => b"disk",
+                Alarm::Memory => b"memory",
+                Alarm::Operator => b"operator",
+            };
+            self.tell(news.text("source", resource).text("node", self.config.node_name.as_bytes()));
+        }
+    }
+
+    /// Compares what messages pin in memory with the budget; called by shards when their part of it
+    /// moved.
+    pub(crate) fn check_memory(&self) {
+        let messages = self.gauges.iter().map(|gauge| gauge.memory_bytes.load(Ordering::Relaxed)).sum();
+        let begun = self.unfinished_bytes() + self.sessions.histories.bytes();
+        if let Some(on) = self.memory.check(Taken { messages, begun, keys: self.key_bytes() }) {
+            self.set_alarm(Alarm::Memory, on);
+        }
+    }
+
+    /// What clients have begun and not ended.
+    pub(crate) fn unfinished_bytes(&self) -> u64 {
+        self.sessions.sums.unfinished.load(Ordering::Relaxed)
+    }
+
+    /// What queues with deduplication remember.
+    pub(crate) fn key_bytes(&self) -> u64 {
+        self.gauges.iter().map(|gauge| gauge.key_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether a shard has as much proposed and unwritten as it may, together with what is on its
+    /// way to it: a shard that waits for its disk takes nothing out of its mailbox.
+    #[inline]
+    pub(crate) fn is_loaded(&self, shard: usize) -> bool {
+        let unwritten = self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed);
+        unwritten + self.mailboxes[shard].bytes() > self.config.unwritten_bytes_max
+    }
+
+    /// Client connections of the whole node.
+    pub(crate) fn connections(&self) -> usize {
+        self.gauges.iter().map(|g| g.connections.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// By the mailboxes.
+impl Tell for Shared {
+    fn declare(&self, partition: PartitionId, queue: QueueId) {
+        self.cross(partition, switch::Parcel::Declare(partition, queue));
+    }
+
+    fn command(&self, partition: PartitionId, command: Command) {
+        self.cross(partition, switch::Parcel::Command(partition, command));
+    }
+}
+
+impl Follower for Shared {
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        Shared::topology(self)
+    }
+
+    fn propose(&self, change: Change) {
+        let nobody = Answer::new(self.mailboxes[0].clone(), ChannelKey::NOBODY, RequestId(0));
+        self.log().propose(change, nobody);
+    }
+
+    fn change_locally(&self, change: &Change) {
+        Shared::change_locally(self, change);
+    }
+
+    fn vhost_deleted(&self, vhost: VhostId, name: &Name) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::VhostDeleted(vhost, name.clone())));
+    }
+
+    fn user_deleted(&self, name: &Name) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::UserDeleted(name.clone())));
+    }
+}

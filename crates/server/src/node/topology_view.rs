@@ -1,0 +1,113 @@
+//! The topology as the threads of a node see it.
+//!
+//! Invariant: the version, read without a lock, is never ahead of the topology that a reader of the
+//! lock sees afterwards; so a route that was computed under the lock is stored with a version that
+//! is not too new.
+
+use broker::PartitionId;
+use broker::topology::{Applied, Command as Change, Effect, Foresight, Malformed, Topology};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use switch::Tell;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct TopologyView {
+    topology: RwLock<Topology>,
+    version: AtomicU64,
+    /// Partitions of this node that are whole.
+    whole: Vec<PartitionId>,
+    /// Those of them in which a new durable queue may be placed, as the topology's map says.
+    open: RwLock<Vec<PartitionId>>,
+    next: AtomicUsize,
+}
+
+/// A change, and what the event exchange is to hear of it.
+pub(super) struct Changed {
+    pub(super) applied: Applied,
+    pub(super) events: Vec<broker::topology::BrokerEvent>,
+}
+
+impl TopologyView {
+    /// The view of a node with these whole partitions of queues.
+    pub(super) fn new(topology: Topology, whole: Vec<PartitionId>) -> TopologyView {
+        let view = TopologyView {
+            version: AtomicU64::new(topology.version()),
+            topology: RwLock::new(topology),
+            whole,
+            open: RwLock::default(),
+            next: AtomicUsize::new(0),
+        };
+        view.note_partitions(&view.read());
+        view
+    }
+
+    /// The topology, to look at. Held for as long as one route or one check takes.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Topology> {
+        self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that grows with every change.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Puts something into it that changes nothing for those who look.
+    pub(crate) fn put(&self, put: impl FnOnce(&mut Topology)) {
+        put(&mut self.topology.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Makes a change by `apply` or `apply_local` of the topology, and has partitions told before
+    /// anybody sees it. What else follows is to be carried out.
+    pub(super) fn change(
+        &self,
+        change: &Change,
+        apply: fn(&mut Topology, &Change) -> Applied,
+        tells_events: bool,
+        tell: &impl Tell,
+    ) -> Changed {
+        let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
+        let foresight: Option<Foresight> = tells_events.then(|| topology.foresee(change));
+        let applied = apply(&mut topology, change);
+        switch::tell_partitions(&applied.effects, &topology, tell);
+        self.version.store(topology.version(), Ordering::Release);
+        if matches!(change, Change::PutPool { .. } | Change::PutPartition { .. } | Change::RaiseVersion { .. }) {
+            self.note_partitions(&topology);
+        }
+        let events = foresight.map_or_else(Vec::new, |foresight| foresight.told(&applied, &topology));
+        Changed { applied, events }
+    }
+
+    /// Puts the replicated part of a snapshot in the place of the topology's; what follows is to be
+    /// carried out. Events of what it skips are not told: nobody knows in which order it happened.
+    pub(super) fn install(&self, snapshot: &[u8], tell: &impl Tell) -> Result<Vec<Effect>, Malformed> {
+        let mut topology = self.topology.write().unwrap_or_else(PoisonError::into_inner);
+        let effects = topology.install_snapshot(snapshot)?;
+        switch::tell_partitions(&effects, &topology, tell);
+        self.version.store(topology.version(), Ordering::Release);
+        self.note_partitions(&topology);
+        Ok(effects)
+    }
+
+    /// Takes over from the map where queues may be placed from now on.
+    fn note_partitions(&self, topology: &Topology) {
+        let here = self.whole.iter().copied().filter(|id| topology.may_place_in(*id, None));
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = here.collect();
+    }
+
+    /// The partition for a new durable queue, each in its turn; `None` on a node without durable
+    /// partitions.
+    pub(crate) fn place_queue(&self) -> Option<PartitionId> {
+        // The topology is looked at by who asks, and a lock that is waited for must not be taken
+        // twice.
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let at = self.next.fetch_add(1, Ordering::Relaxed).checked_rem(open.len())?;
+        open.get(at).copied()
+    }
+
+    /// The name that the operator gave the cluster; without one it is the node's.
+    pub(crate) fn cluster_name(&self) -> Option<String> {
+        serde_json::from_str(self.read().global_parameter(b"cluster_name")?).ok()
+    }
+}
