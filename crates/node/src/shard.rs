@@ -105,9 +105,11 @@ impl<M: Proposer> Member<M> {
                 waiting.declared.drain(..).for_each(|queue| queues.declare(queue));
                 queues.step(now.ms, &mut waiting.commands, &mut share.out.effects, edge);
             }
-            // A durable queue costs nothing here until a message or a consumer comes.
+            // A durable queue costs nothing here until a message or a consumer comes, unless the
+            // member asks which there are.
             Member::Queues(member) => {
-                waiting.declared.clear();
+                let partition = member.partition_mut();
+                waiting.declared.drain(..).for_each(|queue| partition.queue_is_known(queue));
                 member.step(now, waiting, share, edge);
             }
             Member::Topology(member) => {

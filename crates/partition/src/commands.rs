@@ -193,6 +193,9 @@ impl QueuePartition {
         let Some(leader) = self.leader.as_deref() else {
             return refuse(command, Reply::NotLeader, &mut cx.out.effects);
         };
+        if !self.known.has_all_of(&command) {
+            return refuse(command, Reply::NotLeader, &mut cx.out.effects);
+        }
         // The topology decides for itself, not in a channel's order.
         let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
         let waits = !leader.postponed.is_empty() && !is_decision;

@@ -50,6 +50,10 @@ impl QueuePartition {
                 // nothing out.
                 continue;
             }
+            if !self.known.has(id) {
+                // It is touched when its rules are known.
+                continue;
+            }
             let mut scheduled = 0;
             if lq.is_asked_if_empty() {
                 // Those that are not in the log yet count too: they will be confirmed.

@@ -33,6 +33,7 @@ mod deliver;
 pub mod ending;
 pub mod entry;
 pub mod extent_copy;
+mod known;
 mod leader;
 mod life;
 pub mod log_index;

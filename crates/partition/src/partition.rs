@@ -10,6 +10,7 @@ use crate::command::{Effect, Level, Outlets, Reply};
 use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::entry::Reason;
+use crate::known::KnownQueues;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
 use crate::log_life::LogLife;
@@ -60,6 +61,8 @@ pub struct QueuePartition {
     pub(crate) rules: FixedMap<QueueId, Arc<Rules>>,
     /// Whether any queue here ever had a limit of bytes beyond which it refuses.
     pub(crate) limits_bytes: bool,
+    /// Queues whose rules are known here.
+    pub(crate) known: KnownQueues,
     /// Queues that ended lately: what was routed to them before comes too late.
     pub(crate) deleted: Deleted,
 }
@@ -79,6 +82,7 @@ impl QueuePartition {
             repaired_messages: 0,
             rules: FixedMap::default(),
             limits_bytes: false,
+            known: KnownQueues::default(),
             deleted: Deleted::default(),
         }
     }
@@ -86,6 +90,23 @@ impl QueuePartition {
     /// Its id.
     pub fn id(&self) -> PartitionId {
         self.replica.id()
+    }
+
+    /// From now on it does nothing as a leader with a queue of which [`QueuePartition::queue_is_known`]
+    /// has not been told. For a member whose node may lead before it has read all of the topology.
+    pub fn ask_for_queues(&mut self) {
+        self.known.ask();
+    }
+
+    /// The node's topology has this queue, and its rules come before the next turn.
+    pub fn queue_is_known(&mut self, queue: QueueId) {
+        if self.known.tell(queue) && self.leader.is_some() && !self.is_at_rest(queue) {
+            self.touched(queue);
+            let schedule = crate::machine::scheduled_for(queue);
+            if !self.is_at_rest(schedule) {
+                self.touched(schedule);
+            }
+        }
     }
 
     /// Whether this member leads and takes commands.

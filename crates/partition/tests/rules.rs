@@ -58,6 +58,35 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
     assert_eq!(rig.letters(), []);
 }
 
+#[test]
+fn a_leader_that_does_not_know_a_queue_yet_ends_nothing_in_it_and_takes_nothing_for_it() {
+    let rules = Rules { dead_letter: dead_letter(true), overflow: Overflow::RejectPublish, ..Rules::default() };
+    let mut rig = configured(Vec::new(), &rules);
+    rig.publish_for(1, "a", 50);
+    rig.run();
+    // Another leader, whose node has not read all of the topology.
+    let mut rig = Rig::new(rig.log, 0);
+    rig.partition.ask_for_queues();
+    rig.pass(1_000);
+    assert_eq!(rig.letters(), [], "nobody here knows where it goes");
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 1);
+    rig.publish_synced(2, "b");
+    rig.run();
+    assert_eq!(rig.refused(), [2]);
+    rig.partition.queue_is_known(QUEUE);
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    rig.run();
+    let letters = rig.letters();
+    assert_eq!(
+        letters.iter().map(|l| (text_of(&l.message), l.reason)).collect::<Vec<_>>(),
+        [("a".to_owned(), Reason::Expired)]
+    );
+    rig.publish_synced(2, "b");
+    rig.run();
+    assert_eq!(rig.refused(), []);
+    assert_eq!(text_of(&rig.get().unwrap().message), "b");
+}
+
 /// Rules of each kind that a partition's leader remembers, and that ask for nothing as long as a
 /// queue is empty.
 fn rules_of_an_empty_queue() -> Vec<Rules> {

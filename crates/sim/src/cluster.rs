@@ -143,6 +143,7 @@ impl Cluster {
             upkeep: plan.upkeep,
             bug: options.bug,
             alone: false,
+            asks_for_queues: false,
             has_rot: options.faults.rot || options.faults.log_rot || options.faults.start_rot,
             turnover: options.turnover,
             declares: options.declares,

@@ -86,6 +86,8 @@ pub struct Settings {
     pub upgrades: bool,
     /// Extents may rot.
     pub has_rot: bool,
+    /// What clients use comes from the topology's group, which may lag: members ask it for queues.
+    pub asks_for_queues: bool,
     /// It is a cluster of one, and starts as the server does then.
     pub alone: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
@@ -489,10 +491,12 @@ impl Node {
         self.enqueue_at(0, command, out);
     }
 
-    /// A queue in memory exists from now on.
-    pub fn declare_transient(&mut self, queue: QueueId) {
+    /// The topology has this queue from now on.
+    pub fn declare(&mut self, partition: PartitionId, queue: QueueId, out: &mut StepOutput) {
+        let Some(place) = self.settings.place_of(partition) else { return };
         if let Some(r) = &self.running {
-            r.waits.borrow_mut().declare(0, queue);
+            r.waits.borrow_mut().declare(place, queue);
+            self.want_turn(out);
         }
     }
 

@@ -179,6 +179,7 @@ impl Sessions {
             bug: options.bug,
             has_rot: options.faults.rot,
             alone: options.nodes == 1,
+            asks_for_queues: options.nodes > 1 && options.bug != Some(Bug::RulesAreForgotten),
             turnover: false,
             declares: true,
             upgrades: false,
@@ -645,9 +646,11 @@ impl Sessions {
         let now = self.schedule.now();
         let command = match handed {
             Handed::Command(command) => command,
-            Handed::Declare(queue) if partition == TRANSIENT => return self.nodes[node].declare_transient(queue),
-            // A durable queue costs nothing until something comes for it.
-            Handed::Declare(_) => return,
+            Handed::Declare(queue) => {
+                let mut out = StepOutput::default();
+                self.nodes[node].declare(partition, queue, &mut out);
+                return self.settle(node, out);
+            }
         };
         if let (Some(front), Command::Close { queue, request, .. }) = (&self.fronts[node], &command)
             && let Some(asker) = front.askers.borrow().get(queue)

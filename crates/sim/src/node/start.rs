@@ -242,7 +242,11 @@ impl Node {
         };
         let limits = ShareLimits { checkpoint_lag_files: lag, index_bytes_max: index, partitions: count as u64 };
         let share = Share::new(Tail::new(self.settings.tail_bytes), limits, gauges.clone());
-        let queues = queues.into_iter().map(|(partition, out)| {
+        let asks = self.settings.asks_for_queues;
+        let queues = queues.into_iter().map(|(mut partition, out)| {
+            if asks {
+                partition.ask_for_queues();
+            }
             let (id, at_risk) = (partition.id(), Arc::default());
             let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk, has_peers);
             (id, Member::Queues(Box::new(member)))

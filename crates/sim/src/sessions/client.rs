@@ -619,7 +619,15 @@ impl Client {
             }
             Method::ChannelClose { .. } => {
                 ledger.figures.channel_errors += 1;
-                self.channels.remove(&number);
+                // Where both sides close it at once, both are answered.
+                channel.asked.retain(|(asked, _)| *asked == Asked::Close);
+                match channel.asked.is_empty() {
+                    true => drop(self.channels.remove(&number)),
+                    false => {
+                        channel.is_open = false;
+                        channel.unconfirmed.clear();
+                    }
+                }
                 Method::ChannelCloseOk {}.write(&mut self.output, number);
             }
             Method::BasicGetOk { delivery_tag, redelivered, .. } => {

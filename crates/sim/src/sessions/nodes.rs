@@ -131,7 +131,9 @@ impl Sessions {
                 (false, false) => switch::rules_of(queue.id, true, topology),
                 _ => None,
             };
-            rules.into_iter().for_each(|command| front.shards[0].switch.push(queue.partition, command));
+            let switch = &front.shards[0].switch;
+            switch.inbox().borrow_mut().declare(queue.partition, queue.id);
+            rules.into_iter().for_each(|command| switch.push(queue.partition, command));
         }
     }
 
