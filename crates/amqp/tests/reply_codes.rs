@@ -521,6 +521,25 @@ fn a_close_that_crosses_ours_is_answered() {
 }
 
 #[test]
+fn a_close_that_waits_behind_what_fails_is_answered_too() {
+    let (mut client, channel) = Client::with_channel();
+    client.send(1, declare("q", false));
+    client.send(1, Method::ChannelClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 });
+    client.events();
+    client.connection.channel_error(channel, ChannelError::new(ReplyCode::NotFound, "no"));
+    let sent = client.read();
+    assert!(
+        matches!(
+            sent[..],
+            [Sent::Method(1, Method::ChannelClose { reply_code: 404, .. }), Sent::Method(1, Method::ChannelCloseOk {})]
+        ),
+        "{sent:?}"
+    );
+    client.send(1, Method::ChannelCloseOk {});
+    client.open_channel_after_events(1);
+}
+
+#[test]
 fn a_close_that_nobody_answers_ends_in_time() {
     let (mut client, _) = Client::with_channel();
     client.now = 500_000;

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use super::event::{Closed, Event};
 use super::heartbeat::Timer;
 use super::{Connection, Phase};
-use crate::channel::{Channel, ChannelPhase};
+use crate::channel::{Channel, ChannelPhase, PendingFrame};
 use crate::reply_code::{ConnectionError, Fault, ReplyCode, wire_text};
+use crate::wire::frame::FRAME_METHOD;
 use crate::wire::method::Method;
 
 impl Connection {
@@ -106,6 +107,11 @@ impl Connection {
         let mut closing = Channel::new(channel.id);
         closing.phase = ChannelPhase::Closing;
         let old = std::mem::replace(channel, closing);
+        // A close of the client's own that waited behind what failed: it crossed ours.
+        let is_close = |frame: &PendingFrame| {
+            frame.kind == FRAME_METHOD && matches!(Method::decode(&frame.payload), Ok(Method::ChannelClose { .. }))
+        };
+        let is_crossed = old.pending.iter().any(is_close);
         self.leave(old);
         let close = Method::ChannelClose {
             reply_code: fault.code.number(),
@@ -114,6 +120,9 @@ impl Connection {
             method_id: fault.method.method,
         };
         self.send(number, &close);
+        if is_crossed {
+            self.send(number, &Method::ChannelCloseOk {});
+        }
     }
 
     /// Answers the client's `channel.close`. The number may be opened again at once.
