@@ -75,8 +75,9 @@ const LAYERS: &[Layer] = &[
     Layer { name: "page", may_know: &[], banned: OUTSIDE },
     Layer { name: "sizing", may_know: &["cgroup", "page"], banned: &["tokio::", "SystemTime"] },
     Layer { name: "bench", may_know: &["amqp", "cgroup", "page"], banned: &[] },
+    Layer { name: "ctl", may_know: &[], banned: &["tokio::"] },
     Layer { name: "management", may_know: &["amqp", "broker", "partition", "server"], banned: &[] },
-    Layer { name: "leveret", may_know: &["bench", "management", "server", "sizing", "storage"], banned: &[] },
+    Layer { name: "leveret", may_know: &["bench", "ctl", "management", "server", "sizing", "storage"], banned: &[] },
 ];
 
 /// Only this crate may know raft-rs: the library behind it can then be swapped in one place.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::builder::{Styles, ValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap_complete::Shell;
 use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name};
 use storage::inspect::Depth;
 
@@ -36,6 +37,12 @@ pub(crate) enum Invocation {
     Sizing(Sizing),
     /// Load a broker; the words are the load generator's own.
     Bench(Vec<String>),
+    /// Ask and change a running node; the words are those of RabbitMQ's tools.
+    Control(Vec<String>),
+    /// Print what a shell completes words with.
+    Completions(Shell),
+    /// Write manual pages into this folder.
+    Manual(PathBuf),
 }
 
 /// Reads the command line, its first word included. The error is one line.
@@ -51,6 +58,15 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
         Some((name, matches)) if name == "sizing" => Ok(Invocation::Sizing(sizing::asked(matches))),
         Some((name, mut matches)) if name == "bench" => {
             Ok(Invocation::Bench(matches.remove_many("words").into_iter().flatten().collect()))
+        }
+        Some((name, mut matches)) if name == "ctl" => {
+            Ok(Invocation::Control(matches.remove_many("words").into_iter().flatten().collect()))
+        }
+        Some((name, mut matches)) if name == "completions" => {
+            Ok(Invocation::Completions(matches.remove_one("shell").expect("clap requires it")))
+        }
+        Some((name, mut matches)) if name == "manual" => {
+            Ok(Invocation::Manual(matches.remove_one("folder").expect("clap requires it")))
         }
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }
@@ -73,6 +89,48 @@ fn command() -> Command {
         .subcommand(repair::command())
         .subcommand(sizing::command())
         .subcommand(bench_command())
+        .subcommand(control_command())
+        .subcommand(completions_command())
+        .subcommand(manual_command())
+}
+
+/// The same with all verbs of `ctl`, whose words are not read by clap.
+pub(crate) fn whole_command() -> Command {
+    command().mut_subcommand("ctl", |_| ctl::command())
+}
+
+/// Its words are read as RabbitMQ's tools read them.
+fn control_command() -> Command {
+    let words = Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true).value_name("COMMAND");
+    Command::new("ctl")
+        .about("Ask and change a running node, with RabbitMQ's commands")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(words)
+}
+
+fn completions_command() -> Command {
+    let shell = Arg::new("shell")
+        .value_name("SHELL")
+        .required(true)
+        .value_parser(clap::value_parser!(Shell))
+        .help("The shell that is to complete our words");
+    Command::new("completions")
+        .about("Print what a shell completes the words of this program with")
+        .after_help("bash: leveret completions bash > /usr/share/bash-completion/completions/leveret")
+        .arg(shell)
+}
+
+fn manual_command() -> Command {
+    let folder = Arg::new("folder")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(ValueParser::path_buf())
+        .help("The folder, which has to be there");
+    Command::new("manual")
+        .about("Write manual pages into a folder, one for each command")
+        .after_help("leveret manual /usr/local/share/man/man1 && man leveret-ctl-list_queues")
+        .arg(folder)
 }
 
 /// Its words go to the load generator as they are: they are PerfTest's, with single dashes before
@@ -263,6 +321,9 @@ Examples:
       Which cluster holds a load and what it costs, on the example that ships with this program.
   leveret bench --quorum-queue --queue qq --rate 10000 --confirm 3000 --size 1000 --time 20
       Load the broker on this machine, with PerfTest's options; `leveret bench --help` lists them.
+  leveret ctl list_queues name messages consumers
+      What RabbitMQ's tools tell and do, on the node of this machine; `leveret ctl help` lists all, `leveret ctl top` shows it live.
+      Linked to under the names rabbitmqctl, rabbitmq-diagnostics, rabbitmq-queues, rabbitmq-plugins and rabbitmqadmin it is these.
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
@@ -270,6 +331,7 @@ Exit codes:
   2  the command line or the configuration is wrong; nothing was touched
   3  inspect or repair could not read the folder, or it is not one of a node; bench could not make its run
   4  bench: more was sent than received, and nothing else is wrong
+  64 to 78  ctl: those of RabbitMQ's tools: 64 wrong words, 65 wrong names, 67 no such user, 69 refused or no node, 70 failed, 75 too late
   130, 143  a second SIGINT or SIGTERM ended the server at once
   130  bench was interrupted before the end of its run";
 

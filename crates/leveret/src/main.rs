@@ -8,10 +8,12 @@
 mod allocator;
 mod arguments;
 mod bench;
+mod control;
 mod descriptors;
 mod exit;
 mod inspect;
 mod logging;
+mod manual;
 mod node;
 mod repair;
 mod signals;
@@ -23,6 +25,9 @@ use std::process::ExitCode;
 use arguments::Invocation;
 
 fn main() -> ExitCode {
+    if let Some(code) = control::under_another_name(std::env::args_os()) {
+        return code;
+    }
     let exit = match arguments::parse(std::env::args_os()) {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),
@@ -30,6 +35,9 @@ fn main() -> ExitCode {
         Ok(Invocation::Repair(asked)) => repair::run(&asked),
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
         Ok(Invocation::Bench(words)) => bench::run(&words),
+        Ok(Invocation::Control(words)) => return control::run(&words),
+        Ok(Invocation::Completions(shell)) => manual::completions(shell),
+        Ok(Invocation::Manual(folder)) => manual::write(&folder),
         Err(error) => exit::usage(&error),
     };
     exit.into()

@@ -74,7 +74,7 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
             // A second broker on one machine: nobody asked for this address, so nobody is refused
             // the rest for it.
             tracing::warn!(%address, %error, "the management API and metrics are not served; --management names another address");
-            None
+            Management::bind(&[]).ok()
         }
         Err((address, source)) => {
             return Err(server::run::RunError::Start(server::StartError::Listen { address, source }));

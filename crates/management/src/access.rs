@@ -1,14 +1,16 @@
 //! Who asks, and what that person may see and do: RabbitMQ's tags.
 //!
 //! Invariant: nobody is told whether a virtual host exists that they may not see, a wrong password
-//! costs a second, and failures are limited.
+//! costs a second, and failures are limited. Who names the operator's token may do what an
+//! administrator may, from this machine and from no other.
 
 use crate::answer::Refused;
+use crate::operator::Token;
 use base64::Engine as _;
 use broker::VhostId;
-use broker::topology::{Name, Topology};
+use broker::topology::{Actor, Name, Topology};
 use server::Handle;
-use server::handle::LoginError;
+use server::handle::{LoginError, operator};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -20,12 +22,17 @@ const CREDENTIALS_BYTES_MAX: usize = 8192;
 /// What is said of a wrong name or password, and where they were not looked at.
 const FAILED: &str = "Login failed";
 
-/// A user who may use the API.
+/// What the operator is called where a user's name is told. No user is meant by it, even if one is
+/// called so.
+const OPERATOR: &str = "(operator)";
+
+/// Who may use the API: a user, or who runs this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// The user's name.
     pub(crate) name: Name,
     tags: Vec<Name>,
+    is_operator: bool,
 }
 
 impl Caller {
@@ -34,13 +41,18 @@ impl Caller {
         handle: &Handle,
         authorization: Option<&[u8]>,
         from: SocketAddr,
+        token: Option<&Token>,
     ) -> Result<Caller, Refused> {
+        if let Some(named) = authorization.and_then(bearer) {
+            return Caller::of_token(named, from, token).await;
+        }
         let Some((name, password)) = authorization.and_then(credentials) else { return Err(Refused::Anonymous) };
         let login = handle.check_login(&name, &password, from);
         let (refused, reason) = match login {
             Ok(()) => {
                 let tags = handle.topology().user(&name).map(|user| user.tags.clone());
-                let caller = Caller { name: Name::new(&name), tags: tags.unwrap_or_default() };
+                let tags = tags.unwrap_or_default();
+                let caller = Caller { name: Name::new(&name), tags, is_operator: false };
                 if caller.may_use_the_api() {
                     return Ok(caller);
                 }
@@ -63,6 +75,30 @@ impl Caller {
             tokio::time::sleep(LOGIN_REFUSED_DELAY).await;
         }
         Err(refused)
+    }
+
+    /// Who names a token: nobody can tell from the answer whether it is wrong, or right and named
+    /// from another machine.
+    async fn of_token(named: &[u8], from: SocketAddr, token: Option<&Token>) -> Result<Caller, Refused> {
+        let is_here = from.ip().to_canonical().is_loopback();
+        if is_here && token.is_some_and(|token| token.is(named)) {
+            let tags = vec![Name::from("administrator")];
+            return Ok(Caller { name: Name::from(OPERATOR), tags, is_operator: true });
+        }
+        let reason = if is_here { "a token that is not this server's" } else { "a token from another machine" };
+        tracing::warn!(peer = %from, reason, "management login refused");
+        tokio::time::sleep(LOGIN_REFUSED_DELAY).await;
+        Err(Refused::LoginFailed(FAILED))
+    }
+
+    /// Whether this is who runs the machine, and no user.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.is_operator
+    }
+
+    /// In whose name something is declared or deleted.
+    pub(crate) fn actor(&self) -> Actor<'_> {
+        if self.is_operator { Actor::MACHINE } else { operator(&self.name) }
     }
 
     fn has_one_of(&self, wanted: &[&str]) -> bool {
@@ -95,7 +131,7 @@ impl Caller {
 
     /// Whether a virtual host may be used.
     pub(crate) fn uses(&self, topology: &Topology, vhost: VhostId) -> bool {
-        topology.user(&self.name).is_some_and(|user| user.permissions.contains_key(&vhost))
+        self.is_operator || topology.user(&self.name).is_some_and(|user| user.permissions.contains_key(&vhost))
     }
 
     /// Whether what is declared in a virtual host may be looked at: monitors without rights in it
@@ -124,6 +160,12 @@ impl Caller {
     pub(crate) fn need_monitoring(&self) -> Result<(), Refused> {
         self.need(self.is_monitoring(), "Not monitor user")
     }
+}
+
+/// The token out of `Bearer ...`.
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = header.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
 }
 
 /// Name and password out of `Basic ...`.
@@ -155,7 +197,7 @@ mod tests {
 
     #[test]
     fn tags_say_what_may_be_seen_and_done() {
-        let caller = |tag: &str| Caller { name: Name::from("ann"), tags: vec![Name::from(tag)] };
+        let caller = |tag: &str| Caller { name: Name::from("ann"), tags: vec![Name::from(tag)], is_operator: false };
         assert!(caller("management").may_use_the_api() && !caller("management").is_monitoring());
         assert!(caller("monitoring").is_monitoring() && !caller("monitoring").is_policymaker());
         assert!(caller("policymaker").is_policymaker() && !caller("policymaker").is_administrator());

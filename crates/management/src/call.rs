@@ -2,6 +2,7 @@
 
 use crate::answer::Refused;
 use crate::metrics::Pages;
+use crate::operator::Operator;
 use crate::permits::Permit;
 use crate::site;
 use crate::unsent::Answers;
@@ -33,6 +34,8 @@ pub(crate) struct Call<'a> {
     pub(crate) messages: &'a Semaphore,
     /// Who has a long answer made.
     pub(crate) answers: &'a Answers,
+    /// What is kept for who runs this machine.
+    pub(crate) operator: &'a Operator,
     /// Metrics that were made a moment ago.
     pub(crate) pages: &'a Rc<Pages>,
 }

@@ -4,7 +4,7 @@
 //! In reading order: [`Management`] listens and serves on a thread of its own, off the road of
 //! messages; `call` is one request, `permits` says who keeps a connection, `waiting` who waits for
 //! an answer, `unsent` and `patience` what becomes of one that is not read, `site` and `access` who
-//! may ask, `resource` has one file for each thing that is asked about, `listing` pages and sorts,
+//! may ask, `operator` how who runs this machine shows it, `resource` has one file for each thing that is asked about, `listing` pages and sorts,
 //! `answer` is what goes back; `metrics` is the other half. `stored` shows a message to who reads a
 //! data folder.
 //!
@@ -20,6 +20,7 @@ mod json;
 mod listener;
 mod listing;
 mod metrics;
+mod operator;
 mod own_channel;
 mod patience;
 mod permits;

@@ -9,6 +9,7 @@ use crate::answer::Answer;
 use crate::body::{Body, Turns};
 use crate::call::{self, Asker, Call};
 use crate::metrics::Pages;
+use crate::operator::Operator;
 use crate::patience::Patient;
 use crate::permits::{self, Permit, Permits};
 use crate::resource;
@@ -56,6 +57,8 @@ pub struct Management {
 pub struct Listening {
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Kept here where no thread has it.
+    _idle: Option<Operator>,
 }
 
 impl Management {
@@ -70,21 +73,23 @@ impl Management {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Answers on a thread that it starts. Nothing to listen on starts nothing.
+    /// Answers on a thread that it starts. Nothing to listen on starts nothing, and who runs this
+    /// machine is told so in the file that `operator` writes.
     pub fn serve(self, handle: Handle) -> io::Result<Listening> {
+        let addresses = self.addresses();
+        let operator = Operator::begin(&handle, &addresses);
         if self.listeners.is_empty() {
-            return Ok(Listening { end: None, thread: None });
+            return Ok(Listening { end: None, thread: None, _idle: Some(operator) });
         }
         let (end, until) = oneshot::channel();
-        let addresses = self.addresses();
         let thread = std::thread::Builder::new().name("management".into()).spawn(move || {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
             match runtime {
-                Ok(runtime) => runtime.block_on(run(self.listeners, handle, addresses, until)),
+                Ok(runtime) => runtime.block_on(run(self.listeners, handle, addresses, operator, until)),
                 Err(error) => tracing::error!(%error, "the management API has no runtime"),
             }
         })?;
-        Ok(Listening { end: Some(end), thread: Some(thread) })
+        Ok(Listening { end: Some(end), thread: Some(thread), _idle: None })
     }
 }
 
@@ -109,9 +114,16 @@ struct Shared {
     answers: Answers,
     pages: Rc<Pages>,
     messages: Semaphore,
+    operator: Operator,
 }
 
-async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketAddr>, until: oneshot::Receiver<()>) {
+async fn run(
+    listeners: Vec<TcpListener>,
+    handle: Handle,
+    addresses: Vec<SocketAddr>,
+    operator: Operator,
+    until: oneshot::Receiver<()>,
+) {
     let shared = Rc::new(Shared {
         handle,
         addresses,
@@ -121,6 +133,7 @@ async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketA
         answers: Answers::default(),
         pages: Rc::default(),
         messages: Semaphore::new(resource::MESSAGES_AT_A_TIME),
+        operator,
     });
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
@@ -130,6 +143,8 @@ async fn run(listeners: Vec<TcpListener>, handle: Handle, addresses: Vec<SocketA
     }
     // Its end, or that of whoever could send it.
     let _ = until.await;
+    // Requests that are not answered yet may keep what they share a little longer.
+    shared.operator.end();
 }
 
 async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>) {
@@ -216,6 +231,7 @@ async fn answer(
         asker,
         messages: &shared.messages,
         answers: &shared.answers,
+        operator: &shared.operator,
         pages: &shared.pages,
     };
     let answer = waiting::watch(&call, async {

@@ -326,10 +326,10 @@ impl Handle {
         Ok(applied.outcome.map(|_| ())?)
     }
 
-    /// Declares a queue in a user's name; true if it is new.
-    pub async fn declare_queue(&self, user: &[u8], declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
+    /// Declares a queue in somebody's name; true if it is new.
+    pub async fn declare_queue(&self, actor: Actor<'_>, declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
         let mut has_place = true;
-        let declared = self.topology().check_queue_declare(operator(user), declare, |placement| {
+        let declared = self.topology().check_queue_declare(actor, declare, |placement| {
             let place =
                 if placement.is_local { Some(transient_partition(0)) } else { self.shared().topology.place_queue() };
             has_place = place.is_some();
@@ -411,6 +411,11 @@ impl Handle {
     /// for.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
         self.shared().import_definitions(text)
+    }
+
+    /// Bits that nobody can guess.
+    pub fn secret(&self) -> u128 {
+        random::secret()
     }
 
     /// Random bytes for a password's hash.

@@ -30,6 +30,16 @@ pub struct Actor<'a> {
     pub connection: u64,
 }
 
+/// The connection of who runs the broker's machine, and so is at none. Connections are counted from
+/// 1, and no count comes so far.
+const OF_THE_MACHINE: u64 = u64::MAX;
+
+impl Actor<'_> {
+    /// Who runs the broker's machine: no user, and so without permissions, who may do what any user
+    /// may. What is exclusive to a connection stays that connection's.
+    pub const MACHINE: Actor<'static> = Actor { user: b"", connection: OF_THE_MACHINE };
+}
+
 /// How many connections are open already where one more wants to be.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenConnections {
@@ -541,6 +551,9 @@ impl Topology {
         resource: Resource<'_>,
         access: Access,
     ) -> Result<(), Refusal> {
+        if actor.connection == OF_THE_MACHINE {
+            return Ok(());
+        }
         let is_default = resource.kind == Kind::Exchange && resource.name.is_empty();
         let named = if is_default { Resource { name: b"amq.default", ..resource } } else { resource };
         let permission = self.user(actor.user).and_then(|user| user.permissions.get(&vhost));

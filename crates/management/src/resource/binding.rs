@@ -16,7 +16,6 @@ use broker::VhostId;
 use broker::topology::{Binding, Kind, Name, Topology};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde_json::{Value, json};
-use server::handle::operator;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a path segment keeps as it is.
@@ -102,7 +101,7 @@ pub(super) async fn post(
     // Relative to where it was asked for, as RabbitMQ says it.
     let key = properties_key(&binding);
     let place = format!("{}/{}", percent_encode(destination, KEPT), percent_encode(key.as_bytes(), KEPT));
-    let checked = cx.handle().topology().check_bind(operator(&cx.caller.name), binding)?;
+    let checked = cx.handle().topology().check_bind(cx.caller.actor(), binding)?;
     cx.handle().carry_out(checked).await?;
     Ok(Answer::created_at(place))
 }
@@ -113,7 +112,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], end: End<'_>, key: &[u8]) -
     let checked = {
         let topology = cx.handle().topology();
         let found = find(&topology, vhost, end)?.find(|binding| is_called(binding, key));
-        topology.check_unbind(operator(&cx.caller.name), found.ok_or(Refused::NotFound)?)?
+        topology.check_unbind(cx.caller.actor(), found.ok_or(Refused::NotFound)?)?
     };
     cx.handle().carry_out(checked).await?;
     Ok(Answer::done())

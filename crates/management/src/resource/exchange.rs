@@ -9,7 +9,6 @@ use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Exchange, ExchangeDeclare, Name, Topology};
 use serde_json::{Value, json};
-use server::handle::operator;
 
 /// The default exchange's name is empty, which no path can say.
 pub(super) fn from_path(name: &[u8]) -> &[u8] {
@@ -71,7 +70,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
             internal: flag(&fields, "internal", false)?,
             arguments: &arguments,
         };
-        topology.check_exchange_declare(operator(&cx.caller.name), &declare)?
+        topology.check_exchange_declare(cx.caller.actor(), &declare)?
     };
     let is_new = checked != broker::topology::Checked::Done;
     cx.handle().carry_out(checked).await?;
@@ -85,7 +84,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
         let topology = cx.handle().topology();
         let name = checked(from_path(name))?;
         topology.find_exchange(vhost, name).ok_or(Refused::NotFound)?;
-        topology.check_exchange_delete(operator(&cx.caller.name), vhost, name, cx.call.flag("if-unused"))?
+        topology.check_exchange_delete(cx.caller.actor(), vhost, name, cx.call.flag("if-unused"))?
     };
     cx.handle().carry_out(checked).await?;
     Ok(Answer::done())

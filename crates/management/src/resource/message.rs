@@ -131,6 +131,10 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
 }
 
 async fn open(cx: Cx<'_>, vhost: &[u8]) -> Result<OwnChannel, Refused> {
+    if cx.caller.is_operator() {
+        let reason = "messages go in and out in the name of a user: log in with a name and a password";
+        return Err(Refused::BadRequest(reason.to_owned()));
+    }
     OwnChannel::open(cx.handle(), &cx.caller.name, cx.call.peer, vhost).await.map_err(refused)
 }
 

@@ -15,6 +15,7 @@ mod limit;
 mod message;
 mod node;
 mod openapi;
+mod operator;
 mod parameter;
 mod permission;
 mod policy;
@@ -100,7 +101,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     if !["GET", "HEAD"].contains(&call.head.method.as_str()) && call.is_of_another_site() {
         return Err(Refused::OtherSite);
     }
-    let caller = Caller::identify(call.handle, call.header("authorization"), call.peer).await?;
+    let caller = Caller::identify(call.handle, call.header("authorization"), call.peer, call.operator.token()).await?;
     call.permit.is_of(&caller.name);
     *call.asking.request.user.borrow_mut() = Some(caller.name.clone());
     let cx = Cx { call, caller: &caller };
@@ -127,6 +128,8 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
         [b"openapi.json"] => on!(method; "GET" => openapi::document(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
+        [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
+        [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
         [b"auth"] => on!(method; "GET" => auth::ways()),
         [b"auth", b"attempts", node] => on!(method;

@@ -26,6 +26,8 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("nodes/{node}/memory/ets", "GET", "Tables of Erlang's runtime, of which there are none"),
     ("nodes/{node}/memory/ets/relative", "GET", "Tables of Erlang's runtime, of which there are none"),
     ("nodes/{node}/publishers/hold", "PUT DELETE", "Holds publishers, or lets them go on"),
+    ("leveret/settings", "GET", "What the node is configured to be, and who said so"),
+    ("leveret/stop", "POST", "Ends the node in order, for who has the operator's token"),
     ("leveret/waiting", "GET", "*What waits for what"),
     ("connections", "GET", "*Who is connected"),
     ("connections/{connection}", "GET DELETE", "A connection"),

@@ -9,7 +9,6 @@ use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Top
 use broker::{QueueId, VhostId};
 use partition::QueueFigures;
 use serde_json::{Value, json};
-use server::handle::operator;
 
 /// GET of all, or of those in a virtual host.
 pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
@@ -73,7 +72,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
         auto_delete,
         arguments: &arguments,
     };
-    Ok(Answer::put(cx.handle().declare_queue(&cx.caller.name, &declare).await?))
+    Ok(Answer::put(cx.handle().declare_queue(cx.caller.actor(), &declare).await?))
 }
 
 /// DELETE, perhaps only if it is empty or unused.
@@ -82,7 +81,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
     let (id, partition) = {
         let topology = cx.handle().topology();
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-        topology.check_queue_delete(operator(&cx.caller.name), vhost, name)?;
+        topology.check_queue_delete(cx.caller.actor(), vhost, name)?;
         (queue.id, queue.partition)
     };
     let (if_unused, if_empty) = (cx.call.flag("if-unused"), cx.call.flag("if-empty"));
@@ -95,7 +94,7 @@ pub(super) async fn purge(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answe
     let vhost = cx.usable_vhost(vhost)?;
     let (id, partition) = {
         let topology = cx.handle().topology();
-        let queue = topology.check_read(operator(&cx.caller.name), vhost, checked(name)?)?;
+        let queue = topology.check_read(cx.caller.actor(), vhost, checked(name)?)?;
         (queue.id, queue.partition)
     };
     cx.handle().purge(id, partition).await?;

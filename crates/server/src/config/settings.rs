@@ -452,6 +452,11 @@ impl Config {
         *self.origin(key) == Origin::Default
     }
 
+    /// Every setting with its value and who said so, the default included.
+    pub fn all(&self) -> impl Iterator<Item = (&'static Setting, Value, &Origin)> {
+        SETTINGS.iter().zip(&self.origins).map(|(setting, origin)| (setting, self.value(setting.key), origin))
+    }
+
     /// The settings that somebody has said, for the log of a start.
     pub fn chosen(&self) -> impl Iterator<Item = (&'static Setting, Value, &Origin)> {
         SETTINGS

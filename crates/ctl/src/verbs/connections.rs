@@ -1,0 +1,110 @@
+//! Connections: close one, or many.
+
+use super::listings::{name_of_pid, pid};
+use crate::api::path;
+use crate::context::{Cx, items, text};
+use crate::failure::Failure;
+use crate::form::Shown;
+use crate::options::{flag, number};
+use crate::verb::{Section, VERB, Verb};
+use serde_json::Value;
+use std::time::Duration;
+
+const CONNECTION: Verb = Verb { section: Section::Operations, ..VERB };
+
+pub(super) const VERBS: &[Verb] = &[
+    Verb {
+        name: "close_connection",
+        usage: "<pid> <explanation>",
+        about: "Closes a connection, by the pid of list_connections or by its name",
+        words: (2, 2),
+        run: close,
+        ..CONNECTION
+    },
+    Verb {
+        name: "close_all_connections",
+        usage: "[--vhost <vhost> --limit <limit>] [-n <node> --global] [--per-connection-delay <delay>] <explanation>",
+        about: "Closes the connections to a virtual host, or all",
+        words: (1, 1),
+        switches: &[
+            flag("global", "those to all virtual hosts"),
+            number("limit", "no more than so many"),
+            number("per-connection-delay", "so many milliseconds between two"),
+        ],
+        timeout_s: 0,
+        run: close_all,
+        ..CONNECTION
+    },
+    Verb {
+        name: "close_all_user_connections",
+        usage: "<username> <explanation>",
+        about: "Closes a user's connections",
+        words: (2, 2),
+        run: close_of_user,
+        ..CONNECTION
+    },
+];
+
+/// The text for whom it concerns, as a header can have it.
+fn reason(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
+}
+
+fn end(cx: &Cx<'_>, name: &str, explanation: &str) -> Result<bool, Failure> {
+    let answer = cx.api()?.ask("DELETE", &path(&["connections", name]), None, &[("x-reason", &reason(explanation))])?;
+    Ok(answer.good_or_none()?.is_some())
+}
+
+fn close(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let (id, explanation) = (cx.word(0), cx.word(1));
+    cx.banner(&format!("Closing connection {id}, reason: {explanation}..."));
+    let node = cx.node()?;
+    let name = name_of_pid(id, &node);
+    if end(cx, &name, explanation)? {
+        return Ok(Shown::Done);
+    }
+    // A name of its own may hold an arrow: the list knows.
+    for connection in items(cx.api()?.get("connections")?.good()?)? {
+        let name = text(&connection["name"]);
+        if pid(&node, &name) == id {
+            return match end(cx, &name, explanation)? {
+                true => Ok(Shown::Done),
+                false => break,
+            };
+        }
+    }
+    Err(Failure::refused("not_found: list_connections pid name tells which connections there are"))
+}
+
+fn close_all(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let (vhost, explanation, all) = (cx.vhost(), cx.word(0), cx.options.flag("global"));
+    match all {
+        true => cx.banner(&format!(
+            "Closing all connections to node {} (limit: {}), reason: {explanation}...",
+            cx.node()?,
+            cx.options.number("limit").unwrap_or(0)
+        )),
+        false => cx.banner(&format!("Closing all connections in vhost {vhost}, reason: {explanation}...")),
+    }
+    let limit = cx.options.number("limit").filter(|limit| *limit > 0).and_then(|limit| usize::try_from(limit).ok());
+    let pause = Duration::from_millis(cx.options.number("per-connection-delay").unwrap_or(0));
+    let found = items(cx.api()?.get("connections")?.good()?)?;
+    let theirs = found.iter().filter(|connection| all || connection["vhost"] == vhost);
+    let mut closed = 0;
+    for connection in theirs.take(limit.unwrap_or(usize::MAX)) {
+        if closed > 0 {
+            std::thread::sleep(pause);
+        }
+        // One that went by itself meanwhile was not closed by us.
+        closed += usize::from(end(cx, &text(&connection["name"]), explanation)?);
+    }
+    Ok(Shown::Line(format!("Closed {closed} connections")))
+}
+
+fn close_of_user(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let (user, explanation) = (cx.word(0), cx.word(1));
+    cx.banner(&format!("Closing connections of user {user}, reason: {explanation}..."));
+    let at = path(&["connections", "username", user]);
+    let answer = cx.api()?.ask("DELETE", &at, None, &[("x-reason", &reason(explanation))])?;
+    answer.good_or_none().map(|_: Option<Value>| Shown::Done)
+}

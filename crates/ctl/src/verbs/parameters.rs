@@ -1,0 +1,150 @@
+//! Parameters of virtual hosts and of the cluster, and the cluster's name.
+
+use crate::api::{Answer, path};
+use crate::context::{Cx, items, text};
+use crate::failure::Failure;
+use crate::form::{Rows, Shown};
+use crate::term::Cell;
+use crate::tool::{CTL, DIAGNOSTICS};
+use crate::verb::{Section, VERB, Verb};
+use serde_json::{Value, json};
+
+const PARAMETER: Verb = Verb { section: Section::Parameters, ..VERB };
+
+pub(super) const VERBS: &[Verb] = &[
+    Verb {
+        name: "list_parameters",
+        tools: CTL | DIAGNOSTICS,
+        usage: "[--vhost <vhost>] [--no-table-headers]",
+        about: "Lists the parameters of a virtual host",
+        run: list,
+        ..PARAMETER
+    },
+    Verb {
+        name: "set_parameter",
+        usage: "[--vhost <vhost>] <component_name> <name> <value>",
+        about: "Sets a parameter of a virtual host, in JSON",
+        words: (3, 3),
+        run: set,
+        ..PARAMETER
+    },
+    Verb {
+        name: "clear_parameter",
+        usage: "[--vhost <vhost>] <component_name> <name>",
+        about: "Takes a parameter of a virtual host away",
+        words: (2, 2),
+        run: clear,
+        ..PARAMETER
+    },
+    Verb {
+        name: "list_global_parameters",
+        tools: CTL | DIAGNOSTICS,
+        usage: "[--no-table-headers]",
+        about: "Lists the parameters of the cluster",
+        run: list_global,
+        ..PARAMETER
+    },
+    Verb {
+        name: "set_global_parameter",
+        usage: "<name> <value>",
+        about: "Sets a parameter of the cluster, in JSON",
+        words: (2, 2),
+        run: set_global,
+        ..PARAMETER
+    },
+    Verb {
+        name: "clear_global_parameter",
+        usage: "<name>",
+        about: "Takes a parameter of the cluster away",
+        words: (1, 1),
+        run: clear_global,
+        ..PARAMETER
+    },
+    Verb {
+        name: "set_cluster_name",
+        section: Section::Configuration,
+        usage: "<name>",
+        about: "Gives the cluster a name, which clients that connect from then on are told",
+        words: (1, 1),
+        run: set_cluster_name,
+        ..VERB
+    },
+];
+
+/// What RabbitMQ's tool says where there is nothing to take away.
+pub(super) fn missing() -> Failure {
+    Failure::refused("Parameter does not exist")
+}
+
+/// A change that the node checks. Errors: in RabbitMQ's form.
+pub(super) fn validated(answer: Answer, vhost: &str) -> Result<(), Failure> {
+    match answer.status {
+        404 => Err(Failure::refused(format!("Virtual host '{vhost}' does not exist"))),
+        _ if answer.is_good() => Ok(()),
+        _ => Err(Failure::refused(format!("Validation failed\n\n{}\n", answer.reason()))),
+    }
+}
+
+/// Policies are kept as parameters by RabbitMQ, and are no rows of this list there either.
+fn list(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let vhost = cx.vhost();
+    cx.banner(&format!("Listing runtime parameters for vhost \"{vhost}\" ..."));
+    if cx.api()?.get(&path(&["vhosts", vhost]))?.good_or_none()?.is_none() {
+        return Err(Failure::no_vhost(vhost));
+    }
+    let found = items(cx.api()?.get("parameters")?.good()?)?;
+    let is_shown = |item: &&Value| item["vhost"] == vhost && item["component"] != "operator_policy";
+    let row = |item: &Value| {
+        vec![
+            Cell::text(text(&item["component"])),
+            Cell::text(text(&item["name"])),
+            Cell::text(item["value"].to_string()),
+        ]
+    };
+    Ok(Rows::new(&["component", "name", "value"]).with(found.iter().filter(is_shown).map(row)))
+}
+
+fn set(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let (component, name, value, vhost) = (cx.word(0), cx.word(1), cx.word(2), cx.vhost());
+    cx.banner(&format!(
+        "Setting runtime parameter \"{name}\" for component \"{component}\" to \"{value}\" in vhost \"{vhost}\" ..."
+    ));
+    let answer = cx.api()?.put(&path(&["parameters", component, vhost, name]), &json!({ "value": cx.json(2)? }))?;
+    validated(answer, vhost).map(|()| Shown::Done)
+}
+
+fn clear(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let (component, name, vhost) = (cx.word(0), cx.word(1), cx.vhost());
+    cx.banner(&format!("Clearing runtime parameter \"{name}\" for component \"{component}\" on vhost \"{vhost}\" ..."));
+    let cleared = cx.api()?.delete(&path(&["parameters", component, vhost, name]))?.good_or_none()?;
+    cleared.map(|_| Shown::Done).ok_or_else(missing)
+}
+
+fn list_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    cx.banner("Listing global runtime parameters ...");
+    let found = items(cx.api()?.get("global-parameters")?.good()?)?;
+    let row = |item: &Value| vec![Cell::text(text(&item["name"])), Cell::text(item["value"].to_string())];
+    Ok(Rows::new(&["name", "value"]).with(found.iter().map(row)))
+}
+
+fn set_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let (name, value) = (cx.word(0), cx.word(1));
+    cx.banner(&format!("Setting global runtime parameter \"{name}\" to \"{value}\" ..."));
+    let value = json!({ "name": name, "value": cx.json(1)? });
+    let answer = cx.api()?.put(&path(&["global-parameters", name]), &value)?;
+    validated(answer, "").map(|()| Shown::Done)
+}
+
+fn clear_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let name = cx.word(0);
+    cx.banner(&format!("Clearing global runtime parameter \"{name}\" ..."));
+    let cleared = cx.api()?.delete(&path(&["global-parameters", name]))?.good_or_none()?;
+    cleared.map(|_| Shown::Done).ok_or_else(missing)
+}
+
+fn set_cluster_name(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let name = cx.name(0, "cluster name")?;
+    cx.banner(&format!("Setting cluster name to {name} ..."));
+    cx.api()?.put("cluster-name", &json!({ "name": name }))?.good()?;
+    Ok(Shown::Done)
+}

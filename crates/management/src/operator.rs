@@ -1,0 +1,180 @@
+//! How who runs this machine shows it: a token in a file of the data folder that only the server's
+//! user can read. `leveret ctl` takes it from there and needs no password.
+//!
+//! ```text
+//! operator.json        {"node": name, "pid": process id, "url": where the API is, "token": 32 hexadecimal digits}
+//!                      url and token are null where no address of this machine serves the API;
+//!                      then "why" says what to do
+//! ```
+//!
+//! Invariant: a token is made at each start and dies with the process, so a copy of a data folder
+//! opens nothing. It is in no log and in no answer.
+
+use serde_json::{Value, json};
+use server::Handle;
+use std::cell::Cell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// The file's name in the data folder.
+const FILE_NAME: &str = "operator.json";
+/// What it is called until it is written as a whole.
+const FILE_NAME_NEW: &str = "operator.json.new";
+/// For the server's user alone.
+const FILE_MODE: u32 = 0o600;
+
+/// A secret of this process. It is not shown by `Debug`.
+pub(crate) struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Token {
+    /// Whether these are its bytes. It takes the same time wherever they differ.
+    pub(crate) fn is(&self, named: &[u8]) -> bool {
+        let own = self.0.as_bytes();
+        own.len() == named.len() && own.iter().zip(named).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+/// The token and its file; the file goes with this.
+#[derive(Debug)]
+pub(crate) struct Operator {
+    token: Option<Token>,
+    path: PathBuf,
+    is_written: Cell<bool>,
+    is_stopping: Cell<bool>,
+}
+
+impl Operator {
+    /// Makes a token and writes the file over that of an earlier start. Without a file nobody can
+    /// name a token, so there is none.
+    pub(crate) fn begin(handle: &Handle, addresses: &[SocketAddr]) -> Operator {
+        let folder = &handle.facts().config.data_dir;
+        let path = folder.join(FILE_NAME);
+        let token = format!("{:032x}", handle.secret());
+        let mut told = json!({ "node": handle.facts().node_name, "pid": std::process::id() });
+        match url(addresses) {
+            Some(url) => {
+                told["url"] = Value::from(url);
+                told["token"] = Value::from(token.as_str());
+            }
+            None => {
+                told["url"] = Value::Null;
+                told["token"] = Value::Null;
+                told["why"] = Value::from(why_not(addresses));
+            }
+        }
+        let is_served = !told["token"].is_null();
+        match write(folder, &told) {
+            Ok(()) => {
+                let token = is_served.then_some(Token(token));
+                Operator { token, path, is_written: Cell::new(true), is_stopping: Cell::new(false) }
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the operator's token cannot be written: leveret ctl needs --username and --password");
+                Operator { token: None, path, is_written: Cell::new(false), is_stopping: Cell::new(false) }
+            }
+        }
+    }
+
+    /// The token, where one is told.
+    pub(crate) fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+
+    /// Whether this is the first time that the process is told to stop.
+    pub(crate) fn stops_first(&self) -> bool {
+        !self.is_stopping.replace(true)
+    }
+
+    /// Takes the file away. Nobody else's: the folder is locked as long as this process lives.
+    pub(crate) fn end(&self) {
+        if self.is_written.replace(false) {
+            // What is left of it names a process that is gone, and opens nothing.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Writes the file as a whole or not at all. It need not outlive a power loss.
+fn write(folder: &Path, told: &Value) -> io::Result<()> {
+    let new = folder.join(FILE_NAME_NEW);
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // A new file and no other, so that nobody has it open who could not open it now.
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+    file.write_all(format!("{told}\n").as_bytes())?;
+    std::fs::rename(&new, folder.join(FILE_NAME))
+}
+
+/// Where this machine reaches the API on an address of its own alone.
+fn url(addresses: &[SocketAddr]) -> Option<String> {
+    let reached = addresses.iter().find_map(|address| match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port())),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port())),
+        ip if ip.to_canonical().is_loopback() => Some(*address),
+        _ => None,
+    });
+    reached.map(|address| format!("http://{address}"))
+}
+
+fn why_not(addresses: &[SocketAddr]) -> &'static str {
+    match addresses {
+        [] => "it serves no management API: start it with --management 127.0.0.1:15672, or another port",
+        _ => "its management API is on no loopback address: add 127.0.0.1:15672 to its --management",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_itself_and_nothing_else() {
+        let token = Token("0123456789abcdef".to_owned());
+        assert!(token.is(b"0123456789abcdef"));
+        for other in [&b""[..], b"0123456789abcde", b"0123456789abcdeg", b"0123456789abcdef0"] {
+            assert!(!token.is(other), "{other:?}");
+        }
+        assert_eq!(format!("{token:?}"), "Token");
+    }
+
+    #[test]
+    fn the_api_is_reached_on_a_loopback_address_or_not_at_all() {
+        let of = |texts: &[&str]| url(&texts.iter().map(|text| text.parse().expect("an address")).collect::<Vec<_>>());
+        assert_eq!(of(&["10.0.0.1:1", "127.0.0.2:2"]).as_deref(), Some("http://127.0.0.2:2"));
+        assert_eq!(of(&["0.0.0.0:3"]).as_deref(), Some("http://127.0.0.1:3"));
+        assert_eq!(of(&["[::]:4"]).as_deref(), Some("http://[::1]:4"));
+        assert_eq!(of(&["10.0.0.1:1"]), None);
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn the_file_is_for_its_owner_and_written_over_what_was_left() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = std::env::temp_dir().join(format!("leveret-operator-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join(FILE_NAME_NEW), "left by one that died").expect("a file");
+        write(&folder, &json!({ "token": "1" })).expect("it is written");
+        write(&folder, &json!({ "token": "2" })).expect("it is written again");
+        let path = folder.join(FILE_NAME);
+        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "{\"token\":\"2\"}\n");
+        assert_eq!(path.metadata().expect("it is there").permissions().mode() & 0o777, FILE_MODE);
+        std::fs::remove_dir_all(&folder).expect("it goes");
+    }
+}

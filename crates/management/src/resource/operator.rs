@@ -1,0 +1,39 @@
+//! `/api/leveret/stop` and `/api/leveret/settings`: for who runs the broker.
+//!
+//! Invariant: nobody stops a broker over HTTP but who could do it by a signal, on its own machine.
+
+use super::Cx;
+use crate::answer::{Answer, Refused};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long the answer may take to go out before the end begins.
+const ANSWER_FIRST: Duration = Duration::from_millis(50);
+
+/// POST: the process ends as by SIGTERM. Asked for twice it ends once.
+pub(super) fn stop(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let is_operator = cx.caller.is_operator();
+    cx.caller.need(is_operator, "Only who has the operator's token stops a node: leveret ctl stop on its machine")?;
+    if cx.call.operator.stops_first() {
+        tokio::task::spawn_local(async {
+            tokio::time::sleep(ANSWER_FIRST).await;
+            let own = rustix::process::getpid();
+            if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::TERM) {
+                tracing::error!(%error, "the process cannot be told to stop");
+            }
+        });
+    }
+    Ok(Answer::accepted())
+}
+
+/// GET of what the node is configured to be, and who said so.
+pub(super) fn settings(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let all = cx.handle().facts().config.all();
+    let settings: Vec<Value> = all
+        .map(|(setting, value, origin)| {
+            json!({ "name": setting.name, "value": value.shown(setting.kind), "origin": origin.to_string() })
+        })
+        .collect();
+    Ok(Answer::json(&Value::from(settings)))
+}
