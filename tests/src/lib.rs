@@ -13,6 +13,7 @@ pub mod load;
 pub mod matrix;
 pub mod methods;
 pub mod threads;
+pub mod tools;
 pub mod verbs;
 pub mod wire;
 
@@ -21,5 +22,6 @@ pub use client::{Client, Closed, Delivery, Event, Login, Refused, Scope};
 pub use http::Http;
 pub use matrix::{Difference, Matrix, Outcome};
 pub use threads::Stopped;
+pub use tools::{Told, Tools};
 pub use verbs::{ExchangeDeclare, Publish, QueueDeclare};
 pub use wire::{Properties, Value};

@@ -6,7 +6,7 @@
 use crate::failure::{Failure, TOO_LATE, UNAVAILABLE};
 use crate::place::{Login, Place, unable};
 use base64::Engine as _;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use ureq::http::Request;
@@ -16,6 +16,9 @@ use ureq::{Agent, Error};
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// How long a connection to a machine may take that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What stands for something else in a path.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'~');
 
 /// A node to ask.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl Answer {
 
 /// A path of the API: its parts are names, whatever is in them.
 pub(crate) fn path(parts: &[&str]) -> String {
-    let parts: Vec<String> = parts.iter().map(|part| utf8_percent_encode(part, NON_ALPHANUMERIC).to_string()).collect();
+    let parts: Vec<String> = parts.iter().map(|part| utf8_percent_encode(part, ESCAPED).to_string()).collect();
     parts.join("/")
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) verb: &'static Verb,
     pub(crate) options: &'a Options,
     pub(crate) form: Option<Form>,
-    api: OnceCell<Api>,
+    api: OnceCell<Result<Api, Failure>>,
 }
 
 impl<'a> Cx<'a> {
@@ -29,13 +29,15 @@ impl<'a> Cx<'a> {
         Cx::new(self.tool, verb, options, self.form)
     }
 
-    /// The node. Errors: it is not here.
+    /// The node, once it has answered. Errors: it is not here, or does not let us in; it is looked
+    /// for once.
     pub(crate) fn api(&self) -> Result<&Api, Failure> {
-        if let Some(api) = self.api.get() {
-            return Ok(api);
-        }
-        let place = crate::place::find(self.options)?;
-        Ok(self.api.get_or_init(|| Api::new(place, self.verb.name, self.timeout())))
+        let found = self.api.get_or_init(|| {
+            let api = Api::new(crate::place::find(self.options)?, self.verb.name, self.timeout());
+            api.get("whoami")?.good()?;
+            Ok(api)
+        });
+        found.as_ref().map_err(Clone::clone)
     }
 
     /// How long everything may take; `None` is for ever.

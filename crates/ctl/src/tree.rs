@@ -29,7 +29,6 @@ pub fn command() -> Command {
         .subcommand(Command::new("top").about("Queues, rates and backlogs, live"))
         .subcommand(Command::new("admin").about("rabbitmqadmin's commands"))
         .subcommand(Command::new("plugins").about("rabbitmq-plugins' commands"))
-        .subcommand(Command::new("help").about("What the commands are, or what one does"))
 }
 
 fn argument(switch: &Switch) -> Arg {

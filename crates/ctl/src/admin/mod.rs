@@ -18,12 +18,15 @@ use kinds::{Fields, Kind};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 
-/// Every failure of this tool.
+/// Every failure of this tool but wrong options.
 const FAILED: u8 = 1;
+const WRONG_OPTIONS: u8 = 2;
 
 /// Why it ends.
 #[derive(Debug)]
 enum End {
+    /// The options are wrong.
+    Options(String),
     /// The words are wrong.
     Usage(String),
     /// It did not work.
@@ -32,7 +35,9 @@ enum End {
 
 impl From<Failure> for End {
     fn from(failure: Failure) -> End {
-        End::Died(failure.text)
+        // In one line what went wrong, where what to do is about the node's own machine.
+        let line = failure.text.lines().find_map(|line| line.strip_prefix("  * "));
+        End::Died(line.map_or_else(|| failure.text.clone(), |line| format!("Could not connect: {line}")))
     }
 }
 
@@ -40,6 +45,10 @@ impl From<Failure> for End {
 pub(crate) fn run(name: &str, words: &[String], version: &str) -> u8 {
     match asked(name, words, version) {
         Ok(()) => 0,
+        Err(End::Options(text)) => {
+            err(&format!("\n{name}: error: {}\n", crate::term::harmless_lines(&text)));
+            WRONG_OPTIONS
+        }
         Err(End::Usage(text)) => {
             err(&format!("\nERROR: {}\n\n{name} --help for help\n\n", crate::term::harmless_lines(&text)));
             FAILED
@@ -52,7 +61,7 @@ pub(crate) fn run(name: &str, words: &[String], version: &str) -> u8 {
 }
 
 fn asked(name: &str, words: &[String], version: &str) -> Result<(), End> {
-    let arguments = arguments::read(words).map_err(End::Usage)?;
+    let arguments = arguments::read(words).map_err(End::Options)?;
     if arguments.version {
         out(&format!("rabbitmqadmin {version}\n"));
         return Ok(());

@@ -55,8 +55,10 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     let vhost = match before {
         Some(vhost) => vhost,
         None => {
-            // Who makes a virtual host may do everything in it, as in RabbitMQ.
-            let (description, owner) = (wanted.clone(), cx.caller.name.clone());
+            // Who makes a virtual host may do everything in it, as in RabbitMQ; who runs the machine
+            // is no user, and no user is called so.
+            let owner = if cx.caller.is_operator() { Name::new(b"") } else { cx.caller.name.clone() };
+            let description = wanted.clone();
             match cx.handle().change(Command::FoundVhost { name, description, owner }).await? {
                 CommandReply::Vhost(vhost) => vhost,
                 _ => return Err(Refused::NoAnswer),

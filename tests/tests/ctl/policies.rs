@@ -1,0 +1,44 @@
+//! Policies.
+
+use crate::begin;
+
+#[test]
+fn policies_are_set_listed_and_cleared() {
+    let Some((_broker, _http, tools)) = begin(&[]) else { return };
+    for (kind, all, shown) in
+        [("policy", "policies", "policy"), ("operator_policy", "operator_policies", "operator policy")]
+    {
+        let definition = r#"{"max-length": 5}"#;
+        let set = format!("set_{kind}");
+        let words = [set.as_str(), "p1", "^a", definition, "--apply-to", "queues", "--priority", "3"];
+        let what = if kind == "policy" { "policy" } else { "operator policy override" };
+        let told = tools.words("rabbitmqctl", &words).good();
+        let wanted = format!(
+            "Setting {what} \"p1\" for pattern \"^a\" to \"{definition}\" with priority \"3\" for vhost \"/\" ...\n"
+        );
+        assert_eq!(told, wanted);
+        let listed = tools.ctl(&format!("-q list_{all}")).good();
+        let head = "vhost\tname\tpattern\tapply-to\tdefinition\tpriority\n";
+        assert_eq!(listed, format!("{head}/\tp1\t^a\tqueues\t{{\"max-length\":5}}\t3\n"));
+        let json = tools.ctl(&format!("list_{all} --formatter json")).good();
+        let row = r#"{"vhost":"/","name":"p1","pattern":"^a","apply-to":"queues","definition":"{\"max-length\":5}","priority":3}"#;
+        assert_eq!(json, format!("[\n{row}\n]\n"));
+        let cleared = tools.ctl(&format!("clear_{kind} p1")).good();
+        assert_eq!(cleared, format!("Clearing {shown} \"p1\" on vhost \"/\" ...\n"));
+        assert_eq!(tools.ctl(&format!("clear_{kind} p1")).bad(69), "Error:\nParameter does not exist\n");
+    }
+}
+
+#[test]
+fn what_a_policy_cannot_be_is_refused() {
+    let Some((_broker, _http, tools)) = begin(&[]) else { return };
+    let set = |definition: &str, more: &[&str]| {
+        tools.words("rabbitmqctl", &[&["set_policy", "p", "^a", definition], more].concat())
+    };
+    for (definition, more) in [(r#"{"max-nosuch":5}"#, &[][..]), (r#"{"max-length":5}"#, &["--apply-to", "nosuch"])] {
+        assert!(set(definition, more).bad(69).starts_with("Error:\nValidation failed\n\n"));
+    }
+    assert!(set("{", &[]).bad(69).starts_with("Error:\nJSON decoding error."));
+    assert!(set("{}", &["--priority", "high"]).bad(64).contains("--priority : high"));
+    assert_eq!(tools.ctl("list_policies -p nov").bad(65), "Virtual host 'nov' does not exist\n");
+}
