@@ -166,9 +166,16 @@ pub(super) fn document(cx: Cx<'_>) -> Result<Answer, Refused> {
             "summary": "RabbitMQ's management API, as far as this broker has what it is about",
             "version": cx.handle().facts().config.product_version,
         },
-        "security": [{ "basic": [] }],
+        "security": [{ "basic": [] }, { "operator": [] }],
         "components": {
-            "securitySchemes": { "basic": { "type": "http", "scheme": "basic" } },
+            "securitySchemes": {
+                "basic": { "type": "http", "scheme": "basic" },
+                "operator": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The token in operator.json of the data folder, from this machine",
+                },
+            },
             "schemas": {
                 "Refusal": {
                     "type": "object",
