@@ -77,7 +77,11 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
             Management::bind(&[]).ok()
         }
         Err((address, source)) => {
-            return Err(server::run::RunError::Start(server::StartError::Listen { address, source }));
+            return Err(server::run::RunError::Start(server::StartError::Listen {
+                setting: "management",
+                address,
+                source,
+            }));
         }
     };
     server::run::run(

@@ -150,7 +150,8 @@ impl Node {
         let mut addresses = Vec::new();
         let all = config.listen.iter().map(|a| (a, false)).chain(config.listen_tls.iter().map(|a| (a, true)));
         for (address, tls) in all {
-            let failed = |source| StartError::Listen { address: *address, source };
+            let setting = if tls { "amqps" } else { "amqp" };
+            let failed = |source| StartError::Listen { setting, address: *address, source };
             let listener: TcpListener = listener::bind(*address).map_err(failed)?;
             addresses.push(listener.local_addr().map_err(failed)?);
             listeners.push((listener, Door { proxy: config.proxied.contains(address), tls }));

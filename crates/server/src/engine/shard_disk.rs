@@ -4,8 +4,10 @@
 //! one sync serve every partition that had something to say.
 
 use super::wal_thread::WalHandle;
+use broker::topology::Topology;
 use node::{Share, Task};
 use partition::outputs::Read;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -29,7 +31,8 @@ pub(crate) struct ShardDisk {
 
 impl ShardDisk {
     /// The shard's turn is over: what its partitions want written waits for the log from now on.
-    pub(crate) fn end_turn(&mut self, share: &mut Share) {
+    /// Who is told of a queue hears its name from `topology`.
+    pub(crate) fn end_turn<T: Deref<Target = Topology>>(&mut self, share: &mut Share, topology: impl Fn() -> T) {
         self.is_left |= self.wal.put(&mut share.out.wal, std::mem::take(&mut share.commands));
         for (partition, file) in share.needs.drain(..) {
             self.wal.needs(partition, file);
@@ -42,14 +45,18 @@ impl ShardDisk {
             let _ = self.upkeep.send(Task::Job(job));
         }
         assert!(share.out.frames.is_empty(), "a group of one has nobody to talk to");
-        self.tell(share);
+        self.tell(share, topology);
     }
 
     /// Tells the operator what partitions met.
-    fn tell(&self, share: &mut Share) {
+    fn tell<T: Deref<Target = Topology>>(&self, share: &mut Share, topology: impl Fn() -> T) {
         let out = &mut share.out;
         for damage in out.damage.drain(..) {
-            tracing::error!(queue = damage.queue.0, messages = damage.count(), "DAMAGED: {damage}");
+            let topology = topology();
+            let queue = topology.queue(damage.queue);
+            let vhost = queue.and_then(|queue| topology.vhost_of(queue.vhost)).map(|vhost| vhost.name.to_string());
+            let name = queue.map(|queue| queue.name.to_string());
+            tracing::error!(vhost, name, queue = damage.queue.0, messages = damage.count(), "DAMAGED: {damage}");
         }
         for lost in out.lost_entries.drain(..) {
             tracing::error!(partition = lost.partition.0, entry = lost.index.0, "DAMAGED: {lost}");

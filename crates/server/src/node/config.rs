@@ -123,8 +123,12 @@ pub enum StartError {
         what: String,
     },
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {source}; if another program has that port, stop it or set `{setting}` to another"
+    )]
     Listen {
+        /// Which setting names it.
+        setting: &'static str,
         /// The address.
         address: SocketAddr,
         /// Why.

@@ -484,7 +484,7 @@ impl Future for StepTask {
             drain.note_activity();
         }
         if let Some(disk) = disk {
-            disk.end_turn(shard.share());
+            disk.end_turn(shard.share(), || local.shared.topology());
         }
         // Before anything is written, so that who reads the answer finds the gauges that go with
         // it.
