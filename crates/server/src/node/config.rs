@@ -15,10 +15,12 @@ const _: () = assert!(FRAME_MAX_LIMIT as usize + (16 << 20) + 2048 <= partition:
 /// What a node is made of.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Addresses to listen on. With port 0 the system chooses; see [`Node::addresses`].
+    /// Addresses to listen on. With port 0 the system chooses; see
+    /// [`Node::addresses`](crate::node::Node::addresses).
     pub listen: Vec<SocketAddr>,
-    /// Addresses to listen on with TLS, likewise; they follow the others in [`Node::addresses`].
-    /// Connections are refused until [`Node::use_tls`] brought certificates.
+    /// Addresses to listen on with TLS, likewise; they follow the others in
+    /// [`Node::addresses`](crate::node::Node::addresses). Connections are refused until
+    /// [`Node::use_tls`](crate::node::Node::use_tls) brought certificates.
     pub listen_tls: Vec<SocketAddr>,
     /// Those of both whose connections come through a proxy that says so.
     pub proxied: Vec<SocketAddr>,
