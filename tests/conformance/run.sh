@@ -11,7 +11,7 @@
 #
 # The broker has what the suites expect of one and what the RabbitMQ that they are compared with has: TLS on 5671 with certificates of
 # an authority of this run, a definitions file with guest, with amqprs's user and with that of the client's certificate, all mechanisms;
-# ctl.py stands in for rabbitmqctl.
+# the binary is rabbitmqctl too, under a link of that name.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -123,7 +123,12 @@ for suite in "${suites[@]}"; do
   PHASE=prepare "$runners/${command[0]}" "${command[@]:1}"
   serve
   # Others would add users with it, whom the definitions have.
-  if [ "$suite" = go-amqp091 ]; then export RABBITMQCTL=$here/ctl.py; else unset RABBITMQCTL; fi
+  if [ "$suite" = go-amqp091 ]; then
+    ln -sf "$LEVERET_BIN" "$LAB/rabbitmqctl"
+    export RABBITMQCTL=$LAB/rabbitmqctl LEVERET_DATA_DIR=$data
+  else
+    unset RABBITMQCTL LEVERET_DATA_DIR
+  fi
   PHASE=run "$runners/${command[0]}" "${command[@]:1}" || true
   if ! kill -0 "$broker" 2>/dev/null; then
     echo "$suite: the broker ended while the suite ran:" >&2
