@@ -83,6 +83,20 @@ fn waiting_ends_when_the_node_answers_and_fails_when_it_does_not() {
 }
 
 #[test]
+fn a_node_that_hangs_is_waited_for_no_longer_than_was_said() {
+    let Some((broker, _http, tools)) = begin(&[]) else { return };
+    broker.signal(rustix::process::Signal::STOP);
+    for verb in ["list_queues", "ping", "await_startup", "stop"] {
+        let begin = Instant::now();
+        let late = tools.ctl(&format!("{verb} --timeout 1")).bad(75);
+        assert!(late.contains("timed out. Timeout value used: 1000"), "{verb}: {late}");
+        assert!(begin.elapsed() < Duration::from_secs(4), "{verb}: {:?}", begin.elapsed());
+    }
+    broker.signal(rustix::process::Signal::CONT);
+    tools.ctl("ping").good();
+}
+
+#[test]
 fn wait_is_for_a_process_and_ends_with_it() {
     let Some((mut broker, _http, tools)) = begin(&[]) else { return };
     let pid = broker.pid().unwrap().to_string();

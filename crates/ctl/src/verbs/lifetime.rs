@@ -106,44 +106,50 @@ fn ping(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 /// A node that answers now, if there is one. Its file may appear, and change, at any time.
-fn look(cx: &Cx<'_>) -> Result<Api, Failure> {
-    let api = Api::new(crate::place::find(cx.options)?, cx.verb.name, Some(LOOK_TIMEOUT));
+fn look(cx: &Cx<'_>, left: Duration) -> Result<Api, Failure> {
+    let api = Api::new(crate::place::find(cx.options)?, cx.verb.name, Some(left.min(LOOK_TIMEOUT)));
     api.get("whoami")?.good()?;
     Ok(api)
 }
 
-/// Looks until `found` gives something. Errors: what the last look found, when time is over.
-fn look_until<T>(cx: &Cx<'_>, mut found: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+/// Looks until `found` gives something; it is told how long it may take. Errors: what the last look
+/// found, when time is over.
+fn look_until<T>(cx: &Cx<'_>, mut found: impl FnMut(Duration) -> Result<T, Failure>) -> Result<T, Failure> {
     let until = cx.timeout().map(|timeout| Instant::now() + timeout);
     loop {
-        match found() {
+        let left = until.map_or(LOOK_TIMEOUT, |until| until.saturating_duration_since(Instant::now()));
+        match found(left) {
             Ok(found) => return Ok(found),
             // More time changes nothing.
             Err(failure) if failure.code == USAGE || failure.code == SOFTWARE => return Err(failure),
             Err(failure) if until.is_some_and(|until| Instant::now() >= until) => return Err(failure),
-            Err(_) => std::thread::sleep(LOOK_EVERY),
+            Err(_) => {
+                let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()));
+                std::thread::sleep(left.min(LOOK_EVERY));
+            }
         }
     }
 }
 
 fn await_startup(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    look_until(cx, || look(cx)).map(|_| Shown::Done).map_err(|failure| Failure { code: timed(failure.code), ..failure })
+    look_until(cx, |left| look(cx, left)).map(|_| Shown::Done).map_err(|failure| match failure.code {
+        // It is there and hangs.
+        TOO_LATE => Failure { text: late(cx), ..failure },
+        // That a node is not there is, after a wait, that it took too long; why is told.
+        UNAVAILABLE => Failure { code: TOO_LATE, ..failure },
+        _ => failure,
+    })
 }
 
-/// That a node is not there is, after a wait, that it took too long.
-fn timed(code: u8) -> u8 {
-    if code == UNAVAILABLE { TOO_LATE } else { code }
+/// What is said when time is over.
+fn late(cx: &Cx<'_>) -> String {
+    let timeout = cx.timeout().unwrap_or_default().as_millis();
+    let node = crate::place::wanted_node(cx.options).unwrap_or_else(|| "here".to_owned());
+    format!("Error: operation {} on node {node} timed out. Timeout value used: {timeout}", cx.verb.name)
 }
 
 fn wait(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let late = || {
-        let timeout = cx.timeout().unwrap_or_default().as_millis();
-        let node = crate::place::wanted_node(cx.options).unwrap_or_else(|| "here".to_owned());
-        Failure::plain(
-            TOO_LATE,
-            format!("Error: operation wait on node {node} timed out. Timeout value used: {timeout}"),
-        )
-    };
+    let late = || Failure::plain(TOO_LATE, late(cx));
     let file = cx.options.words.first();
     let pid = match (cx.options.number("pid"), file) {
         (Some(_), Some(_)) => return Err(Failure::argument(USAGE, "Cannot specify both pid and pidfile")),
@@ -151,7 +157,7 @@ fn wait(cx: &Cx<'_>) -> Result<Shown, Failure> {
         (Some(pid), None) => u32::try_from(pid).map_err(|_| Failure::argument(USAGE, "no process has this number"))?,
         (None, Some(file)) => {
             cx.say(&format!("Waiting for pid file '{file}' to appear"));
-            let pid = look_until(cx, || read_pid(Path::new(file))).map_err(|failure| match failure.code {
+            let pid = look_until(cx, |_| read_pid(Path::new(file))).map_err(|failure| match failure.code {
                 UNAVAILABLE => late(),
                 _ => failure,
             })?;
@@ -161,13 +167,14 @@ fn wait(cx: &Cx<'_>) -> Result<Shown, Failure> {
     };
     cx.say(&format!("Waiting for the node to answer while OS process '{pid}' is running"));
     let process = Process::of(pid);
-    let found = look_until(cx, || {
+    let found = look_until(cx, |left| {
         if process.as_ref().is_none_or(|process| !process.runs()) {
             return Err(Failure::error(SOFTWARE, format!("process_not_running: {pid}")));
         }
-        look(cx)
+        look(cx, left)
     });
-    let api = found.map_err(|failure| if failure.code == UNAVAILABLE { late() } else { failure })?;
+    let api =
+        found.map_err(|failure| if [UNAVAILABLE, TOO_LATE].contains(&failure.code) { late() } else { failure })?;
     cx.say(&format!("Node '{}' is running", api.node_shown()));
     Ok(Shown::Done)
 }
@@ -192,8 +199,8 @@ fn await_nodes(cx: &Cx<'_>) -> Result<Shown, Failure> {
     cx.banner(&format!(
         "Will wait for at least {count} nodes to join the cluster of {node}. Timeout: {timeout} seconds."
     ));
-    let enough = || -> Result<(), Failure> {
-        let nodes = crate::context::items(look(cx)?.get("nodes")?.good()?)?;
+    let enough = |left| -> Result<(), Failure> {
+        let nodes = crate::context::items(look(cx, left)?.get("nodes")?.good()?)?;
         let running = nodes.iter().filter(|node| node["running"] == true).count();
         if running >= count { Ok(()) } else { Err(Failure::refused(format!("{running} nodes run"))) }
     };
@@ -229,7 +236,7 @@ fn stop(cx: &Cx<'_>, waits: bool) -> Result<Shown, Failure> {
     let is_gone = match &process {
         Some(process) => process.wait(cx.timeout()),
         // Another process namespace, as with containers: it is gone when nothing answers.
-        None => look_until(cx, || match look(cx) {
+        None => look_until(cx, |left| match look(cx, left) {
             Ok(_) => Err(Failure::refused("it still answers")),
             Err(_) => Ok(()),
         })
