@@ -346,6 +346,12 @@ impl Turn<'_, LogAccess<'_, '_>> {
                 self.lq.life.as_mut().expect("it was there above").sink.uncounted = 0..0;
                 break;
             }
+            if next >= applied.max(self.lq.sink.proposed_seq) {
+                // It has its number, and its entry waits for its turn in the log: a later look
+                // counts it.
+                self.lq.life.as_mut().expect("it was there above").sink.uncounted.start = next;
+                break;
+            }
             let Next::Message(message) = self.peek(next) else { return false };
             let is_held = self.lq.dispatch.is_held(next);
             let life = self.lq.life.as_mut().expect("it was there above");

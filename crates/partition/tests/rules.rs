@@ -59,6 +59,27 @@ fn a_dead_letter_that_must_arrive_is_offered_until_it_did() {
 }
 
 #[test]
+fn what_waits_for_the_log_is_counted_when_it_comes_there() {
+    let mut rig = Rig::narrow(4 << 10);
+    for seq in 1..=10 {
+        rig.publish_synced(seq, &"x".repeat(1000));
+        rig.with(|p, cx| p.flush(cx));
+    }
+    assert!(rig.unwritten.len() < 10, "the log takes no more");
+    // All that is there is counted now, and some of it is in no entry of the log yet.
+    let rules = Rules { length_bytes_max: Some(11_000), overflow: Overflow::RejectPublish, ..Rules::default() };
+    rig.command(Command::Configure { queue: QUEUE, rules: rules.into() });
+    rig.with(|p, cx| p.flush(cx));
+    rig.run();
+    assert_eq!(rig.stat(), (10, 0, 0));
+    rig.publish_synced(11, &"x".repeat(1000));
+    rig.run();
+    rig.publish_synced(12, &"x".repeat(1000));
+    rig.run();
+    assert_eq!(rig.refused(), [12]);
+}
+
+#[test]
 fn a_leader_that_does_not_know_a_queue_yet_ends_nothing_in_it_and_takes_nothing_for_it() {
     let rules = Rules { dead_letter: dead_letter(true), overflow: Overflow::RejectPublish, ..Rules::default() };
     let mut rig = configured(Vec::new(), &rules);

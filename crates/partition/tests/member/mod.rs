@@ -69,11 +69,26 @@ impl Rig {
 
     /// One that is told something before it leads.
     pub(crate) fn told(log: Vec<Kept>, cache: usize, tell: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) -> Rig {
+        Rig::configured(log, cache, Config::new(NodeId(1), 3, 42), tell)
+    }
+
+    /// One whose log takes so few bytes before they are committed.
+    pub(crate) fn narrow(uncommitted_bytes_max: usize) -> Rig {
+        let valid = Config::new(NodeId(1), 3, 42);
+        let config = Config { message_bytes_max: uncommitted_bytes_max, uncommitted_bytes_max, ..valid };
+        Rig::configured(Vec::new(), 1 << 20, config, |_, _| ())
+    }
+
+    fn configured(
+        log: Vec<Kept>,
+        cache: usize,
+        config: Config,
+        tell: impl FnOnce(&mut QueuePartition, &mut Context<'_>),
+    ) -> Rig {
         let mut recovery = Recovery::queues(PartitionId(3), None).unwrap();
         for (kind, term, index, body, at) in &log {
             recovery.record(*kind, *term, *index, body.clone(), *at);
         }
-        let config = Config::new(NodeId(1), 3, 42);
         let offset = log.last().map_or(4096, |l| l.4.offset + l.4.bytes);
         let mut rig = Rig {
             partition: recovery.finish(NodeId(1), config, &[NodeId(1)]).unwrap(),
