@@ -314,14 +314,37 @@ fn owner(folder: &Path) -> Result<File, Error> {
 }
 
 /// Ends the brokers of runs that were killed, and removes their folders. Nobody else would, and
-/// they would go on using the machine that is measured.
+/// they would go on using the machine that is measured. Waits for a few seconds where it is too
+/// early to tell whose a folder is: a run that is begun again at once finds its own of before.
 pub fn end_orphans() {
-    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    end_orphans_in(&std::env::temp_dir(), YOUNG);
+}
+
+fn end_orphans_in(all: &Path, young: Duration) {
+    if let Some(left) = end_those_of_age(all, young) {
+        std::thread::sleep(left);
+        // What has come since is nobody's that was killed before.
+        let _ = end_those_of_age(all, young);
+    }
+}
+
+/// Ends those whose folders are older than `young`. Says after how long all of the others will be.
+fn end_those_of_age(all: &Path, young: Duration) -> Option<Duration> {
+    let mut longest = None;
+    let entries = std::fs::read_dir(all).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(FOLDERS)) {
         let folder = entry.path();
         let Ok(file) = File::open(folder.join(OWNER)) else { continue };
-        let age = file.metadata().and_then(|of| of.modified()).ok().and_then(|at| at.elapsed().ok());
-        if age.is_none_or(|age| age < YOUNG) || file.try_lock().is_err() {
+        // One of the future is left alone: the clock was set.
+        let Some(age) = file.metadata().and_then(|of| of.modified()).ok().and_then(|at| at.elapsed().ok()) else {
+            continue;
+        };
+        if age < young {
+            let left = young - age;
+            longest = longest.max(Some(left));
+            continue;
+        }
+        if file.try_lock().is_err() {
             continue;
         }
         for pid in crate::process::all().filter(|pid| is_marked(*pid, &folder) == Some(true)) {
@@ -331,6 +354,7 @@ pub fn end_orphans() {
         }
         let _ = std::fs::remove_dir_all(&folder);
     }
+    longest
 }
 
 fn free_port() -> Result<u16, Error> {
@@ -353,6 +377,27 @@ mod tests {
         assert!(error.contains("No such file"), "{error}");
         let error = Broker::start(&wanted("sleep 1")).expect_err("no port").to_string();
         assert!(error.contains("{port}"), "{error}");
+    }
+
+    #[test]
+    fn a_broker_that_a_killed_run_left_a_moment_ago_is_ended_too() {
+        let all = tempfile::tempdir().expect("a folder");
+        let of = |name: &str| {
+            let folder = all.path().join(format!("{FOLDERS}{name}"));
+            std::fs::create_dir(&folder).expect("a folder");
+            folder
+        };
+        let (left, lives) = (of("left"), of("lives"));
+        drop(owner(&left).expect("it is locked, until its owner is killed"));
+        let _lock = owner(&lives).expect("it is locked");
+        let start = |folder: &Path| Command::new("sleep").arg("60").env(MARK, folder).spawn().expect("it starts");
+        let (mut orphan, mut other) = (start(&left), start(&lives));
+        end_orphans_in(all.path(), Duration::from_millis(300));
+        assert!(!orphan.wait().expect("it ends").success(), "it was killed");
+        assert!(!left.exists() && lives.exists());
+        assert!(other.try_wait().expect("it is asked").is_none(), "its run lives");
+        other.kill().expect("it is ended");
+        other.wait().expect("it ends");
     }
 
     /// Two runs that were given one port would measure one broker, and lose to each other what the
