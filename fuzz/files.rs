@@ -1,13 +1,18 @@
-//! `files FOLDER`: well-formed storage files for the fuzzer to start from, written by the code that
-//! writes them in a node.
+//! `files FOLDER`: well-formed storage files and a packet between nodes for the fuzzer to start from,
+//! written by the code that writes them in a node.
 //!
 //! Invariant: made and not stored, so a change of a format leaves no stale seed behind.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use broker::queue::Counts;
 use broker::topology::{MACHINE_VERSION, MachineVersions, SoleNode, Topology};
-use broker::{NodeNumber, PartitionId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
+use bytes::Bytes;
+use partition::command::{Durability, Selective};
+use partition::peer::packet;
+use partition::{Command, Delivery, Disposition, Effect, Forward, Message, Publish, Reply, RequestId, Target};
 use storage::checkpoint::CheckpointStore;
 use storage::data_folder::{DataFolder, FolderIdentity, NODE_FILE};
 use storage::disk::{Disk, FaultyDisk};
@@ -18,7 +23,7 @@ use storage::wal::{FILE_BYTES_MIN, FileNo, GroupId, Record, RecordKind, WalOptio
 
 fn main() {
     let root = std::env::args().nth(1).expect("a folder for the seeds");
-    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500), node(), topology(false), topology(true)] {
+    for (target, name, bytes) in [wal(false), wal(true), extent(1), extent(50), checkpoint(0), checkpoint(500), node(), topology(false), topology(true), peer()] {
         let folder = Path::new(&root).join(target);
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         std::fs::write(folder.join(name), bytes).expect("the seed can be written");
@@ -80,6 +85,31 @@ fn topology(is_state: bool) -> (&'static str, String, Vec<u8>) {
     commands.iter().for_each(|command| drop(topology.apply(command)));
     let bytes = if is_state { topology.encode_snapshot() } else { commands[0].encode() };
     ("topology", format!("seed-{is_state}"), [&[u8::from(is_state)][..], &bytes].concat())
+}
+
+/// What follows the head of a packet: some of what a channel and a partition elsewhere say.
+fn peer() -> (&'static str, String, Vec<u8>) {
+    let (queue, request) = (QueueId(300), RequestId(9));
+    let channel = ChannelKey::of(NodeLife { node: 2, start: 200 }, 300);
+    let consumer = ConsumerKey { channel, number: 3 };
+    let selective = Some(Selective { cap: 1000, interval_ms: 50 });
+    let targets = [Target { queue, durability: Durability::Selective { value: 7 }, selective }];
+    let text = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let message = Message { exchange: text("x"), routing_key: text("key"), properties: text("pp"), body: text("body") };
+    let publish = Publish { channel, publish_seq: 1, targets: targets.into_iter().collect(), delay_ms: 0, message };
+    let counts = Counts { acquired: 1, delivery: 0 };
+    let delivery =
+        Delivery { consumer, queue, seq: 7, needs_ack: true, redelivered: true, counts, message: text("stored") };
+    let frames = [
+        Forward::Command(Command::Publish(publish)),
+        Forward::Command(Command::Settle { queue, holder: consumer, first: 7, count: 1, outcome: Disposition::Ack }),
+        Forward::Effect(Effect::Reply { channel, request, reply: Reply::Got { delivery, ready: 1 } }),
+        Forward::Effect(Effect::GrantWanted { consumer, queue, ready: 4 }),
+        Forward::Propose { token: 1, change: text("change") },
+        Forward::Ping { number: 1 },
+    ];
+    let pieces = packet::encode(frames.iter().map(|frame| (PartitionId(1), frame)));
+    ("peer", "seed".to_owned(), pieces[1..].concat())
 }
 
 fn only_file(disk: &FaultyDisk, folder: &str) -> Vec<u8> {

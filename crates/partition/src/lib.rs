@@ -7,7 +7,7 @@
 //! - [`message`] and [`entry`]: how messages and outcomes are stored; [`place`]: where.
 //! - [`machine`]: the replicated state, changed by entries alone.
 //! - [`replica`] and [`log_index`]: consensus over the node's WAL; [`peer`]: what members say to
-//!   each other.
+//!   each other; [`peer::forward`]: what nodes do.
 //! - `queue`, `life`, `closing` and `turn`: one queue as its engine sees it, wherever its messages
 //!   are.
 //! - [`partition`]: all of it as one machine; `commands`, `deliver`, `log_life` and `damage`: what
@@ -67,6 +67,7 @@ pub use maintenance::WalState;
 pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
 pub use peer::PeerFrame;
+pub use peer::forward::Forward;
 pub use recovery::{Recovery, founding_checkpoint, joining_checkpoint};
 pub use survey::QueueFigures;
 pub use tail::Tail;

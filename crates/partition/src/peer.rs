@@ -14,14 +14,18 @@
 //! 10 have missing   number, queue, from, past, count, then each { sequence number, length + 1 and bytes, or 0: lost }
 //! ```
 //!
-//! Numbers are varints. Packets, with version and checksum, carry many frames of many partitions:
-//! [`packet`]. What is said when: `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8),
+//! Numbers are varints. Kinds from 32 on are what nodes say to each other beside their groups:
+//! [`forward`]. Packets, with version and checksum, carry many frames of both sorts: [`packet`]. What is said when: `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8),
 //! `repair` (9, 10).
 //!
 //! Invariants: this is the only place that knows how a frame is written; what is decoded encodes to
 //! the same bytes; no bytes make the reader panic or allocate more than a small multiple of them;
 //! bodies are shared, not copied, in and out.
 
+mod command_form;
+mod effect_form;
+pub mod forward;
+mod key_form;
 pub mod packet;
 
 use broker::QueueId;

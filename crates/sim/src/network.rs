@@ -12,7 +12,7 @@ use broker::PartitionId;
 use bytes::Bytes;
 use consensus::NodeId;
 use partition::PeerFrame;
-use partition::peer::packet::{self, HEAD_BYTES, Head, PacketError};
+use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PacketError};
 use std::collections::BTreeSet;
 
 /// How bad it is.
@@ -109,7 +109,8 @@ pub(crate) fn pack(partition: PartitionId, frame: &PeerFrame) -> Bytes {
     packet::encode([(partition, frame)]).concat().into()
 }
 
-/// What is in a packet.
+/// What is in a packet. All of it was said by groups: what nodes say beside them needs links that
+/// keep order.
 pub(crate) fn open(packet: Bytes) -> Result<Vec<(PartitionId, PeerFrame)>, PacketError> {
     let (head, body) = packet.split_at(HEAD_BYTES);
     let head = Head::parse(head.try_into().expect("a whole head"))?;
@@ -117,7 +118,11 @@ pub(crate) fn open(packet: Bytes) -> Result<Vec<(PartitionId, PeerFrame)>, Packe
         // The receiver would wait for more, or take what follows for the next head.
         return Err(PacketError::Damaged);
     }
-    packet::decode(&head, packet.slice(HEAD_BYTES..))
+    let of_group = |(partition, frame)| match frame {
+        Frame::Group(frame) => (partition, frame),
+        Frame::Forward(frame) => unreachable!("nobody sent {frame:?}"),
+    };
+    Ok(packet::decode(&head, packet.slice(HEAD_BYTES..))?.into_iter().map(of_group).collect())
 }
 
 /// A packet of which one byte is another one is refused. The byte is chosen by the packet itself.

@@ -1,8 +1,9 @@
-//! Packets: what goes over a link between two nodes at a time, frames of any of their groups.
+//! Packets: what goes over a link between two nodes at a time, frames of any of their groups and of
+//! the nodes themselves.
 //!
 //! ```text
-//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 1   little-endian, 9 bytes
-//! partition varint, frame (see `peer`)                                                          until the length is used up
+//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 2   little-endian, 9 bytes
+//! partition varint, frame (see `peer` and `forward`; their kinds differ)                        until the length is used up
 //! ```
 //!
 //! Invariants: a packet is taken whole, with its checksum, or not at all: whoever gets one that is
@@ -10,13 +11,14 @@
 //! not know is told apart from damage.
 
 use super::PeerFrame;
+use super::forward::Forward;
 use broker::PartitionId;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use consensus::{Cursor, DecodeError, Segments};
 use thiserror::Error;
 
 /// What every packet begins with. A node must not speak a version that some peer does not know.
-pub const PACKET_VERSION: u8 = 1;
+pub const PACKET_VERSION: u8 = 2;
 /// Bytes before the first frame.
 pub const HEAD_BYTES: usize = 9;
 /// Whoever fills a packet ends it once it has so many bytes.
@@ -78,16 +80,79 @@ impl Head {
     }
 }
 
-/// A packet of these frames, as pieces for one vectored write, the head first. Large bodies are
-/// shared, not copied.
+/// What a packet carries.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// Said by a member of the partition to another one.
+    Group(PeerFrame),
+    /// Said by the node.
+    Forward(Forward),
+}
+
+impl From<PeerFrame> for Frame {
+    fn from(frame: PeerFrame) -> Frame {
+        Frame::Group(frame)
+    }
+}
+
+impl From<Forward> for Frame {
+    fn from(frame: Forward) -> Frame {
+        Frame::Forward(frame)
+    }
+}
+
+impl Frame {
+    fn decode(bytes: &mut Bytes) -> Result<Frame, DecodeError> {
+        match bytes.first() {
+            Some(&kind) if kind >= Forward::KIND_MIN => Forward::decode(bytes).map(Frame::Forward),
+            _ => PeerFrame::decode(bytes).map(Frame::Group),
+        }
+    }
+}
+
+/// A frame that stays where it is while it is written.
+#[derive(Clone, Copy, Debug)]
+pub enum FrameRef<'a> {
+    /// See [`Frame::Group`].
+    Group(&'a PeerFrame),
+    /// See [`Frame::Forward`].
+    Forward(&'a Forward),
+}
+
+impl<'a> From<&'a PeerFrame> for FrameRef<'a> {
+    fn from(frame: &'a PeerFrame) -> FrameRef<'a> {
+        FrameRef::Group(frame)
+    }
+}
+
+impl<'a> From<&'a Forward> for FrameRef<'a> {
+    fn from(frame: &'a Forward) -> FrameRef<'a> {
+        FrameRef::Forward(frame)
+    }
+}
+
+impl<'a> From<&'a Frame> for FrameRef<'a> {
+    fn from(frame: &'a Frame) -> FrameRef<'a> {
+        match frame {
+            Frame::Group(frame) => FrameRef::Group(frame),
+            Frame::Forward(frame) => FrameRef::Forward(frame),
+        }
+    }
+}
+
+/// A packet of these frames, as pieces for one vectored write, the head first. They are references
+/// to [`Frame`], [`PeerFrame`] or [`Forward`]. Large bodies are shared, not copied.
 ///
 /// # Panics
-/// If they are more than 4 GiB.
-pub fn encode<'a>(frames: impl IntoIterator<Item = (PartitionId, &'a PeerFrame)>) -> Vec<Bytes> {
+/// If they are more than 4 GiB, or one is a [`Forward`] that no node says to another one.
+pub fn encode<'a, F: Into<FrameRef<'a>>>(frames: impl IntoIterator<Item = (PartitionId, F)>) -> Vec<Bytes> {
     let mut segments = Segments::new();
     for (partition, frame) in frames {
         segments.put_varint(u64::from(partition.0));
-        frame.encode(&mut segments);
+        match frame.into() {
+            FrameRef::Group(frame) => frame.encode(&mut segments),
+            FrameRef::Forward(frame) => frame.encode(&mut segments),
+        }
     }
     let length = u32::try_from(segments.len()).expect("packets are ended long before");
     let mut pieces = vec![Bytes::new()];
@@ -111,7 +176,7 @@ pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
 ///
 /// # Panics
 /// If `body` is not as long as the head says.
-pub fn decode(head: &Head, mut body: Bytes) -> Result<Vec<(PartitionId, PeerFrame)>, PacketError> {
+pub fn decode(head: &Head, mut body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> {
     assert_eq!(body.len(), head.length(), "what follows the head is read to its end");
     if checksum([&body[..]]) != head.crc {
         return Err(PacketError::Damaged);
@@ -122,8 +187,8 @@ pub fn decode(head: &Head, mut body: Bytes) -> Result<Vec<(PartitionId, PeerFram
         let number = cursor.varint()?;
         let partition = u32::try_from(number).map_err(|_| cursor.invalid("a partition"))?;
         let taken = cursor.at();
-        body = body.slice(taken..);
-        frames.push((PartitionId(partition), PeerFrame::decode(&mut body)?));
+        body.advance(taken);
+        frames.push((PartitionId(partition), Frame::decode(&mut body)?));
     }
     Ok(frames)
 }
