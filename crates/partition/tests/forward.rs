@@ -267,7 +267,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
 #[test]
 fn a_count_of_targets_above_what_came_is_refused() {
     let many = drawn("32 2 2 2 1 0 255.255.255.255.15 5 0 5 0");
-    assert!(Forward::decode(&mut many.into()).is_err());
+    assert_eq!(Forward::decode(&mut many.into()), Err(DecodeError::Truncated { at: 11 }), "at the count itself");
 }
 
 #[test]
