@@ -162,8 +162,12 @@ impl Message {
     pub fn encode(&self, out: &mut Segments) {
         let raft = &self.raft;
         let kind = self.kind();
-        let forced = raft.context == raft::CAMPAIGN_TRANSFER;
-        let flagged = if forced || raft.context == FORGETFUL { FLAG_FORCED } else { 0 };
+        // In other kinds a context is that of a question, and may be any bytes.
+        let flagged = match kind {
+            Kind::Vote if raft.context == raft::CAMPAIGN_TRANSFER => FLAG_FORCED,
+            Kind::VoteReply | Kind::PreVoteReply if raft.context == FORGETFUL => FLAG_FORGETFUL,
+            _ => 0,
+        };
         out.put_u8(WIRE_VERSION);
         out.put_u8(kind as u8 | if raft.reject { FLAG_REJECT } else { 0 } | flagged);
         let numbers = self.numbers();

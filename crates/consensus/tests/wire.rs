@@ -109,6 +109,18 @@ fn append_of(bodies: &[Bytes]) -> Message {
     append.clone()
 }
 
+/// A question's context may be any sixteen bytes, also those that mark a forced vote.
+#[test]
+fn a_context_that_reads_like_a_mark_is_only_a_context() {
+    for kind in [Kind::Heartbeat, Kind::HeartbeatReply] {
+        // Which numbers are there (the term), group, from, to, term, then the context.
+        let head = [WIRE_VERSION, kind as u8, 1, 1, 1, 2, 7, 16];
+        let whole = Bytes::from([&head[..], b"CampaignTransfer"].concat());
+        let message = Message::decode(&mut whole.clone()).expect("a message");
+        assert_eq!(encode(&message), whole, "{kind:?}");
+    }
+}
+
 #[test]
 fn bodies_cross_the_wire_without_a_copy() {
     let body = Bytes::from(vec![9; INLINE_BYTES_MAX + 1]);
